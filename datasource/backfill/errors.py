@@ -1,0 +1,87 @@
+"""Every error a user can meet.
+
+A **definite** error stays true however often one tries again: a wrong option, a lost slot, a value with no
+lossless type. A **transient** one may go away by itself: a cut connection, a slot still held by a process
+that is ending. Only transient errors are retried, and only by `backfill.retry`.
+
+A message says what was found, what was expected and what to do, with the SQL or the option that mends it.
+It never carries row values or secrets, because Spark writes it into logs unredacted.
+"""
+
+from __future__ import annotations
+
+
+class BackfillError(Exception):
+    """The base of all errors raised on purpose; survives pickling, because Spark carries it between processes."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class DefiniteError(BackfillError):
+    """Trying again cannot help; somebody has to change something."""
+
+
+class TransientError(BackfillError):
+    """Trying again may help; raised to the user only after the retries are used up."""
+
+
+class OptionsError(DefiniteError):
+    """One or more options are unknown, missing, malformed or contradictory."""
+
+
+class TableError(DefiniteError):
+    """The table is missing, cannot be read, has no usable key, or is not the table the stream began with."""
+
+
+class UnsupportedTypeError(DefiniteError):
+    """A column's type has no lossless Arrow and Spark type."""
+
+
+class ValueOutOfRangeError(DefiniteError):
+    """A column holds a value that its Spark type cannot hold, such as an infinite timestamp."""
+
+
+class SchemaChangedError(DefiniteError):
+    """The table's columns changed in a way that would misalign or lose data."""
+
+
+class UnchangedToastError(DefiniteError):
+    """An update left out a large unchanged value, which the change log does not carry."""
+
+
+class TruncateError(DefiniteError):
+    """The table was truncated; the stream was not told what to do about that."""
+
+
+class DatabaseSetupError(DefiniteError):
+    """The database's settings, rights or free slots do not allow the stream."""
+
+
+class DataLossError(DefiniteError):
+    """Changes the stream has not read are gone: the slot, the system or the timeline is not the one it followed."""
+
+
+class OffsetError(DefiniteError):
+    """An offset in the checkpoint cannot be read by this version, or belongs to another stream."""
+
+
+class StateError(DefiniteError):
+    """The state directory does not fit the checkpoint, or is damaged."""
+
+
+class StagingError(DefiniteError):
+    """A staged file is missing or damaged, or the staging directory cannot be used."""
+
+
+class ConnectionLostError(TransientError):
+    """The database could not be reached, or closed the connection."""
+
+
+class SlotBusyError(TransientError):
+    """The replication slot is held by another process, most often one that is just ending."""
+
+
+class SnapshotGoneError(TransientError):
+    """The exported snapshot a task should read from has ended before the task could use it."""
