@@ -5,6 +5,7 @@
 | `op`        | uint8                    | `INSERT`, `UPDATE`, `DELETE` or `TRUNCATE`                       |
 | `version`   | int64                    | the commit's version; equal for all changes of one commit        |
 | `timestamp` | timestamp[us, UTC]       | when the commit happened, by the upstream's clock                |
+| `commit_id` | int64                    | the upstream's own name of the commit (PostgreSQL: its xid)      |
 | `old_kind`  | uint8                    | how much of the row before the change is known (`OLD_*`)         |
 | `new`       | struct of the columns    | the row after the change; null for DELETE and TRUNCATE           |
 | `old`       | struct of the columns    | the row before the change as far as known; null for `OLD_NONE`   |
@@ -38,6 +39,7 @@ def changes_schema(columns: pa.Schema) -> pa.Schema:
             pa.field("op", pa.uint8()),
             pa.field("version", pa.int64()),
             pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+            pa.field("commit_id", pa.int64()),
             pa.field("old_kind", pa.uint8()),
             pa.field("new", row),
             pa.field("old", row),
