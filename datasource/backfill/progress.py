@@ -1,0 +1,178 @@
+"""How far the backfill is: the life of each vnode, and of all of them together.
+
+    NotStarted --> InProgress(current_pos) --> Completed
+         \\________________________________________^      (an empty vnode, or one read in a single batch)
+
+"Completed" is a state of its own and not a position: an empty vnode completes without one, and a completed vnode
+passes on every change, also for keys beyond the last row it read (RisingWave `BackfillProgressPerVnode`).
+
+A `Frontier` is the progress of all vnodes at one barrier. Runs of completed vnodes are folded into one slice, so
+that its size goes with the work that is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from backfill.vnode import Coverage, Key, KeyRange, merged, ranges_between
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """No row of the vnode has been emitted; no change to it is passed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class InProgress:
+    """The rows up to and including `current_pos` have been emitted, and changes to them are passed on."""
+
+    current_pos: Key
+    row_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """All rows have been emitted; every change is passed on."""
+
+    row_count: int
+
+
+VnodeProgress: TypeAlias = NotStarted | InProgress | Completed
+
+
+@dataclass(frozen=True, slots=True)
+class Vnode:
+    """A vnode with rows left to read."""
+
+    number: int
+    range: KeyRange
+    progress: NotStarted | InProgress
+
+    @property
+    def remaining(self) -> KeyRange:
+        match self.progress:
+            case NotStarted():
+                return self.range
+            case InProgress(current_pos=pos):
+                return KeyRange(pos, self.range.upto)
+
+    @property
+    def row_count(self) -> int:
+        match self.progress:
+            case NotStarted():
+                return 0
+            case InProgress(row_count=rows):
+                return rows
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedRun:
+    """Adjacent vnodes that are all Completed; the bounds between them are no longer needed."""
+
+    first: int
+    range: KeyRange
+    row_counts: tuple[int, ...]
+
+
+Slice: TypeAlias = Vnode | CompletedRun
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """The progress of every vnode, in key order, without gaps; at least one vnode is listed."""
+
+    slices: tuple[Slice, ...]
+
+    @classmethod
+    def at_start(cls, bounds: tuple[Key, ...]) -> Frontier:
+        """All vnodes that these ascending bounds cut, none of them started."""
+        ranges = ranges_between(bounds)
+        return cls(tuple(Vnode(number, item, NotStarted()) for number, item in enumerate(ranges)))
+
+    @property
+    def unfinished(self) -> tuple[Vnode, ...]:
+        return tuple(item for item in self.slices if isinstance(item, Vnode))
+
+    @property
+    def vnode_count(self) -> int:
+        return sum(1 if isinstance(item, Vnode) else len(item.row_counts) for item in self.slices)
+
+    @property
+    def row_count(self) -> int:
+        """How many snapshot rows have been emitted."""
+        return sum(item.row_count if isinstance(item, Vnode) else sum(item.row_counts) for item in self.slices)
+
+    @property
+    def coverage(self) -> Coverage:
+        """The keys whose rows have been emitted: exactly those whose changes are passed on."""
+        return merged(self._covered())
+
+    def _covered(self) -> Iterator[KeyRange]:
+        for item in self.slices:
+            match item:
+                case CompletedRun(range=whole):
+                    yield whole
+                case Vnode(range=whole, progress=InProgress(current_pos=pos)):
+                    yield KeyRange(whole.after, pos)
+                case Vnode():
+                    pass
+
+    def per_vnode(self) -> Iterator[tuple[int, VnodeProgress]]:
+        """Every vnode's number and progress, ascending."""
+        for item in self.slices:
+            match item:
+                case Vnode(number=number, progress=progress):
+                    yield number, progress
+                case CompletedRun(first=first, row_counts=counts):
+                    for offset, rows in enumerate(counts):
+                        yield first + offset, Completed(rows)
+
+    def advanced(self, to: Mapping[int, InProgress | Completed]) -> Frontier:
+        """This frontier with the named unfinished vnodes moved on, folded."""
+        slices: list[Slice] = []
+        for item in self.slices:
+            moved = _moved(item, to.get(item.number)) if isinstance(item, Vnode) else item
+            last = slices[-1] if slices else None
+            if isinstance(moved, CompletedRun) and isinstance(last, CompletedRun):
+                slices[-1] = CompletedRun(
+                    last.first,
+                    KeyRange(last.range.after, moved.range.upto),
+                    last.row_counts + moved.row_counts,
+                )
+            else:
+                slices.append(moved)
+        return Frontier(tuple(slices))
+
+
+def _moved(vnode: Vnode, to: InProgress | Completed | None) -> Slice:
+    match to:
+        case None:
+            return vnode
+        case InProgress():
+            return Vnode(vnode.number, vnode.range, to)
+        case Completed(row_count=rows):
+            return CompletedRun(vnode.number, vnode.range, (rows,))
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The backfill is over: every change is passed on, and single vnodes no longer matter."""
+
+    vnode_count: int
+    row_count: int
+
+
+Progress: TypeAlias = Frontier | Finished
+
+
+def settled(progress: Progress) -> Progress:
+    """`Finished` in place of a frontier with nothing left; anything else unchanged.
+
+    Done one barrier *after* the last vnode completed, so that the barrier at which it did still tells each vnode's
+    row count to whoever records it.
+    """
+    if isinstance(progress, Frontier) and not progress.unfinished:
+        return Finished(progress.vnode_count, progress.row_count)
+    return progress
