@@ -1,0 +1,147 @@
+"""How far each vnode goes in one batch, and who reads what. Pure: the table is asked through the caller.
+
+`plan` is a generator in the manner of a sans-I/O protocol: it yields what it wants to have measured and is sent the
+answers, so one algorithm serves every upstream and needs none to be tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+from backfill.progress import Completed, CompletedRun, Finished, Frontier, InProgress, Progress, Vnode
+from backfill.vnode import Coverage, Key, KeyRange, merged
+
+MAX_REQUESTS = 256
+"""How many vnodes are measured at a time at the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """How many rows, up to `limit`, does this range hold at the epoch, and where does that many end?"""
+
+    range: KeyRange
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The answer: the first `row_count` rows of the range, in key order.
+
+    `last` is the key of the last of them, or None where the range holds no further row: then they are all of it.
+    """
+
+    row_count: int
+    last: Key | None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one batch may read, and how it is spread."""
+
+    max_rows: int
+    lanes: int
+    """How many vnodes should be under way at once, so that as many readers have work."""
+
+    vnode_rows: int
+    """About how many rows a vnode holds; only a guess at how many vnodes to measure together."""
+
+
+def plan(frontier: Frontier, limits: Limits) -> Generator[tuple[Request, ...], Sequence[Extent], Frontier]:
+    """Where each vnode stands after the next batch; at most `limits.max_rows` rows further in all.
+
+    Vnodes that are under way go first, then the next ones in key order. No vnode takes more than its lane's share
+    of the budget, so that a table of few large vnodes still feeds all readers.
+    """
+    share = max(1, -(-limits.max_rows // max(1, limits.lanes)))
+    queue = sorted(frontier.unfinished, key=lambda vnode: (not isinstance(vnode.progress, InProgress), vnode.number))
+    left = limits.max_rows
+    moved: dict[int, InProgress | Completed] = {}
+    while queue and left > 0:
+        expected = max(1, min(share, limits.vnode_rows))
+        count = min(len(queue), MAX_REQUESTS, -(-left // expected))
+        asked, queue = queue[:count], queue[count:]
+        extents = yield tuple(Request(vnode.remaining, min(share, left)) for vnode in asked)
+        for vnode, measured in zip(asked, extents, strict=True):
+            extent = measured
+            if left <= 0:
+                break
+            if extent.row_count > left:
+                (extent,) = yield (Request(vnode.remaining, left),)
+            moved[vnode.number] = _after(vnode, extent)
+            left -= extent.row_count
+    return frontier.advanced(moved)
+
+
+def _after(vnode: Vnode, extent: Extent) -> InProgress | Completed:
+    rows = vnode.row_count + extent.row_count
+    return Completed(rows) if extent.last is None else InProgress(extent.last, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The rows of one vnode that one batch emits."""
+
+    range: KeyRange
+    row_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What one reader reads: key ranges in key order, and how many rows they hold at the epoch."""
+
+    ranges: Coverage
+    row_count: int
+
+
+def pieces(start: Progress, end: Progress) -> tuple[Piece, ...]:
+    """The snapshot rows between two barriers, vnode by vnode in key order.
+
+    Follows from the two offsets alone, so that a batch which is run again after a restart reads the same ranges.
+    """
+    if isinstance(start, Finished):
+        return ()
+    reached: dict[int, Vnode] = {}
+    completed: dict[int, int] = {}
+    if isinstance(end, Frontier):
+        for item in end.slices:
+            match item:
+                case Vnode(number=number):
+                    reached[number] = item
+                case CompletedRun(first=first, row_counts=counts):
+                    completed.update(enumerate(counts, start=first))
+    result = []
+    for vnode in start.unfinished:
+        if vnode.number in completed:
+            result.append(Piece(vnode.remaining, completed[vnode.number] - vnode.row_count))
+            continue
+        now = reached.get(vnode.number)
+        if now is not None and isinstance(now.progress, InProgress) and now.progress != vnode.progress:
+            span = KeyRange(vnode.remaining.after, now.progress.current_pos)
+            result.append(Piece(span, now.row_count - vnode.row_count))
+    return tuple(result)
+
+
+def split(parts: Sequence[Piece], *, count: int, min_rows: int) -> tuple[Split, ...]:
+    """The pieces as at most `count` contiguous vnode ranges of about equal size, none empty.
+
+    Fewer, where a reader would have less than `min_rows` rows to read: starting one costs more than that.
+    """
+    total = sum(piece.row_count for piece in parts)
+    readers = max(1, min(count, total // max(1, min_rows)))
+    result: list[Split] = []
+    current: list[Piece] = []
+    given = 0
+    for piece in parts:
+        current.append(piece)
+        given += piece.row_count
+        if given * readers >= total * (len(result) + 1):
+            result.append(_as_split(current))
+            current = []
+    if current:
+        result.append(_as_split(current))
+    return tuple(item for item in result if item.row_count)
+
+
+def _as_split(parts: Sequence[Piece]) -> Split:
+    return Split(merged(piece.range for piece in parts), sum(piece.row_count for piece in parts))

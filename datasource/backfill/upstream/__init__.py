@@ -1,0 +1,151 @@
+"""What the core asks of a database: the `Upstream` contract and its laws.
+
+An adapter is done when the contract suite in `tests/contract` passes on it. An upstream is used by one thread of
+one process at a time. Every method may raise a `DefiniteError` or, when its own retries are used up, a
+`TransientError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from backfill.epoch import Epoch
+from backfill.plan import Extent, Request
+from backfill.vnode import Coverage, Key, KeyRange
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """The columns the stream carries and the key, by name.
+
+    `columns` are the selected columns followed by the key columns that were not selected; all nullable. `output`
+    names the selected ones in the order asked for. `key` is in key order.
+    """
+
+    columns: pa.Schema
+    output: tuple[str, ...]
+    key: tuple[str, ...]
+
+    @property
+    def key_schema(self) -> pa.Schema:
+        return pa.schema([self.columns.field(name) for name in self.key])
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A state that readers on other machines can read the table at, until it is released.
+
+    `token` is what a reader needs; it means nothing after the release, nor in another run.
+    """
+
+    epoch: Epoch
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where the next batch ends. `pin` is None where no snapshot rows can be read at that epoch."""
+
+    epoch: Epoch
+    pin: Pin | None
+
+
+class SnapshotReader(Protocol):
+    """Reads snapshot rows on an executor; picklable, opens nothing before `read`.
+
+    Law: the rows of `read(token, ranges)` are exactly the table's rows with a key in `ranges` as of the pinned
+    state, in key order, in the columns of `TableSchema.columns`; the same again for the same arguments. Raises
+    SnapshotGoneError where the state has been released.
+    """
+
+    def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]: ...
+
+
+class Upstream(Protocol):
+    """A table and its change log.
+
+    Positions are totally ordered by inclusion: each later position shows every commit that an earlier one shows.
+    `attach` comes before all methods below it.
+    """
+
+    name: str
+    """What kind of upstream this is, as it is recorded in state and offsets."""
+
+    def schema(self) -> TableSchema:
+        """The columns, refused by name where a type is not carried without loss."""
+        ...
+
+    def reader(self) -> SnapshotReader: ...
+
+    def bookmark(self, stream: str) -> tuple[tuple[str, str], ...]:
+        """What the stream named `stream` needs to find its place in the change log again; names no secret.
+
+        Makes nothing. Recorded before `attach`, so that what `attach` makes is never forgotten.
+        """
+        ...
+
+    def attach(self, bookmark: tuple[tuple[str, str], ...], after: Epoch | None) -> None:
+        """Makes (where `after` is None) or finds the stream's place in the change log. Idempotent.
+
+        Raises DataLossError where changes after `after` are gone or the log is not the one the bookmark names.
+        """
+        ...
+
+    def bounds(self, vnodes: int) -> tuple[Key, ...]:
+        """At most `vnodes - 1` distinct keys in ascending order that cut the table into about equal parts."""
+        ...
+
+    def vnode_rows(self, vnodes: int) -> int:
+        """About how many rows one of so many equal parts of the table holds."""
+        ...
+
+    def next_epoch(self, after: Epoch | None, *, snapshot: bool, max_changes: int) -> Step:
+        """The state the next batch ends at, with about `max_changes` changes since `after` at the most.
+
+        With `snapshot`, snapshot rows are to be read: the step has a pin, unless the log holds more changes than
+        `max_changes`; then these are worked off first. Without it, `after` itself is returned where nothing
+        concerning the table has happened since. A commit is never cut, so one large commit may exceed
+        `max_changes`. Any earlier pin is released.
+        """
+        ...
+
+    def repin(self, after: Epoch) -> Pin:
+        """A pin at the present state, which is not before `after`; for a chunk that has to be read again."""
+        ...
+
+    def release(self) -> None:
+        """Lets go of the pin, if any; may be called from another thread, and more than once."""
+        ...
+
+    def measure(self, requests: Sequence[Request]) -> tuple[Extent, ...]:
+        """How far each request goes in the state of the present pin; exact."""
+        ...
+
+    def changes(self, after: Epoch | None, upto: Epoch) -> Iterator[pa.RecordBatch]:
+        """Exactly the changes of the commits that `upto` shows and `after` does not, in commit order.
+
+        The layout is that of `backfill.changes`. The same again for the same epochs until they are acknowledged.
+        """
+        ...
+
+    def shown(self, position: str, changes: pa.RecordBatch) -> pa.BooleanArray:
+        """For each of these changes, whether the state at `position` shows its commit."""
+        ...
+
+    def covered(self, keys: pa.RecordBatch, coverage: Coverage) -> pa.BooleanArray:
+        """For each of these keys (the columns of the key), whether it lies in `coverage`, as the upstream orders."""
+        ...
+
+    def acknowledge(self, epoch: Epoch) -> None:
+        """The upstream may forget what lies before `epoch`: a batch that ends there has been committed."""
+        ...
+
+    def lag(self) -> dict[str, int]:
+        """Figures for whoever watches: `lag_bytes`, `retained_bytes`; an upstream gives those it has."""
+        ...
+
+    def close(self) -> None: ...
