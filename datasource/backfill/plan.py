@@ -94,13 +94,12 @@ class Split:
     row_count: int
 
 
-def pieces(start: Progress, end: Progress) -> tuple[Piece, ...]:
-    """The snapshot rows between two barriers, vnode by vnode in key order.
-
-    Follows from the two offsets alone, so that a batch which is run again after a restart reads the same ranges.
-    """
+def pieces(start: Progress | None, end: Progress) -> tuple[Piece, ...]:
+    """The snapshot rows between two barriers in key order, vnode by vnode as far as `start` tells them apart."""
     if isinstance(start, Finished):
         return ()
+    if start is None:
+        return _from_nothing(end)
     reached: dict[int, Vnode] = {}
     completed: dict[int, int] = {}
     if isinstance(end, Frontier):
@@ -119,6 +118,21 @@ def pieces(start: Progress, end: Progress) -> tuple[Piece, ...]:
         if now is not None and isinstance(now.progress, InProgress) and now.progress != vnode.progress:
             span = KeyRange(vnode.remaining.after, now.progress.current_pos)
             result.append(Piece(span, now.row_count - vnode.row_count))
+    return tuple(result)
+
+
+def _from_nothing(end: Progress) -> tuple[Piece, ...]:
+    if isinstance(end, Finished):
+        return ()
+    result = []
+    for item in end.slices:
+        match item:
+            case CompletedRun(range=whole, row_counts=counts):
+                result.append(Piece(whole, sum(counts)))
+            case Vnode(range=whole, progress=InProgress(current_pos=pos, row_count=rows)):
+                result.append(Piece(KeyRange(whole.after, pos), rows))
+            case Vnode():
+                pass
     return tuple(result)
 
 

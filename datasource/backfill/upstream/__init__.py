@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -35,6 +35,10 @@ class TableSchema:
         return pa.schema([self.columns.field(name) for name in self.key])
 
 
+Bookmark: TypeAlias = tuple[tuple[str, str], ...]
+"""An adapter's own names and values, in a fixed order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pin:
     """A state that readers on other machines can read the table at, until it is released.
@@ -52,6 +56,23 @@ class Step:
 
     epoch: Epoch
     pin: Pin | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """About how large the table is; only ever used as a guess."""
+
+    row_count: int
+    row_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which table of which system this is, under whatever name; equal texts mean the same one."""
+
+    system: str
+    table: str
+    table_id: str
 
 
 class SnapshotReader(Protocol):
@@ -81,35 +102,51 @@ class Upstream(Protocol):
 
     def reader(self) -> SnapshotReader: ...
 
-    def bookmark(self, stream: str) -> tuple[tuple[str, str], ...]:
+    def identity(self) -> Identity: ...
+
+    def bookmark(self, stream: str) -> Bookmark:
         """What the stream named `stream` needs to find its place in the change log again; names no secret.
 
         Makes nothing. Recorded before `attach`, so that what `attach` makes is never forgotten.
         """
         ...
 
-    def attach(self, bookmark: tuple[tuple[str, str], ...], after: Epoch | None) -> None:
+    def attach(self, bookmark: Bookmark, after: Epoch | None) -> None:
         """Makes (where `after` is None) or finds the stream's place in the change log. Idempotent.
 
         Raises DataLossError where changes after `after` are gone or the log is not the one the bookmark names.
         """
         ...
 
+    def detach(self, bookmark: Bookmark) -> None:
+        """Removes what `attach` made; nothing happens where it is gone already."""
+        ...
+
     def bounds(self, vnodes: int) -> tuple[Key, ...]:
         """At most `vnodes - 1` distinct keys in ascending order that cut the table into about equal parts."""
         ...
 
-    def vnode_rows(self, vnodes: int) -> int:
-        """About how many rows one of so many equal parts of the table holds."""
+    def size(self) -> TableSize: ...
+
+    def typed(self, keys: Sequence[Key]) -> pa.RecordBatch:
+        """Keys as columns of their types, named as the key columns."""
         ...
 
-    def next_epoch(self, after: Epoch | None, *, snapshot: bool, max_changes: int) -> Step:
+    def present(self) -> str:
+        """The position of this moment: every commit that is visible now is shown by it."""
+        ...
+
+    def reached(self, epoch: Epoch, position: str) -> bool:
+        """Whether the state at `epoch` shows everything that the state at `position` shows."""
+        ...
+
+    def next_epoch(self, after: Epoch | None, *, snapshot: bool, max_changes: int, until: str | None) -> Step:
         """The state the next batch ends at, with about `max_changes` changes since `after` at the most.
 
         With `snapshot`, snapshot rows are to be read: the step has a pin, unless the log holds more changes than
         `max_changes`; then these are worked off first. Without it, `after` itself is returned where nothing
-        concerning the table has happened since. A commit is never cut, so one large commit may exceed
-        `max_changes`. Any earlier pin is released.
+        concerning the table has happened since, and no commit that `until` does not show is included. A commit is
+        never cut, so one large commit may exceed `max_changes`. Any earlier pin is released.
         """
         ...
 
@@ -117,8 +154,8 @@ class Upstream(Protocol):
         """A pin at the present state, which is not before `after`; for a chunk that has to be read again."""
         ...
 
-    def release(self) -> None:
-        """Lets go of the pin, if any; may be called from another thread, and more than once."""
+    def release(self, pin: Pin) -> None:
+        """Lets go of this pin, if it is still held; may be called from another thread, and more than once."""
         ...
 
     def measure(self, requests: Sequence[Request]) -> tuple[Extent, ...]:

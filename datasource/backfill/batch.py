@@ -1,0 +1,147 @@
+"""What one batch reads: the changes between two epochs, marked, then the snapshot rows at the second.
+
+Everything here follows from the batch's two offsets, the change log and the staging directory, so that a batch which
+is run again gives the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from backfill.changes import TRUNCATE
+from backfill.errors import TruncateError
+from backfill.handoff import Part, SnapshotPart, pack
+from backfill.mark import Indices, Mask, mark
+from backfill.offset import Barrier
+from backfill.options import OnTruncate, StartupMode, StreamOptions
+from backfill.plan import Split, pieces, split
+from backfill.progress import Frontier, Progress
+from backfill.rows import RowFormat
+from backfill.staging import Manifest, StagedSplit, Staging
+from backfill.upstream import Pin, Upstream
+from backfill.vnode import WHOLE_TABLE, Coverage
+
+MIN_SPLIT_ROWS: Final = 20_000
+"""Below this a further reader costs more than it saves: a task takes some 36 ms to start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The readers' parts of single batches of one stream."""
+
+    upstream: Upstream
+    staging: Staging
+    rows: RowFormat
+    options: StreamOptions
+
+    def changes(self, begin: Barrier | None, end: Barrier) -> tuple[Part, ...]:
+        """The changes from `begin` to `end` to keys that had been emitted at `begin`."""
+        coverage = () if begin is None else _coverage(begin.progress)
+        if begin is None or not coverage:
+            return ()
+        marked = self._marked(begin, end, coverage)
+        return pack(marked, self.rows.schema, self.staging, end.epoch.number, self.options.num_partitions)
+
+    def _marked(self, begin: Barrier, end: Barrier, coverage: Coverage) -> Iterator[pa.RecordBatch]:
+        first = 0
+        for changes in self.upstream.changes(begin.epoch, end.epoch):
+            self._refuse_truncate(changes)
+
+            def forwarded(keys: pa.RecordBatch, rows: Indices, changes: pa.RecordBatch = changes) -> Mask:
+                return self._forwarded(keys, rows, changes, coverage, end)
+
+            found = mark(
+                changes,
+                key=self.rows.table.key,
+                forwarded=forwarded,
+                truncates=self.options.on_truncate is OnTruncate.EMIT,
+            )
+            yield self.rows.change_rows(found, end.epoch, first)
+            first += found.num_rows
+
+    def _forwarded(
+        self, keys: pa.RecordBatch, rows: Indices, changes: pa.RecordBatch, coverage: Coverage, end: Barrier
+    ) -> Mask:
+        passes = self._within(keys, coverage)
+        for item in end.ahead:
+            shown = self.upstream.shown(item.position, changes).to_numpy(zero_copy_only=False)
+            passes &= ~(shown[rows] & self._within(keys, (item.range,)))
+        return passes
+
+    def _within(self, keys: pa.RecordBatch, coverage: Coverage) -> Mask:
+        if coverage == (WHOLE_TABLE,):
+            return np.ones(keys.num_rows, np.bool_)
+        return self.upstream.covered(keys, coverage).to_numpy(zero_copy_only=False)
+
+    def _refuse_truncate(self, changes: pa.RecordBatch) -> None:
+        if self.options.on_truncate is OnTruncate.FAIL and (changes["op"].to_numpy() == TRUNCATE).any():
+            raise TruncateError(
+                "the table was truncated. Set onTruncate=emit to get a row with _change_type 'truncate' that stands for "
+                "the removal of all rows, or onTruncate=ignore to keep them downstream"
+            )
+
+    def cut(self, start: Frontier, end: Frontier, number: int) -> None:
+        """Fixes who reads which snapshot rows of the batch that ends at this epoch number."""
+        splits = split(pieces(start, end), count=self.options.num_partitions, min_rows=MIN_SPLIT_ROWS)
+        if splits:
+            self.staging.keep_manifest(number, Manifest(tuple(StagedSplit(item) for item in splits)))
+
+    def snapshot(self, begin: Barrier | None, end: Barrier, pin: Pin | None) -> tuple[tuple[Part, ...], Pin | None]:
+        """The snapshot rows of the batch, and the pin its readers need, if any.
+
+        Chunks that were staged are read from there. Those that were not are read at `pin` if it is the state the
+        batch was planned in, or was taken for the same purpose before; else at a new, later state, which the manifest
+        then names.
+        """
+        number = end.epoch.number
+        manifest = self.staging.manifest(number)
+        if manifest is None:
+            manifest = _whole(begin, end)
+        staged = [self.staging.exists(number, manifest.chunk(index)) for index in range(len(manifest.splits))]
+        if all(staged):
+            return tuple(self._part(end, manifest, index, None) for index in range(len(staged))), None
+        fits = [_fits(item, end, pin) for item in manifest.splits]
+        if not all(done or fit for done, fit in zip(staged, fits, strict=True)):
+            manifest, pin = self._read_again(manifest, staged, end)
+            staged = [self.staging.exists(number, manifest.chunk(index)) for index in range(len(staged))]
+        token = None if pin is None else pin.token
+        parts = [self._part(end, manifest, at, None if done else token) for at, done in enumerate(staged)]
+        return tuple(parts), pin
+
+    def _read_again(self, manifest: Manifest, staged: list[bool], end: Barrier) -> tuple[Manifest, Pin]:
+        """Moves the chunks that were lost to a state of now. A snapshot-only stream is of one state: all of them."""
+        pin = self.upstream.repin(end.epoch)
+        keep = staged if self.options.startup_mode is not StartupMode.SNAPSHOT else [False] * len(staged)
+        splits = [
+            item if done else item.again(pin.epoch.position) for item, done in zip(manifest.splits, keep, strict=True)
+        ]
+        again = Manifest(tuple(splits))
+        self.staging.keep_manifest(end.epoch.number, again)
+        return again, pin
+
+    def _part(self, end: Barrier, manifest: Manifest, index: int, token: str | None) -> Part:
+        staged = manifest.splits[index]
+        return SnapshotPart(
+            self.staging, end.epoch, manifest.chunk(index), staged.split, token, exact=staged.position is None
+        )
+
+
+def _fits(staged: StagedSplit, end: Barrier, pin: Pin | None) -> bool:
+    if pin is None:
+        return False
+    return pin.epoch == end.epoch if staged.position is None else pin.epoch.position == staged.position
+
+
+def _whole(begin: Barrier | None, end: Barrier) -> Manifest:
+    """What was to be read, from the offsets alone: enough to go on where the staging directory was lost."""
+    found = pieces(None if begin is None else begin.progress, end.progress)
+    return Manifest(tuple(StagedSplit(Split((item.range,), item.row_count)) for item in found if item.row_count))
+
+
+def _coverage(progress: Progress) -> Coverage:
+    return progress.coverage if isinstance(progress, Frontier) else (WHOLE_TABLE,)

@@ -1,0 +1,147 @@
+"""What the driver hands to a reader, and how the reader turns it into rows. Picklable and self-sufficient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+from pyarrow import ipc
+
+from backfill.epoch import Epoch
+from backfill.errors import SnapshotGoneError, StagingError
+from backfill.plan import Split
+from backfill.rows import RowFormat
+from backfill.staging import Staging
+from backfill.upstream import SnapshotReader
+
+INLINE_BYTES: Final = 1 << 20
+"""Changes up to this size travel in the task itself: Spark needs 20 ms and ten times the memory for each MB."""
+
+FILE_BYTES: Final = 16 << 20
+"""About how much of a larger amount goes into one staged file."""
+
+
+@dataclass(frozen=True, slots=True)
+class InlineChanges:
+    """Finished output rows, as an Arrow stream."""
+
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedChanges:
+    """Finished output rows, in staged files."""
+
+    staging: Staging
+    epoch: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPart:
+    """Snapshot rows that a reader fetches itself, unless their chunk is staged already."""
+
+    staging: Staging
+    epoch: Epoch
+    name: str
+    split: Split
+    token: str | None
+    """What pins the state to read at; None where the chunk is known to be staged."""
+
+    exact: bool
+    """Whether the split's row count was taken in the state that is read."""
+
+
+Part: TypeAlias = InlineChanges | StagedChanges | SnapshotPart
+
+
+def read(part: Part, reader: SnapshotReader, rows: RowFormat) -> Iterator[pa.RecordBatch]:
+    """The part's rows in `rows.schema`."""
+    match part:
+        case InlineChanges(content=content):
+            with ipc.open_stream(pa.py_buffer(content)) as stream:
+                yield from stream
+        case StagedChanges(staging=staging, epoch=epoch, names=names):
+            for name in names:
+                yield from staging.read(epoch, name)
+        case SnapshotPart():
+            for batch in _snapshot(part, reader, rows.table.columns):
+                yield rows.snapshot_rows(batch, part.epoch)
+
+
+def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    number, staging = part.epoch.number, part.staging
+    if staging.exists(number, part.name):
+        yield from staging.read(number, part.name)
+        return
+    if part.token is None:
+        raise StagingError(f"the staged file {part.name} of epoch {number} has gone; restart the query")
+    try:
+        yield from staging.write_through(number, part.name, columns, _counted(part, reader))
+    except SnapshotGoneError:
+        # The state is released once every chunk is staged; another attempt of this task may have staged ours.
+        if not staging.exists(number, part.name):
+            raise
+        yield from staging.read(number, part.name)
+
+
+def _counted(part: SnapshotPart, reader: SnapshotReader) -> Iterator[pa.RecordBatch]:
+    """The rows, with a check that they are as many as were counted when the batch was planned."""
+    found = 0
+    for batch in reader.read(part.token or "", part.split.ranges):
+        found += batch.num_rows
+        yield batch
+    if part.exact and found != part.split.row_count:
+        raise StagingError(
+            f"a chunk of epoch {part.epoch.number} has {found} rows and was planned with {part.split.row_count}; the "
+            "table's state was not the one it was planned in. Please report this"
+        )
+
+
+def pack(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, staging: Staging, epoch: int, readers: int
+) -> tuple[InlineChanges | StagedChanges, ...]:
+    """Output rows as parts: inline where they are few, staged where not, over at most `readers` parts.
+
+    Uses memory for about one file's worth of rows. The same batches make the same parts, and files left by an
+    earlier attempt at the same batch are replaced by equal ones.
+    """
+    names: list[str] = []
+    held: list[pa.RecordBatch] = []
+    size = 0
+
+    def keep() -> None:
+        names.append(f"changes-{len(names)}.arrow")
+        staging.write(epoch, names[-1], schema, held)
+
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        held.append(batch)
+        size += batch.nbytes
+        if size >= FILE_BYTES:
+            keep()
+            held, size = [], 0
+    if names and held:
+        keep()
+    if not names:
+        return _inline_or_staged(held, size, schema, staging, epoch)
+    count = min(readers, len(names))
+    return tuple(StagedChanges(staging, epoch, tuple(names[part::count])) for part in range(count))
+
+
+def _inline_or_staged(
+    held: list[pa.RecordBatch], size: int, schema: pa.Schema, staging: Staging, epoch: int
+) -> tuple[InlineChanges | StagedChanges, ...]:
+    if not held:
+        return ()
+    if size > INLINE_BYTES:
+        staging.write(epoch, "changes-0.arrow", schema, held)
+        return (StagedChanges(staging, epoch, ("changes-0.arrow",)),)
+    sink = pa.BufferOutputStream()
+    with ipc.new_stream(sink, schema) as writer:
+        for batch in held:
+            writer.write_batch(batch)
+    return (InlineChanges(sink.getvalue().to_pybytes()),)

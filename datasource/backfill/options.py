@@ -1,0 +1,282 @@
+"""Spark's string options as one frozen, validated value; the only place that knows option names.
+
+Spark gives the keys in lower case. All problems are reported together, each with the option as the user knows it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+from backfill.errors import OptionsError
+
+
+class StartupMode(enum.Enum):
+    """What a new stream begins with."""
+
+    INITIAL = "initial"
+    LATEST = "latest"
+    SNAPSHOT = "snapshot"
+
+
+class OnTruncate(enum.Enum):
+    """What a TRUNCATE of the table comes to."""
+
+    FAIL = "fail"
+    EMIT = "emit"
+    IGNORE = "ignore"
+
+
+class OnUnchangedToast(enum.Enum):
+    """What an update comes to that leaves out a large unchanged value."""
+
+    FAIL = "fail"
+    MARK = "mark"
+
+
+class OnExistingState(enum.Enum):
+    """What a new checkpoint does with a state directory that already has progress."""
+
+    FAIL = "fail"
+    RESUME = "resume"
+    RESTART = "restart"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option as the user knows it; `parse` raises ValueError with what is allowed."""
+
+    name: str
+    default: str | None
+    meaning: str
+    parse: Callable[[str], Any] = str
+
+
+def _choice(kind: type[enum.Enum]) -> Callable[[str], Any]:
+    allowed = ", ".join(str(item.value) for item in kind)
+
+    def parse(text: str) -> Any:
+        try:
+            return kind(text.strip().lower())
+        except ValueError:
+            raise ValueError(f"one of {allowed}") from None
+
+    return parse
+
+
+def _count(least: int, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            value = int(text.strip())
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise ValueError(f"a whole number from {least} to {most}")
+        return value
+
+    return parse
+
+
+def _flag(text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return text.strip().lower() == "true"
+
+
+_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def _bytes(text: str) -> int:
+    matched = re.fullmatch(r"(\d+)\s*([kmg]?)b?", text.strip().lower())
+    if matched is None or int(matched[1]) == 0:
+        raise ValueError("a size such as 268435456, 256m or 1g")
+    return int(matched[1]) * _UNITS[matched[2]]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(part.strip().strip('"') for part in text.split(","))
+    if not all(names) or len(set(names)) != len(names):
+        raise ValueError("distinct column names, separated by commas")
+    return names
+
+
+def _types(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = re.findall(r'\s*("[^"]+"|\w+)\s+([A-Za-z]+\s*(?:\([^)]*\))?)\s*(?:,|$)', text)
+    if not pairs or re.sub(r'\s*("[^"]+"|\w+)\s+([A-Za-z]+\s*(?:\([^)]*\))?)\s*(?:,|$)', "", text).strip():
+        raise ValueError("columns and types, such as: price DECIMAL(38,10), note STRING")
+    return tuple((name.strip('"'), re.sub(r"\s+", "", kind).upper()) for name, kind in pairs)
+
+
+def _slot_name(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9_]{1,63}", text):
+        raise ValueError("1 to 63 lower-case letters, digits and underscores (what PostgreSQL allows)")
+    return text
+
+
+def _url(text: str) -> str:
+    if text.startswith("jdbc:"):
+        raise ValueError("a PostgreSQL URI or libpq connection string, without the leading jdbc:")
+    if "://" in text:
+        parts = urlsplit(text)
+        if parts.scheme not in ("postgresql", "postgres"):
+            raise ValueError("a URI that begins with postgresql://")
+        secret = bool(parts.password) or any(name == "password" for name, _ in parse_qsl(parts.query))
+    elif "=" in text:
+        secret = re.search(r"(^|\s)password\s*=", text) is not None
+    else:
+        raise ValueError("a URI such as postgresql://app@host:5432/shop, or a libpq connection string")
+    if secret:
+        raise ValueError(
+            "a URL without a password, because Spark shows URLs in plans and logs; give it with the option password, "
+            "a libpq passfile or a service file"
+        )
+    return text
+
+
+MAX_INT: Final = 2**31 - 1
+
+OPTIONS: Final = (
+    Option("url", None, "Where the database is: a `postgresql://` URI or a libpq connection string, no password", _url),
+    Option("dbtable", None, 'The table: `orders`, `public.orders`, `"My Schema"."Orders"`'),
+    Option("user", "", "The role to connect as, where `url` has none"),
+    Option("password", "", "The role's password; libpq's passfile, service file and environment work too"),
+    Option("stateDir", "", "A folder of the driver for the stream's state; required for a stream"),
+    Option("stagingDir", "", "Where chunks are staged: a path or URI all executors reach (default: in `stateDir`)"),
+    Option("startupMode", "initial", "`initial`, `latest` or `snapshot`", _choice(StartupMode)),
+    Option("columns", "", "The columns to carry, separated by commas (default: all)", _names),
+    Option("customSchema", "", "Other types for columns: `STRING` for any, `DECIMAL(p,s)` for a numeric", _types),
+    Option("numPartitions", "4", "How many readers a batch may use", _count(1, 10_000)),
+    Option("vnodeCount", "256", "How many slices of the key space progress is kept for", _count(1, 65_536)),
+    Option(
+        "maxRowsPerTrigger", "1000000", "About how many rows a batch takes; a commit is never cut", _count(1, 1 << 40)
+    ),
+    Option("maxBytesPerTrigger", "1g", "About how many bytes of snapshot rows a batch takes", _bytes),
+    Option("failOnDataLoss", "true", "Whether lost changes end the stream; if not, they are logged", _flag),
+    Option("onTruncate", "fail", "`fail`, `emit` or `ignore` a TRUNCATE", _choice(OnTruncate)),
+    Option(
+        "onUnchangedToast", "fail", "`fail`, or `mark` large values that the log left out", _choice(OnUnchangedToast)
+    ),
+    Option(
+        "onExistingState",
+        "fail",
+        "A new checkpoint with a used `stateDir`: `fail`, `resume` from it, or `restart` the backfill",
+        _choice(OnExistingState),
+    ),
+    Option("slotName", "", "The replication slot (default: made from the table's name)", _slot_name),
+    Option("publicationName", "", "The publication (default: made from the table's name)"),
+    Option("sessionInitStatement", "", "SQL that each session runs after it has connected"),
+)
+
+_BY_KEY: Final = {option.name.lower(): option for option in OPTIONS}
+# Spark adds these to what the user gave.
+_SPARKS_OWN: Final = frozenset({"path", "provider", "owner", "location", "is_managed_location", "external"})
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What the algorithm itself needs to know."""
+
+    startup_mode: StartupMode
+    num_partitions: int
+    vnode_count: int
+    max_rows: int
+    max_bytes: int
+    on_truncate: OnTruncate
+    on_existing_state: OnExistingState
+    mark_unchanged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """All options, validated. `password` is never part of a representation."""
+
+    url: str
+    dbtable: str
+    user: str
+    password: str = field(repr=False)
+    state_dir: str
+    staging_dir: str
+    columns: tuple[str, ...]
+    custom_schema: tuple[tuple[str, str], ...]
+    fail_on_data_loss: bool
+    slot_name: str
+    publication_name: str
+    session_init_statement: str
+    stream: StreamOptions
+
+
+def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
+    """The options; OptionsError that lists every problem. A stream needs more of them than a look at the schema."""
+    problems = [_unknown(key) for key in given if key.lower() not in _BY_KEY and key.lower() not in _SPARKS_OWN]
+    texts = {key.lower(): value for key, value in given.items()}
+    values: dict[str, Any] = {}
+    for key, option in _BY_KEY.items():
+        text = texts.get(key, option.default)
+        if text is None or (not text.strip() and option.default is None):
+            problems.append(f"{option.name} is required: {option.meaning}")
+        elif not text.strip():
+            values[key] = () if option.parse in (_names, _types) else ""
+        else:
+            try:
+                values[key] = option.parse(text)
+            except ValueError as error:
+                shown = "the value given" if key in ("url", "password") else repr(text)
+                problems.append(f"{option.name} is {shown}; expected {error}")
+    if not problems:
+        problems += _contradictions(values, streaming=streaming)
+    if problems:
+        raise OptionsError("the backfill source cannot use its options:\n  - " + "\n  - ".join(problems))
+    return _options(values)
+
+
+def _unknown(key: str) -> str:
+    near = difflib.get_close_matches(key.lower(), _BY_KEY, n=1, cutoff=0.6)
+    hint = f"; did you mean {_BY_KEY[near[0]].name}?" if near else f"; known are {', '.join(o.name for o in OPTIONS)}"
+    return f"unknown option {key}{hint}"
+
+
+def _contradictions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
+    problems = []
+    if streaming and not values["statedir"]:
+        problems.append("stateDir is required for a stream: a folder of the driver that outlives the query")
+    for key, name in (("statedir", "stateDir"), ("stagingdir", "stagingDir")):
+        if values[key] and "://" not in values[key] and not Path(values[key]).is_absolute():
+            problems.append(f"{name} is {values[key]!r}; expected an absolute path")
+    if "://" in values["statedir"]:
+        problems.append("stateDir is a URI; expected a local path of the driver (stagingDir may be a URI)")
+    if values["startupmode"] is StartupMode.SNAPSHOT and (values["slotname"] or values["publicationname"]):
+        problems.append("startupMode=snapshot reads no change log; leave out slotName and publicationName")
+    return problems
+
+
+def _options(values: Mapping[str, Any]) -> Options:
+    return Options(
+        url=values["url"],
+        dbtable=values["dbtable"],
+        user=values["user"],
+        password=values["password"],
+        state_dir=values["statedir"],
+        staging_dir=values["stagingdir"] or (f"{values['statedir']}/staging" if values["statedir"] else ""),
+        columns=values["columns"],
+        custom_schema=values["customschema"],
+        fail_on_data_loss=values["failondataloss"],
+        slot_name=values["slotname"],
+        publication_name=values["publicationname"],
+        session_init_statement=values["sessioninitstatement"],
+        stream=StreamOptions(
+            startup_mode=values["startupmode"],
+            num_partitions=values["numpartitions"],
+            vnode_count=values["vnodecount"],
+            max_rows=values["maxrowspertrigger"],
+            max_bytes=values["maxbytespertrigger"],
+            on_truncate=values["ontruncate"],
+            on_existing_state=values["onexistingstate"],
+            mark_unchanged=values["onunchangedtoast"] is OnUnchangedToast.MARK,
+        ),
+    )

@@ -1,0 +1,196 @@
+"""What the state directory says of a stream, and the rules when it and the checkpoint disagree.
+
+The checkpoint is the truth: an offset alone can be resumed. The state store follows it at the barriers, never ahead
+of what Spark has committed. Four cases:
+
+| checkpoint | state directory                 | what happens                                                       |
+|------------|---------------------------------|--------------------------------------------------------------------|
+| new        | empty                           | a stream begins                                                    |
+| new        | has progress                    | an error; `onExistingState` says to resume from it or to restart   |
+| goes on    | of this stream, not ahead       | it is brought up to date                                           |
+| goes on    | empty, lost or behind           | it is rebuilt from the offset                                      |
+| goes on    | of another stream, or ahead     | an error: two checkpoints use one directory, or an old one is back |
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+from backfill_state import Barrier as StoredBarrier
+from backfill_state import ProgressStore, StreamIdentity
+
+from backfill.errors import StateError
+from backfill.offset import Barrier, from_text, to_text
+from backfill.options import OnExistingState
+from backfill.progress import Completed, Finished, Frontier, InProgress, VnodeProgress
+from backfill.upstream import Bookmark, TableSchema, Upstream
+from backfill.vnode import Key
+
+OpenStore: TypeAlias = Callable[[], AbstractContextManager[ProgressStore]]
+
+FOLLOW_INTERVAL: Final = 1.0
+"""Seconds between two recordings once the backfill is over: then nothing but the epoch changes."""
+
+
+class Record:
+    """The state directory of one stream, opened for each use: DuckDB allows a file one process at a time."""
+
+    def __init__(self, open_store: OpenStore, on_existing: OnExistingState, *, clock: Callable[[], float]) -> None:
+        self._open = open_store
+        self._on_existing = on_existing
+        self._clock = clock
+        self._identity: StreamIdentity | None = None
+        self._written: Barrier | None = None
+        self._written_at = 0.0
+        self.stream = ""
+        self.bookmark: Bookmark = ()
+
+    def begin(self, upstream: Upstream, table: TableSchema) -> Barrier | None:
+        """For a new checkpoint: names the stream, durably; the barrier to resume from where that was asked for."""
+        with self._open() as store:
+            found = store.identity()
+            if found is not None and store.epoch() is not None:
+                text = store.offset()
+                if self._on_existing is OnExistingState.FAIL or text is None:
+                    raise StateError(_has_progress(found, store.epoch()))
+                if self._on_existing is OnExistingState.RESUME:
+                    barrier = from_text(text)
+                    if not isinstance(barrier, Barrier):
+                        raise StateError("the state directory holds an offset that names no barrier; use an empty one")
+                    self._use(found, barrier.stream, barrier.upstream)
+                    self._require_same_table(found, upstream)
+                    return barrier
+                upstream.detach(found.properties)
+                store.reset()
+                found = None
+            if found is None:
+                stream = uuid.uuid4().hex[:8]
+                found = _identity(stream, upstream.bookmark(stream), upstream, table)
+                store.begin(found)
+            self._require_same_table(found, upstream)
+            self._use(found, found.stream_id, found.properties)
+            return None
+
+    def adopt(self, upstream: Upstream, table: TableSchema, barrier: Barrier) -> None:
+        """For a checkpoint that goes on, once in a process: checks the state directory, or makes it anew."""
+        identity = _identity(barrier.stream, barrier.upstream, upstream, table)
+        with self._open() as store:
+            found, epoch = store.identity(), store.epoch()
+            if found is not None and found.stream_id != barrier.stream:
+                raise StateError(
+                    f"the checkpoint belongs to stream {barrier.stream}, and stateDir to stream {found.stream_id} "
+                    f"(table {found.table}); give each stream a stateDir of its own, or an empty one to rebuild it"
+                )
+            if epoch is not None and epoch > barrier.epoch.number:
+                raise StateError(
+                    f"the checkpoint stands at epoch {barrier.epoch.number} and stateDir at epoch {epoch}: an older "
+                    "checkpoint was restored, or two queries use this stateDir. Changes between the two may be gone "
+                    "from the upstream. Start over with a fresh checkpointLocation and onExistingState=restart, or "
+                    "resume from stateDir with a fresh checkpointLocation and onExistingState=resume"
+                )
+            if found is None:
+                store.begin(identity)
+        self._require_same_table(found or identity, upstream)
+        self._use(identity, barrier.stream, barrier.upstream)
+
+    def keep_bounds(self, upstream: Upstream, bounds: tuple[Key, ...]) -> None:
+        """Records where the vnodes end; until the first barrier they may be cut anew."""
+        numbers = pa.array(range(len(bounds)), pa.int32())
+        with self._open() as store:
+            store.set_bounds(_with_vnodes(numbers, upstream.typed(bounds)))
+
+    def commit(self, upstream: Upstream, table: TableSchema, barrier: Barrier) -> None:
+        """Records a barrier that Spark has committed. Doing so again changes nothing."""
+        if self._written == barrier:
+            return
+        if self._followed_lately(barrier):
+            return
+        changed = _changed(None if self._written is None else self._written.progress, barrier)
+        with self._open() as store:
+            store.commit(StoredBarrier(barrier.epoch.number, to_text(barrier), _rows(changed, upstream, table)))
+        self._written, self._written_at = barrier, self._clock()
+
+    def _followed_lately(self, barrier: Barrier) -> bool:
+        return (
+            isinstance(barrier.progress, Finished)
+            and self._written is not None
+            and isinstance(self._written.progress, Finished)
+            and self._clock() - self._written_at < FOLLOW_INTERVAL
+        )
+
+    def _use(self, identity: StreamIdentity, stream: str, bookmark: Bookmark) -> None:
+        self._identity, self.stream, self.bookmark = identity, stream, bookmark
+
+    @staticmethod
+    def _require_same_table(recorded: StreamIdentity, upstream: Upstream) -> None:
+        now = upstream.identity()
+        if recorded.system != now.system:
+            raise StateError(
+                f"the stream followed system {recorded.system}, and this url leads to system {now.system}; point url at "
+                "the former, or start over with a fresh checkpointLocation and onExistingState=restart"
+            )
+        if recorded.table_id != now.table_id:
+            raise StateError(
+                f"the table {now.table} was dropped and made again since the stream began (it was "
+                f"{recorded.table} with id {recorded.table_id}, and is id {now.table_id}); start over with a fresh "
+                "checkpointLocation and onExistingState=restart"
+            )
+
+
+def _identity(stream: str, bookmark: Bookmark, upstream: Upstream, table: TableSchema) -> StreamIdentity:
+    which = upstream.identity()
+    return StreamIdentity(
+        stream_id=stream,
+        upstream=upstream.name,
+        system=which.system,
+        table=which.table,
+        table_id=which.table_id,
+        key=table.key_schema,
+        properties=bookmark,
+    )
+
+
+def _has_progress(found: StreamIdentity, epoch: int | None) -> str:
+    return (
+        f"stateDir already holds the progress of stream {found.stream_id} (table {found.table}, epoch {epoch}), and the "
+        "checkpoint is new. Use the checkpoint this progress belongs to; or set onExistingState=resume to go on where "
+        "it stopped, if the sink has everything up to there; or onExistingState=restart to read everything again"
+    )
+
+
+def _changed(before: object, barrier: Barrier) -> Mapping[int, VnodeProgress]:
+    """The vnodes that stand elsewhere than before. A finished backfill tells of none: all were told at its end."""
+    if not isinstance(barrier.progress, Frontier):
+        return {}
+    known = dict(before.per_vnode()) if isinstance(before, Frontier) else {}
+    return {number: now for number, now in barrier.progress.per_vnode() if known.get(number) != now}
+
+
+def _rows(changed: Mapping[int, VnodeProgress], upstream: Upstream, table: TableSchema) -> pa.Table:
+    """`| vnode | <key> | backfill_finished | row_count |`; a vnode without a position has null keys."""
+    numbers = sorted(changed)
+    placed = [changed[number] for number in numbers]
+    positions = [item.current_pos for item in placed if isinstance(item, InProgress)]
+    keys = upstream.typed(positions)
+    taken = iter(range(len(positions)))
+    index = pa.array([next(taken) if isinstance(item, InProgress) else None for item in placed], pa.int32())
+    result = _with_vnodes(pa.array(numbers, pa.int32()), keys.take(index) if placed else keys)
+    finished = pa.array([isinstance(item, Completed) for item in placed], pa.bool_())
+    counts = [item.row_count if isinstance(item, InProgress | Completed) else 0 for item in placed]
+    result = result.append_column("backfill_finished", finished)
+    del table
+    return result.append_column("row_count", pa.array(counts, pa.int64()))
+
+
+def _with_vnodes(numbers: pa.Int32Array, keys: pa.RecordBatch) -> pa.Table:
+    names = ["vnode", *keys.schema.names]
+    return pa.Table.from_arrays([numbers, *keys.columns], names=names)
+
+
+def monotonic() -> float:
+    return time.monotonic()

@@ -1,0 +1,111 @@
+"""The rows a consumer gets: the table's columns, then the metadata columns.
+
+| column              | type      | meaning                                                                         |
+|---------------------|-----------|---------------------------------------------------------------------------------|
+| `_change_type`      | string    | `insert`, `update_preimage`, `update_postimage`, `delete` (and `truncate`)      |
+| `_is_snapshot`      | boolean   | true for a row that came from reading the table, false for a change             |
+| `_commit_version`   | bigint    | the commit's version, equal for all its rows; for a snapshot row the epoch's    |
+| `_commit_timestamp` | timestamp | the commit's time; for a snapshot row the epoch's                               |
+| `_sequence`         | bigint    | grows strictly per key over the whole stream; order by it                       |
+| `_unchanged_columns`| array     | only with `onUnchangedToast=mark`: columns whose value the log left out         |
+
+The first four names are those of Spark's and Delta's change feeds. A commit's version does not order a snapshot
+row against the row's next change, because a commit may stand in the log before the snapshot that does not show it
+yet; hence `_sequence`: the number of the epoch, then the row's place in the batch, snapshot rows last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backfill.epoch import Epoch
+from backfill.errors import UnchangedToastError
+from backfill.upstream import TableSchema
+
+ORDINAL_BITS: Final = 32
+SNAPSHOT_ORDINAL: Final = (1 << ORDINAL_BITS) - 1
+"""The place of every snapshot row of a batch: after all its changes. A key has one snapshot row at the most."""
+
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+UNCHANGED_COLUMNS: Final = "_unchanged_columns"
+METADATA: Final = pa.schema(
+    [
+        pa.field("_change_type", pa.string()),
+        pa.field("_is_snapshot", pa.bool_()),
+        pa.field("_commit_version", pa.int64()),
+        pa.field("_commit_timestamp", _TIMESTAMP),
+        pa.field("_sequence", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RowFormat:
+    """How rows of one table become output rows; every batch it makes has exactly `schema`."""
+
+    table: TableSchema
+    mark_unchanged: bool
+
+    @property
+    def schema(self) -> pa.Schema:
+        fields: list[pa.Field[Any]] = [self.table.columns.field(name).with_nullable(True) for name in self.table.output]
+        fields += list(METADATA)
+        if self.mark_unchanged:
+            fields.append(pa.field(UNCHANGED_COLUMNS, pa.list_(pa.field("element", pa.string()))))
+        return pa.schema(fields)
+
+    def snapshot_rows(self, rows: pa.RecordBatch, epoch: Epoch) -> pa.RecordBatch:
+        """Snapshot rows (in `table.columns`) read as of `epoch`."""
+        count = rows.num_rows
+        schema = self.schema
+        columns: list[Any] = [rows.column(name) for name in self.table.output]
+        columns += [
+            pa.repeat(pa.scalar("insert", pa.string()), count),
+            pa.repeat(pa.scalar(True), count),
+            pa.repeat(pa.scalar(epoch.version, pa.int64()), count),
+            pa.repeat(pa.scalar(epoch.timestamp, _TIMESTAMP), count),
+            pa.repeat(pa.scalar(sequence(epoch, SNAPSHOT_ORDINAL), pa.int64()), count),
+        ]
+        if self.mark_unchanged:
+            columns.append(pa.nulls(count, schema.field(UNCHANGED_COLUMNS).type))
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def change_rows(self, marked: pa.RecordBatch, epoch: Epoch, first: int) -> pa.RecordBatch:
+        """Marked changes as output rows; `first` is the place in the batch of the first of them.
+
+        Raises UnchangedToastError where a value is missing and the consumer did not ask to be told which.
+        """
+        row, unchanged = marked["row"], marked["unchanged"]
+        if not self.mark_unchanged and unchanged.null_count < len(unchanged):
+            raise UnchangedToastError(_missing(unchanged))
+        schema = self.schema
+        columns: list[Any] = [pc.struct_field(row, name) for name in self.table.output]
+        ordinals = np.arange(first, first + marked.num_rows, dtype=np.int64) + sequence(epoch, 0)
+        columns += [
+            marked["change_type"],
+            pa.repeat(pa.scalar(False), marked.num_rows),
+            marked["version"],
+            marked["timestamp"],
+            pa.array(ordinals, pa.int64()),
+        ]
+        if self.mark_unchanged:
+            columns.append(unchanged.cast(schema.field(UNCHANGED_COLUMNS).type))
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def sequence(epoch: Epoch, ordinal: int) -> int:
+    return (epoch.number << ORDINAL_BITS) + ordinal
+
+
+def _missing(unchanged: pa.Array[Any]) -> str:
+    names = sorted(str(name) for name in pc.unique(pc.list_flatten(unchanged)))
+    return (
+        f"an update left the large value of column {', '.join(names)} unchanged, and the change log does not carry it. "
+        "Either run ALTER TABLE … REPLICA IDENTITY FULL on the table, so that later updates carry it; or leave the "
+        f"column out with the option columns; or set onUnchangedToast=mark to get {UNCHANGED_COLUMNS}"
+    )

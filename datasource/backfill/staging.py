@@ -1,0 +1,196 @@
+"""Chunks kept so that a batch can be run again with the same rows, for an upstream without time travel.
+
+    <stagingDir>/<stream>/<epoch number>/manifest.json          what the batch reads, see `Manifest`
+                                        /chunk-<split>-<attempt>.arrow    the snapshot rows of one split
+                                        /changes-<n>.arrow                changes too large for Spark's task messages
+
+A reader writes its chunk beside passing it on, and the file gets its name before the last rows are passed on. So a
+chunk without a file cannot have been part of a finished batch, and may be read again at a later state; the manifest
+then says at which. File names carry the attempt, so that a reader left over from before a crash cannot replace a
+chunk that was read again after it.
+
+Everything here works on a local path and on any file system that `pyarrow.fs` opens by URI.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import fs, ipc
+
+from backfill.errors import StagingError
+from backfill.plan import Split
+from backfill.vnode import KeyRange
+
+MANIFEST_VERSION: Final = 1
+_MANIFEST: Final = "manifest.json"
+# LZ4 costs little beside Spark's own handling of a row and keeps chunks about the size of the table's pages.
+_WRITE: Final = ipc.IpcWriteOptions(compression="lz4")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSplit:
+    """One reader's part of a batch. `position` is where it was read if not at the batch's own epoch."""
+
+    split: Split
+    attempt: int = 1
+    position: str | None = None
+
+    def again(self, position: str) -> StagedSplit:
+        return replace(self, attempt=self.attempt + 1, position=position)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """How the snapshot rows of one batch are cut, fixed when it is first planned."""
+
+    splits: tuple[StagedSplit, ...]
+
+    def chunk(self, index: int) -> str:
+        return f"chunk-{index}-{self.splits[index].attempt}.arrow"
+
+    def to_json(self) -> dict[str, Any]:
+        splits = [
+            {
+                "ranges": [{"after": item.after, "upto": item.upto} for item in staged.split.ranges],
+                "rows": staged.split.row_count,
+                "attempt": staged.attempt,
+                "position": staged.position,
+            }
+            for staged in self.splits
+        ]
+        return {"version": MANIFEST_VERSION, "splits": splits}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Manifest:
+        if value["version"] > MANIFEST_VERSION:
+            raise StagingError(
+                f"the staging directory holds a manifest of version {value['version']}, and this release reads up to "
+                f"{MANIFEST_VERSION}; install the release that wrote it, or a newer one"
+            )
+        return cls(
+            tuple(
+                StagedSplit(
+                    Split(tuple(KeyRange(_key(r["after"]), _key(r["upto"])) for r in item["ranges"]), item["rows"]),
+                    item["attempt"],
+                    item["position"],
+                )
+                for item in value["splits"]
+            )
+        )
+
+
+def _key(value: list[str] | None) -> tuple[str, ...] | None:
+    return None if value is None else tuple(value)
+
+
+class Staging:
+    """The staging directory of one stream. Picklable; opens its file system when first used."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._opened: tuple[fs.FileSystem, str] | None = None
+
+    def __getstate__(self) -> str:
+        return self._uri
+
+    def __setstate__(self, state: str) -> None:
+        self._uri, self._opened = state, None
+
+    def child(self, name: str) -> Staging:
+        return Staging(f"{self._uri.rstrip('/')}/{name}")
+
+    def _path(self, *parts: str) -> tuple[fs.FileSystem, str]:
+        if self._opened is None:
+            try:
+                self._opened = fs.FileSystem.from_uri(self._uri)
+            except (pa.ArrowInvalid, OSError) as error:
+                raise StagingError(f"stagingDir cannot be opened: {error}") from error
+        filesystem, root = self._opened
+        return filesystem, "/".join([root.rstrip("/"), *parts])
+
+    def exists(self, epoch: int, name: str) -> bool:
+        filesystem, path = self._path(str(epoch), name)
+        return bool(filesystem.get_file_info(path).type == fs.FileType.File)
+
+    def manifest(self, epoch: int) -> Manifest | None:
+        """What the batch that ends at this epoch reads, if it has been planned before."""
+        if not self.exists(epoch, _MANIFEST):
+            return None
+        filesystem, path = self._path(str(epoch), _MANIFEST)
+        with filesystem.open_input_stream(path) as stream:
+            return Manifest.from_json(json.loads(stream.read()))
+
+    def keep_manifest(self, epoch: int, manifest: Manifest) -> None:
+        self._replace(epoch, _MANIFEST, json.dumps(manifest.to_json()).encode())
+
+    def _replace(self, epoch: int, name: str, content: bytes) -> None:
+        filesystem, folder = self._path(str(epoch))
+        filesystem.create_dir(folder, recursive=True)
+        part = f"{folder}/.{name}.{uuid.uuid4().hex}"
+        with filesystem.open_output_stream(part) as sink:
+            sink.write(content)
+        filesystem.move(part, f"{folder}/{name}")
+
+    def write_through(
+        self, epoch: int, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """Passes the batches on and keeps them; the file has its name before the last batch is passed on."""
+        filesystem, folder = self._path(str(epoch))
+        filesystem.create_dir(folder, recursive=True)
+        part = f"{folder}/.{name}.{uuid.uuid4().hex}"
+        held: pa.RecordBatch | None = None
+        try:
+            with filesystem.open_output_stream(part) as sink, ipc.new_stream(sink, schema, options=_WRITE) as writer:
+                for batch in batches:
+                    writer.write_batch(batch)
+                    if held is not None:
+                        yield held
+                    held = batch
+            filesystem.move(part, f"{folder}/{name}")
+        except BaseException:
+            _delete_quietly(filesystem, part)
+            raise
+        if held is not None:
+            yield held
+
+    def write(self, epoch: int, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        for _ in self.write_through(epoch, name, schema, batches):
+            pass
+
+    def read(self, epoch: int, name: str) -> Iterator[pa.RecordBatch]:
+        """The batches of a file that `exists`."""
+        filesystem, path = self._path(str(epoch), name)
+        try:
+            with filesystem.open_input_stream(path) as source, ipc.open_stream(source) as reader:
+                yield from reader
+        except (OSError, pa.ArrowInvalid) as error:
+            raise StagingError(
+                f"the staged file {name} of epoch {epoch} cannot be read ({error}); if stagingDir lost files that a "
+                "batch still needs, start over with a fresh checkpointLocation and stateDir"
+            ) from error
+
+    def forget_before(self, epoch: int) -> None:
+        """Removes what belongs to epochs before this one."""
+        filesystem, root = self._path()
+        for info in filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True)):
+            if info.base_name.isdigit() and int(info.base_name) < epoch:
+                filesystem.delete_dir(info.path)
+
+    def forget_all(self) -> None:
+        filesystem, root = self._path()
+        if filesystem.get_file_info(root).type == fs.FileType.Directory:
+            filesystem.delete_dir(root)
+
+
+def _delete_quietly(filesystem: fs.FileSystem, path: str) -> None:
+    """Removes a file on the way out of an error; that error matters more than a file left behind."""
+    try:
+        filesystem.delete_file(path)
+    except OSError:
+        return

@@ -1,0 +1,230 @@
+"""Drives one stream: from an offset to the next, and from two offsets to what has to be read.
+
+This is the algorithm of the package docstring with its I/O, free of Spark. It keeps nothing that a new process would
+miss: what is in memory is a copy of the offset, the state store or the staging directory, or can be asked for again.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+from backfill.batch import Batch
+from backfill.epoch import Epoch
+from backfill.errors import OffsetError
+from backfill.handoff import Part, SnapshotPart
+from backfill.offset import Ahead, Barrier, Nothing, Offset
+from backfill.options import StartupMode, StreamOptions
+from backfill.plan import Limits, plan
+from backfill.progress import Finished, Frontier, Progress, settled
+from backfill.record import Record
+from backfill.rows import RowFormat
+from backfill.staging import Staging
+from backfill.upstream import Pin, TableSchema, Upstream
+from backfill.vnode import Key
+
+UNLIMITED: Final = 1 << 62
+"""What a budget of no limit comes to."""
+
+RELEASE_INTERVAL: Final = 0.1
+"""Seconds between two looks at whether all chunks of a batch are staged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much one batch may take; None is no limit."""
+
+    max_rows: int | None
+
+
+class Stream:
+    """One stream, as Spark's driver sees it; not thread-safe."""
+
+    def __init__(self, upstream: Upstream, record: Record, staging: Staging, options: StreamOptions) -> None:
+        self._upstream = upstream
+        self._record = record
+        self._staging_root = staging
+        self._options = options
+        self._attached: str | None = None
+        self._pin: Pin | None = None
+        self._until: str | None = None
+        self._worked_off = 0
+        self._watching = threading.Event()
+        self._schema: TableSchema | None = None
+
+    @property
+    def table(self) -> TableSchema:
+        if self._schema is None:
+            self._schema = self._upstream.schema()
+        return self._schema
+
+    @property
+    def rows(self) -> RowFormat:
+        return RowFormat(self.table, self._options.mark_unchanged)
+
+    def stop_at_present(self) -> None:
+        """From now on nothing that happens after this moment is read, except what finishing the backfill needs."""
+        self._until = self._upstream.present()
+
+    # -- from an offset to the next --------------------------------------------------------------------------------
+
+    def latest_offset(self, start: Offset, budget: Budget) -> Offset:
+        """Where the batch after `start` ends; `start` itself where nothing is to be read.
+
+        `start` has been committed: Spark asks for the next batch only then. So progress is recorded and the
+        upstream is acknowledged here.
+        """
+        base = self._begin() if isinstance(start, Nothing) else self._go_on(start)
+        after = base.epoch if isinstance(base, Barrier) else None
+        progress = settled(base.progress) if isinstance(base, Barrier) else base
+        if after is not None and self._is_over(progress, after):
+            return start
+        snapshot = isinstance(progress, Frontier)
+        self._watching.set()
+        step = self._upstream.next_epoch(
+            after,
+            snapshot=snapshot,
+            max_changes=(budget.max_rows or UNLIMITED) << self._worked_off,
+            until=None if snapshot else self._until,
+        )
+        if step.epoch == after:
+            return start
+        self._pin = step.pin
+        # A writer that makes more changes in the time of a batch than a batch may take would hold up the snapshot
+        # for ever. So each batch in a row that only works off changes may take twice as many as the one before.
+        self._worked_off = self._worked_off + 1 if snapshot and step.pin is None else 0
+        if isinstance(progress, Frontier) and step.pin is not None:
+            moved = self._advance(progress, budget)
+            self._batch(self._record.stream).cut(progress, moved, step.epoch.number)
+            progress = moved
+        return Barrier(
+            stream=self._record.stream,
+            upstream=self._record.bookmark,
+            epoch=step.epoch,
+            progress=progress,
+            ahead=self._ahead(base) if isinstance(base, Barrier) else (),
+            base=base if isinstance(start, Nothing) and isinstance(base, Barrier) else None,
+        )
+
+    def _is_over(self, progress: Progress, after: Epoch) -> bool:
+        if self._options.startup_mode is StartupMode.SNAPSHOT:
+            return True
+        return isinstance(progress, Finished) and self._until is not None and self._upstream.reached(after, self._until)
+
+    def _begin(self) -> Barrier | Progress:
+        """The first batch: the stream's record is made, then its place in the change log, then the vnodes."""
+        found = self._record.begin(self._upstream, self.table)
+        if found is not None:
+            self._attach(found)
+            return found
+        if self._options.startup_mode is StartupMode.SNAPSHOT:
+            return Frontier.at_start(self._bounds())
+        self._upstream.attach(self._record.bookmark, None)
+        self._attached = self._record.stream
+        if self._options.startup_mode is StartupMode.LATEST:
+            return Finished(0, 0)
+        return Frontier.at_start(self._bounds())
+
+    def _bounds(self) -> tuple[Key, ...]:
+        bounds = self._upstream.bounds(self._options.vnode_count)
+        self._record.keep_bounds(self._upstream, bounds)
+        return bounds
+
+    def _go_on(self, start: Barrier) -> Barrier:
+        self._attach(start)
+        self._record.commit(self._upstream, self.table, start)
+        if self._options.startup_mode is not StartupMode.SNAPSHOT:
+            self._upstream.acknowledge(start.epoch)
+        self._staging(start.stream).forget_before(start.epoch.number)
+        return start
+
+    def _attach(self, barrier: Barrier) -> None:
+        if self._attached == barrier.stream:
+            return
+        self._record.adopt(self._upstream, self.table, barrier)
+        if self._options.startup_mode is not StartupMode.SNAPSHOT:
+            self._upstream.attach(barrier.upstream, barrier.epoch)
+        self._attached = barrier.stream
+
+    def _advance(self, frontier: Frontier, budget: Budget) -> Frontier:
+        size = self._upstream.size()
+        limits = Limits(
+            max_rows=self._max_rows(budget, size.row_bytes),
+            lanes=self._options.num_partitions,
+            vnode_rows=max(1, size.row_count // max(1, frontier.vnode_count)),
+        )
+        planning = plan(frontier, limits)
+        try:
+            requests = next(planning)
+            while True:
+                requests = planning.send(self._upstream.measure(requests))
+        except StopIteration as done:
+            result: Frontier = done.value
+            return result
+
+    def _max_rows(self, budget: Budget, row_bytes: int) -> int:
+        """The rows one batch may read. A snapshot-only stream is one batch: one commit is never cut."""
+        if budget.max_rows is None or self._options.startup_mode is StartupMode.SNAPSHOT:
+            return UNLIMITED
+        return max(1, min(budget.max_rows, self._options.max_bytes // max(1, row_bytes)))
+
+    def _ahead(self, base: Barrier) -> tuple[Ahead, ...]:
+        """The keys that were read later than `base`, as far as the state at `base` does not show that yet."""
+        manifest = self._staging(base.stream).manifest(base.epoch.number)
+        carried = [item for item in base.ahead if not self._upstream.reached(base.epoch, item.position)]
+        reread = () if manifest is None else manifest.splits
+        found = [Ahead(span, item.position) for item in reread if item.position for span in item.split.ranges]
+        return (*carried, *found)
+
+    def _staging(self, stream: str) -> Staging:
+        return self._staging_root.child(stream)
+
+    # -- from two offsets to what has to be read -------------------------------------------------------------------
+
+    def parts(self, start: Offset, end: Offset) -> tuple[Part, ...]:
+        """What readers read for the batch from `start` to `end`: changes first, then snapshot rows.
+
+        The same rows for the same offsets, also in a new process: from the change log, the staging directory and,
+        for a chunk that was never staged, from a later state which is recorded with it.
+        """
+        if not isinstance(end, Barrier):
+            raise OffsetError("the checkpoint holds a batch that ends where nothing is read; use a fresh one")
+        base = end.base if isinstance(start, Nothing) else start
+        self._attach(end if base is None or isinstance(base, Nothing) else base)
+        batch = self._batch(end.stream)
+        begin = base if isinstance(base, Barrier) else None
+        changes = batch.changes(begin, end)
+        held = self._pin
+        snapshot, self._pin = batch.snapshot(begin, end, held)
+        if self._pin is not None:
+            names = [part.name for part in snapshot if isinstance(part, SnapshotPart)]
+            self._release_when_staged(self._pin, self._staging(end.stream), end.epoch.number, names)
+        elif held is not None:
+            self._upstream.release(held)
+        return (*changes, *snapshot)
+
+    def _batch(self, stream: str) -> Batch:
+        return Batch(self._upstream, self._staging(stream), self.rows, self._options)
+
+    def _release_when_staged(self, pin: Pin, staging: Staging, epoch: int, names: list[str]) -> None:
+        """Lets go of the pin as soon as its readers are done, not when Spark asks for the next batch.
+
+        An open snapshot holds back vacuum in the whole database, and the next trigger may be an hour away.
+        """
+        done = threading.Event()
+        self._watching.set()
+        self._watching = done
+
+        def watch() -> None:
+            left = list(names)
+            while left and not done.wait(RELEASE_INTERVAL):
+                left = [name for name in left if not staging.exists(epoch, name)]
+            if not left:
+                self._upstream.release(pin)
+
+        threading.Thread(target=watch, name="backfill-release", daemon=True).start()
+
+    def close(self) -> None:
+        self._watching.set()
+        self._upstream.close()

@@ -1,0 +1,125 @@
+"""What goes wrong with PostgreSQL: definite or transient, and the one policy that says what is tried again.
+
+By SQLSTATE (PostgreSQL manual, appendix A). A failure to connect has none, because libpq reports it before there is
+a session; those are transient unless the server named a reason that stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import adbc_driver_manager
+import psycopg
+
+from backfill.errors import (
+    BackfillError,
+    ConnectionLostError,
+    DatabaseSetupError,
+    SchemaChangedError,
+    SlotBusyError,
+    SnapshotGoneError,
+    TableError,
+    TransientError,
+)
+
+logger = logging.getLogger("backfill")
+
+T = TypeVar("T")
+
+_TRANSIENT_CLASSES: Final = ("08", "57P", "40", "53")
+_TRANSIENT_STATES: Final = frozenset({"55P03", "57014", "58000", "58030"})
+_OBJECT_IN_USE: Final = "55006"
+_DISK_FULL: Final = "53100"
+_INVALID_SNAPSHOT: Final = re.compile(r"invalid snapshot identifier|snapshot \".*\" does not exist|could not import")
+_REFUSED_FOR_GOOD: Final = re.compile(
+    r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry|permission denied|"
+    r"invalid (connection option|URI|port|dsn|sslmode)|is not permitted to log in|missing \"=\"",
+    re.IGNORECASE,
+)
+
+
+def translated(error: Exception) -> BackfillError:
+    """The error as one of ours. Only the server's primary message is kept: details may quote rows."""
+    if isinstance(error, BackfillError):
+        return error
+    state, message = _state(error), _message(error)
+    if state is None:
+        if _REFUSED_FOR_GOOD.search(message):
+            return DatabaseSetupError(f"the database refused the connection: {message}")
+        return ConnectionLostError(f"the connection to the database failed: {message}")
+    if state == _OBJECT_IN_USE:
+        return SlotBusyError(f"{message}; another process still reads this slot ({state})")
+    if _INVALID_SNAPSHOT.search(message):
+        return SnapshotGoneError(f"{message} ({state})")
+    if state == _DISK_FULL:
+        return DatabaseSetupError(f"the database's disk is full: {message} ({state})")
+    if state in _TRANSIENT_STATES or state.startswith(_TRANSIENT_CLASSES):
+        return ConnectionLostError(f"{message} ({state})")
+    if state == "42P01":
+        return TableError(f"{message} ({state}); was the table dropped or renamed?")
+    if state == "42703":
+        return SchemaChangedError(
+            f"{message} ({state}); was the column dropped or renamed? Start over, or name the "
+            "columns that are left with the option columns"
+        )
+    return DatabaseSetupError(f"the database refused a statement: {message} ({state})")
+
+
+def _state(error: Exception) -> str | None:
+    state = getattr(error, "sqlstate", None)
+    return str(state) if state else None
+
+
+def _message(error: Exception) -> str:
+    diagnostics = getattr(error, "diag", None)
+    primary = getattr(diagnostics, "message_primary", None)
+    text = str(primary or error).strip()
+    # ADBC prefixes its own words and appends the query; the server's part is the line after its level.
+    found = re.search(r"(?:ERROR|FATAL|PANIC):\s*(.*)", text)
+    return (found[1] if found else text.splitlines()[0] if text else type(error).__name__).strip()
+
+
+@contextmanager
+def translating() -> Iterator[None]:
+    """Raises driver errors as ours."""
+    try:
+        yield
+    except (psycopg.Error, adbc_driver_manager.Error, OSError) as error:
+        # The driver's own text may quote the connection string or rows, and Spark prints the whole chain.
+        raise translated(error) from None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Exponential back-off with jitter, until `give_up_after` seconds have passed since the first failure."""
+
+    first: float = 0.1
+    most: float = 5.0
+    give_up_after: float = 120.0
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def run(self, operation: Callable[[], T], recover: Callable[[], None]) -> T:
+        """The operation's result. `recover` is called before each further try; definite errors are not tried again."""
+        began: float | None = None
+        pause = self.first
+        while True:
+            try:
+                with translating():
+                    return operation()
+            except TransientError as error:
+                now = self.clock()
+                began = now if began is None else began
+                if now - began + pause > self.give_up_after:
+                    raise
+                logger.warning("trying again in %.1f s: %s", pause, error)
+                self.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
+                pause = min(pause * 2, self.most)
+                recover()

@@ -1,0 +1,127 @@
+"""An exported snapshot: one state of the database that readers on any machine can read.
+
+The exporting transaction locks the table in ACCESS SHARE mode *before* its snapshot is taken, as every SELECT does.
+TRUNCATE and rewriting ALTERs are not MVCC-safe (PostgreSQL manual, 13.6): without the lock a TRUNCATE just after the
+snapshot would make the table look empty in it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from backfill.errors import TransientError
+from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.failures import translating
+from backfill.upstream.postgres.position import Position, Snapshot, parse_lsn
+
+LOCK_TIMEOUT: Final = "5s"
+FLUSH_PATIENCE: Final = 0.02
+FLUSH_GIVE_UP: Final = 60.0
+
+Session = psycopg.Connection[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an exporting transaction tells: the state, its name for readers, and when it was taken (µs since 1970)."""
+
+    position: Position
+    token: str
+    timestamp: int
+
+
+class ExportingSession:
+    """Holds one exported snapshot at a time. `release` may be called from another thread."""
+
+    def __init__(self, connector: Connector, table: sql.Composable) -> None:
+        self._connector = connector
+        self._table = table
+        self._session: Session | None = None
+        self._token: str | None = None
+        self._lock = threading.Lock()
+
+    def export(self) -> Exported:
+        """A new snapshot; an earlier one is released. Everything it sees has been flushed to the log."""
+        self.close()
+        session = self._connector.session()
+        try:
+            with translating():
+                exported = self._begin(session)
+                _wait_for_flush(session, self._connector, exported.position.lsn)
+        except BaseException:
+            session.close()
+            raise
+        with self._lock:
+            self._session, self._token = session, exported.token
+        return exported
+
+    def _begin(self, session: Session) -> Exported:
+        session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        session.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT)))
+        session.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(self._table))
+        # Columns are computed after the statement's snapshot has been taken, which under REPEATABLE READ is the
+        # transaction's: so the insert position lies behind all commits the snapshot sees.
+        row = session.execute(
+            "SELECT pg_current_snapshot()::text, pg_export_snapshot(), pg_current_wal_insert_lsn()::text, "
+            "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+        ).fetchone()
+        if row is None:
+            raise TransientError("the server gave no snapshot")
+        return Exported(Position(parse_lsn(row[2]), Snapshot.parse(row[0])), row[1], row[3])
+
+    def session(self, token: str) -> Session:
+        """The transaction that holds this snapshot, for statements in its state; not while another thread uses it."""
+        if self._session is None or self._token != token:
+            raise TransientError("the snapshot has been released")
+        return self._session
+
+    def release(self, token: str) -> None:
+        with self._lock:
+            if self._token == token:
+                self._close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+        self._session = self._token = None
+
+
+def _wait_for_flush(session: Session, connector: Connector, lsn: int) -> None:
+    """Waits until the log is flushed up to `lsn`: logical decoding reads no further than that.
+
+    With synchronous_commit=off a visible commit may not be flushed yet. The server flushes within its
+    wal_writer_delay, except for the last, partly filled page, which may wait for the next commit; so a small
+    message is committed to the log where waiting alone did not help.
+    """
+    give_up = time.monotonic() + FLUSH_GIVE_UP
+    nudged = False
+    patience = time.monotonic() + FLUSH_PATIENCE
+    while not _flushed(session, lsn):
+        if not nudged and time.monotonic() > patience:
+            _nudge(connector)
+            nudged = True
+        if time.monotonic() > give_up:
+            raise TransientError("the server did not flush its log within a minute")
+        time.sleep(0.005)
+
+
+def _flushed(session: Session, lsn: int) -> bool:
+    row = session.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+    return row is not None and parse_lsn(row[0]) >= lsn
+
+
+def _nudge(connector: Connector) -> None:
+    with translating(), connector.session() as session:
+        # A commit that waits for a synchronous standby would wait with it; flushing here is all that is asked for.
+        session.execute("SET synchronous_commit = local")
+        session.execute("SELECT pg_catalog.pg_logical_emit_message(true, 'backfill', '')")

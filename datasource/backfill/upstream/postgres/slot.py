@@ -1,0 +1,225 @@
+"""The stream's replication slot and publication: made, found, checked, advanced, dropped.
+
+The publication comes first: pgoutput looks it up as it was when each change was made, so a slot that is older than
+its publication fails on the changes between (PostgreSQL manual, 49.6).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from backfill.errors import DatabaseSetupError, DataLossError
+from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.failures import translating
+from backfill.upstream.postgres.position import format_lsn, parse_lsn
+
+logger = logging.getLogger("backfill")
+
+_LONGEST_NAME: Final = 63
+SAY_AFTER: Final = 5.0
+"""Seconds of waiting for the server after which it is said what is waited for."""
+
+
+def default_name(schema: str, table: str, stream: str) -> str:
+    """A name for a slot and a publication by which one sees whose they are; valid for both, unquoted."""
+    readable = re.sub(r"[^a-z0-9]+", "_", f"{schema}_{table}".lower()).strip("_")
+    return f"backfill_{readable[: _LONGEST_NAME - len('backfill__') - len(stream)]}_{stream}"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """A row of `pg_replication_slots` (PostgreSQL manual, 52.20)."""
+
+    plugin: str | None
+    database: str | None
+    active_pid: int | None
+    confirmed: int
+    wal_status: str | None
+
+
+Session = psycopg.Connection[tuple[Any, ...]]
+
+
+def find(session: Session, slot: str) -> SlotState | None:
+    row = session.execute(
+        "SELECT plugin, database, active_pid, confirmed_flush_lsn::text, wal_status "
+        "FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
+        [slot],
+    ).fetchone()
+    if row is None:
+        return None
+    return SlotState(row[0], row[1], row[2], parse_lsn(row[3]) if row[3] else 0, row[4])
+
+
+def require_readable(session: Session, slot: str, after: int) -> SlotState:
+    """The slot, which still holds every change after the LSN `after`; DataLossError that says what is lost."""
+    found = find(session, slot)
+    restart = (
+        "Start over with a fresh checkpointLocation and onExistingState=restart, or set failOnDataLoss=false to go on "
+        "without the changes that are lost"
+    )
+    if found is None:
+        raise DataLossError(
+            f"replication slot {slot} does not exist any more; the changes after {format_lsn(after)} are gone. {restart}"
+        )
+    if found.plugin != "pgoutput":
+        raise DataLossError(
+            f"replication slot {slot} uses {found.plugin or 'no plugin'} and not pgoutput, so it is not the slot of this "
+            f"stream. {restart}"
+        )
+    if found.wal_status == "lost":
+        raise DataLossError(
+            f"replication slot {slot} was invalidated (wal_status=lost); the changes after {format_lsn(after)} are gone. "
+            f"{restart}; raise max_slot_wal_keep_size so that it does not happen again"
+        )
+    if found.confirmed > after:
+        raise DataLossError(
+            f"replication slot {slot} stands at {format_lsn(found.confirmed)}, beyond the checkpoint's "
+            f"{format_lsn(after)}: somebody else advanced it or made it again, or an older checkpoint was restored. "
+            f"{restart}"
+        )
+    return found
+
+
+def make_publication(session: Session, name: str, table: sql.Composable, *, partitioned: bool) -> None:
+    """Publishes the table, through its root where it is partitioned. Nothing happens where the name is taken."""
+    if session.execute("SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", [name]).fetchone():
+        return
+    statement = sql.SQL("CREATE PUBLICATION {} FOR TABLE {}{} WITH (publish_via_partition_root = true)").format(
+        sql.Identifier(name), sql.SQL("" if partitioned else "ONLY "), table
+    )
+    try:
+        session.execute(statement)
+    except psycopg.errors.DuplicateObject:
+        return
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise DatabaseSetupError(
+            f"the role may not publish the table ({error.diag.message_primary}). Let the table's owner run: "
+            f"{statement.as_string(session)}; and set publicationName={name}"
+        ) from None
+
+
+def require_published(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> None:
+    """Raises where the publication would leave out rows, columns or kinds of changes that the stream carries."""
+    row = session.execute(
+        "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot "
+        "FROM pg_catalog.pg_publication WHERE pubname = %s",
+        [name],
+    ).fetchone()
+    quoted = sql.Identifier(name).as_string(session)
+    if row is None:
+        raise DatabaseSetupError(
+            f"publication {name} does not exist; run CREATE PUBLICATION {quoted} FOR TABLE …, or leave out "
+            "publicationName to have one made"
+        )
+    if not row[0]:
+        raise DatabaseSetupError(
+            f"publication {name} leaves out some kinds of changes; run ALTER PUBLICATION {quoted} SET "
+            "(publish = 'insert, update, delete, truncate')"
+        )
+    published = session.execute(
+        "SELECT to_jsonb(p) FROM pg_catalog.pg_publication_tables p "
+        "WHERE pubname = %s AND to_regclass(format('%%I.%%I', schemaname, tablename)) = %s::oid",
+        [name, oid],
+    ).fetchone()
+    if published is None:
+        raise DatabaseSetupError(
+            f"publication {name} does not publish the table under its own name; run ALTER PUBLICATION {quoted} ADD TABLE "
+            "…, for a partitioned table also ALTER PUBLICATION … SET (publish_via_partition_root = true)"
+        )
+    if published[0].get("rowfilter"):
+        raise DatabaseSetupError(f"publication {name} filters the table's rows; publish the table without WHERE")
+    missing = set(columns) - set(published[0].get("attnames") or columns)
+    if missing:
+        raise DatabaseSetupError(
+            f"publication {name} does not publish column {', '.join(sorted(missing))}; publish it, or leave the column out "
+            "with the option columns"
+        )
+
+
+def make_slot(connector: Connector, session: Session, name: str) -> None:
+    """A logical slot for pgoutput; where there is one by this name, it must be one. Says what it waits for."""
+    found = find(session, name)
+    if found is not None:
+        if found.plugin != "pgoutput":
+            raise DatabaseSetupError(
+                f"replication slot {name} exists and uses {found.plugin or 'no plugin'}; choose another slotName"
+            )
+        return
+    try:
+        with _saying_what_blocks(connector, session.info.backend_pid, f"replication slot {name}"):
+            session.execute("SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
+    except psycopg.errors.DuplicateObject:
+        return
+    except psycopg.errors.ConfigurationLimitExceeded as error:
+        raise DatabaseSetupError(
+            f"{error.diag.message_primary}: drop a slot that is not used any more (SELECT slot_name, active FROM "
+            "pg_replication_slots), or raise max_replication_slots and restart the server"
+        ) from None
+    except psycopg.errors.ObjectNotInPrerequisiteState as error:
+        raise DatabaseSetupError(
+            f"{error.diag.message_primary}; run ALTER SYSTEM SET wal_level = 'logical' and restart the server"
+        ) from None
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise DatabaseSetupError(
+            f"{error.diag.message_primary}; let a superuser run ALTER ROLE {session.info.user} REPLICATION"
+        ) from None
+
+
+@contextmanager
+def _saying_what_blocks(connector: Connector, pid: int, what: str) -> Iterator[None]:
+    """While the body waits in the server, logs every few seconds which sessions it waits for."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(SAY_AFTER):
+            try:
+                with translating(), connector.session() as session:
+                    rows = session.execute(
+                        "SELECT pid FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> %s "
+                        "ORDER BY xact_start",
+                        [pid],
+                    ).fetchall()
+            except Exception as error:  # noqa: BLE001 - a courtesy must not end the stream
+                logger.warning("still waiting for %s (%s)", what, error)
+                continue
+            pids = ", ".join(str(row[0]) for row in rows) or "none"
+            logger.warning("waiting for %s: open write transactions have to end first (server pids: %s)", what, pids)
+
+    threading.Thread(target=watch, name="backfill-waiting", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def advance(session: Session, slot: str, to: int) -> None:
+    """Lets the server forget what lies before the LSN `to`. A slot that is further already stays there."""
+    found = find(session, slot)
+    if found is not None and found.confirmed < to:
+        session.execute("SELECT pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)", [slot, format_lsn(to)])
+
+
+def drop(session: Session, slot: str, publication: str | None) -> None:
+    """Drops the slot, ending the session that reads it, and the publication; those that are gone are fine."""
+    session.execute(
+        "SELECT pg_catalog.pg_terminate_backend(active_pid, 5000) FROM pg_catalog.pg_replication_slots "
+        "WHERE slot_name = %s AND active",
+        [slot],
+    )
+    session.execute(
+        "SELECT pg_catalog.pg_drop_replication_slot(slot_name) FROM pg_catalog.pg_replication_slots "
+        "WHERE slot_name = %s",
+        [slot],
+    )
+    if publication is not None:
+        session.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(publication)))

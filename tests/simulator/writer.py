@@ -1,0 +1,55 @@
+"""Random writers that respect row locks."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.simulator.database import Change, Commit, Database, Key, Row
+
+SPACE = 12
+
+
+def random_rows(random: Random, count: int) -> dict[Key, Row]:
+    keys = {(random.randrange(SPACE), random.randrange(SPACE)) for _ in range(count)}
+    return {key: (*key, f"initial {key}") for key in keys}
+
+
+def write(random: Random, database: Database) -> Commit | None:
+    """One transaction of up to six changes, some of which move keys; sometimes logged before it is visible."""
+    rows, locked = database.latest(), database.locked()
+    changes: list[Change] = []
+    for _ in range(random.randrange(1, 7)):
+        change = _change(random, rows, locked)
+        if change is None:
+            continue
+        if change.old is not None:
+            del rows[change.old[0], change.old[1]]
+        if change.new is not None:
+            rows[change.new[0], change.new[1]] = change.new
+        changes.append(change)
+    return database.commit(changes, visible=random.random() > 0.2) if changes else None
+
+
+def _change(random: Random, rows: dict[Key, Row], locked: set[Key]) -> Change | None:
+    free = [key for key in rows if key not in locked]
+    fresh = (random.randrange(SPACE), random.randrange(SPACE))
+    usable = fresh not in rows and fresh not in locked
+    value = f"v{random.randrange(1 << 30)}"
+    kind = random.choice(["insert", "update", "delete", "move"])
+    if kind == "insert":
+        return Change(None, (*fresh, value)) if usable else None
+    if not free:
+        return None
+    old = rows[random.choice(free)]
+    if kind == "delete":
+        return Change(old, None)
+    if kind == "move":
+        return Change(old, (*fresh, value)) if usable else None
+    return Change(old, (old[0], old[1], value))
+
+
+def reveal(random: Random, database: Database) -> None:
+    """Some of the transactions that are logged but hidden become visible."""
+    for entry in database.log:
+        if not entry.visible and random.random() < 0.5:
+            entry.visible = True
