@@ -1,0 +1,189 @@
+"""Decodes PostgreSQL's change log, `pgoutput` of protocol version 1 in text mode, a record batch at a time.
+
+The messages come as one Arrow binary array. No step looks at a single row:
+
+1. `messages` finds each message's type; `transactions` numbers the transactions and asks which to keep;
+2. `row_changes` selects the changes of our relation in them; `relation` tells what columns these have;
+3. `tuples` walks the columns of all rows at once and cuts out the wanted values;
+4. each column's text is decoded as one array, and the columns are put into the layout of `backfill.changes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from backfill import changes as layout
+from backfill.errors import TableError, UnchangedToastError
+from backfill.upstream.postgres import messages as pgoutput
+from backfill.upstream.postgres.messages import Mask, Messages, malformed, read_messages, require
+from backfill.upstream.postgres.relation import (
+    Descriptions,
+    Relation,
+    WantedColumn,
+    descriptions_of,
+    require_identified,
+    require_unchanged,
+)
+from backfill.upstream.postgres.row_changes import (
+    OLD_KEY_TUPLE,
+    OLD_ROW_TUPLE,
+    RowChanges,
+    row_changes,
+    walk_rows,
+)
+from backfill.upstream.postgres.transactions import NOTHING_BEGUN, Begun, Keep, Transactions, transactions_of
+from backfill.upstream.postgres.tuples import TEXT, UNCHANGED, Tuples, names_where
+
+
+def _codes(of: dict[int, int]) -> NDArray[np.uint8]:
+    table = np.zeros(256, np.uint8)
+    for byte, code in of.items():
+        table[byte] = code
+    return table
+
+
+_OP: Final = _codes(
+    {
+        pgoutput.INSERT: layout.INSERT,
+        pgoutput.UPDATE: layout.UPDATE,
+        pgoutput.DELETE: layout.DELETE,
+        pgoutput.TRUNCATE: layout.TRUNCATE,
+    }
+)
+_OLD_KIND: Final = _codes({OLD_KEY_TUPLE: layout.OLD_KEY, OLD_ROW_TUPLE: layout.OLD_ROW})
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What one batch of messages holds.
+
+    `rows`, in the layout of `backfill.changes`, may be empty, and may belong to a transaction that a later batch
+    completes. `transactions` are those, kept or not and ours or not, that this batch completes.
+    """
+
+    rows: pa.RecordBatch
+    transactions: Transactions
+
+
+class Decoder:
+    """Decodes the changes of one table from consecutive batches of one reading of the slot.
+
+    A value that an update left out as unchanged is taken from the old row or the old key if they carry it;
+    otherwise it is null and named in `unchanged`.
+    """
+
+    def __init__(self, relation_id: int, wanted: Sequence[WantedColumn], keep: Keep) -> None:
+        nothing = pa.array([], pa.binary())
+        self.schema: Final = layout.changes_schema(
+            pa.schema([pa.field(column.name, column.decode(nothing).type) for column in wanted])
+        )
+        self._relation_id = relation_id
+        self._wanted = tuple(wanted)
+        self._keep = keep
+        self._open: Begun = NOTHING_BEGUN
+        self._relation: Relation | None = None
+        self._last_commit_end_lsn: int | None = None
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the COMMIT of the last transaction is still to come; true at the end means the log was cut."""
+        return len(self._open) > 0
+
+    @property
+    def last_commit_end_lsn(self) -> int | None:
+        """The end LSN of the last complete transaction, kept or not; None before the first."""
+        return self._last_commit_end_lsn
+
+    @property
+    def ignored_columns(self) -> tuple[str, ...]:
+        """The table's columns that nobody wants, as last described, in the table's order."""
+        return self._relation.ignored(self._wanted) if self._relation else ()
+
+    def feed(self, data: pa.Array[Any]) -> Decoded:
+        """Decodes the next messages: a binary array without nulls, cut from the stream anywhere between two of them.
+
+        Raises SchemaChangedError where a kept row change follows a description of the table that lacks a wanted
+        column or has another type for it; TableError where the log lacks the key of a changed row;
+        UnchangedToastError where it left out a key; another DefiniteError where it cannot be understood. The
+        decoder is then as it was before.
+        """
+        messages = read_messages(data)
+        member = transactions_of(messages, self._open, self._keep)
+        described = descriptions_of(messages, self._relation_id, self._relation)
+        kept = np.append(member.begun.kept, False)[member.index]  # index -1: before the first BEGIN
+        changes = row_changes(messages, self._relation_id, member.inside, kept)
+        begun = member.begun[member.index[changes.message]]
+        rows = self._rows(messages, changes, begun, described) if len(changes) else self._no_rows()
+
+        self._open, self._relation = member.open, described.last
+        if member.complete.last_end_lsn is not None:
+            self._last_commit_end_lsn = member.complete.last_end_lsn
+        return Decoded(rows, member.complete)
+
+    def _no_rows(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in self.schema], schema=self.schema)
+
+    def _rows(self, messages: Messages, changes: RowChanges, begun: Begun, described: Descriptions) -> pa.RecordBatch:
+        new, old = self._tuples(messages, changes, described)
+        unchanged = new.kind == UNCHANGED
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(_OP[changes.kind]),
+                pa.array(begun.commit_lsn.astype(np.int64)),
+                pa.array(begun.timestamp).view(pa.timestamp("us", tz="UTC")),
+                pa.array(begun.xid.astype(np.int64)),
+                pa.array(_OLD_KIND[changes.mark]),
+                self._structs(new, changes.has_new, messages.data),
+                self._structs(old, changes.has_old, messages.data),
+                names_where(unchanged, [column.name for column in self._wanted]),
+            ],
+            schema=self.schema,
+        )
+
+    def _tuples(self, messages: Messages, changes: RowChanges, described: Descriptions) -> tuple[Tuples, Tuples]:
+        new = Tuples.absent(len(self._wanted), changes.start)
+        old = Tuples.absent(len(self._wanted), changes.start)
+        rows = np.flatnonzero(changes.kind != pgoutput.TRUNCATE)
+        for relation, members in described.groups(changes.message[rows]):
+            if relation is None:
+                raise malformed("a row comes before the description of its table")
+            require_unchanged(relation, self._wanted)
+            places = rows[members]
+            if (changes.kind[places] != pgoutput.INSERT).any():
+                require_identified(relation, self._wanted)
+            walk_rows(messages, changes, places, relation.targets(self._wanted), new, old)
+        require(old.kind != UNCHANGED, "an old row lacks a value as unchanged")
+        new.fill_unchanged(old)
+        self._require_keys(new, old, changes.has_old)
+        return new, old
+
+    def _require_keys(self, new: Tuples, old: Tuples, has_old: Mask) -> None:
+        for index, column in enumerate(self._wanted):
+            if column.key and (new.kind[index] == UNCHANGED).any():
+                raise UnchangedToastError(
+                    f"the change log left out the unchanged value of the key column {column.name!r}. Update the "
+                    "server to its latest minor release, or run ALTER TABLE … REPLICA IDENTITY FULL; then start the "
+                    "stream anew with a fresh checkpoint location and stateDir."
+                )
+            if column.key and (has_old & (old.kind[index] != TEXT)).any():
+                raise TableError(
+                    f"the change log holds an update or delete without the old value of the key column "
+                    f"{column.name!r}. Make sure that the table and each of its partitions has the stream's key as "
+                    "its replica identity (ALTER TABLE … REPLICA IDENTITY DEFAULT or FULL); then start the stream "
+                    "anew with a fresh checkpoint location and stateDir."
+                )
+
+    def _structs(self, tuples: Tuples, present: Mask, data: pa.Buffer) -> pa.Array[Any]:
+        row: pa.StructType = self.schema.field("new").type
+        if not present.any():
+            nothing: pa.Array[Any] = pa.nulls(len(present), row)
+            return nothing
+        columns = [column.decode(tuples.text(index, data)) for index, column in enumerate(self._wanted)]
+        structs: pa.Array[Any] = pa.StructArray.from_arrays(columns, fields=list(row), mask=pa.array(~present))
+        return structs
