@@ -1,0 +1,97 @@
+"""What DuckDB's errors mean to whoever runs the stream.
+
+DuckDB tells a locked, a damaged and an unreachable file apart by its text alone: all of them are an `IOException` in
+one release or another. A text that is not known here means nothing in particular, and its error stays as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import duckdb
+
+from backfill_state.errors import (
+    StateBusyError,
+    StateDamagedError,
+    StateStoreError,
+    StateUnwritableError,
+    StateVersionError,
+)
+
+_HOLDER: Final = re.compile(r"\(PID (\d+)\)")
+_DUCKDB_VERSIONS: Final = re.compile(
+    r"database file with version number (\d+), but we can only read versions? (?:between )?(\d+(?: and \d+)?)"
+)
+_LOCKED: Final = ("Could not set lock on file",)
+_TAKEN_HERE: Final = (
+    "with a different configuration",  # this process has the file open, but not by this package
+    "Conflict on ",  # another store of this process is changing the same rows
+    "write-write conflict",
+)
+_UNWRITABLE: Final = (
+    "No space left on device",
+    "Disk quota exceeded",
+    "File too large",
+    "Read-only file system",
+    "Permission denied",
+    "Could not write",
+    "Cannot open file",
+    "Is a directory",
+    "Input/output error",
+)
+_DAMAGED: Final = (
+    "not a valid DuckDB database file",
+    "Corrupt ",
+    "Could not read enough bytes",
+    "Failure while replaying WAL",
+    "Failed to load metadata",
+    "database has been invalidated",
+)
+
+
+def explained(error: duckdb.Error, path: str) -> StateStoreError | None:
+    """The error that says what to do about this one; None if nothing better can be said."""
+    text = str(error)
+    versions = _DUCKDB_VERSIONS.search(text)
+    if versions is not None:
+        return StateVersionError(
+            path,
+            f"DuckDB storage version {versions[1]}",
+            f"DuckDB storage versions {versions[2]} (duckdb {duckdb.__version__})",
+        )
+    if _says(text, _LOCKED):
+        holder = _HOLDER.search(text)
+        return StateBusyError(path, None if holder is None else int(holder[1]))
+    if _says(text, _TAKEN_HERE):
+        return StateBusyError(path, os.getpid())
+    # Before damage: a full disk can make DuckDB give up on the whole database, and must not cost anybody the file.
+    if _says(text, _UNWRITABLE):
+        return StateUnwritableError(path, _first_line(text))
+    if isinstance(error, duckdb.SerializationException) or _says(text, _DAMAGED):
+        return StateDamagedError(path, _first_line(text))
+    return None
+
+
+@contextmanager
+def explaining(path: Path) -> Iterator[None]:
+    """Raises the errors of this package in place of DuckDB's, where they say more."""
+    try:
+        yield
+    except duckdb.Error as error:
+        known = explained(error, str(path))
+        if known is None:
+            raise
+        raise known from error
+
+
+def _says(text: str, signs: tuple[str, ...]) -> bool:
+    return any(sign in text for sign in signs)
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]

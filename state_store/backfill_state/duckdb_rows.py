@@ -1,0 +1,136 @@
+"""The SQL of a `DuckDBProgressStore`: reading and writing each table of an open file. Nothing here commits.
+
+Every statement is fixed text. Only the DDL of the two tables with key columns is composed, by `layout`; rows are
+matched to columns by name, and names of key columns travel in the `stream` row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import duckdb
+import pyarrow as pa
+
+from backfill_state.admission import Stream
+from backfill_state.keytypes import to_arrow, to_duckdb
+from backfill_state.layout import (
+    bounds_schema,
+    create_bounds,
+    create_progress,
+    progress_schema,
+    stored_names,
+)
+from backfill_state.store import Barrier, StreamIdentity
+
+_READ_STREAM = """
+SELECT stream_id, upstream, system, table_name, table_id, key_names, key_types,
+       map_keys(properties), map_values(properties), epoch, checkpoint_offset
+FROM stream
+"""
+_WRITE_STREAM = """
+INSERT INTO stream (stream_id, upstream, system, table_name, table_id, key_names, key_columns, key_types, properties)
+VALUES (?, ?, ?, ?, ?, ?::VARCHAR[], ?::VARCHAR[], ?::VARCHAR[], map(?::VARCHAR[], ?::VARCHAR[]))
+"""
+
+
+def read_stream(connection: duckdb.DuckDBPyConnection) -> Stream | None:
+    """The stream the file is of, or None."""
+    rows = connection.execute(_READ_STREAM).fetchall()
+    if not rows:
+        return None
+    [(stream_id, upstream, system, table, table_id, names, types, properties, values, epoch, offset)] = rows
+    key = pa.schema([pa.field(name, to_arrow(item)) for name, item in zip(names, types, strict=True)])
+    pairs = tuple(zip(properties, values, strict=True))
+    return Stream(StreamIdentity(stream_id, upstream, system, table, table_id, key, pairs), epoch, offset)
+
+
+def forget_stream(connection: duckdb.DuckDBPyConnection) -> None:
+    """Empties the file."""
+    connection.execute("DELETE FROM stream")
+    connection.execute("DROP TABLE IF EXISTS backfill_progress")
+    connection.execute("DROP TABLE IF EXISTS vnode_bounds")
+
+
+def write_stream(connection: duckdb.DuckDBPyConnection, identity: StreamIdentity) -> None:
+    """Begins a stream in an empty file: its identity, and empty tables for its key."""
+    names = stored_names(identity.key.names)
+    types = [to_duckdb(field.name, field.type) for field in identity.key]
+    properties = dict(identity.properties)
+    connection.execute(
+        _WRITE_STREAM,
+        [
+            identity.stream_id,
+            identity.upstream,
+            identity.system,
+            identity.table,
+            identity.table_id,
+            identity.key.names,
+            list(names),
+            types,
+            list(properties),
+            list(properties.values()),
+        ],
+    )
+    columns = list(zip(names, types, strict=True))
+    connection.execute(create_progress(columns))
+    connection.execute(create_bounds(columns))
+
+
+def write_bounds(connection: duckdb.DuckDBPyConnection, bounds: pa.Table) -> None:
+    """Replaces all bounds."""
+    connection.execute("DELETE FROM vnode_bounds")
+    with _given(connection, bounds):
+        connection.execute("INSERT INTO vnode_bounds BY NAME SELECT * FROM given ORDER BY vnode")
+
+
+def write_barrier(connection: duckdb.DuckDBPyConnection, barrier: Barrier) -> None:
+    """Moves the stream to a barrier: the rows of the changed vnodes, the epoch and the offset."""
+    connection.execute("UPDATE stream SET epoch = ?, checkpoint_offset = ?", [barrier.epoch, barrier.offset])
+    if not barrier.changed.num_rows:
+        return
+    # No index and no upsert: a scan of a few hundred vnodes is quicker than keeping an index in the log.
+    with _given(connection, barrier.changed):
+        connection.execute("DELETE FROM backfill_progress WHERE vnode IN (SELECT vnode FROM given)")
+        connection.execute("INSERT INTO backfill_progress BY NAME SELECT * FROM given ORDER BY vnode")
+
+
+def read_progress(connection: duckdb.DuckDBPyConnection, stream: Stream | None) -> pa.Table:
+    """All of `backfill_progress`, as the API gives it."""
+    if stream is None:
+        return progress_schema(pa.schema([])).empty_table()
+    rows = connection.sql("SELECT * FROM backfill_progress ORDER BY vnode").to_arrow_table()
+    names = ["vnode", *_key_columns(connection), "backfill_finished", "row_count"]
+    return _as_given(rows.select(names), progress_schema(stream.identity.key))
+
+
+def read_bounds(connection: duckdb.DuckDBPyConnection, stream: Stream | None) -> pa.Table:
+    """All of `vnode_bounds`, as the API gives it."""
+    if stream is None:
+        return bounds_schema(pa.schema([])).empty_table()
+    rows = connection.sql("SELECT * FROM vnode_bounds ORDER BY vnode").to_arrow_table()
+    return _as_given(rows.select(["vnode", *_key_columns(connection)]), bounds_schema(stream.identity.key))
+
+
+def _key_columns(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """The stored names of the key columns: as they were chosen once, not as the rule would choose them today."""
+    [(names,)] = connection.execute("SELECT key_columns FROM stream").fetchall()
+    return list(names)
+
+
+@contextmanager
+def _given(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> Iterator[None]:
+    """The rows as a view `given` with the stored names."""
+    names, key_columns = list(rows.schema.names), _key_columns(connection)
+    names[1 : 1 + len(key_columns)] = key_columns
+    connection.register("given", rows.rename_columns(names))
+    try:
+        yield
+    finally:
+        connection.unregister("given")
+
+
+def _as_given(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows with the user's names and types: DuckDB shows instants in the session's time zone, for one."""
+    columns = [column.cast(field.type) for column, field in zip(rows.columns, schema, strict=True)]
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -1,0 +1,131 @@
+"""Every error a store raises on purpose.
+
+    StateStoreError
+      DefiniteStateError        trying again cannot help; somebody has to change something
+        StateConflictError      the call does not fit what is stored
+          BarrierBackwardsError a barrier older than the stored one
+        StateLayoutError        rows or a key that the layout cannot hold
+        StateDamagedError       the file cannot be read as a state file
+        StateVersionError       the file was written by a newer release
+        StateUnwritableError    the disk is full, or the place cannot be opened or written
+      TransientStateError       trying again may help
+        StateBusyError          another process or transaction has the file
+
+Each keeps its facts in `args`, from which pickle makes it anew and `str` makes its text. A text names what was
+found, what was expected and what to do; it never carries a key's values.
+"""
+
+from __future__ import annotations
+
+
+class StateStoreError(Exception):
+    """The base of all of them."""
+
+
+class DefiniteStateError(StateStoreError):
+    """Trying again cannot help; somebody has to change something."""
+
+
+class TransientStateError(StateStoreError):
+    """Trying again may help."""
+
+
+class StateConflictError(DefiniteStateError):
+    """The call does not fit what is stored: another stream, or a stream that has moved on. Nothing was changed."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(where, problem)
+        self.where = where
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}"
+
+
+class BarrierBackwardsError(StateConflictError):
+    """A barrier with a smaller epoch than the stored one. Nothing was changed."""
+
+    def __init__(self, where: str, stored: int, given: int) -> None:
+        super().__init__(
+            where,
+            f"the state stands at epoch {stored} and never moves back, but was given epoch {given}; either an older "
+            "checkpoint was restored or two queries share this state. Rebuild the state from the checkpoint if that "
+            "is the one to keep",
+        )
+        self.args = (where, stored, given)
+        self.stored = stored
+        self.given = given
+
+
+class StateLayoutError(DefiniteStateError):
+    """Rows or a key that do not fit the layout: a missing column, another type, a vnode named twice."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+class StateDamagedError(DefiniteStateError):
+    """The file is damaged, or is no DuckDB file at all."""
+
+    def __init__(self, path: str, found: str) -> None:
+        super().__init__(path, found)
+        self.path = path
+        self.found = found
+
+    def __str__(self) -> str:
+        return (
+            f"the state file {self.path} is damaged or is not a state file ({self.found}). If it is this stream's, "
+            f"delete it together with {self.path}.wal and start the query again: the checkpoint alone suffices to "
+            "rebuild it"
+        )
+
+
+class StateVersionError(DefiniteStateError):
+    """The file was written by a newer release than this one; it was not touched."""
+
+    def __init__(self, path: str, found: str, supported: str) -> None:
+        super().__init__(path, found, supported)
+        self.path = path
+        self.found = found
+        self.supported = supported
+
+    def __str__(self) -> str:
+        return (
+            f"the state file {self.path} has {self.found}, and this release reads {self.supported}; upgrade to the "
+            "release that wrote it, or delete it to have it rebuilt from the checkpoint"
+        )
+
+
+class StateUnwritableError(DefiniteStateError):
+    """The disk is full, or the file's place cannot be opened or written. What was stored before is intact."""
+
+    def __init__(self, path: str, found: str) -> None:
+        super().__init__(path, found)
+        self.path = path
+        self.found = found
+
+    def __str__(self) -> str:
+        return (
+            f"the state file {self.path} could not be opened or written ({self.found}); free space on its disk, or "
+            "check that its directory exists and may be written. What was stored before is intact"
+        )
+
+
+class StateBusyError(TransientStateError):
+    """Another process, or another transaction of this one, has the file; `holder` is its process id if known."""
+
+    def __init__(self, path: str, holder: int | None) -> None:
+        super().__init__(path, holder)
+        self.path = path
+        self.holder = holder
+
+    def __str__(self) -> str:
+        who = "another process" if self.holder is None else f"process {self.holder}"
+        return (
+            f"the state file {self.path} is in use by {who}; DuckDB lets one process at a time have it. Close "
+            "whatever has it open, or stop the other query that uses this state"
+        )

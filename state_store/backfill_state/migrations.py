@@ -1,0 +1,47 @@
+"""Format versions: a file written by any older release is brought forward, one version at a time.
+
+    version 1   the tables of `layout`
+
+`STEPS[n - 1]` turns a file of version `n` into one of version `n + 1`, and knows those two versions only: it spells
+out its SQL and never calls what `layout` or `duckdb_rows` say today. Each step and the new version number are one
+transaction, so that a crash between two steps leaves a file of a version that is known.
+
+To make version 2: write the step, append it, add the line above, and add a golden file of version 2 beside that of
+version 1, which is never edited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+import duckdb
+
+from backfill_state.errors import StateDamagedError, StateVersionError
+
+Step: TypeAlias = Callable[[duckdb.DuckDBPyConnection], None]
+
+STEPS: Final[tuple[Step, ...]] = ()
+FORMAT_VERSION: Final = 1 + len(STEPS)
+
+
+def migrate(connection: duckdb.DuckDBPyConnection, path: str, steps: Sequence[Step] = STEPS) -> None:
+    """Brings an open state file to the newest version; a file from a newer release is refused untouched."""
+    newest = 1 + len(steps)
+    version = stored_version(connection, path)
+    if version > newest:
+        raise StateVersionError(path, f"format version {version}", f"format versions 1 to {newest}")
+    for reached, step in enumerate(steps[version - 1 :], start=version + 1):
+        connection.begin()
+        step(connection)
+        connection.execute("UPDATE format SET version = ?", [reached])
+        connection.commit()
+
+
+def stored_version(connection: duckdb.DuckDBPyConnection, path: str) -> int:
+    """The version an open state file says it has."""
+    match connection.execute("SELECT version FROM format").fetchall():
+        case [(int(version),)] if version >= 1:
+            return version
+        case rows:
+            raise StateDamagedError(path, f"its table `format` has no single version but {rows}")
