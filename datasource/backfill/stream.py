@@ -21,7 +21,7 @@ from backfill.progress import Finished, Frontier, Progress, settled
 from backfill.record import Record
 from backfill.rows import RowFormat
 from backfill.staging import Staging
-from backfill.upstream import Pin, TableSchema, Upstream
+from backfill.upstream import Pin, SnapshotReader, TableSchema, Upstream
 from backfill.vnode import Key
 
 UNLIMITED: Final = 1 << 62
@@ -52,6 +52,7 @@ class Stream:
         self._worked_off = 0
         self._watching = threading.Event()
         self._schema: TableSchema | None = None
+        self._reported: Progress | None = None
 
     @property
     def table(self) -> TableSchema:
@@ -62,6 +63,25 @@ class Stream:
     @property
     def rows(self) -> RowFormat:
         return RowFormat(self.table, self._options.mark_unchanged)
+
+    def reader(self) -> SnapshotReader:
+        """What reads this stream's snapshot rows on executors."""
+        return self._upstream.reader()
+
+    def report(self) -> dict[str, int | str]:
+        """Where the stream is, for whoever watches: phase, rows and vnodes done, and the upstream's own figures."""
+        progress = self._reported
+        if progress is None:
+            return {"phase": "starting"}
+        finished = isinstance(progress, Finished) or not progress.unfinished
+        left = 0 if isinstance(progress, Finished) else len(progress.unfinished)
+        return {
+            "phase": "changes" if finished else "snapshot",
+            "snapshot_rows": progress.row_count,
+            "vnodes": progress.vnode_count,
+            "vnodes_completed": progress.vnode_count - left,
+            **self._upstream.lag(),
+        }
 
     def stop_at_present(self) -> None:
         """From now on nothing that happens after this moment is read, except what finishing the backfill needs."""
@@ -98,6 +118,7 @@ class Stream:
             moved = self._advance(progress, budget)
             self._batch(self._record.stream).cut(progress, moved, step.epoch.number)
             progress = moved
+        self._reported = progress
         return Barrier(
             stream=self._record.stream,
             upstream=self._record.bookmark,

@@ -1,0 +1,45 @@
+"""`format("backfill")`."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from backfill.options import parse
+
+if TYPE_CHECKING:
+    from backfill.spark.stream_reader import BackfillStreamReader
+
+
+class BackfillDataSource(DataSource):
+    """A table with all its changes. Options are described in `backfill.options` and in the README."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "backfill"
+
+    def schema(self) -> StructType:
+        """Spark calls this once when the DataFrame is made: here wrong options and tables are refused."""
+        # Imported here because Spark imports this module in every session, also where no driver is installed.
+        from backfill.rows import RowFormat  # noqa: PLC0415
+        from backfill.spark.opening import open_upstream  # noqa: PLC0415
+        from backfill.spark.types import to_spark  # noqa: PLC0415
+
+        options = parse(self.options)
+        upstream = open_upstream(options)
+        try:
+            return to_spark(RowFormat(upstream.schema(), options.stream.mark_unchanged).schema)
+        finally:
+            upstream.close()
+
+    def streamReader(self, schema: StructType) -> BackfillStreamReader:  # noqa: N802 - Spark's name
+        """Called in several processes; opens nothing. Spark passes `schema` by name."""
+        from backfill.spark.stream_reader import BackfillStreamReader  # noqa: PLC0415
+
+        return BackfillStreamReader(parse(self.options, streaming=True), schema)

@@ -1,0 +1,133 @@
+"""Spark's calls, in the order in which Spark really makes them.
+
+    initialOffset (several times) → latestOffset → partitions → read (tasks) → latestOffset → commit → partitions → …
+
+After a restart with an unfinished batch `partitions` comes first, in a new process. `commit` comes while the *next*
+batch is planned and never after the last one, so nothing depends on it: what `latestOffset` is given as its start has
+been committed. `stop` is not called when a query is stopped; nothing depends on that either.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from backfill import handoff
+from backfill.offset import Nothing, from_json, to_json, to_text
+from backfill.options import Options
+from backfill.rows import RowFormat
+from backfill.spark.opening import open_stream
+from backfill.spark.types import to_arrow
+from backfill.stream import Budget, Stream
+from backfill.upstream import SnapshotReader
+
+IDLE_INTERVAL: Final = 0.1
+"""Seconds between two looks at an idle upstream: with the default trigger Spark asks every 11 ms."""
+
+_RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
+
+
+@dataclass
+class PartPartition(InputPartition):
+    """One reader's part, with all that a task needs to read it."""
+
+    part: handoff.Part
+    reader: SnapshotReader
+    rows: RowFormat
+
+    def __repr__(self) -> str:
+        return f"PartPartition({self.part!r})"
+
+
+class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Cheap to make and to pickle: the stream behind it is opened by the first call that needs it."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._stream: Stream | None = None
+        self._idle_since: float | None = None
+
+    def __reduce__(self) -> tuple[type[BackfillStreamReader], tuple[Options, StructType]]:
+        return BackfillStreamReader, (self._options, self._schema)
+
+    def _opened(self) -> Stream:
+        if self._stream is None:
+            _exit_on_sigterm()
+            self._stream = open_stream(self._options)
+        return self._stream
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._opened().stop_at_present()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self._options.stream.max_rows)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return to_json(Nothing())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        self._rest_while_idle()
+        before = from_json(start)
+        after = self._opened().latest_offset(before, _budget(limit))
+        self._idle_since = time.monotonic() if to_text(after) == to_text(before) else None
+        return to_json(after)
+
+    def _rest_while_idle(self) -> None:
+        if self._idle_since is not None:
+            time.sleep(max(0.0, self._idle_since + IDLE_INTERVAL - time.monotonic()))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Figures for `StreamingQueryProgress`, not an offset."""
+        return None if self._stream is None else self._stream.report()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        stream = self._opened()
+        reader, rows = stream.reader(), stream.rows
+        parts = stream.parts(from_json(start), from_json(end))
+        return [PartPartition(part, reader, rows) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """Runs in a task. Every batch has exactly the schema Spark expects, because it checks only the first."""
+        if not isinstance(partition, PartPartition):
+            raise TypeError(f"not a partition of this source: {type(partition).__name__}")
+        expected = to_arrow(self._schema)
+        for batch in handoff.read(partition.part, partition.reader, partition.rows):
+            yield batch if batch.schema.equals(expected) else batch.cast(expected)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: see the module's description."""
+
+    def stop(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+
+def _budget(limit: ReadLimit) -> Budget:
+    match limit:
+        case ReadMaxRows(max_rows=rows):
+            return Budget(rows)
+        case ReadAllAvailable():
+            return Budget(None)
+        case _:
+            raise NotImplementedError(f"Spark asked for {type(limit).__name__}, which this source never offered")
+
+
+def _exit_on_sigterm() -> None:
+    """In Spark's runner process, makes SIGTERM, with which Spark ends it, close sessions in an orderly way."""
+    if _RUNNER in sys.orig_argv:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
