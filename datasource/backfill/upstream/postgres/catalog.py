@@ -1,0 +1,148 @@
+"""What PostgreSQL's catalog says of the table to stream; a table that cannot be streamed is refused by name.
+
+Read in several queries: whoever needs them to agree with each other runs them in one REPEATABLE READ transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from psycopg import Connection
+from psycopg.rows import class_row, tuple_row
+
+from backfill.upstream.postgres.column_types import read_types, resolve
+from backfill.upstream.postgres.description import (
+    CollationDescription,
+    ColumnDescription,
+    Generated,
+    Logged,
+    QualifiedName,
+    TableDescription,
+)
+from backfill.upstream.postgres.identity import choose_index, read_indexes, read_key
+from backfill.upstream.postgres.lookup import find_table
+from backfill.upstream.postgres.partitions import require_leaves_log
+
+_STORED_ARE_PUBLISHED: Final = 180000
+
+_COLUMNS: Final = """
+    SELECT a.attname AS name, a.attnum::int AS attnum, a.atttypid::int8 AS type_oid, a.atttypmod AS typmod,
+           pg_catalog.format_type(a.atttypid, a.atttypmod) AS declared,
+           a.attcollation::int8 AS collation_oid, a.attnotnull AS not_null, a.attgenerated::text AS generated,
+           pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'SELECT') AS readable
+    FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+    ORDER BY a.attnum
+"""
+
+# pg_database.datlocprovider came with version 15; before, every default collation was libc's. Of the built-in
+# provider all collations compare code points, which in UTF-8 is byte order; of libc only C and POSIX are sure to:
+# C.UTF-8 is what the operating system makes of it.
+_COLLATIONS: Final = """
+    SELECT c.oid::int8 AS oid, n.nspname AS schema, c.collname AS name, p.provider, c.collisdeterministic,
+           pg_catalog.current_setting('server_encoding') = 'UTF8' AND (
+               p.provider = 'b' OR p.provider = 'c' AND p.locale IN ('C', 'POSIX')) AS byte_order
+    FROM pg_catalog.pg_collation c
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace
+    JOIN pg_catalog.pg_database d ON d.datname = pg_catalog.current_database()
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN c.collprovider <> 'd' THEN c.collprovider::text
+                    ELSE coalesce(pg_catalog.to_jsonb(d) ->> 'datlocprovider', 'c') END AS provider,
+               CASE WHEN c.collprovider = 'd' THEN d.datcollate ELSE c.collcollate END AS locale) p
+    WHERE c.oid = ANY (%s::oid[])
+"""
+
+# Like the planner: the density seen by the last ANALYZE times the present size; 100 bytes a row before the first.
+_SIZE: Final = """
+    SELECT coalesce(sum(CASE WHEN c.reltuples >= 0 AND c.relpages > 0
+                             THEN c.reltuples::float8 / c.relpages * s.bytes
+                                  / pg_catalog.current_setting('block_size')::float8
+                             ELSE s.bytes / 100.0 END), 0)::int8,
+           coalesce(sum(pg_catalog.pg_table_size(c.oid)), 0)::int8
+    FROM pg_catalog.pg_class c
+    CROSS JOIN LATERAL (SELECT pg_catalog.pg_relation_size(c.oid)::float8 AS bytes) s
+    WHERE c.oid = %(table)s AND c.relkind = 'r'
+       OR c.oid IN (SELECT relid FROM pg_catalog.pg_partition_tree(%(table)s::oid::regclass) WHERE isleaf)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    name: str
+    attnum: int
+    type_oid: int
+    typmod: int
+    declared: str
+    collation_oid: int
+    not_null: bool
+    generated: str
+    readable: bool
+
+
+def read_table(conn: Connection[Any], dbtable: str) -> TableDescription:
+    """Describes the table that `dbtable` names, or raises TableError with what to do about it.
+
+    Columns that the role may not read or that the log does not carry are described here, and refused by
+    `selection.select_columns` where they are asked for.
+    """
+    table = find_table(conn, dbtable)
+    indexes = read_indexes(conn, table.oid)
+    with conn.cursor(row_factory=class_row(_Column)) as cursor:
+        rows = cursor.execute(_COLUMNS, [table.oid]).fetchall()
+    collations = _read_collations(
+        conn,
+        {row.collation_oid for row in rows} | {oid for index in indexes for oid in index.collations},
+    )
+    types = read_types(conn, [row.type_oid for row in rows])
+    columns = tuple(
+        ColumnDescription(
+            name=row.name,
+            attnum=row.attnum,
+            type_oid=row.type_oid,
+            typmod=row.typmod,
+            declared=row.declared,
+            type=resolve(types, row.type_oid, row.typmod),
+            collation=collations.get(row.collation_oid),
+            not_null=row.not_null,
+            generated=Generated(row.generated),
+            logged=_logged(Generated(row.generated), conn.info.server_version),
+            readable=row.readable,
+        )
+        for row in rows
+    )
+    index = choose_index(table, columns, indexes)
+    key = read_key(conn, index, columns, collations)
+    if table.kind == "p":
+        require_leaves_log(conn, table, [column.column.name for column in key], primary=index.primary)
+    with conn.cursor(row_factory=tuple_row) as cursor:
+        ((row_count, byte_count),) = cursor.execute(_SIZE, {"table": table.oid}).fetchall()
+    return TableDescription(
+        oid=table.oid,
+        name=table.qualified,
+        role=table.role,
+        partitioned=table.kind == "p",
+        replica_identity=table.replica_identity,
+        columns=columns,
+        key=key,
+        key_index=QualifiedName(table.schema, index.name),
+        estimated_rows=row_count,
+        estimated_bytes=byte_count,
+    )
+
+
+def _logged(generated: Generated, server_version: int) -> Logged:
+    if generated is Generated.NO:
+        return Logged.ALWAYS
+    published = generated is Generated.STORED and server_version >= _STORED_ARE_PUBLISHED
+    return Logged.IF_PUBLISHED if published else Logged.NEVER
+
+
+def _read_collations(conn: Connection[Any], oids: Iterable[int]) -> dict[int, CollationDescription]:
+    with conn.cursor(row_factory=tuple_row) as cursor:
+        rows = cursor.execute(_COLLATIONS, [sorted(set(oids) - {0})]).fetchall()
+    return {
+        oid: CollationDescription(QualifiedName(schema, name), provider, deterministic, byte_order)
+        for oid, schema, name, provider, deterministic, byte_order in rows
+    }

@@ -1,0 +1,161 @@
+"""What the catalog says of a table, as far as the stream depends on it: plain values, no connection.
+
+Type, collation and operator names come with their schema, so that SQL made from them means the same under any
+`search_path`.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from psycopg import sql
+
+
+@dataclass(frozen=True, slots=True)
+class QualifiedName:
+    """The name of a type, function, operator, collation or table within its schema."""
+
+    schema: str
+    name: str
+
+    def quoted(self) -> str:
+        """The name as one writes it in SQL, for messages."""
+        return self.identifier().as_string(None)
+
+    def identifier(self) -> sql.Identifier:
+        return sql.Identifier(self.schema, self.name)
+
+    def operator(self) -> sql.Composable:
+        """For a name that is an operator's: the schema is quoted, the symbol stands as it is."""
+        if set(self.name) - set("+-*/<>=~!@#%^&|`?"):
+            raise ValueError(f"{self.name!r} is not the name of an operator")
+        # An operator's name cannot be quoted; the check above leaves nothing but operator characters.
+        symbol = sql.SQL(self.name)
+        return sql.SQL("OPERATOR({}.{})").format(sql.Identifier(self.schema), symbol)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeDescription:
+    """A type as it is stored: domains are replaced by what they are over, down to the element of an array.
+
+    `kind` is pg_type.typtype. `typmod` is -1 where the type has no modifier. `output` is the type's output function,
+    None where it cannot be called with a value of this type by SQL. `element` is set for arrays proper, whose text is
+    an array literal; not for int2vector and oidvector. `delimiter` is what separates values of this type in one.
+    """
+
+    oid: int
+    name: QualifiedName
+    kind: str
+    typmod: int
+    output: QualifiedName | None
+    delimiter: str
+    element: TypeDescription | None
+
+
+@dataclass(frozen=True, slots=True)
+class CollationDescription:
+    """`provider` is the resolved one ('c' libc, 'i' ICU, 'b' built in), also for the database's default collation.
+
+    `byte_order`: text sorts as its UTF-8 bytes do, and equal means equal bytes.
+    """
+
+    name: QualifiedName
+    provider: str
+    deterministic: bool
+    byte_order: bool
+
+
+class Generated(enum.Enum):
+    """Whether the database computes the column, and where it keeps the result (pg_attribute.attgenerated)."""
+
+    NO = ""
+    STORED = "s"
+    VIRTUAL = "v"
+
+
+class Logged(enum.Enum):
+    """Whether pgoutput carries the column's values.
+
+    Up to PostgreSQL 17 generated columns are never carried. From 18 on stored ones are, if the publication is made
+    with `publish_generated_columns = stored` or lists them; virtual ones never are.
+    """
+
+    ALWAYS = "always"
+    IF_PUBLISHED = "if published"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDescription:
+    """`type_oid` and `typmod` are the declared ones, which pgoutput's Relation message repeats; `type` is resolved.
+
+    `readable`: the role may SELECT this column.
+    """
+
+    name: str
+    attnum: int
+    type_oid: int
+    typmod: int
+    declared: str
+    type: TypeDescription
+    collation: CollationDescription | None
+    not_null: bool
+    generated: Generated
+    logged: Logged
+    readable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """A column of the key as the key's index orders it.
+
+    `operators` are those of the index's operator class, in the order of the btree strategies: < <= = >= >.
+    `default_order`: the operator class is the type's own default. `collation` is the index's, which wins over the
+    column's. `descending` says how the index is stored; keys compare ascending in any case.
+    """
+
+    column: ColumnDescription
+    collation: CollationDescription | None
+    operators: tuple[QualifiedName, QualifiedName, QualifiedName, QualifiedName, QualifiedName]
+    default_order: bool
+    descending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableDescription:
+    """A table that can be streamed: its changes are logged with the values of `key`.
+
+    `role` is who asked, and whose rights were looked at. `columns` are in attnum order. `key` is in index order, and
+    its values are unique at any moment, not only at commit. `estimated_rows` and `estimated_bytes` are guesses,
+    summed up over partitions.
+    """
+
+    oid: int
+    name: QualifiedName
+    role: str
+    partitioned: bool
+    replica_identity: str
+    columns: tuple[ColumnDescription, ...]
+    key: tuple[KeyColumn, ...]
+    key_index: QualifiedName
+    estimated_rows: int
+    estimated_bytes: int
+
+    def column(self, name: str) -> ColumnDescription | None:
+        return next((column for column in self.columns if column.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerDescription:
+    """`version` is server_version_num, such as 180006. `system_identifier` names the cluster across its standbys."""
+
+    version: int
+    version_text: str
+    system_identifier: int
+    timeline: int
+    wal_level: str
+    in_recovery: bool
+    database: str
+    database_oid: int
+    encoding: str

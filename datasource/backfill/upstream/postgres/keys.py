@@ -1,0 +1,140 @@
+"""SQL that compares keys as the index of the key does.
+
+Operators and types are written with their schemas, and the index's collation with each value: the comparison is the
+index's own under any `search_path`, whether a column or only literals take part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal, TypeAlias
+
+import pyarrow as pa
+from psycopg import sql
+
+from backfill.errors import UnsupportedTypeError
+from backfill.upstream.postgres.description import KeyColumn, QualifiedName
+from backfill.upstream.postgres.types import NUMERIC, MappedColumn, output_text
+
+KeyOrder: TypeAlias = Literal["local", "database"]
+Comparison: TypeAlias = Literal["<", "<=", "=", ">=", ">"]
+
+_STRATEGIES: Final[tuple[Comparison, ...]] = ("<", "<=", "=", ">=", ">")
+
+# bool, bytea, int8, int2, int4, oid, date, time, timestamp, timestamptz, uuid: one Arrow value, one place. Not the
+# floats, whose zeros are two in Arrow and whose NaN is nowhere.
+_ALIKE: Final = frozenset({16, 17, 20, 21, 23, 26, 1082, 1083, 1114, 1184, 2950})
+_UUID: Final = 2950
+# name, text and varchar. Not bpchar, which compares without its trailing blanks.
+_TEXTS: Final = frozenset({19, 25, 1043})
+
+
+def key_order(key: KeyColumn, mapped: MappedColumn) -> KeyOrder:
+    """Who can compare values of this key column: Arrow as well as the database, or only the database.
+
+    "local" means that Arrow's order and equality of the values of `mapped.arrow` are exactly those of the key's index.
+    Refuses types that cannot be a key.
+    """
+    require_usable(key, mapped)
+    described = key.column.type
+    if not key.default_order:
+        return "database"
+    if described.oid in _TEXTS:
+        return "local" if key.collation is not None and key.collation.byte_order else "database"
+    as_text = pa.types.is_string(mapped.arrow)
+    if described.oid in _ALIKE:
+        # The text of a uuid has one length, lower case and hyphens at fixed places: it sorts as its bytes do.
+        return "local" if not as_text or described.oid == _UUID else "database"
+    if described.oid == NUMERIC:
+        return "local" if pa.types.is_decimal128(mapped.arrow) else "database"
+    return "database"
+
+
+def require_usable(key: KeyColumn, mapped: MappedColumn) -> None:
+    """Refuses a key column whose text is no lasting name of its value, or whose Arrow values are lists."""
+    name = key.column.type.name
+    if name.schema == "pg_catalog" and name.name.startswith("reg"):
+        raise UnsupportedTypeError(
+            f"the key column {key.column.name!r} is a {name.name}: it sorts by OID, and its text changes when "
+            "an object is renamed. Make the column an oid, or choose another key with "
+            "ALTER TABLE … REPLICA IDENTITY USING INDEX …"
+        )
+    if pa.types.is_list(mapped.arrow):
+        raise UnsupportedTypeError(
+            f"the key column {key.column.name!r} is an array. Read it as text with "
+            f'.option("customSchema", "{key.column.name} STRING")'
+        )
+
+
+def key_text_expression(key: KeyColumn) -> sql.Composable:
+    """The column's lossless text, as it stands in stored positions."""
+    return output_text(sql.Identifier(key.column.name), key.column.type.output)
+
+
+def key_literal(key: KeyColumn, text: str) -> sql.Composable:
+    """The value that `text` stands for, to compare with the column or with another literal."""
+    return key_value(key, sql.Literal(text))
+
+
+def key_value(key: KeyColumn, text: sql.Composable) -> sql.Composable:
+    """The same for any expression of type text, such as a column of unnested parameters.
+
+    The type goes without its modifier, so that nothing is cut, padded or rounded: the text came from the column.
+    """
+    value = sql.SQL("CAST({} AS {})").format(text, key.column.type.name.identifier())
+    return value if key.collation is None else _collated(value, key.collation.name)
+
+
+def key_column(key: KeyColumn) -> sql.Composable:
+    """The column with the index's collation, to sort by; compared with a `key_value`, the bare column will do."""
+    column = sql.Identifier(key.column.name)
+    if key.collation is None or key.collation == key.column.collation:
+        return column
+    return _collated(column, key.collation.name)
+
+
+def _collated(value: sql.Composable, collation: QualifiedName) -> sql.Composable:
+    return sql.SQL("({} COLLATE {})").format(value, collation.identifier())
+
+
+def order_by(keys: Sequence[KeyColumn]) -> sql.Composable:
+    """The list of an ORDER BY that sorts ascending as the keys compare."""
+    return sql.SQL(", ").join(sql.SQL("{} USING {}").format(key_column(key), _operator(key, "<")) for key in keys)
+
+
+def compare(
+    keys: Sequence[KeyColumn], left: Sequence[sql.Composable], comparison: Comparison, right: Sequence[sql.Composable]
+) -> sql.Composable:
+    """`left comparison right` for two keys given by their columns, or by their first ones, column by column.
+
+    One side at least is made by `key_value` or `key_literal`. An index over the columns can serve it.
+    """
+    operators = {key.operators[_STRATEGIES.index(comparison)] for key in keys}
+    if len(operators) == 1:
+        rows = [sql.SQL("ROW({})").format(sql.SQL(", ").join(side)) for side in (left, right)]
+        return sql.SQL("({} {} {})").format(rows[0], next(iter(operators)).operator(), rows[1])
+    return _spelled_out(keys, left, comparison, right)
+
+
+def _spelled_out(
+    keys: Sequence[KeyColumn], left: Sequence[sql.Composable], comparison: Comparison, right: Sequence[sql.Composable]
+) -> sql.Composable:
+    """A row comparison takes one operator name for all columns; where they differ (citext beside int8), this."""
+
+    def by(index: int, operator: Comparison) -> sql.Composable:
+        return sql.SQL("{} {} {}").format(left[index], _operator(keys[index], operator), right[index])
+
+    if comparison == "=":
+        return sql.SQL("({})").format(sql.SQL(" AND ").join(by(index, "=") for index in range(len(keys))))
+    strict: Comparison = "<" if comparison in ("<", "<=") else ">"
+    bound: Comparison = "<=" if strict == "<" else ">="
+    last = len(keys) - 1
+    decided = by(last, comparison)
+    for index in reversed(range(last)):
+        # The bound on the first column says nothing new; it is what lets an index start in the right place.
+        decided = sql.SQL("({} AND ({} OR {}))").format(by(index, bound), by(index, strict), decided)
+    return sql.SQL("({})").format(decided)
+
+
+def _operator(key: KeyColumn, comparison: Comparison) -> sql.Composable:
+    return key.operators[_STRATEGIES.index(comparison)].operator()

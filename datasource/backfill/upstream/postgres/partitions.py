@@ -1,0 +1,74 @@
+"""The partitions of a partitioned table: the rows and their changes are theirs, under the root's name.
+
+What is logged of an old row is up to each partition's own replica identity, which ALTER TABLE on the root does not
+change (PostgreSQL manual, ALTER TABLE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from psycopg import Connection
+from psycopg.rows import class_row
+
+from backfill.errors import TableError
+from backfill.upstream.postgres.description import QualifiedName
+from backfill.upstream.postgres.lookup import Relation
+
+_LEAVES: Final = """
+    SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, c.relpersistence::text AS persistence,
+           c.relreplident::text AS replica_identity,
+           ARRAY(SELECT a.attname::text
+                 FROM pg_catalog.pg_index i
+                 CROSS JOIN LATERAL pg_catalog.generate_series(0, i.indnkeyatts - 1) k
+                 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[k]
+                 WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
+                   AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+           ) AS logged
+    FROM pg_catalog.pg_partition_tree(%s::oid::regclass) t
+    JOIN pg_catalog.pg_class c ON c.oid = t.relid
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE t.isleaf
+    ORDER BY 1, 2
+"""
+
+_NAMED: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    schema: str
+    name: str
+    kind: str
+    persistence: str
+    replica_identity: str
+    logged: list[str]
+
+
+def require_leaves_log(conn: Connection[Any], table: Relation, key: Sequence[str], *, primary: bool) -> None:
+    """Refuses a partitioned table with a partition whose changes are not logged with the key of the root.
+
+    `primary`: that key is the primary key.
+    """
+    with conn.cursor(row_factory=class_row(_Leaf)) as cursor:
+        leaves = cursor.execute(_LEAVES, [table.oid]).fetchall()
+    problems = []
+    for leaf in leaves:
+        name = QualifiedName(leaf.schema, leaf.name).quoted()
+        if leaf.kind == "f":
+            problems.append(f"{name} is a foreign table, whose changes are not in this server's log; detach it")
+        elif leaf.persistence != "p":
+            problems.append(f"{name} is unlogged; run ALTER TABLE {name} SET LOGGED")
+        elif leaf.replica_identity != "f" and not set(key) <= set(leaf.logged):
+            identity = "DEFAULT" if primary else "FULL"
+            problems.append(
+                f"{name} does not log the old key ({', '.join(key)}); "
+                f"run ALTER TABLE {name} REPLICA IDENTITY {identity}"
+            )
+    if problems:
+        raise TableError(
+            f"the changes of {len(problems)} of {len(leaves)} partitions of {table.qualified.quoted()} cannot be "
+            f"followed: {'; '.join(problems[:_NAMED])}{'; …' if len(problems) > _NAMED else ''}"
+        )

@@ -1,0 +1,59 @@
+"""Which of the table's columns the stream carries."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from psycopg import sql
+
+from backfill.errors import OptionsError, TableError
+from backfill.upstream.postgres.description import ColumnDescription, Logged, TableDescription
+
+
+def select_columns(table: TableDescription, names: Sequence[str] = ()) -> tuple[ColumnDescription, ...]:
+    """The named columns (all, where none is named), followed by the key columns that were not named.
+
+    Refuses, all together: names the table does not have, columns the role may not read, and generated columns that
+    the change log does not carry.
+    """
+    found = {column.name: column for column in table.columns}
+    unknown = [name for name in names if name not in found]
+    if unknown:
+        raise OptionsError(f"the option columns: {'; '.join(_unknown(table, name) for name in unknown)}")
+    named = list(names) or list(found)
+    key = [item.column.name for item in table.key]
+    selected = tuple(found[name] for name in dict.fromkeys([*named, *key]))
+    problems = [*_not_readable(table, selected), *_not_logged(selected)]
+    if problems:
+        rest = ", ".join(name for name in named if found[name].readable and found[name].logged is not Logged.NEVER)
+        raise TableError(
+            f"{table.name.quoted()} cannot be streamed whole: {'; '.join(problems)}. "
+            f'Or leave them out with .option("columns", "{rest}")'
+        )
+    return selected
+
+
+def _unknown(table: TableDescription, name: str) -> str:
+    names = [column.name for column in table.columns]
+    folded = [each for each in names if each.lower() == name.lower()]
+    close = folded or difflib.get_close_matches(name, names, 1)
+    hint = f", did you mean {close[0]!r}?" if close else f"; it has {', '.join(names)}"
+    return f"{table.name.quoted()} has no column {name!r}{hint}"
+
+
+def _not_readable(table: TableDescription, selected: Sequence[ColumnDescription]) -> list[str]:
+    names = [sql.Identifier(column.name).as_string(None) for column in selected if not column.readable]
+    if not names:
+        return []
+    role = sql.Identifier(table.role).as_string(None)
+    listed = ", ".join(names)
+    return [f"the role may not read {listed} (GRANT SELECT ({listed}) ON {table.name.quoted()} TO {role})"]
+
+
+def _not_logged(selected: Sequence[ColumnDescription]) -> list[str]:
+    return [
+        f"the change log does not carry the {column.generated.name.lower()} generated column {column.name!r}"
+        for column in selected
+        if column.logged is Logged.NEVER
+    ]

@@ -1,0 +1,92 @@
+"""The values of a column on their way into Arrow, and keys on their way back to PostgreSQL.
+
+Whichever way a value comes, it arrives as the same Arrow value of exactly the type `MappedColumn.arrow`, or as a
+ValueOutOfRangeError that names the column.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backfill.errors import UnsupportedTypeError, ValueOutOfRangeError
+from backfill.upstream.postgres.array_text import split_arrays
+from backfill.upstream.postgres.text import UnreadableTextError, format_hex, parse_text, unchecked
+from backfill.upstream.postgres.types import MappedColumn
+
+_DAY: Final = 86_400_000_000  # microseconds
+_FIRST_DAY: Final = int(np.datetime64("0001-01-01", "D").astype(np.int64))
+_LAST_DAY: Final = int(np.datetime64("9999-12-31", "D").astype(np.int64))
+
+
+def decode_text(mapped: MappedColumn, text: pa.Array[Any]) -> pa.Array[Any]:
+    """The values that a string or binary array of output-function text stands for; nulls stay null."""
+    try:
+        if not pa.types.is_list(mapped.arrow):
+            return parse_text(text, mapped.arrow)
+        elements = split_arrays(unchecked(text), mapped.delimiter)
+        values = parse_text(elements.text, mapped.arrow.value_type)
+    except UnreadableTextError as problem:
+        raise _out_of_range(mapped, str(problem)) from None
+    offsets = pa.py_buffer(elements.offsets.data)
+    return pa.Array.from_buffers(mapped.arrow, len(text), [elements.validity, offsets], children=[values])
+
+
+def from_snapshot(mapped: MappedColumn, array: pa.Array[Any]) -> pa.Array[Any]:
+    """The values of what the driver returned for `snapshot_expression`."""
+    if not mapped.native:
+        return decode_text(mapped, array)
+    # Spark's times have nanoseconds in Arrow, PostgreSQL's and the driver's have microseconds.
+    driver = pa.time64("us") if pa.types.is_time(mapped.arrow) else mapped.arrow
+    if array.type != driver:
+        raise UnsupportedTypeError(
+            f"column {mapped.name!r} ({mapped.declared}): the ADBC driver returned {array.type}, expected {driver}; "
+            "install a version of adbc-driver-postgresql that this package was tested with"
+        )
+    _require_in_range(mapped, array)
+    return array.cast(mapped.arrow)
+
+
+def _require_in_range(mapped: MappedColumn, array: pa.Array[Any]) -> None:
+    """Refuses what PostgreSQL can hold and Spark cannot.
+
+    The driver moves the epoch from 2000 to 1970 and lets infinity, the largest and smallest number, wrap around: it
+    arrives as some day far outside the years 1 to 9999.
+    """
+    if pa.types.is_date32(array.type):
+        _require_between(mapped, array.view(pa.int32()), _FIRST_DAY, _LAST_DAY, "infinity, or a year outside 1 to 9999")
+    elif pa.types.is_timestamp(array.type):
+        least, most = _FIRST_DAY * _DAY, (_LAST_DAY + 1) * _DAY - 1
+        _require_between(mapped, array.view(pa.int64()), least, most, "infinity, or a year outside 1 to 9999")
+    elif pa.types.is_time64(array.type):
+        _require_between(mapped, array.view(pa.int64()), 0, _DAY - 1, "24:00:00")
+
+
+def _require_between(mapped: MappedColumn, array: pa.Array[Any], least: int, most: int, otherwise: str) -> None:
+    found = pc.min_max(array)
+    if found["min"].is_valid and not (least <= found["min"].as_py() and found["max"].as_py() <= most):
+        raise _out_of_range(mapped, otherwise)
+
+
+def _out_of_range(mapped: MappedColumn, what: str) -> ValueOutOfRangeError:
+    name = mapped.name if re.fullmatch(r"\w+", mapped.name) else f'"{mapped.name}"'
+    return ValueOutOfRangeError(
+        f"column {mapped.name!r} ({mapped.declared}) holds {what}, which is no value of {mapped.arrow}. "
+        f'Read the column as text with .option("customSchema", "{name} STRING")'
+    )
+
+
+def encode_text(array: pa.Array[Any]) -> pa.Array[Any]:
+    """Text that the input function of the column's type reads as the same values; nulls stay null.
+
+    It is not always the text that the output function would write: a float may have other digits. Not for lists.
+    """
+    if pa.types.is_string(array.type):
+        return array
+    if pa.types.is_binary(array.type):
+        return format_hex(array)
+    return array.cast(pa.string())
