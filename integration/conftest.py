@@ -1,0 +1,9 @@
+"""What every integration test may ask for; see the modules named here."""
+
+from __future__ import annotations
+
+pytest_plugins = [
+    "integration.fixtures.postgres",
+    "integration.fixtures.seed",
+    "integration.fixtures.spark",
+]

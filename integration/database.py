@@ -1,0 +1,108 @@
+"""A database of its own for a test."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from integration.servers.address import as_uri
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from integration.servers.server import Server
+
+PATIENCE = 10.0
+"""Seconds for a terminated backend to let go of its replication slot."""
+
+Row = tuple[Any, ...]
+"""A row of any query: what its columns are is known to the query only."""
+
+
+@dataclass(frozen=True)
+class Database:
+    """A database on a server, with the role that may do everything."""
+
+    server: Server
+    name: str
+
+    @property
+    def dsn(self) -> str:
+        """URI, over TCP."""
+        return as_uri(self.server.dsn, dbname=self.name)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The Spark options that lead here: `url`, and `password` where the server wants one."""
+        given = psycopg.conninfo.conninfo_to_dict(self.dsn)
+        password = {"password": str(given["password"])} if "password" in given else {}
+        return {"url": as_uri(self.dsn, password=None), **password}
+
+    def connect(self, **parameters: Any) -> psycopg.Connection[Row]:
+        """A connection; `parameters` are those of `psycopg.connect`."""
+        return psycopg.connect(self.dsn, **parameters)
+
+    def execute(self, query: str, parameters: Sequence[object] | None = None) -> list[Row]:
+        """Run a query, or several without parameters, on a connection of its own and commit; returns its rows."""
+        with self.connect(autocommit=True) as connection:
+            cursor = connection.execute(query, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+
+@contextmanager
+def temporary_database(server: Server) -> Iterator[Database]:
+    """A new, empty database; at the end it goes with its connections, slots and prepared transactions."""
+    database = Database(server, f"test_{secrets.token_hex(4)}")
+    with maintenance(server) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(database.name)))
+    try:
+        yield database
+    finally:
+        drop(database)
+
+
+def maintenance(server: Server) -> psycopg.Connection[Row]:
+    return psycopg.connect(server.dsn, autocommit=True)
+
+
+def drop(database: Database) -> None:
+    with database.connect(autocommit=True) as inside:
+        end_prepared_transactions(inside)
+    with maintenance(database.server) as connection:
+        name = sql.Identifier(database.name)
+        # Nobody comes back: a client that is still running would connect again at once.
+        connection.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
+        drop_slots(connection, database.name)
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+
+
+def end_prepared_transactions(inside: psycopg.Connection[Row]) -> None:
+    query = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+    for (gid,) in inside.execute(query).fetchall():
+        inside.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
+
+
+def drop_slots(connection: psycopg.Connection[Row], name: str) -> None:
+    """End the database's connections, then remove its slots: one that is in use cannot be dropped."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
+            [name],
+        )
+        try:
+            connection.execute(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", [name]
+            )
+        except psycopg.errors.ObjectInUse:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+        else:
+            return

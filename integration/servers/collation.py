@@ -1,0 +1,53 @@
+"""A locale that orders text as people do.
+
+A test of text keys proves little in a database that orders by bytes, but a bare machine offers only such locales
+(C and C.UTF-8). The definitions of others come with Debian's package `locales`; compiled, they need no place in the
+system: LOCPATH leads a process to them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from integration.servers.server import ServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from integration.servers.sandbox import Sandbox
+
+NAME = "en_US.utf8"
+"""The locale, and the collation of that name that every database has."""
+
+DEFINITIONS = (Path("/usr/share/i18n"), Path(sys.prefix, "share", "i18n"))
+"""Where the package is, or has been unpacked to by `make setup` without the right to install it."""
+
+
+@dataclass(frozen=True)
+class Locale:
+    """The environment in which a process knows the locale `NAME`."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def linguistic_locale(sandbox: Sandbox) -> Locale:
+    """The machine's own en_US.utf8, or one compiled in the sandbox, which takes a second."""
+    known = subprocess.run(["locale", "-a"], capture_output=True, text=True, check=False).stdout
+    if NAME.lower() in known.lower().replace("utf-8", "utf8").split():
+        return Locale()
+    for definitions in DEFINITIONS:
+        if (definitions / "locales" / "en_US").is_file():
+            target = sandbox.make_folder("locale")
+            sandbox.run(
+                ["localedef", "-i", "en_US", "-f", "UTF-8", target / NAME],
+                environment={"I18NPATH": str(definitions)},
+            )
+            return Locale({"LOCPATH": f"{target}:/usr/lib/locale"})
+    raise ServerError(
+        f"this machine has neither the locale {NAME} nor the definitions to compile it from."
+        " Run `make setup`, or install the package `locales`."
+    )

@@ -1,0 +1,66 @@
+"""A server that somebody else runs: used, never stopped."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Never
+
+import psycopg
+
+from integration.servers.address import as_uri
+from integration.servers.server import Can, ServerError, StopMode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+DSN = "BACKFILL_TEST_DSN"
+
+
+class ExternalServer:
+    """Reached through a connection string of its role that may do everything.
+
+    Raises ServerError if it cannot be reached within `patience` seconds, or cannot decode logically.
+    """
+
+    can = Can.NOTHING
+
+    def __init__(self, conninfo: str, *, settings: Mapping[str, str] | None = None, patience: float = 0.0) -> None:
+        self.dsn = as_uri(conninfo)
+        self.settings: Mapping[str, str] = settings or {}
+        with self._connect(patience) as connection:
+            self.version = connection.info.server_version
+            (level,) = connection.execute("SHOW wal_level").fetchone() or ("unknown",)
+        if level != "logical":
+            raise ServerError(f"wal_level is {level!r}; the tests need a server with 'logical'")
+
+    def start(self) -> None:
+        self._refuse("started")
+
+    def stop(self, mode: StopMode = "fast") -> None:
+        self._refuse(f"stopped ({mode})")
+
+    def restart(self, mode: StopMode = "fast") -> None:
+        self._refuse(f"restarted ({mode})")
+
+    def kill(self) -> None:
+        self._refuse("killed")
+
+    def bin(self, name: str) -> Path:
+        self._refuse(f"asked for its program {name!r}")
+
+    def log(self) -> str:
+        return ""
+
+    def _connect(self, patience: float) -> psycopg.Connection[tuple[str, ...]]:
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                return psycopg.connect(self.dsn, autocommit=True, connect_timeout=10)
+            except psycopg.OperationalError as error:
+                if time.monotonic() >= deadline:
+                    raise ServerError(f"no connection: {str(error).strip()}") from None
+                time.sleep(0.1)
+
+    def _refuse(self, what: str) -> Never:
+        raise ServerError(f"a server that is not ours cannot be {what}; start one of your own for that")

@@ -1,0 +1,71 @@
+"""A small Spark in this process, for tests, the demo and the benchmarks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from integration.java import java_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+SOURCES = str(Path(__file__).resolve().parents[1])
+
+
+def environment() -> dict[str, str]:
+    """What Spark must find in its environment before it starts.
+
+    With another Python than ours its workers would not see our package, and Spark would then lose every Python
+    data source with no more than a warning.
+    """
+    return {
+        "JAVA_HOME": str(java_home(os.environ)),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # Functions of the tests reach the workers by their module's name.
+        "PYTHONPATH": os.pathsep.join(filter(None, [SOURCES, os.environ.get("PYTHONPATH")])),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def configuration(folder: Path) -> dict[str, str]:
+    """Two cores, no ports but loopback's, few shuffle partitions, and all files in `folder`."""
+    return {
+        "spark.master": "local[2]",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder / 'derby'} -Djava.io.tmpdir={folder}",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+@contextmanager
+def spark_session(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """A session that ends with the block; `settings` replace or add to `configuration`.
+
+    The environment stays changed: the JVM lives as long as this process and starts workers until then.
+    """
+    os.environ.update(environment())
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - reads the environment
+
+    builder = SparkSession.builder.appName("backfill")
+    for name, value in (configuration(folder) | dict(settings or {})).items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("WARN")
+    try:
+        yield session
+    finally:
+        session.stop()
