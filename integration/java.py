@@ -1,10 +1,15 @@
-"""The Java that Spark runs on."""
+"""The Java that Spark runs on.
+
+As a program it prints its home. It needs nothing but the standard library: it is run before anything is installed.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,3 +57,10 @@ def version_of(home: Path) -> int:
         return 0
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
     return int(found[1]) if found else 0
+
+
+if __name__ == "__main__":
+    try:
+        print(java_home(os.environ))
+    except JavaError as error:
+        sys.exit(str(error))

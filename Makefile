@@ -1,0 +1,70 @@
+# Everything a contributor runs. `make test` on a fresh clone sets up the rest by itself.
+
+PYTHON ?= $(shell .ci/python)
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+CHECKED := datasource state_store tests integration $(if $(wildcard benchmarks/*.py),benchmarks)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(INSTALLED) ## put everything into .venv; Java and locales come from apt if missing
+
+$(INSTALLED): requirements.lock pyproject.toml
+	@.ci/system "$(PYTHON)"
+	@test -x $(BIN)/pip || "$(PYTHON)" -m venv .venv
+	$(BIN)/python -m pip install --quiet --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: test
+test: lint types imports ## lint, types, imports, then all tests
+	$(BIN)/python -m pytest tests integration $(ARGS)
+
+.PHONY: lint
+lint: setup ## style and layout of the code
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+.PHONY: types
+types: setup ## mypy, strict, tests included
+	$(BIN)/mypy $(CHECKED)
+
+.PHONY: imports
+imports: setup ## who may import whom
+	$(BIN)/lint-imports --no-logo
+
+.PHONY: format
+format: setup ## lay out the code, mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: demo
+demo: setup ## watch a backfill happen
+	$(BIN)/python -m integration.demo $(ARGS)
+
+.PHONY: bench
+bench: setup ## measure against other readers
+	$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: lock
+lock: ## renew requirements.lock: the newest versions that pyproject.toml allows
+	@.ci/system "$(PYTHON)"
+	rm -rf build/lock
+	"$(PYTHON)" -m venv build/lock
+	build/lock/bin/python -m pip install --quiet --editable '.[dev]'
+	{ echo '# Every package that the tests run with. Written by `make lock`.'; \
+	  build/lock/bin/python -m pip freeze --exclude-editable; } > build/requirements.lock
+	mv build/requirements.lock requirements.lock
+	rm -rf build/lock
+
+.PHONY: clean
+clean: ## remove what the other targets have made
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf build dist .demo .bench spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
