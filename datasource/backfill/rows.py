@@ -54,7 +54,7 @@ class RowFormat:
     @property
     def schema(self) -> pa.Schema:
         fields: list[pa.Field[Any]] = [self.table.columns.field(name).with_nullable(True) for name in self.table.output]
-        fields += list(METADATA)
+        fields += [METADATA.field(name) for name in METADATA.names]
         if self.mark_unchanged:
             fields.append(pa.field(UNCHANGED_COLUMNS, pa.list_(pa.field("element", pa.string()))))
         return pa.schema(fields)

@@ -101,7 +101,7 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = stream.parts(from_json(start), from_json(end))
         return [PartPartition(part, reader, rows) for part in parts]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task. Every batch has exactly the schema Spark expects, because it checks only the first."""
         if not isinstance(partition, PartPartition):
             raise TypeError(f"not a partition of this source: {type(partition).__name__}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -169,11 +169,11 @@ class Upstream(Protocol):
         """
         ...
 
-    def shown(self, position: str, changes: pa.RecordBatch) -> pa.BooleanArray:
+    def shown(self, position: str, changes: pa.RecordBatch) -> pa.Array[Any]:
         """For each of these changes, whether the state at `position` shows its commit."""
         ...
 
-    def covered(self, keys: pa.RecordBatch, coverage: Coverage) -> pa.BooleanArray:
+    def covered(self, keys: pa.RecordBatch, coverage: Coverage) -> pa.Array[Any]:
         """For each of these keys (the columns of the key), whether it lies in `coverage`, as the upstream orders."""
         ...
 

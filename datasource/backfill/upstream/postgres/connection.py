@@ -51,7 +51,7 @@ class Connector:
         with translating():
             connection = psycopg.connect(self.conninfo, autocommit=True)
             if self.init_statement:
-                connection.execute(sql.SQL(self.init_statement))  # type: ignore[arg-type]  # the user's own SQL
+                connection.execute(sql.SQL(self.init_statement))
             return connection
 
     def arrow_session(self) -> adbc_driver_postgresql.dbapi.Connection:

@@ -123,3 +123,10 @@ class RetryPolicy:
                 self.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
                 pause = min(pause * 2, self.most)
                 recover()
+
+    def pause_or_raise(self, failures: int) -> None:
+        """For a caller with a loop of its own, inside `except`: waits as before try number `failures + 1`."""
+        pause = min(self.first * 2 ** (failures - 1), self.most)
+        if pause * failures > self.give_up_after:
+            raise  # noqa: PLE0704 - the error that is being handled
+        self.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret

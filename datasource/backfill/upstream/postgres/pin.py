@@ -53,7 +53,7 @@ class ExportingSession:
         try:
             with translating():
                 exported = self._begin(session)
-                _wait_for_flush(session, self._connector, exported.position.lsn)
+                wait_for_flush(session, self._connector, exported.position.lsn)
         except BaseException:
             session.close()
             raise
@@ -81,6 +81,12 @@ class ExportingSession:
             raise TransientError("the snapshot has been released")
         return self._session
 
+    def current(self) -> Session:
+        """The transaction that holds the present snapshot."""
+        if self._session is None:
+            raise TransientError("the snapshot has been released")
+        return self._session
+
     def release(self, token: str) -> None:
         with self._lock:
             if self._token == token:
@@ -96,7 +102,7 @@ class ExportingSession:
         self._session = self._token = None
 
 
-def _wait_for_flush(session: Session, connector: Connector, lsn: int) -> None:
+def wait_for_flush(session: Session, connector: Connector, lsn: int) -> None:
     """Waits until the log is flushed up to `lsn`: logical decoding reads no further than that.
 
     With synchronous_commit=off a visible commit may not be flushed yet. The server flushes within its

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from typing import IO, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import ipc
@@ -20,7 +20,7 @@ class Spool:
         self._schema = schema
         self._held: list[pa.RecordBatch] = []
         self._size = 0
-        self._file: IO[bytes] | None = None
+        self._file: Any = None  # a temporary file
         self._writer: ipc.RecordBatchStreamWriter | None = None
         self.row_count = 0
 

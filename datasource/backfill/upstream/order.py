@@ -1,0 +1,28 @@
+"""Placing keys whose order Arrow knows as well as the database does."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def within(keys: pa.RecordBatch, after: pa.RecordBatch | None, upto: pa.RecordBatch | None) -> pa.BooleanArray:
+    """For each key, whether `after < key <= upto` in the lexicographic order of its columns.
+
+    The ends are batches of one key each; None is an open end.
+    """
+    inside = pa.repeat(pa.scalar(True), keys.num_rows)
+    if after is not None:
+        inside = pc.and_(inside, pc.invert(_at_most(keys, after)))
+    if upto is not None:
+        inside = pc.and_(inside, _at_most(keys, upto))
+    return inside
+
+
+def _at_most(keys: pa.RecordBatch, bound: pa.RecordBatch) -> pa.BooleanArray:
+    """key <= bound: from the last column to the first, since a column counts only where those before it are equal."""
+    pairs = [(column, end[0]) for column, end in zip(keys.columns, bound.columns, strict=True)]
+    result = pc.less_equal(*pairs[-1])
+    for column, end in reversed(pairs[:-1]):
+        result = pc.or_(pc.less(column, end), pc.and_(pc.equal(column, end), result))
+    return result

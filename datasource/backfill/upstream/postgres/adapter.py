@@ -1,0 +1,382 @@
+"""PostgreSQL behind the `Upstream` contract."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backfill.epoch import Epoch
+from backfill.errors import DatabaseSetupError, DataLossError, TransientError
+from backfill.options import Options
+from backfill.plan import Extent, Request
+from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
+from backfill.upstream.order import within
+from backfill.upstream.postgres import log, slot
+from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.failures import RetryPolicy, translating
+from backfill.upstream.postgres.pin import Exported, ExportingSession, wait_for_flush
+from backfill.upstream.postgres.position import Position, Snapshot, parse_lsn
+from backfill.upstream.postgres.reader import PostgresSnapshotReader
+from backfill.upstream.postgres.table import (
+    Table,
+    covered_by_database,
+    cut,
+    describe,
+    measure,
+    prepare_for_ranges,
+)
+from backfill.vnode import Coverage, Key
+
+logger = logging.getLogger("backfill")
+
+T = TypeVar("T")
+Session = psycopg.Connection[tuple[Any, ...]]
+
+HEARTBEAT_BYTES: Final = 16 << 20
+"""How far the log may grow without anything for us before an empty batch lets the slot follow."""
+
+LAG_INTERVAL: Final = 1.0
+"""Seconds for which the figures for whoever watches are not asked for again."""
+
+EVERY_COMMIT: Final = Position((1 << 63) - 1)
+
+SLOT, PUBLICATION, SYSTEM, TIMELINE = "slot", "publication", "system", "timeline"
+
+
+class PostgresUpstream:
+    """One table of one database. Opens its sessions when they are needed, and again when they were lost."""
+
+    name = "postgresql"
+
+    def __init__(self, options: Options, connector: Connector, retries: RetryPolicy) -> None:
+        self._options = options
+        self._connector = connector
+        self._retries = retries
+        self._control: Session | None = None
+        self._described: Table | None = None
+        self._exporter: ExportingSession | None = None
+        self._names: dict[str, str] = {}
+        self._reading: tuple[str, str, log.Reading] | None = None
+        self._acknowledgeable: dict[str, int] = {}
+        self._idle_at = 0
+        self._reached = 0
+        self._lag: tuple[float, dict[str, int]] = (-LAG_INTERVAL, {})
+
+    @classmethod
+    def of(cls, options: Options, retries: RetryPolicy | None = None) -> PostgresUpstream:
+        connector = Connector.of(
+            options.url,
+            user=options.user,
+            password=options.password,
+            init_statement=options.session_init_statement,
+        )
+        return cls(options, connector, retries or RetryPolicy())
+
+    # -- sessions --------------------------------------------------------------------------------------------------
+
+    def _session(self) -> Session:
+        if self._control is None or self._control.closed:
+            self._control = self._connector.session()
+        return self._control
+
+    def _forget_session(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        self._control = None
+
+    def _do(self, operation: Callable[[Session], T]) -> T:
+        """The operation's result, tried again in a new session while its errors are transient."""
+        return self._retries.run(lambda: operation(self._session()), self._forget_session)
+
+    def close(self) -> None:
+        if self._exporter is not None:
+            self._exporter.close()
+        self._forget_session()
+
+    # -- the table -------------------------------------------------------------------------------------------------
+
+    @property
+    def _table(self) -> Table:
+        if self._described is None:
+            self._described = self._do(lambda session: describe(session, self._options))
+        return self._described
+
+    def schema(self) -> TableSchema:
+        return self._table.schema
+
+    def reader(self) -> PostgresSnapshotReader:
+        return PostgresSnapshotReader(self._connector, self._table.keyed, self._table.columns, self._retries)
+
+    def identity(self) -> Identity:
+        table = self._table
+        name = table.description.name.quoted()
+        return Identity(str(table.server.system_identifier), name, str(table.description.oid))
+
+    def size(self) -> TableSize:
+        described = self._table.description
+        rows = max(1, described.estimated_rows)
+        return TableSize(rows, max(1, described.estimated_bytes // rows))
+
+    def typed(self, keys: Sequence[Key]) -> pa.RecordBatch:
+        return self._table.typed(keys)
+
+    def covered(self, keys: pa.RecordBatch, coverage: Coverage) -> pa.Array[Any]:
+        table = self._table
+        if not table.ordered_locally:
+            return self._do(lambda session: covered_by_database(session, table.keyed, keys, coverage))
+        found = pa.repeat(pa.scalar(False), keys.num_rows)
+        for item in coverage:
+            ends = [None if end is None else table.typed([end]) for end in (item.after, item.upto)]
+            found = pc.or_(found, within(keys, ends[0], ends[1]))
+        return found
+
+    def bounds(self, vnodes: int) -> tuple[Key, ...]:
+        return self._do(lambda session: cut(session, self._table.keyed, vnodes, self.size().row_count))
+
+    # -- the place in the change log -------------------------------------------------------------------------------
+
+    def bookmark(self, stream: str) -> Bookmark:
+        name = self._table.description.name
+        own = slot.default_name(name.schema, name.name, stream)
+        return (
+            (SLOT, self._options.slot_name or own),
+            (PUBLICATION, self._options.publication_name or own),
+            (SYSTEM, str(self._table.server.system_identifier)),
+            (TIMELINE, str(self._table.server.timeline)),
+        )
+
+    def attach(self, bookmark: Bookmark, after: Epoch | None) -> None:
+        self._names = dict(bookmark)
+        server = self._table.server
+        if server.in_recovery:
+            raise DatabaseSetupError("the server is a standby, and the stream needs the primary; point url at that")
+        if server.wal_level != "logical":
+            raise DatabaseSetupError(
+                f"wal_level is {server.wal_level}, expected logical; run ALTER SYSTEM SET wal_level = 'logical' and "
+                "restart the server. startupMode=snapshot does without"
+            )
+        if after is None:
+            self._do(self._make)
+        else:
+            self._do(lambda session: self._find(session, Position.parse(after.position)))
+
+    def _make(self, session: Session) -> None:
+        table, publication = self._table, self._names[PUBLICATION]
+        if not self._options.publication_name:
+            partitioned = table.description.partitioned
+            slot.make_publication(session, publication, table.keyed.identifier, partitioned=partitioned)
+        self._require_published(session)
+        slot.make_slot(self._connector, session, self._names[SLOT])
+
+    def _find(self, session: Session, after: Position) -> None:
+        try:
+            self._require_same_log()
+            slot.require_readable(session, self._names[SLOT], after.lsn)
+        except DataLossError as error:
+            if self._options.fail_on_data_loss:
+                raise
+            logger.error("going on although changes were lost, as failOnDataLoss=false asks: %s", error)  # noqa: TRY400
+            self._make(session)
+        self._require_published(session)
+
+    def _require_published(self, session: Session) -> None:
+        names = tuple(column.name for column in self._table.columns)
+        slot.require_published(session, self._names[PUBLICATION], self._table.description.oid, names)
+
+    def _require_same_log(self) -> None:
+        server = self._table.server
+        for what, now in ((SYSTEM, server.system_identifier), (TIMELINE, server.timeline)):
+            if self._names[what] != str(now):
+                raise DataLossError(
+                    f"the stream followed {what} {self._names[what]} and this server is on {what} {now}: it was "
+                    "restored, failed over, or is another one, so changes may be missing or different. Start over "
+                    "with a fresh checkpointLocation and onExistingState=restart, or set failOnDataLoss=false"
+                )
+
+    def detach(self, bookmark: Bookmark) -> None:
+        names = dict(bookmark)
+        publication = None if self._options.publication_name else names[PUBLICATION]
+        self._do(lambda session: slot.drop(session, names[SLOT], publication))
+
+    # -- epochs ----------------------------------------------------------------------------------------------------
+
+    def present(self) -> str:
+        return str(self._do(self._present))
+
+    def _present(self, session: Session) -> Position:
+        row = session.execute("SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text").fetchone()
+        if row is None:
+            raise TransientError("the server did not say where its log ends")
+        position = Position(parse_lsn(row[1]), Snapshot.parse(row[0]))
+        wait_for_flush(session, self._connector, position.lsn)
+        return position
+
+    def reached(self, epoch: Epoch, position: str) -> bool:
+        return Position.parse(epoch.position).shows_all_of(Position.parse(position))
+
+    def next_epoch(self, after: Epoch | None, *, snapshot: bool, max_changes: int, until: str | None) -> Step:
+        def step() -> Step:
+            if snapshot:
+                return self._readable_epoch(after, max_changes)
+            return self._log_epoch(after, max_changes, until)
+
+        found = self._retries.run(step, self._forget_session)
+        self._reached = Position.parse(found.epoch.position).lsn
+        return found
+
+    def _readable_epoch(self, after: Epoch | None, max_changes: int) -> Step:
+        """The state of now, pinned; or, if too much has happened since `after`, a part of the way to it."""
+        exporter = self._exporting()
+        exported = exporter.export()
+        prepare_for_ranges(exporter.session(exported.token))
+        number = 1 if after is None else after.number + 1
+        epoch = _exported_epoch(number, exported)
+        if after is not None:
+            upto = exported.position.lsn
+            reading = self._read(Position.parse(after.position), exported.position, upto, max_changes)
+            if not reading.complete:
+                exporter.release(exported.token)
+                epoch = _exported_epoch(number, replace(exported, position=replace(exported.position, lsn=reading.end)))
+            self._keep(after, epoch, reading, upto)
+            if not reading.complete:
+                return Step(epoch, None)
+        return Step(epoch, Pin(epoch, exported.token))
+
+    def _exporting(self) -> ExportingSession:
+        if self._exporter is None:
+            self._exporter = ExportingSession(self._connector, self._table.keyed.identifier)
+        return self._exporter
+
+    def _log_epoch(self, after: Epoch | None, max_changes: int, until: str | None) -> Step:
+        """The next commits in the log, whether visible yet or not: no snapshot rows are read any more."""
+        if after is None:
+            now = self._present(self._session())
+            return Step(Epoch(1, str(Position(now.lsn)), now.lsn, time.time_ns() // 1000), None)
+        began = Position.parse(after.position)
+        upto = Position.parse(until).lsn if until else self._end_of_log()
+        if upto <= self._idle_at:
+            return Step(after, None)
+        reading = self._read(began, EVERY_COMMIT, upto, max_changes)
+        if reading.complete and reading.rows.row_count == 0 and upto - began.lsn < HEARTBEAT_BYTES:
+            self._idle_at = upto
+            return Step(after, None)
+        end = upto if reading.complete and reading.rows.row_count == 0 else reading.end
+        position = Position(max(end, began.lsn))
+        epoch = Epoch(after.number + 1, str(position), position.lsn, reading.timestamp or after.timestamp)
+        self._keep(after, epoch, reading, upto)
+        return Step(epoch, None)
+
+    def _end_of_log(self) -> int:
+        """Up to where the log can be read: the end of a whole record, so that no commit is half before it."""
+        session = self._session()
+        row = session.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        if row is None:
+            raise TransientError("the server did not say where its log ends")
+        end = parse_lsn(row[0])
+        if end > self._idle_at:
+            wait_for_flush(session, self._connector, end)
+        return end
+
+    # -- changes ---------------------------------------------------------------------------------------------------
+
+    def _feed(self) -> log.Feed:
+        table = self._table
+        return log.Feed(self._names[SLOT], self._names[PUBLICATION], table.description.oid, table.wanted)
+
+    def _read(self, after: Position, shown: Position, upto: int, limit: int) -> log.Reading:
+        return log.read(self._connector, self._feed(), after=after, shown=shown, upto=upto, limit=limit)
+
+    def _keep(self, after: Epoch, upto: Epoch, reading: log.Reading, read_up_to: int) -> None:
+        """Keeps what was read to find the epoch: the batch that ends there is about to be planned."""
+        if self._reading is not None:
+            self._reading[2].rows.close()
+        self._reading = (after.position, upto.position, reading)
+        position = Position.parse(upto.position)
+        if position.snapshot is not None:
+            self._acknowledgeable[upto.position] = reading.acknowledgeable(position, read_up_to)
+
+    def changes(self, after: Epoch | None, upto: Epoch) -> Iterator[pa.RecordBatch]:
+        if after is None:
+            return
+        if self._reading is None or self._reading[:2] != (after.position, upto.position):
+            self._read_again(after, upto)
+        if self._reading is not None:
+            yield from self._reading[2].rows
+
+    def _read_again(self, after: Epoch, upto: Epoch) -> None:
+        shown = Position.parse(upto.position)
+
+        def attempt() -> log.Reading:
+            return self._read(Position.parse(after.position), shown, shown.lsn, log.MOST_MESSAGES)
+
+        self._keep(after, upto, self._retries.run(attempt, self._forget_session), shown.lsn)
+
+    def shown(self, position: str, changes: pa.RecordBatch) -> pa.BooleanArray:
+        xids = changes["commit_id"].to_numpy().astype(np.uint32)
+        lsns = changes["version"].to_numpy().astype(np.uint64)
+        return pa.array(Position.parse(position).shows(xids, lsns))
+
+    def acknowledge(self, epoch: Epoch) -> None:
+        """A position with a snapshot can only be acknowledged by the process that read the log up to it.
+
+        After a restart nothing is; the next batch makes up for it.
+        """
+        position = Position.parse(epoch.position)
+        known = position.lsn if position.snapshot is None else 0
+        to = self._acknowledgeable.pop(epoch.position, known)
+        self._acknowledgeable = {}
+        if to:
+            self._do(lambda session: slot.advance(session, self._names[SLOT], to))
+
+    # -- snapshot rows ---------------------------------------------------------------------------------------------
+
+    def repin(self, after: Epoch) -> Pin:
+        def attempt() -> Exported:
+            exported = self._exporting().export()
+            if not exported.position.shows_all_of(Position.parse(after.position)):
+                raise TransientError("the server does not show yet what the batch had seen")
+            return exported
+
+        exported = self._retries.run(attempt, self._forget_session)
+        return Pin(_exported_epoch(after.number, exported), exported.token)
+
+    def release(self, pin: Pin) -> None:
+        if self._exporter is not None:
+            self._exporter.release(pin.token)
+
+    def measure(self, requests: Sequence[Request]) -> tuple[Extent, ...]:
+        with translating():
+            return measure(self._exporting().current(), self._table.keyed, requests)
+
+    # -- figures ---------------------------------------------------------------------------------------------------
+
+    def lag(self) -> dict[str, int]:
+        taken, figures = self._lag
+        if time.monotonic() - taken >= LAG_INTERVAL:
+            figures = self._do(self._figures) if self._names else {}
+            self._lag = (time.monotonic(), figures)
+        return figures
+
+    def _figures(self, session: Session) -> dict[str, int]:
+        row = session.execute(
+            "SELECT pg_current_wal_insert_lsn()::text, "
+            "(SELECT restart_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = %s)",
+            [self._names[SLOT]],
+        ).fetchone()
+        if row is None:
+            return {}
+        end = parse_lsn(row[0])
+        retained = {"retained_bytes": end - parse_lsn(row[1])} if row[1] else {}
+        return {"lag_bytes": max(0, end - self._reached), **retained}
+
+
+def _exported_epoch(number: int, exported: Exported) -> Epoch:
+    return Epoch(number, str(exported.position), exported.position.lsn, exported.timestamp)

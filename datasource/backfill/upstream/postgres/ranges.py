@@ -1,0 +1,67 @@
+"""The table's rows in key order, as SQL: selects over key ranges that the key's own index serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from psycopg import sql
+
+from backfill.upstream.postgres.description import KeyColumn, QualifiedName
+from backfill.upstream.postgres.keys import compare, key_column, key_literal, key_text_expression, order_by
+from backfill.vnode import Key, KeyRange
+
+INDEX_PLANS_ONLY: Final = (
+    "SET LOCAL enable_seqscan = off",
+    "SET LOCAL enable_bitmapscan = off",
+    "SET LOCAL enable_sort = off",
+    "SET LOCAL max_parallel_workers_per_gather = 0",
+)
+"""For transactions that read ranges. The planner might else sort half of the table to read the other half in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedTable:
+    """The table as its key orders it; picklable."""
+
+    name: QualifiedName
+    partitioned: bool
+    key: tuple[KeyColumn, ...]
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        return self.name.identifier()
+
+    @property
+    def source(self) -> sql.Composable:
+        """What stands after FROM: without the rows of tables that inherit from it, whose changes have other names."""
+        return sql.SQL("{}{}").format(sql.SQL("" if self.partitioned else "ONLY "), self.identifier)
+
+    @property
+    def order(self) -> sql.Composable:
+        return order_by(self.key)
+
+    @property
+    def key_texts(self) -> sql.Composable:
+        """The key's columns as their lossless text, separated by commas."""
+        return sql.SQL(", ").join(key_text_expression(item) for item in self.key)
+
+    def where(self, item: KeyRange) -> sql.Composable:
+        """The condition that a row's key lies in this range."""
+        return self.within(item, [key_column(part) for part in self.key])
+
+    def within(self, item: KeyRange, values: Sequence[sql.Composable]) -> sql.Composable:
+        """The condition that the key made of these values lies in this range."""
+        conditions = []
+        if item.after is not None:
+            conditions.append(compare(self.key, values, ">", self._literals(item.after)))
+        if item.upto is not None:
+            conditions.append(compare(self.key, values, "<=", self._literals(item.upto)))
+        return sql.SQL(" AND ").join(conditions) if conditions else sql.SQL("true")
+
+    def _literals(self, key: Key) -> list[sql.Composable]:
+        return [key_literal(part, text) for part, text in zip(self.key, key, strict=True)]
+
+    def select(self, columns: sql.Composable, item: KeyRange) -> sql.Composed:
+        return sql.SQL("SELECT {} FROM {} WHERE {}").format(columns, self.source, self.where(item))

@@ -1,0 +1,71 @@
+"""Reads snapshot rows on an executor: binary COPY into Arrow, in the exporting transaction's snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from psycopg import sql
+
+from backfill.errors import SnapshotGoneError, TransientError
+from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.failures import RetryPolicy, translating
+from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
+from backfill.upstream.postgres.types import MappedColumn, snapshot_expression
+from backfill.upstream.postgres.values import from_snapshot
+from backfill.vnode import KeyRange
+
+BATCH_BYTES: Final = 8 << 20
+"""About how much of the table is one record batch: enough for Spark to work in bulk, little memory per reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresSnapshotReader:
+    """See `backfill.upstream.SnapshotReader`. A lost connection is made anew and reading goes on behind the last row
+    that was passed on, which is the same row again: same snapshot, same order.
+    """
+
+    connector: Connector
+    table: KeyedTable
+    columns: tuple[MappedColumn, ...]
+    retries: RetryPolicy
+
+    def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        schema = pa.schema([pa.field(column.name, column.arrow) for column in self.columns])
+        passed_on = 0
+        failures = 0
+        while True:
+            skip = passed_on
+            try:
+                for batch in self._once(token, ranges):
+                    if batch.num_rows <= skip:
+                        skip -= batch.num_rows
+                        continue
+                    rows = batch.slice(skip)
+                    skip = 0
+                    arrays = [from_snapshot(column, rows.column(at)) for at, column in enumerate(self.columns)]
+                    passed_on += rows.num_rows
+                    failures = 0
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            except SnapshotGoneError:
+                raise
+            except TransientError:
+                failures += 1
+                self.retries.pause_or_raise(failures)
+            else:
+                return
+
+    def _once(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        selected = sql.SQL(", ").join(snapshot_expression(column) for column in self.columns)
+        with translating(), self.connector.arrow_session() as session, session.cursor() as cursor:
+            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(token)).as_string(None))
+            for setting in INDEX_PLANS_ONLY:
+                cursor.execute(setting)
+            cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
+            for item in ranges:
+                statement = sql.SQL("{} ORDER BY {}").format(self.table.select(selected, item), self.table.order)
+                cursor.execute(statement.as_string(None))
+                yield from cursor.fetch_record_batch()

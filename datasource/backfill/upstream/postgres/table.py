@@ -1,0 +1,184 @@
+"""The table: what it is, how its key space is cut, how far a range goes, and where a key lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from backfill.errors import OptionsError
+from backfill.options import Options
+from backfill.plan import Extent, Request
+from backfill.rows import METADATA, UNCHANGED_COLUMNS
+from backfill.upstream import TableSchema
+from backfill.upstream.postgres.catalog import read_table
+from backfill.upstream.postgres.description import ServerDescription, TableDescription
+from backfill.upstream.postgres.keys import key_order, key_value
+from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
+from backfill.upstream.postgres.relation import WantedColumn
+from backfill.upstream.postgres.selection import select_columns
+from backfill.upstream.postgres.server import read_server
+from backfill.upstream.postgres.types import MappedColumn, map_columns
+from backfill.upstream.postgres.values import decode_text, encode_text
+from backfill.vnode import Coverage, Key
+
+SAMPLE_PER_VNODE: Final = 100
+"""How many sampled rows decide where a vnode ends: enough that the largest is rarely twice the average."""
+
+RESERVED: Final = frozenset([*METADATA.names, UNCHANGED_COLUMNS])
+
+Session = psycopg.Connection[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What is read of the catalog once, and follows from it."""
+
+    server: ServerDescription
+    description: TableDescription
+    columns: tuple[MappedColumn, ...]
+    """The selected columns, then the key columns that were not selected."""
+
+    output: tuple[str, ...]
+    ordered_locally: bool
+    """Whether Arrow compares keys exactly as the key's index does."""
+
+    @property
+    def keyed(self) -> KeyedTable:
+        return KeyedTable(self.description.name, self.description.partitioned, self.description.key)
+
+    @property
+    def schema(self) -> TableSchema:
+        return TableSchema(
+            columns=pa.schema([pa.field(column.name, column.arrow) for column in self.columns]),
+            output=self.output,
+            key=tuple(item.column.name for item in self.description.key),
+        )
+
+    @property
+    def key(self) -> tuple[MappedColumn, ...]:
+        by_name = {column.name: column for column in self.columns}
+        return tuple(by_name[item.column.name] for item in self.description.key)
+
+    @property
+    def wanted(self) -> tuple[WantedColumn, ...]:
+        """The columns as the change log's decoder needs them."""
+        keys = {column.name for column in self.key}
+        return tuple(
+            WantedColumn(column.name, column.type_oid, column.name in keys, _decoder(column)) for column in self.columns
+        )
+
+    def typed(self, keys: Sequence[Key]) -> pa.RecordBatch:
+        """Keys given as text, as columns of their Arrow types."""
+        columns = [
+            decode_text(column, pa.array([key[at] for key in keys], pa.string())) for at, column in enumerate(self.key)
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=[column.name for column in self.key])
+
+
+def _decoder(column: MappedColumn) -> Any:
+    return lambda text: decode_text(column, text)
+
+
+def describe(session: Session, options: Options) -> Table:
+    """The table that the options name, in one state of the catalog; refuses what cannot be carried, by name."""
+    with session.transaction():
+        session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        server = read_server(session)
+        description = read_table(session, options.dbtable)
+    selected = select_columns(description, options.columns)
+    columns = map_columns(selected, dict(options.custom_schema))
+    by_name = {column.name: column for column in columns}
+    local = [key_order(item, by_name[item.column.name]) == "local" for item in description.key]
+    output = options.columns or tuple(column.name for column in description.columns)
+    clashes = [name for name in output if name in RESERVED]
+    if clashes:
+        raise OptionsError(
+            f"the table's column {', '.join(clashes)} has the name of a metadata column of this source; leave it out "
+            "with the option columns"
+        )
+    return Table(server, description, columns, output, all(local))
+
+
+def prepare_for_ranges(session: Session) -> None:
+    """Makes the planner serve the statements below from the key's index, until the transaction ends."""
+    for setting in INDEX_PLANS_ONLY:
+        session.execute(sql.SQL(setting))
+
+
+def cut(session: Session, table: KeyedTable, vnodes: int, estimated_rows: int) -> tuple[Key, ...]:
+    """At most `vnodes - 1` keys that cut the table into about equal parts, by a sample of its pages."""
+    wanted = vnodes * SAMPLE_PER_VNODE
+    percent = 100.0 * wanted / max(1, estimated_rows)
+    sampled = sql.SQL("TABLESAMPLE SYSTEM ({})").format(sql.Literal(percent)) if percent < 50 else sql.SQL("")
+    statement = sql.SQL(
+        "SELECT {texts} FROM (SELECT {columns}, row_number() OVER (ORDER BY {order}) AS place, count(*) OVER () AS total "
+        "FROM {source} {sampled}) sample "
+        "WHERE place * {vnodes} / total > (place - 1) * {vnodes} / total AND place < total ORDER BY place"
+    ).format(
+        texts=table.key_texts,
+        columns=sql.SQL(", ").join(sql.Identifier(item.column.name) for item in table.key),
+        order=table.order,
+        source=table.source,
+        sampled=sampled,
+        vnodes=sql.Literal(vnodes),
+    )
+    return tuple(tuple(row) for row in session.execute(statement).fetchall())
+
+
+def measure(session: Session, table: KeyedTable, requests: Sequence[Request]) -> tuple[Extent, ...]:
+    """How far each request goes, in the session's snapshot. Sent together, so that distance does not add up."""
+    with session.pipeline():
+        counts = [session.execute(_count(table, request)) for request in requests]
+    found = [_one(cursor) for cursor in counts]
+    over = [at for at, request in enumerate(requests) if found[at] > request.limit]
+    with session.pipeline():
+        lasts = {at: session.execute(_last(table, requests[at])) for at in over}
+    return tuple(
+        Extent(request.limit, tuple(_row(lasts[at]))) if at in lasts else Extent(found[at], None)
+        for at, request in enumerate(requests)
+    )
+
+
+def _count(table: KeyedTable, request: Request) -> sql.Composed:
+    rows = table.select(sql.SQL(""), request.range)
+    return sql.SQL("SELECT count(*) FROM ({} LIMIT {}) AS r").format(rows, sql.Literal(request.limit + 1))
+
+
+def _last(table: KeyedTable, request: Request) -> sql.Composed:
+    rows = table.select(table.key_texts, request.range)
+    return sql.SQL("{} ORDER BY {} LIMIT 1 OFFSET {}").format(rows, table.order, sql.Literal(request.limit - 1))
+
+
+def _row(cursor: psycopg.Cursor[tuple[Any, ...]]) -> tuple[Any, ...]:
+    row = cursor.fetchone()
+    if row is None:
+        raise psycopg.OperationalError("the server gave no row where one was due")
+    return row
+
+
+def _one(cursor: psycopg.Cursor[tuple[Any, ...]]) -> int:
+    return int(_row(cursor)[0])
+
+
+def covered_by_database(session: Session, table: KeyedTable, keys: pa.RecordBatch, coverage: Coverage) -> pa.Array[Any]:
+    """For each key whether it lies in `coverage`, decided by the database: for keys whose order only it knows."""
+    # The keys become Python strings here, because only the database can compare them and it takes parameters: one
+    # statement for a batch of changes, and only while some vnode is under way.
+    texts = [encode_text(column).to_pylist() for column in keys.columns]
+    names = [sql.Identifier(f"k{at}") for at in range(len(texts))]
+    values = [key_value(part, name) for part, name in zip(table.key, names, strict=True)]
+    condition = sql.SQL(" OR ").join(sql.SQL("({})").format(table.within(item, values)) for item in coverage)
+    statement = sql.SQL(
+        "SELECT coalesce(array_agg({condition} ORDER BY place), '{{}}') "
+        "FROM unnest({parameters}) WITH ORDINALITY AS keys({names}, place)"
+    ).format(
+        condition=condition,
+        parameters=sql.SQL(", ").join([sql.SQL("%s::text[]")] * len(texts)),
+        names=sql.SQL(", ").join(names),
+    )
+    return pa.array(_row(session.execute(statement, texts))[0], pa.bool_())
