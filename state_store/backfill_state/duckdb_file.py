@@ -10,7 +10,7 @@ from typing import Final
 import duckdb
 
 from backfill_state.duckdb_errors import explaining
-from backfill_state.errors import StateConflictError, StateUnwritableError
+from backfill_state.errors import StateUnwritableError
 from backfill_state.layout import CREATE_FORMAT, CREATE_STREAM
 from backfill_state.migrations import FORMAT_VERSION, migrate
 
@@ -39,7 +39,6 @@ def opened(path: Path) -> duckdb.DuckDBPyConnection:
             raise StateUnwritableError(str(path), error.strerror or str(error)) from error
         connection = _connect(path)
         try:
-            _require_state_file(connection, path)
             migrate(connection, str(path))
         except BaseException:
             connection.close()
@@ -74,14 +73,3 @@ def _write_empty(path: Path) -> None:
         connection.execute(CREATE_STREAM)
         connection.execute("INSERT INTO format (version) VALUES (?)", [FORMAT_VERSION])
         connection.commit()
-
-
-def _require_state_file(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """Refuses a DuckDB file that is somebody else's: nobody must be told to delete that."""
-    tables = connection.execute("SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main'").fetchall()
-    if not {("format",), ("stream",)} <= set(tables):
-        raise StateConflictError(
-            f"the file {path}",
-            "this is a DuckDB database, but not one with the state of a stream (it has no tables `format` and "
-            "`stream`); keep the state elsewhere",
-        )

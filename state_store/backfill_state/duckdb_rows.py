@@ -120,14 +120,12 @@ def _key_columns(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 @contextmanager
 def _given(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> Iterator[None]:
-    """The rows as a view `given` with the stored names."""
+    """The rows as a view `given` with the stored names; after an error the connection is not used again."""
     names, key_columns = list(rows.schema.names), _key_columns(connection)
     names[1 : 1 + len(key_columns)] = key_columns
     connection.register("given", rows.rename_columns(names))
-    try:
-        yield
-    finally:
-        connection.unregister("given")
+    yield
+    connection.unregister("given")
 
 
 def _as_given(rows: pa.Table, schema: pa.Schema) -> pa.Table:

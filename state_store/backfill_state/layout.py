@@ -97,12 +97,14 @@ def _create(table: str, columns: Iterable[tuple[str, str]]) -> str:
 
 
 def require_key(key: pa.Schema) -> None:
-    """Refuses a key that cannot be stored: none at all, a name twice, or a type that is not supported."""
+    """Refuses a key that cannot be stored: none at all, a name twice, or a name or a type that DuckDB lacks."""
     if not key.names:
         raise StateLayoutError("a stream needs a key of at least one column")
     if len(set(key.names)) < len(key.names):
         raise StateLayoutError(f"a key names each column once, but this one is {key.names}")
     for field in key:
+        if "\0" in field.name:
+            raise StateLayoutError(f"key column {field.name!r} has a zero character in its name")
         to_duckdb(field.name, field.type)
 
 

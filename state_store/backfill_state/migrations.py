@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 import duckdb
 
-from backfill_state.errors import StateDamagedError, StateVersionError
+from backfill_state.errors import StateConflictError, StateDamagedError, StateVersionError
 
 Step: TypeAlias = Callable[[duckdb.DuckDBPyConnection], None]
 
@@ -39,9 +39,18 @@ def migrate(connection: duckdb.DuckDBPyConnection, path: str, steps: Sequence[St
 
 
 def stored_version(connection: duckdb.DuckDBPyConnection, path: str) -> int:
-    """The version an open state file says it has."""
-    match connection.execute("SELECT version FROM format").fetchall():
+    """The version an open state file says it has; a DuckDB file that says none is somebody else's."""
+    try:
+        rows = connection.execute("SELECT version FROM format").fetchall()
+    except (duckdb.CatalogException, duckdb.BinderException) as error:
+        # Not damage: nobody must be told to delete a database that is not ours.
+        raise StateConflictError(
+            f"the file {path}",
+            "this is a DuckDB database, but not one with the state of a stream (it has no table `format` with a "
+            "column `version`); keep the state elsewhere",
+        ) from error
+    match rows:
         case [(int(version),)] if version >= 1:
             return version
-        case rows:
+        case _:
             raise StateDamagedError(path, f"its table `format` has no single version but {rows}")

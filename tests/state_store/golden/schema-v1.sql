@@ -1,0 +1,4 @@
+CREATE TABLE backfill_progress(vnode INTEGER NOT NULL, region VARCHAR, vnode_ BIGINT, Region_ BLOB, "day" DATE, "at" TIMESTAMP, instant TIMESTAMP WITH TIME ZONE, clock TIME, amount DECIMAL(20,4), sure BOOLEAN, ratio DOUBLE, backfill_finished BOOLEAN NOT NULL, row_count BIGINT);
+CREATE TABLE format("version" INTEGER NOT NULL);
+CREATE TABLE stream(stream_id VARCHAR NOT NULL, upstream VARCHAR NOT NULL, "system" VARCHAR NOT NULL, table_name VARCHAR NOT NULL, table_id VARCHAR NOT NULL, key_names VARCHAR[] NOT NULL, key_columns VARCHAR[] NOT NULL, key_types VARCHAR[] NOT NULL, properties MAP(VARCHAR, VARCHAR) NOT NULL, epoch BIGINT, checkpoint_offset VARCHAR);
+CREATE TABLE vnode_bounds(vnode INTEGER NOT NULL, region VARCHAR, vnode_ BIGINT, Region_ BLOB, "day" DATE, "at" TIMESTAMP, instant TIMESTAMP WITH TIME ZONE, clock TIME, amount DECIMAL(20,4), sure BOOLEAN, ratio DOUBLE);

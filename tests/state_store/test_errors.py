@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pickle
+
+import duckdb
+import pytest
+
+from backfill_state import (
+    BarrierBackwardsError,
+    DefiniteStateError,
+    StateBusyError,
+    StateConflictError,
+    StateDamagedError,
+    StateLayoutError,
+    StateStoreError,
+    StateUnwritableError,
+    StateVersionError,
+    TransientStateError,
+)
+from backfill_state.duckdb_errors import explained
+
+ALL: list[StateStoreError] = [
+    StateConflictError("the state file /s", "it is of another stream"),
+    BarrierBackwardsError("the state file /s", 8, 7),
+    StateLayoutError("no such column"),
+    StateDamagedError("/s", "bad checksum"),
+    StateVersionError("/s", "format version 2", "format versions 1 to 1"),
+    StateUnwritableError("/s", "No space left on device"),
+    StateBusyError("/s", 4711),
+    StateBusyError("/s", None),
+]
+
+
+@pytest.mark.parametrize("error", ALL, ids=lambda error: type(error).__name__)
+def test_an_error_survives_pickling(error: StateStoreError) -> None:
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - it is our own pickle
+    assert type(again) is type(error)
+    assert (again.args, vars(again), str(again)) == (error.args, vars(error), str(error))
+
+
+@pytest.mark.parametrize("error", ALL, ids=lambda error: type(error).__name__)
+def test_an_error_is_either_definite_or_transient(error: StateStoreError) -> None:
+    assert isinstance(error, DefiniteStateError) != isinstance(error, TransientStateError)
+
+
+def test_a_newer_duckdb_is_named_with_both_versions() -> None:
+    text = (
+        "IO Error: Trying to read a database file with version number 99, "
+        "but we can only read versions between 64 and 67.\nThe database file was created with a newer version."
+    )
+    known = explained(duckdb.IOException(text), "/s")
+    assert isinstance(known, StateVersionError)
+    assert (known.found, known.supported.partition(" (")[0]) == (
+        "DuckDB storage version 99",
+        "DuckDB storage versions 64 and 67",
+    )
+
+
+def test_a_full_disk_is_not_taken_for_damage() -> None:
+    text = "FATAL Error: database has been invalidated because of: Could not write file: No space left on device"
+    assert isinstance(explained(duckdb.FatalException(text), "/s"), StateUnwritableError)
+
+
+def test_a_lock_without_a_process_id_is_still_a_lock() -> None:
+    known = explained(duckdb.IOException('IO Error: Could not set lock on file "/s": Conflicting lock'), "/s")
+    assert isinstance(known, StateBusyError)
+    assert known.holder is None
+    assert "another process" in str(known)
+
+
+def test_an_error_that_is_not_understood_stays_what_it_is() -> None:
+    assert explained(duckdb.BinderException("no such column"), "/s") is None
