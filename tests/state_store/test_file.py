@@ -86,7 +86,7 @@ def test_the_file_stays_small_however_many_barriers_it_has_seen(path: Path) -> N
         with DuckDBProgressStore(path) as store:
             for number in range(epoch, epoch + 20):
                 store.commit(barrier(number, *((vnode, "eu", number, False, number) for vnode in range(100))))
-    assert path.stat().st_size < 200_000
+    assert path.stat().st_size < 400_000
 
 
 def test_a_file_held_by_another_process_names_the_holder(path: Path) -> None:

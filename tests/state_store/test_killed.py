@@ -21,6 +21,7 @@ from tests.state_store.streams import barrier, stream
 from tests.state_store.test_killed import VNODES
 
 store = DuckDBProgressStore(sys.argv[1])
+print(0, flush=True)
 if store.identity() is None:
     store.begin(stream())
 epoch = store.epoch() or 0
@@ -39,26 +40,25 @@ def test_a_writer_killed_at_any_moment_leaves_one_whole_barrier(tmp_path: Path) 
     path = tmp_path / "progress.duckdb"
     reached = 0
     for kill in range(KILLS):
-        # The first kills fall into the making of the file and the first barriers, the later ones anywhere.
-        acknowledged = max(reached, run_and_kill(path, moments.uniform(0, 0.02 if kill < 3 else 0.15)))
+        # The first kills fall into the making of the file and of the stream, the later ones anywhere.
+        acknowledged = max(reached, run_and_kill(path, moments.uniform(0, 0.05 if kill < 4 else 0.3)))
         with DuckDBProgressStore(path) as store:
-            epoch, rows = store.epoch(), rows_of(store.progress())
-            assert epoch is not None, f"seed {seed}, kill {kill}"
-            assert epoch >= acknowledged, f"seed {seed}, kill {kill}"
-            assert store.offset() == f'{{"epoch":{epoch}}}'
-        assert rows == [(vnode, "eu", epoch, False, epoch) for vnode in range(VNODES)], f"seed {seed}, kill {kill}"
-        reached = epoch
-    assert reached >= KILLS
+            reached, offset, rows = store.epoch() or 0, store.offset(), rows_of(store.progress())
+        told = f"seed {seed}, kill {kill}"
+        assert reached >= acknowledged, told
+        assert offset == (f'{{"epoch":{reached}}}' if reached else None), told
+        assert rows == [(vnode, "eu", reached, False, reached) for vnode in range(VNODES) if reached], told
+    assert reached, "no writer lived to its first barrier; give them longer"
 
 
 def run_and_kill(path: Path, after: float) -> int:
-    """Lets a writer run on for so many seconds after its first barrier; the last epoch it said was stored."""
+    """Lets a writer run for so many seconds from before it opens the file; the last epoch it said was stored."""
     with subprocess.Popen([sys.executable, "-c", _WRITER, path], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
-        first = writer.stdout.readline()
+        said = writer.stdout.readline()
         time.sleep(after)
         writer.kill()
-        rest = writer.stdout.read()
+        said += writer.stdout.read()
     # The kill may have cut the last line short.
-    whole = [line for line in (first + rest).splitlines(keepends=True) if line.endswith("\n")]
+    whole = [line for line in said.splitlines(keepends=True) if line.endswith("\n")]
     return int(whole[-1])
