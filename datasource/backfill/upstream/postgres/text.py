@@ -8,13 +8,15 @@ PostgreSQL writes, nothing is lost; where they read less, the Arrow type cannot 
 from __future__ import annotations
 
 import binascii
-from typing import Any
+from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.upstream.postgres.flat import flatten
+
+_SURE: Final = len("0.") + 38
 
 
 class UnreadableTextError(ValueError):
@@ -32,6 +34,8 @@ def parse_text(text: pa.Array[Any], to: pa.DataType) -> pa.Array[Any]:
             return _bool(unchecked(text))
         case _ if pa.types.is_time64(to):
             return _time(unchecked(text)).cast(to)
+        case _ if pa.types.is_decimal128(to):
+            return _decimal(unchecked(text), to)
         case _:
             return _cast(unchecked(text), to)
 
@@ -58,6 +62,15 @@ def _cast(text: pa.Array[Any], to: pa.DataType) -> pa.Array[Any]:
     except pa.ArrowInvalid:
         # Arrow's message quotes the value.
         raise UnreadableTextError(_limits(to)) from None
+
+
+def _decimal(text: pa.Array[Any], to: pa.DataType) -> pa.Array[Any]:
+    # With more than 38 digits behind the point Arrow 26 looks beyond its table of powers of ten and makes a small
+    # number zero, without an error. The lengths say cheaply whether there can be so many.
+    longest = pc.max(pc.binary_length(cast("pa.StringArray", text))).as_py() or 0
+    if longest > _SURE and pc.any(pc.match_substring_regex(text, r"\.\d{39}")).as_py():
+        raise UnreadableTextError(_limits(to))
+    return _cast(text, to)
 
 
 def _limits(to: pa.DataType) -> str:

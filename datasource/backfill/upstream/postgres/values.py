@@ -89,4 +89,9 @@ def encode_text(array: pa.Array[Any]) -> pa.Array[Any]:
         return array
     if pa.types.is_binary(array.type):
         return format_hex(array)
+    if pa.types.is_boolean(array.type):
+        letters: pa.Array[Any] = pc.if_else(array, pa.scalar("t"), pa.scalar("f"))
+        return letters
+    if pa.types.is_time(array.type):
+        return array.cast(pa.time64("us")).cast(pa.string())
     return array.cast(pa.string())

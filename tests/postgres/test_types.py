@@ -1,0 +1,218 @@
+"""Which Arrow type a column becomes, which it may become on request, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backfill.errors import OptionsError, UnsupportedTypeError, ValueOutOfRangeError
+from backfill.upstream.postgres.description import TypeDescription
+from backfill.upstream.postgres.types import MappedColumn, Source, map_column, map_columns, snapshot_expression
+from backfill.upstream.postgres.values import decode_text, encode_text, from_snapshot
+from tests.postgres.described import array_of, column, numeric, stored
+
+INT4 = stored(23, "int4")
+TEXT = stored(25, "text")
+DATE = stored(1082, "date")
+TIMESTAMP = stored(1114, "timestamp")
+TIMESTAMPTZ = stored(1184, "timestamptz")
+TIME = stored(1083, "time")
+UUID = stored(2950, "uuid")
+
+
+def list_of(element: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", element))
+
+
+@pytest.mark.parametrize(
+    ("of", "arrow"),
+    [
+        (numeric(12, 2), pa.decimal128(12, 2)),
+        (numeric(38, 0), pa.decimal128(38, 0)),
+        (numeric(38, 38), pa.decimal128(38, 38)),
+        (numeric(39, 2), pa.string()),
+        (numeric(1000, 1000), pa.string()),
+        (numeric(2, 5), pa.decimal128(5, 5)),
+        (numeric(2, -3), pa.decimal128(5, 0)),
+        (numeric(36, -2), pa.decimal128(38, 0)),
+        (numeric(36, -3), pa.string()),
+        (stored(1700, "numeric"), pa.string()),
+        (UUID, pa.string()),
+        (array_of(INT4), list_of(pa.int32())),
+        (array_of(numeric(12, 2)), list_of(pa.decimal128(12, 2))),
+        (array_of(UUID), list_of(pa.string())),
+        (array_of(array_of(INT4)), list_of(pa.string())),
+        (stored(22, "int2vector"), pa.string()),
+    ],
+)
+def test_a_type_with_arguments_becomes_the_type_that_holds_all_its_values(
+    of: TypeDescription, arrow: pa.DataType
+) -> None:
+    mapped = map_column(column(of))
+    assert mapped.arrow == arrow
+    assert mapped.source is Source.TEXT
+
+
+@pytest.mark.parametrize("of", [INT4, UUID, array_of(INT4), numeric(12, 2), stored(26, "oid")])
+def test_every_column_can_be_read_as_text(of: TypeDescription) -> None:
+    mapped = map_column(column(of), "string")
+    assert mapped.arrow == pa.string()
+    assert mapped.source is Source.TEXT
+    assert "_out" in snapshot_expression(mapped).as_string(None)
+
+
+def test_a_numeric_can_be_read_with_other_digits() -> None:
+    assert map_column(column(stored(1700, "numeric")), "decimal(38, 10)").arrow == pa.decimal128(38, 10)
+
+
+@pytest.mark.parametrize(
+    ("of", "override"),
+    [
+        (INT4, "BIGINT"),
+        (INT4, "DECIMAL(10,0)"),
+        (numeric(12, 2), "DECIMAL(39,0)"),
+        (numeric(12, 2), "DECIMAL(5,6)"),
+        (numeric(12, 2), "DECIMAL(0,0)"),
+        (numeric(12, 2), "DECIMAL"),
+        (numeric(12, 2), "DECIMAL(5,-1)"),
+    ],
+)
+def test_any_other_type_is_refused_with_what_is_allowed(of: TypeDescription, override: str) -> None:
+    with pytest.raises(OptionsError, match=r"customSchema gives 'c' the type .*; allowed for \w+ is STRING"):
+        map_column(column(of), override)
+
+
+def test_all_problems_of_custom_schema_are_told_together() -> None:
+    with pytest.raises(OptionsError) as caught:
+        map_columns([column(INT4, "a"), column(TEXT, "b")], {"a": "INT", "b": "DATE", "d": "STRING"})
+    assert all(each in caught.value.message for each in ("'a'", "'b'", "'d'"))
+
+
+def test_a_pseudo_type_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedTypeError, match=r"'c' .* record"):
+        map_column(column(stored(2249, "record", kind="p")))
+
+
+def test_a_mapped_column_survives_pickling() -> None:
+    mapped = map_column(column(array_of(numeric(12, 2))))
+    assert pickle.loads(pickle.dumps(mapped)) == mapped  # noqa: S301 - our own
+
+
+def test_a_type_that_borrows_its_output_function_goes_through_format() -> None:
+    odd = TypeDescription(1790, UUID.name, "b", -1, None, ",", None)
+    assert snapshot_expression(map_column(column(odd))).as_string(None) == (
+        """CASE WHEN "c" IS DISTINCT FROM NULL THEN pg_catalog.format('%s', "c") END"""
+    )
+
+
+def mapped(of: TypeDescription, name: str = "c") -> MappedColumn:
+    return map_column(column(of, name))
+
+
+INFINITIES: list[tuple[TypeDescription, pa.DataType, list[int]]] = [
+    # What the driver makes of infinity, -infinity, the first and the last date, and the days beside the borders.
+    (DATE, pa.int32(), [-2147472692, -2147472691, -2440588 + 10957, 2145042541, -719163, 2932897]),
+    (TIMESTAMP, pa.int64(), [-9222425352054775809, -9222425352054775808, -210866803200000000, 253402300800000000]),
+    (TIMESTAMPTZ, pa.int64(), [-9222425352054775809, -62135596800000001]),
+    (TIME, pa.int64(), [86_400_000_000]),
+]
+
+
+@pytest.mark.parametrize(
+    ("of", "raw", "value"), [(of, raw, value) for of, raw, values in INFINITIES for value in values]
+)
+def test_what_spark_cannot_hold_is_refused_in_the_snapshot(of: TypeDescription, raw: pa.DataType, value: int) -> None:
+    target = mapped(of, "When")
+    driver = pa.time64("us") if of is TIME else target.arrow
+    with pytest.raises(ValueOutOfRangeError) as caught:
+        from_snapshot(target, pa.array([0, None, value], raw).view(driver))
+    assert "'When'" in caught.value.message
+    assert '.option("customSchema", "When STRING")' in caught.value.message
+    assert str(value) not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("of", "first", "last"),
+    [
+        (DATE, "0001-01-01", "9999-12-31"),
+        (TIMESTAMP, "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"),
+        (TIMESTAMPTZ, "0001-01-01 00:00:00+00", "9999-12-31 23:59:59.999999+00"),
+        (TIME, "00:00:00", "23:59:59.999999"),
+    ],
+)
+def test_the_first_and_last_value_are_the_same_on_both_ways(of: TypeDescription, first: str, last: str) -> None:
+    target = mapped(of)
+    text = decode_text(target, pa.array([first, None, last]))
+    driver = pa.time64("us") if of is TIME else target.arrow
+    assert from_snapshot(target, text.cast(driver)).equals(text)
+
+
+def test_an_unknown_answer_of_the_driver_is_refused() -> None:
+    with pytest.raises(UnsupportedTypeError, match="returned int64, expected int32"):
+        from_snapshot(mapped(INT4), pa.array([1], pa.int64()))
+
+
+@pytest.mark.parametrize(
+    ("of", "text"),
+    [
+        (numeric(12, 2), "NaN"),
+        (DATE, "infinity"),
+        (array_of(DATE), "{2024-01-01,infinity}"),
+        (array_of(INT4), "{{1987},{2}}"),
+        (array_of(INT4), "[0:1]={1987,2}"),
+    ],
+)
+def test_a_change_that_spark_cannot_hold_is_refused_by_column(of: TypeDescription, text: str) -> None:
+    with pytest.raises(ValueOutOfRangeError) as caught:
+        decode_text(mapped(of, 'the "price"'), pa.array([text.encode()], pa.binary()))
+    assert "price" in caught.value.message
+    assert "1987" not in caught.value.message
+    assert "customSchema" in caught.value.message
+
+
+def test_an_empty_array_of_messages_decodes_to_every_type() -> None:
+    for of in (
+        INT4,
+        TEXT,
+        DATE,
+        TIMESTAMP,
+        TIMESTAMPTZ,
+        TIME,
+        UUID,
+        numeric(5, 1),
+        array_of(DATE),
+        stored(17, "bytea"),
+    ):
+        for rows in (0, 3):
+            decoded = decode_text(mapped(of), pa.nulls(rows, pa.binary()))
+            assert decoded.type == mapped(of).arrow
+            assert decoded.null_count == rows
+
+
+KEYS: list[tuple[TypeDescription, st.SearchStrategy[Any]]] = [
+    (stored(16, "bool"), st.sampled_from("tf")),
+    (INT4, st.integers(-(2**31), 2**31 - 1).map(str)),
+    (stored(701, "float8"), st.floats().map(repr)),
+    (numeric(20, 3), st.decimals(places=3, min_value=-(10**9), max_value=10**9).map(str)),
+    (numeric(38, 38), st.integers(-(10**37), 10**37).map(lambda digits: f"{'-' * (digits < 0)}0.{abs(digits):038}")),
+    (DATE, st.dates().map(str)),
+    (TIMESTAMP, st.datetimes().map(str)),
+    (TIMESTAMPTZ, st.datetimes().map(lambda value: f"{value}+00")),
+    (TIME, st.times().map(str)),
+    (stored(17, "bytea"), st.binary().map(lambda value: "\\x" + value.hex())),
+    (TEXT, st.text()),
+]
+
+
+@given(st.sampled_from(KEYS).flatmap(lambda each: st.tuples(st.just(each[0]), st.lists(st.none() | each[1]))))
+def test_text_made_of_a_key_is_read_as_the_same_key(case: tuple[TypeDescription, list[str | None]]) -> None:
+    of, texts = case
+    values = decode_text(mapped(of), pa.array(texts, pa.string()))
+    again = decode_text(mapped(of), encode_text(values).cast(pa.binary()))
+    # NaN is no equal of itself; compared as bytes it is.
+    assert again.to_string() == values.to_string()
