@@ -1,1 +1,61 @@
+"""All of a living table, then every change to it, as one Spark stream: the algorithm on one page.
+
+A table `t(id, v)` with four rows is back-filled two rows a batch, while somebody writes to it.
+
+    time   writer                          batch   emits                                     the sink then holds
+    ----   -----------------------------   -----   ---------------------------------------   ------------------------
+     E1    t = {1:a, 2:b, 3:c, 4:d}          1     +1:a +2:b                    (read at E1)   {1:a, 2:b}
+           update 2 to B; update 4 to D
+           delete 1; move 3 to 0
+     E2    t = {0:c, 2:B, 4:D}               2     ~2:B  -1  +0:c               (the log)
+                                                   +4:D                         (read at E2)   {0:c, 2:B, 4:D} = t
+           insert 9:i
+     E3    t = {0:c, 2:B, 4:D, 9:i}          3     +9:i                         (the log)      t
+
+A batch takes the sink from an *epoch* (a consistent state of the upstream) and a position `pos` (the key of the last
+row read) to a later epoch `E'` and a later position `pos'`. It emits
+
+1. the changes that lead from the table at `E` to the table at `E'`, as far as they concern keys `<= pos`; then
+2. the rows with `pos < key <= pos'`, read *exactly as of* `E'`.
+
+So the sink always holds exactly the rows with `key <= pos'` as they were at `E'`. In batch 2 the update of row 4 is
+left out, because row 4 had not been emitted: reading it at E2 shows D already. Moving 3 to 0 is a delete of 3, which
+the sink never had, and an insert of 0, which lies behind the position. Had row 4 been read at any other moment than
+E2, the update would be lost or come twice; hence a state that readers can be pinned to.
+
+Refinements, in the order in which one meets them in the code:
+
+- **Many positions.** The key space is cut into *vnodes*, slices of the key's range, and each has a position of its own
+  (`progress`: NotStarted, InProgress, Completed). Several readers work at once, and their number may differ in every
+  batch, because it is nobody's state. A Completed vnode passes on every change, whatever its last position was.
+- **Marking** (`mark`): a change goes forward if the part of the table already emitted covers its key. The two halves
+  of an update that moves its key are marked each on its own.
+- **Planning** (`plan`): how far each vnode goes is measured at E' before anything is read. So the offset that Spark
+  logs says exactly what the batch contains, and the same offsets give the same rows again.
+- **Chunks are staged** (`staging`, `batch`). PostgreSQL cannot go back to E' after a crash. So each reader keeps its
+  rows before the last of them is passed on, and a batch that is run again reads them from there. A chunk that was not
+  staged cannot have been part of a finished batch; it is read at a later state, and the batch after it leaves out the
+  changes to its keys which that state shows (`offset.Ahead`).
+- **Order** (`rows`): `_sequence` is the epoch's number and the place in the batch, so it grows strictly for each key.
+- **Acknowledging** (`stream`): what Spark asks the next batch to start from has been committed. Only then is progress
+  recorded and may the upstream forget.
+
+Where things are; each module may import only those below it:
+
+    pyspark_backfill            what Spark finds
+    backfill.spark              Spark's calls and types; the only package that imports pyspark
+    backfill.stream             from an offset to the next, and from two offsets to what is read
+    backfill.batch, record      the readers' parts of one batch; the state directory and its rules
+    backfill.handoff            what travels to a reader, and how it becomes rows
+    backfill.staging, rows      chunks on disk; the output columns
+    backfill.upstream           the contract of a database, and one folder for each
+    backfill.plan, mark, offset the decisions, pure; what the checkpoint holds
+    backfill.progress, epoch    how far it is; the states batches end at
+    backfill.options, vnode, order, changes
+    backfill.errors
+
+The algorithm is that of RisingWave's backfill executors, with time travel replaced by pinned snapshots and staged
+chunks.
+"""
+
 from __future__ import annotations

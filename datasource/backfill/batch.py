@@ -81,8 +81,8 @@ class Batch:
     def _refuse_truncate(self, changes: pa.RecordBatch) -> None:
         if self.options.on_truncate is OnTruncate.FAIL and (changes["op"].to_numpy() == TRUNCATE).any():
             raise TruncateError(
-                "the table was truncated. Set onTruncate=emit to get a row with _change_type 'truncate' that stands for "
-                "the removal of all rows, or onTruncate=ignore to keep them downstream"
+                "the table was truncated. Set onTruncate=emit to get a row with _change_type 'truncate' that stands "
+                "for the removal of all rows, or onTruncate=ignore to keep them downstream"
             )
 
     def cut(self, start: Frontier, end: Frontier, number: int) -> None:

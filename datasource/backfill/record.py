@@ -21,8 +21,6 @@ from contextlib import AbstractContextManager
 from typing import Final, TypeAlias
 
 import pyarrow as pa
-from backfill_state import Barrier as StoredBarrier
-from backfill_state import ProgressStore, StreamIdentity
 
 from backfill.errors import StateError
 from backfill.offset import Barrier, from_text, to_text
@@ -30,6 +28,8 @@ from backfill.options import OnExistingState
 from backfill.progress import Completed, Finished, Frontier, InProgress, VnodeProgress
 from backfill.upstream import Bookmark, TableSchema, Upstream
 from backfill.vnode import Key
+from backfill_state import Barrier as StoredBarrier
+from backfill_state import ProgressStore, StreamIdentity
 
 OpenStore: TypeAlias = Callable[[], AbstractContextManager[ProgressStore]]
 
@@ -131,8 +131,8 @@ class Record:
         now = upstream.identity()
         if recorded.system != now.system:
             raise StateError(
-                f"the stream followed system {recorded.system}, and this url leads to system {now.system}; point url at "
-                "the former, or start over with a fresh checkpointLocation and onExistingState=restart"
+                f"the stream followed system {recorded.system}, and this url leads to system {now.system}; point url "
+                "at the former, or start over with a fresh checkpointLocation and onExistingState=restart"
             )
         if recorded.table_id != now.table_id:
             raise StateError(
@@ -157,9 +157,9 @@ def _identity(stream: str, bookmark: Bookmark, upstream: Upstream, table: TableS
 
 def _has_progress(found: StreamIdentity, epoch: int | None) -> str:
     return (
-        f"stateDir already holds the progress of stream {found.stream_id} (table {found.table}, epoch {epoch}), and the "
-        "checkpoint is new. Use the checkpoint this progress belongs to; or set onExistingState=resume to go on where "
-        "it stopped, if the sink has everything up to there; or onExistingState=restart to read everything again"
+        f"stateDir already holds the progress of stream {found.stream_id} (table {found.table}, epoch {epoch}), and "
+        "the checkpoint is new. Use the checkpoint this progress belongs to; or set onExistingState=resume to go on "
+        "where it stopped, if the sink has everything up to there; or onExistingState=restart to read everything again"
     )
 
 

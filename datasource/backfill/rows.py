@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.epoch import Epoch
-from backfill.errors import UnchangedToastError
+from backfill.errors import OptionsError, UnchangedToastError
 from backfill.upstream import TableSchema
 
 ORDINAL_BITS: Final = 32
@@ -34,13 +34,13 @@ SNAPSHOT_ORDINAL: Final = (1 << ORDINAL_BITS) - 1
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 UNCHANGED_COLUMNS: Final = "_unchanged_columns"
 METADATA: Final = pa.schema(
-    [
-        pa.field("_change_type", pa.string()),
-        pa.field("_is_snapshot", pa.bool_()),
-        pa.field("_commit_version", pa.int64()),
-        pa.field("_commit_timestamp", _TIMESTAMP),
-        pa.field("_sequence", pa.int64()),
-    ]
+    {
+        "_change_type": pa.string(),
+        "_is_snapshot": pa.bool_(),
+        "_commit_version": pa.int64(),
+        "_commit_timestamp": _TIMESTAMP,
+        "_sequence": pa.int64(),
+    }
 )
 
 
@@ -51,10 +51,18 @@ class RowFormat:
     table: TableSchema
     mark_unchanged: bool
 
+    def __post_init__(self) -> None:
+        clashes = {*METADATA.names, UNCHANGED_COLUMNS}.intersection(self.table.output)
+        if clashes:
+            raise OptionsError(
+                f"the table's column {', '.join(sorted(clashes))} has the name of a metadata column of this source; "
+                "leave it out with the option columns"
+            )
+
     @property
     def schema(self) -> pa.Schema:
-        fields: list[pa.Field[Any]] = [self.table.columns.field(name).with_nullable(True) for name in self.table.output]
-        fields += [METADATA.field(name) for name in METADATA.names]
+        named = [*(self.table.columns.field(name) for name in self.table.output), *map(METADATA.field, METADATA.names)]
+        fields: list[Any] = [field.with_nullable(True) for field in named]
         if self.mark_unchanged:
             fields.append(pa.field(UNCHANGED_COLUMNS, pa.list_(pa.field("element", pa.string()))))
         return pa.schema(fields)

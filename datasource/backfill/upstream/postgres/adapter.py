@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from backfill.epoch import Epoch
 from backfill.errors import DatabaseSetupError, DataLossError, TransientError
 from backfill.options import Options
+from backfill.order import within
 from backfill.plan import Extent, Request
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
-from backfill.upstream.order import within
 from backfill.upstream.postgres import log, slot
 from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import RetryPolicy, translating

@@ -69,17 +69,18 @@ def require_readable(session: Session, slot: str, after: int) -> SlotState:
     )
     if found is None:
         raise DataLossError(
-            f"replication slot {slot} does not exist any more; the changes after {format_lsn(after)} are gone. {restart}"
+            f"replication slot {slot} does not exist any more; the changes after {format_lsn(after)} are gone. "
+            f"{restart}"
         )
     if found.plugin != "pgoutput":
         raise DataLossError(
-            f"replication slot {slot} uses {found.plugin or 'no plugin'} and not pgoutput, so it is not the slot of this "
-            f"stream. {restart}"
+            f"replication slot {slot} uses {found.plugin or 'no plugin'} and not pgoutput, so it is not the slot of "
+            f"this stream. {restart}"
         )
     if found.wal_status == "lost":
         raise DataLossError(
-            f"replication slot {slot} was invalidated (wal_status=lost); the changes after {format_lsn(after)} are gone. "
-            f"{restart}; raise max_slot_wal_keep_size so that it does not happen again"
+            f"replication slot {slot} was invalidated (wal_status=lost); the changes after {format_lsn(after)} are "
+            f"gone. {restart}; raise max_slot_wal_keep_size so that it does not happen again"
         )
     if found.confirmed > after:
         raise DataLossError(
@@ -133,15 +134,15 @@ def require_published(session: Session, name: str, oid: int, columns: tuple[str,
     ).fetchone()
     if published is None:
         raise DatabaseSetupError(
-            f"publication {name} does not publish the table under its own name; run ALTER PUBLICATION {quoted} ADD TABLE "
-            "…, for a partitioned table also ALTER PUBLICATION … SET (publish_via_partition_root = true)"
+            f"publication {name} does not publish the table under its own name; run ALTER PUBLICATION {quoted} ADD "
+            "TABLE …, for a partitioned table also ALTER PUBLICATION … SET (publish_via_partition_root = true)"
         )
     if published[0].get("rowfilter"):
         raise DatabaseSetupError(f"publication {name} filters the table's rows; publish the table without WHERE")
     missing = set(columns) - set(published[0].get("attnames") or columns)
     if missing:
         raise DatabaseSetupError(
-            f"publication {name} does not publish column {', '.join(sorted(missing))}; publish it, or leave the column out "
+            f"publication {name} does not publish column {', '.join(sorted(missing))}; publish it, or leave it out "
             "with the option columns"
         )
 

@@ -10,10 +10,8 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from backfill.errors import OptionsError
 from backfill.options import Options
 from backfill.plan import Extent, Request
-from backfill.rows import METADATA, UNCHANGED_COLUMNS
 from backfill.upstream import TableSchema
 from backfill.upstream.postgres.catalog import read_table
 from backfill.upstream.postgres.description import ServerDescription, TableDescription
@@ -28,8 +26,6 @@ from backfill.vnode import Coverage, Key
 
 SAMPLE_PER_VNODE: Final = 100
 """How many sampled rows decide where a vnode ends: enough that the largest is rarely twice the average."""
-
-RESERVED: Final = frozenset([*METADATA.names, UNCHANGED_COLUMNS])
 
 Session = psycopg.Connection[tuple[Any, ...]]
 
@@ -95,12 +91,6 @@ def describe(session: Session, options: Options) -> Table:
     by_name = {column.name: column for column in columns}
     local = [key_order(item, by_name[item.column.name]) == "local" for item in description.key]
     output = options.columns or tuple(column.name for column in description.columns)
-    clashes = [name for name in output if name in RESERVED]
-    if clashes:
-        raise OptionsError(
-            f"the table's column {', '.join(clashes)} has the name of a metadata column of this source; leave it out "
-            "with the option columns"
-        )
     return Table(server, description, columns, output, all(local))
 
 
@@ -116,8 +106,8 @@ def cut(session: Session, table: KeyedTable, vnodes: int, estimated_rows: int) -
     percent = 100.0 * wanted / max(1, estimated_rows)
     sampled = sql.SQL("TABLESAMPLE SYSTEM ({})").format(sql.Literal(percent)) if percent < 50 else sql.SQL("")
     statement = sql.SQL(
-        "SELECT {texts} FROM (SELECT {columns}, row_number() OVER (ORDER BY {order}) AS place, count(*) OVER () AS total "
-        "FROM {source} {sampled}) sample "
+        "SELECT {texts} FROM (SELECT {columns}, row_number() OVER (ORDER BY {order}) AS place, "
+        "count(*) OVER () AS total FROM {source} {sampled}) sample "
         "WHERE place * {vnodes} / total > (place - 1) * {vnodes} / total AND place < total ORDER BY place"
     ).format(
         texts=table.key_texts,

@@ -75,7 +75,6 @@ def walk(
     `targets` tells for each column of the tuple its place in `into`, or None. Nothing is found at or beyond
     `limit`, which lies inside the data.
     """
-    require(at + 2 <= limit, "a row is cut short")
     require(messages.uint16(at) == len(targets), "a row has another number of columns than its table")
     at = at + 2
     for target in targets:
