@@ -18,7 +18,7 @@ setup: $(INSTALLED) ## put everything into .venv; Java and locales come from apt
 $(INSTALLED): requirements.lock pyproject.toml
 	@.ci/system "$(PYTHON)"
 	@test -x $(BIN)/pip || "$(PYTHON)" -m venv .venv
-	$(BIN)/python -m pip install --quiet --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --use-pep517 --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -79,6 +79,10 @@ class ConnectionLostError(TransientError):
     """The database could not be reached, or closed the connection."""
 
 
+class StateBusyError(TransientError):
+    """The state directory is in use by another process."""
+
+
 class SlotBusyError(TransientError):
     """The replication slot is held by another process, most often one that is just ending."""
 

@@ -14,22 +14,25 @@ of what Spark has committed. Four cases:
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from backfill.errors import StateError
+from backfill.errors import StateBusyError, StateError
 from backfill.offset import Barrier, from_text, to_text
 from backfill.options import OnExistingState
 from backfill.progress import Completed, Finished, Frontier, InProgress, VnodeProgress
 from backfill.upstream import Bookmark, TableSchema, Upstream
 from backfill.vnode import Key
 from backfill_state import Barrier as StoredBarrier
-from backfill_state import ProgressStore, StreamIdentity
+from backfill_state import ProgressStore, StateStoreError, StreamIdentity, TransientStateError
+
+logger = logging.getLogger("backfill")
 
 OpenStore: TypeAlias = Callable[[], AbstractContextManager[ProgressStore]]
 
@@ -41,7 +44,7 @@ class Record:
     """The state directory of one stream, opened for each use: DuckDB allows a file one process at a time."""
 
     def __init__(self, open_store: OpenStore, on_existing: OnExistingState, *, clock: Callable[[], float]) -> None:
-        self._open = open_store
+        self._open_store = open_store
         self._on_existing = on_existing
         self._clock = clock
         self._identity: StreamIdentity | None = None
@@ -49,6 +52,17 @@ class Record:
         self._written_at = 0.0
         self.stream = ""
         self.bookmark: Bookmark = ()
+
+    @contextmanager
+    def _open(self) -> Iterator[ProgressStore]:
+        """The store, with its errors as ours."""
+        try:
+            with self._open_store() as store:
+                yield store
+        except TransientStateError as error:
+            raise StateBusyError(str(error)) from error
+        except StateStoreError as error:
+            raise StateError(str(error)) from error
 
     def begin(self, upstream: Upstream, table: TableSchema) -> Barrier | None:
         """For a new checkpoint: names the stream, durably; the barrier to resume from where that was asked for."""
@@ -104,16 +118,22 @@ class Record:
         with self._open() as store:
             store.set_bounds(_with_vnodes(numbers, upstream.typed(bounds)))
 
-    def commit(self, upstream: Upstream, table: TableSchema, barrier: Barrier) -> None:
-        """Records a barrier that Spark has committed. Doing so again changes nothing."""
-        if self._written == barrier:
-            return
-        if self._followed_lately(barrier):
+    def commit(self, upstream: Upstream, barrier: Barrier) -> None:
+        """Records a barrier that Spark has committed. Doing so again changes nothing.
+
+        While somebody looks into the state file it cannot be written; the next barrier then says it all.
+        """
+        if self._written == barrier or self._followed_lately(barrier):
             return
         changed = _changed(None if self._written is None else self._written.progress, barrier)
-        with self._open() as store:
-            store.commit(StoredBarrier(barrier.epoch.number, to_text(barrier), _rows(changed, upstream, table)))
-        self._written, self._written_at = barrier, self._clock()
+        stored = StoredBarrier(barrier.epoch.number, to_text(barrier), _rows(changed, upstream))
+        try:
+            with self._open() as store:
+                store.commit(stored)
+        except StateBusyError as error:
+            logger.warning("progress is recorded later: %s", error)
+        else:
+            self._written, self._written_at = barrier, self._clock()
 
     def _followed_lately(self, barrier: Barrier) -> bool:
         return (
@@ -171,7 +191,7 @@ def _changed(before: object, barrier: Barrier) -> Mapping[int, VnodeProgress]:
     return {number: now for number, now in barrier.progress.per_vnode() if known.get(number) != now}
 
 
-def _rows(changed: Mapping[int, VnodeProgress], upstream: Upstream, table: TableSchema) -> pa.Table:
+def _rows(changed: Mapping[int, VnodeProgress], upstream: Upstream) -> pa.Table:
     """`| vnode | <key> | backfill_finished | row_count |`; a vnode without a position has null keys."""
     numbers = sorted(changed)
     placed = [changed[number] for number in numbers]
@@ -183,7 +203,6 @@ def _rows(changed: Mapping[int, VnodeProgress], upstream: Upstream, table: Table
     finished = pa.array([isinstance(item, Completed) for item in placed], pa.bool_())
     counts = [item.row_count if isinstance(item, InProgress | Completed) else 0 for item in placed]
     result = result.append_column("backfill_finished", finished)
-    del table
     return result.append_column("row_count", pa.array(counts, pa.int64()))
 
 

@@ -33,15 +33,14 @@ SNAPSHOT_ORDINAL: Final = (1 << ORDINAL_BITS) - 1
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 UNCHANGED_COLUMNS: Final = "_unchanged_columns"
-METADATA: Final = pa.schema(
-    {
-        "_change_type": pa.string(),
-        "_is_snapshot": pa.bool_(),
-        "_commit_version": pa.int64(),
-        "_commit_timestamp": _TIMESTAMP,
-        "_sequence": pa.int64(),
-    }
+_METADATA: Final[tuple[tuple[str, pa.DataType], ...]] = (
+    ("_change_type", pa.string()),
+    ("_is_snapshot", pa.bool_()),
+    ("_commit_version", pa.int64()),
+    ("_commit_timestamp", _TIMESTAMP),
+    ("_sequence", pa.int64()),
 )
+METADATA: Final = pa.schema(_METADATA)
 
 
 @dataclass(frozen=True, slots=True)

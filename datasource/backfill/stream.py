@@ -154,7 +154,7 @@ class Stream:
 
     def _go_on(self, start: Barrier) -> Barrier:
         self._attach(start)
-        self._record.commit(self._upstream, self.table, start)
+        self._record.commit(self._upstream, start)
         if self._options.startup_mode is not StartupMode.SNAPSHOT:
             self._upstream.acknowledge(start.epoch)
         self._staging(start.stream).forget_before(start.epoch.number)
