@@ -1,0 +1,284 @@
+"""What the decoder of the change log promises, case by case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.typing import NDArray
+
+from backfill import changes
+from backfill.errors import DefiniteError, SchemaChangedError, TableError, UnchangedToastError
+from backfill.upstream.postgres.pgoutput import Decoded, Decoder
+from backfill.upstream.postgres.relation import WantedColumn
+from backfill.upstream.postgres.transactions import Keep, Transactions
+from tests.postgres import wire
+from tests.postgres.wire import Column, Toast
+
+ORDERS, OTHER = 16384, 16385
+ID, NOTE = Column("id", 20, identity=True), Column("note", 25)
+DESCRIPTION = wire.relation(ORDERS, [ID, NOTE])
+
+
+def text(values: pa.Array[Any]) -> pa.Array[Any]:
+    return values.cast(pa.string())
+
+
+def integer(values: pa.Array[Any]) -> pa.Array[Any]:
+    return values.cast(pa.string()).cast(pa.int64())
+
+
+WANTED = (WantedColumn("id", 20, key=True, decode=integer), WantedColumn("note", 25, key=False, decode=text))
+
+
+def everything(xids: NDArray[np.uint32], _commit_lsns: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    return np.ones(len(xids), np.bool_)
+
+
+def only(*kept: int) -> Keep:
+    return lambda xids, _commit_lsns: np.isin(xids, kept)
+
+
+def decoder(keep: Keep = everything, wanted: Sequence[WantedColumn] = WANTED) -> Decoder:
+    return Decoder(ORDERS, wanted, keep)
+
+
+def batch(*messages: bytes) -> pa.Array[Any]:
+    return pa.array(messages, pa.binary())
+
+
+def transaction(number: int, *messages: bytes) -> list[bytes]:
+    return [wire.begin(number, 100 * number), *messages, wire.commit(100 * number, 100 * number + 48)]
+
+
+def rows(decoded: Decoded) -> list[dict[str, Any]]:
+    return decoded.rows.to_pylist()
+
+
+def test_a_change_has_the_layout_of_all_upstreams() -> None:
+    described = decoder()
+    messages = [DESCRIPTION, wire.insert(ORDERS, [b"1", b"a"]), wire.delete(ORDERS, key=[b"1", None])]
+    decoded = described.feed(batch(wire.begin(7, 700, 1_700_000_000_123_456), *messages, wire.commit(700, 748)))
+
+    columns: list[pa.Field[Any]] = [pa.field("id", pa.int64()), pa.field("note", pa.string())]
+    assert described.schema == decoded.rows.schema == changes.changes_schema(pa.schema(columns))
+    insert, delete = rows(decoded)
+    assert (insert["op"], insert["old_kind"], insert["new"], insert["old"]) == (0, 0, {"id": 1, "note": "a"}, None)
+    assert (delete["op"], delete["old_kind"], delete["new"], delete["old"]) == (2, 1, None, {"id": 1, "note": None})
+    assert {row["version"] for row in (insert, delete)} == {700}
+    assert {row["commit_id"] for row in (insert, delete)} == {7}
+    assert decoded.rows["timestamp"].cast(pa.int64()).to_pylist() == [1_700_000_000_123_456] * 2
+
+
+def test_a_batch_without_rows_of_ours_has_the_same_schema() -> None:
+    idle = decoder()
+    assert idle.feed(batch()).rows.schema == idle.schema
+    assert idle.feed(batch(*transaction(1))).rows.schema == idle.schema
+
+
+@pytest.mark.parametrize(
+    ("update", "note", "unchanged"),
+    [
+        (wire.update(ORDERS, [b"1", Toast.UNCHANGED]), None, ["note"]),
+        (wire.update(ORDERS, [b"1", Toast.UNCHANGED], key=[b"2", None]), None, ["note"]),
+        (wire.update(ORDERS, [b"1", Toast.UNCHANGED], old=[b"1", b"long"]), "long", None),
+        (wire.update(ORDERS, [b"1", None], old=[b"1", b"long"]), None, None),
+    ],
+    ids=["no old tuple", "old key", "old row", "null is a value"],
+)
+def test_an_unchanged_large_value_is_taken_from_the_old_row_or_named(
+    update: bytes, note: str | None, unchanged: list[str] | None
+) -> None:
+    (row,) = rows(decoder().feed(batch(*transaction(1, DESCRIPTION, update))))
+    assert row["new"] == {"id": 1, "note": note}
+    assert row["unchanged"] == unchanged
+
+
+def test_an_unchanged_large_key_is_taken_from_the_old_key() -> None:
+    update = wire.update(ORDERS, [Toast.UNCHANGED, b"a"], key=[b"1", None])
+    (row,) = rows(decoder().feed(batch(*transaction(1, DESCRIPTION, update))))
+    assert row["new"] == {"id": 1, "note": "a"}
+
+
+def test_a_truncation_of_several_tables_is_one_row_of_ours_in_its_place() -> None:
+    messages = [DESCRIPTION, wire.insert(ORDERS, [b"1", None]), wire.truncate(OTHER, ORDERS), wire.truncate(OTHER)]
+    found = rows(decoder().feed(batch(*transaction(1, *messages, wire.insert(ORDERS, [b"2", None])))))
+    assert [row["op"] for row in found] == [changes.INSERT, changes.TRUNCATE, changes.INSERT]
+    assert found[1]["new"] is found[1]["old"] is found[1]["unchanged"] is None
+
+
+def test_a_transaction_may_span_batches_and_is_asked_about_once() -> None:
+    asked: list[list[int]] = []
+
+    def keep(xids: NDArray[np.uint32], commit_lsns: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        asked.append([*xids.tolist(), *commit_lsns.tolist()])
+        return everything(xids, commit_lsns)
+
+    cut = decoder(keep)
+    first = cut.feed(batch(wire.begin(7, 700), DESCRIPTION, wire.insert(ORDERS, [b"1", None])))
+    assert (len(rows(first)), len(first.transactions), cut.in_transaction) == (1, 0, True)
+    assert cut.last_commit_end_lsn is None
+    second = cut.feed(batch(wire.insert(ORDERS, [b"2", None]), wire.commit(700, 748)))
+    assert (len(rows(second)), len(second.transactions), cut.in_transaction) == (1, 1, False)
+    assert rows(second)[0]["version"] == 700
+    assert cut.last_commit_end_lsn == 748
+    assert asked == [[7, 700]]
+
+
+def test_transactions_tell_how_far_the_slot_may_go() -> None:
+    seen = decoder(only(1)).feed(batch(*transaction(1), *transaction(2))).transactions
+    assert seen.begun.kept.tolist() == [True, False]
+    assert (seen.last_end_lsn, seen.leading(seen.begun.kept).last_end_lsn) == (248, 148)
+    assert seen.leading(~seen.begun.kept).last_end_lsn is None
+    assert Transactions.join([]).last_end_lsn is None
+
+
+def test_transactions_of_all_batches_join_in_order() -> None:
+    one = decoder()
+    parts = [one.feed(batch(*transaction(number))).transactions for number in (1, 2, 3)]
+    seen = Transactions.join(parts)
+    assert seen.end_lsn.tolist() == [148, 248, 348]
+    assert len(seen.leading(seen.begun.xid < 3)) == 2
+    assert len(seen.leading(seen.begun.xid < 9)) == 3
+
+
+CHANGED = {
+    "column 'note' is missing": [ID],
+    "column 'note' has the type with OID 3802, expected OID 25": [ID, Column("note", 3802)],
+    "column 'id' is missing; column 'note' is missing": [Column("key", 20, identity=True)],
+}
+
+
+@pytest.mark.parametrize(("problem", "columns"), CHANGED.items(), ids=list(CHANGED))
+def test_a_changed_wanted_column_is_refused_by_name(problem: str, columns: list[Column]) -> None:
+    new = [b"1"] * len(columns)
+    with pytest.raises(SchemaChangedError, match=problem) as refused:
+        decoder().feed(batch(*transaction(1, wire.relation(ORDERS, columns), wire.insert(ORDERS, new))))
+    assert "public.orders" in refused.value.message
+
+
+def test_a_changed_column_matters_only_to_kept_rows() -> None:
+    altered = wire.relation(ORDERS, [ID])
+    skipping = decoder(only(1, 4))
+    skipping.feed(batch(*transaction(1, DESCRIPTION, wire.insert(ORDERS, [b"1", b"a"]))))
+    skipping.feed(batch(*transaction(2, altered, wire.insert(ORDERS, [b"2"]))))
+    with pytest.raises(SchemaChangedError, match="note"):
+        skipping.feed(batch(*transaction(4, wire.insert(ORDERS, [b"3"]))))
+
+
+def test_a_description_in_a_skipped_transaction_is_remembered() -> None:
+    skipping = decoder(only(2))
+    skipping.feed(batch(*transaction(1, wire.relation(ORDERS, [NOTE, ID]), wire.insert(ORDERS, [b"x", b"1"]))))
+    (row,) = rows(skipping.feed(batch(*transaction(2, wire.insert(ORDERS, [b"y", b"2"])))))
+    assert row["new"] == {"id": 2, "note": "y"}
+
+
+def test_added_columns_are_skipped_and_reported() -> None:
+    added = wire.relation(ORDERS, [Column("before"), ID, Column("between"), NOTE])
+    reporting = decoder()
+    (row,) = rows(reporting.feed(batch(*transaction(1, added, wire.insert(ORDERS, [b"x", b"1", None, b"a"])))))
+    assert row["new"] == {"id": 1, "note": "a"}
+    assert reporting.ignored_columns == ("before", "between")
+
+
+def test_updates_are_refused_where_the_log_does_not_identify_the_key() -> None:
+    unidentified = wire.relation(ORDERS, [Column("id", 20), Column("note", 25, identity=True)])
+    insert, update = wire.insert(ORDERS, [b"1", b"a"]), wire.update(ORDERS, [b"1", b"b"])
+    assert len(rows(decoder().feed(batch(*transaction(1, unidentified, insert))))) == 1
+    with pytest.raises(TableError, match=r"replica identity .* column 'id'"):
+        decoder().feed(batch(*transaction(1, unidentified, insert, update)))
+
+
+def test_an_old_row_without_the_key_is_refused() -> None:
+    delete = wire.delete(ORDERS, key=[None, b"a"])
+    with pytest.raises(TableError, match="old value of the key column 'id'"):
+        decoder().feed(batch(*transaction(1, DESCRIPTION, delete)))
+
+
+def test_a_key_that_was_left_out_is_refused() -> None:
+    update = wire.update(ORDERS, [Toast.UNCHANGED, b"a"])
+    with pytest.raises(UnchangedToastError, match="key column 'id'"):
+        decoder().feed(batch(*transaction(1, DESCRIPTION, update)))
+
+
+def test_a_refused_batch_leaves_the_decoder_as_it_was() -> None:
+    retried = decoder()
+    good = batch(*transaction(1, DESCRIPTION, wire.insert(ORDERS, [b"1", b"a"])))
+    bad = batch(*transaction(1, wire.relation(ORDERS, [ID]), wire.insert(ORDERS, [b"1"])), wire.begin(2, 200))
+    with pytest.raises(SchemaChangedError):
+        retried.feed(bad)
+    assert (retried.in_transaction, retried.last_commit_end_lsn, retried.ignored_columns) == (False, None, ())
+    assert len(rows(retried.feed(good))) == 1
+
+
+INSERT = wire.insert(ORDERS, [b"1", b"a"])
+MALFORMED: dict[str, list[bytes]] = {
+    "message type 0x53": [wire.begin(1, 100), b"S\0\0\0\1\1"],
+    "message type 0xFF": [b"\xff"],
+    "a message is empty": [wire.begin(1, 100), b""],
+    "shorter than its type allows": [wire.begin(1, 100)[:-1]],
+    "a row comes before the description of its table": [wire.begin(1, 100), INSERT],
+    "a row change stands outside a transaction": [DESCRIPTION, INSERT],
+    "a truncation stands outside a transaction": [wire.truncate(ORDERS)],
+    "BEGIN and COMMIT do not alternate": [wire.begin(1, 100), wire.begin(2, 200)],
+    "COMMIT and its BEGIN name different commit LSNs": [wire.begin(1, 100), wire.commit(101, 148)],
+    "a commit LSN is out of range": [wire.begin(1, 2**63)],
+    "another number of columns": [wire.begin(1, 100), DESCRIPTION, wire.insert(ORDERS, [b"1"])],
+    "a row is cut short": [wire.begin(1, 100), DESCRIPTION, INSERT[:-1]],
+    "a row does not end where it should": [wire.begin(1, 100), DESCRIPTION, INSERT + b"n"],
+    "an old row does not end where it should": [
+        wire.begin(1, 100),
+        DESCRIPTION,
+        wire.delete(ORDERS, key=[b"1", None]) + b"N",
+    ],
+    "another kind of tuple": [wire.begin(1, 100), DESCRIPTION, b"I" + wire.delete(ORDERS, key=[b"1", None])[1:]],
+    "neither text, null nor unchanged": [wire.begin(1, 100), DESCRIPTION, INSERT.replace(b"t", b"b")],
+    "an old row lacks a value as unchanged": [
+        wire.begin(1, 100),
+        DESCRIPTION,
+        wire.delete(ORDERS, old=[b"1", Toast.UNCHANGED]),
+    ],
+    "a Truncate message has another length": [wire.begin(1, 100), wire.truncate(ORDERS) + b"\0"],
+    "a Relation message ends too early": [DESCRIPTION[:-1]],
+    "a Relation message is longer than its columns": [DESCRIPTION + b"\0"],
+    "a Relation message names a column twice": [wire.relation(ORDERS, [ID, ID])],
+    "client_encoding must be UTF8": [DESCRIPTION.replace(b"note", b"n\xf6te")],
+}
+
+
+@pytest.mark.parametrize(("problem", "messages"), MALFORMED.items(), ids=list(MALFORMED))
+def test_a_log_that_cannot_be_understood_is_refused(problem: str, messages: list[bytes]) -> None:
+    with pytest.raises(DefiniteError, match=problem):
+        decoder().feed(batch(*messages))
+
+
+def test_a_null_message_is_refused() -> None:
+    with pytest.raises(DefiniteError, match="a message is null"):
+        decoder().feed(pa.array([None], pa.binary()))
+
+
+def test_changes_of_other_tables_are_not_even_looked_at() -> None:
+    decoded = decoder().feed(batch(*transaction(1, wire.relation(OTHER, [ID]), wire.insert(OTHER, [])[:-2] + b"??")))
+    assert len(rows(decoded)) == 0
+    assert len(decoded.transactions) == 1
+
+
+def test_values_are_decoded_by_column_not_by_row() -> None:
+    calls: list[int] = []
+
+    def counting(decode: Callable[[pa.Array[Any]], pa.Array[Any]]) -> Callable[[pa.Array[Any]], pa.Array[Any]]:
+        def counted(values: pa.Array[Any]) -> pa.Array[Any]:
+            calls.append(len(values))
+            return decode(values)
+
+        return counted
+
+    counted = decoder(wanted=[WantedColumn("id", 20, key=True, decode=counting(integer))])
+    calls.clear()
+    inserts = [wire.insert(ORDERS, [str(number).encode(), b"a"]) for number in range(1000)]
+    decoded = counted.feed(batch(*transaction(1, DESCRIPTION, *inserts)))
+    assert [row["new"]["id"] for row in rows(decoded)] == list(range(1000))
+    assert calls == [1000]
