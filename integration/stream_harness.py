@@ -13,7 +13,7 @@ from backfill import handoff
 from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
 from backfill.options import parse
 from backfill.progress import Finished, Frontier
-from backfill.spark.opening import open_stream
+from backfill.opening import open_stream
 from backfill.stream import Budget, Stream
 from backfill.vnode import WHOLE_TABLE, Coverage
 from integration.database import Database

@@ -119,6 +119,13 @@ class Frontier:
                 case Vnode():
                     pass
 
+    def known_bounds(self) -> Iterator[tuple[int, Key]]:
+        """The vnodes whose upper end is still known, and that end; the last vnode has none."""
+        for item in self.slices:
+            if item.range.upto is not None:
+                number = item.number if isinstance(item, Vnode) else item.first + len(item.row_counts) - 1
+                yield number, item.range.upto
+
     def per_vnode(self) -> Iterator[tuple[int, VnodeProgress]]:
         """Every vnode's number and progress, ascending."""
         for item in self.slices:

@@ -15,7 +15,6 @@ of what Spark has committed. Four cases:
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -109,14 +108,15 @@ class Record:
                 )
             if found is None:
                 store.begin(identity)
+                if isinstance(barrier.progress, Frontier):
+                    store.set_bounds(_bounds(dict(barrier.progress.known_bounds()), upstream))
         self._require_same_table(found or identity, upstream)
         self._use(identity, barrier.stream, barrier.upstream)
 
     def keep_bounds(self, upstream: Upstream, bounds: tuple[Key, ...]) -> None:
         """Records where the vnodes end; until the first barrier they may be cut anew."""
-        numbers = pa.array(range(len(bounds)), pa.int32())
         with self._open() as store:
-            store.set_bounds(_with_vnodes(numbers, upstream.typed(bounds)))
+            store.set_bounds(_bounds(dict(enumerate(bounds)), upstream))
 
     def commit(self, upstream: Upstream, barrier: Barrier) -> None:
         """Records a barrier that Spark has committed. Doing so again changes nothing.
@@ -206,10 +206,10 @@ def _rows(changed: Mapping[int, VnodeProgress], upstream: Upstream) -> pa.Table:
     return result.append_column("row_count", pa.array(counts, pa.int64()))
 
 
+def _bounds(bounds: Mapping[int, Key], upstream: Upstream) -> pa.Table:
+    return _with_vnodes(pa.array(list(bounds), pa.int32()), upstream.typed(list(bounds.values())))
+
+
 def _with_vnodes(numbers: pa.Int32Array, keys: pa.RecordBatch) -> pa.Table:
     names = ["vnode", *keys.schema.names]
     return pa.Table.from_arrays([numbers, *keys.columns], names=names)
-
-
-def monotonic() -> float:
-    return time.monotonic()

@@ -28,7 +28,7 @@ class BackfillDataSource(DataSource):
         """Spark calls this once when the DataFrame is made: here wrong options and tables are refused."""
         # Imported here because Spark imports this module in every session, also where no driver is installed.
         from backfill.rows import RowFormat  # noqa: PLC0415
-        from backfill.spark.opening import open_upstream  # noqa: PLC0415
+        from backfill.opening import open_upstream  # noqa: PLC0415
         from backfill.spark.types import to_spark  # noqa: PLC0415
 
         options = parse(self.options)

@@ -30,7 +30,7 @@ from backfill import handoff
 from backfill.offset import Nothing, from_json, to_json, to_text
 from backfill.options import Options
 from backfill.rows import RowFormat
-from backfill.spark.opening import open_stream
+from backfill.opening import open_stream
 from backfill.spark.types import to_arrow
 from backfill.stream import Budget, Stream
 from backfill.upstream import SnapshotReader

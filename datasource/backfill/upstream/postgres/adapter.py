@@ -48,7 +48,8 @@ LAG_INTERVAL: Final = 1.0
 
 EVERY_COMMIT: Final = Position((1 << 63) - 1)
 
-SLOT, PUBLICATION, SYSTEM, TIMELINE = "slot", "publication", "system", "timeline"
+SLOT, PUBLICATION, OWN_PUBLICATION = "slot", "publication", "own_publication"
+SYSTEM, TIMELINE = "system", "timeline"
 
 
 class PostgresUpstream:
@@ -149,6 +150,7 @@ class PostgresUpstream:
         return (
             (SLOT, self._options.slot_name or own),
             (PUBLICATION, self._options.publication_name or own),
+            (OWN_PUBLICATION, "false" if self._options.publication_name else "true"),
             (SYSTEM, str(self._table.server.system_identifier)),
             (TIMELINE, str(self._table.server.timeline)),
         )
@@ -170,7 +172,7 @@ class PostgresUpstream:
 
     def _make(self, session: Session) -> None:
         table, publication = self._table, self._names[PUBLICATION]
-        if not self._options.publication_name:
+        if self._names[OWN_PUBLICATION] == "true":
             partitioned = table.description.partitioned
             slot.make_publication(session, publication, table.keyed.identifier, partitioned=partitioned)
         self._require_published(session)
@@ -203,7 +205,7 @@ class PostgresUpstream:
 
     def detach(self, bookmark: Bookmark) -> None:
         names = dict(bookmark)
-        publication = None if self._options.publication_name else names[PUBLICATION]
+        publication = names[PUBLICATION] if names[OWN_PUBLICATION] == "true" else None
         self._do(lambda session: slot.drop(session, names[SLOT], publication))
 
     # -- epochs ----------------------------------------------------------------------------------------------------

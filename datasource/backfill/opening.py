@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from backfill.errors import OptionsError, StateError
 from backfill.options import Options
-from backfill.record import Record, monotonic
+from backfill.record import Record
 from backfill.staging import Staging
 from backfill.stream import Stream
 from backfill.upstream import Upstream
@@ -27,14 +28,16 @@ def open_upstream(options: Options) -> Upstream:
     return PostgresUpstream.of(options)
 
 
+def open_store(state_dir: str) -> DuckDBProgressStore:
+    """The state store in this folder, which has to exist."""
+    return DuckDBProgressStore(Path(state_dir) / STATE_FILE)
+
+
 def open_stream(options: Options) -> Stream:
     """The stream as its driver sees it."""
-    folder = Path(options.state_dir)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        Path(options.state_dir).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StateError(f"stateDir cannot be made: {error}") from error
-    record = Record(
-        lambda: DuckDBProgressStore(folder / STATE_FILE), options.stream.on_existing_state, clock=monotonic
-    )
+    record = Record(lambda: open_store(options.state_dir), options.stream.on_existing_state, clock=time.monotonic)
     return Stream(open_upstream(options), record, Staging(options.staging_dir), options.stream)
