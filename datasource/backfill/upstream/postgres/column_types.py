@@ -71,8 +71,10 @@ def resolve(types: Mapping[int, TypeRow], oid: int, typmod: int) -> TypeDescript
     """What a column of this type stores. As in the server's getBaseTypeAndTypmod, a domain's own modifier holds."""
     row = types[oid]
     if row.kind == "d":
-        # A domain keeps the output function of its base type, so nothing is lost by looking through it.
-        return resolve(types, row.base_oid, row.base_typmod)
+        # A domain keeps the output function of its base type, so nothing is lost by looking through it. But SQL does
+        # not find enum_out(anyenum) for a domain.
+        base = resolve(types, row.base_oid, row.base_typmod)
+        return replace(base, output=None) if row.output_takes in _POLYMORPHIC else base
     described = TypeDescription(
         oid=row.oid,
         name=QualifiedName(row.schema, row.name),

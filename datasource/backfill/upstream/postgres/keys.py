@@ -72,7 +72,10 @@ def key_text_expression(key: KeyColumn) -> sql.Composable:
 
 
 def key_literal(key: KeyColumn, text: str) -> sql.Composable:
-    """The value that `text` stands for, to compare with the column or with another literal."""
+    """The value that `text` stands for, to compare with the column or with another literal.
+
+    The text may contain percent signs, so the statement has to be executed without parameters.
+    """
     return key_value(key, sql.Literal(text))
 
 

@@ -147,8 +147,9 @@ def output_text(column: sql.Composable, output: QualifiedName | None) -> sql.Com
     """
     if output is not None:
         return sql.SQL("pg_catalog.textin({}({}))").format(output.identifier(), column)
-    # format() calls the output function of whatever it is given, but makes an empty text of a null.
-    return sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {0}) END").format(column)
+    # concat() calls the output function of whatever it is given, but makes an empty text of a null. Not IS NULL, which
+    # also holds for a composite value of nulls.
+    return sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN pg_catalog.concat({0}) END").format(column)
 
 
 def _arrow(described: TypeDescription) -> pa.DataType:
