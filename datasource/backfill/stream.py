@@ -7,8 +7,9 @@ miss: what is in memory is a copy of the offset, the state store or the staging 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from backfill.batch import Batch
 from backfill.epoch import Epoch
@@ -30,6 +31,21 @@ UNLIMITED: Final = 1 << 62
 RELEASE_INTERVAL: Final = 0.1
 """Seconds between two looks at whether all chunks of a batch are staged."""
 
+Watch: TypeAlias = Callable[[Callable[[], bool]], Callable[[], None]]
+"""Looks now and then until a look says that all is seen; what it returns ends the watch before."""
+
+
+def in_background(look: Callable[[], bool]) -> Callable[[], None]:
+    """A `Watch` in a thread of its own, which ends with the process."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(RELEASE_INTERVAL) and not look():
+            pass
+
+    threading.Thread(target=watch, name="backfill-release", daemon=True).start()
+    return ended.set
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -41,7 +57,15 @@ class Budget:
 class Stream:
     """One stream, as Spark's driver sees it; not thread-safe."""
 
-    def __init__(self, upstream: Upstream, record: Record, staging: Staging, options: StreamOptions) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        record: Record,
+        staging: Staging,
+        options: StreamOptions,
+        *,
+        watch: Watch = in_background,
+    ) -> None:
         self._upstream = upstream
         self._record = record
         self._staging_root = staging
@@ -50,7 +74,8 @@ class Stream:
         self._pin: Pin | None = None
         self._until: str | None = None
         self._worked_off = 0
-        self._watching = threading.Event()
+        self._watch = watch
+        self._end_watch: Callable[[], None] | None = None
         self._schema: TableSchema | None = None
         self._reported: Progress | None = None
 
@@ -101,7 +126,7 @@ class Stream:
         if after is not None and self._is_over(progress, after):
             return start
         snapshot = isinstance(progress, Frontier)
-        self._watching.set()
+        self._unwatch()
         step = self._upstream.next_epoch(
             after,
             snapshot=snapshot,
@@ -233,19 +258,22 @@ class Stream:
 
         An open snapshot holds back vacuum in the whole database, and the next trigger may be an hour away.
         """
-        done = threading.Event()
-        self._watching.set()
-        self._watching = done
+        left = list(names)
 
-        def watch() -> None:
-            left = list(names)
-            while left and not done.wait(RELEASE_INTERVAL):
-                left = [name for name in left if not staging.exists(epoch, name)]
+        def look() -> bool:
+            left[:] = [name for name in left if not staging.exists(epoch, name)]
             if not left:
                 self._upstream.release(pin)
+            return not left
 
-        threading.Thread(target=watch, name="backfill-release", daemon=True).start()
+        self._unwatch()
+        self._end_watch = self._watch(look)
+
+    def _unwatch(self) -> None:
+        if self._end_watch is not None:
+            self._end_watch()
+        self._end_watch = None
 
     def close(self) -> None:
-        self._watching.set()
+        self._unwatch()
         self._upstream.close()
