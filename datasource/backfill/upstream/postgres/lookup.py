@@ -118,9 +118,10 @@ def _not_found(conn: Connection[Any], dbtable: str, schema: str | None, name: st
         other.quoted(): other.name.lower() if schema is None else f"{other.schema}.{other.name}".lower()
         for other in others
     }
-    close = set(difflib.get_close_matches(wanted, spelled.values(), _SUGGESTIONS))
-    # The same name in another schema is worth naming, however different the schemas are called.
-    meant = [quoted for quoted, text in spelled.items() if text in close or text.endswith(f".{name.lower()}")]
+    # The same name in another schema is more likely meant than any other name.
+    same = [quoted for quoted, text in spelled.items() if f".{text}".endswith(f".{name.lower()}")]
+    close = difflib.get_close_matches(wanted, spelled.values(), _SUGGESTIONS)
+    meant = same or [quoted for quoted, text in spelled.items() if text in close]
     hint = f". Did you mean {' or '.join(meant[:_SUGGESTIONS])}?" if meant else ""
     return f"there is no table {dbtable!r} that this role can see{hint}"
 

@@ -1,7 +1,7 @@
 """The partitions of a partitioned table: the rows and their changes are theirs, under the root's name.
 
 What is logged of an old row is up to each partition's own replica identity, which ALTER TABLE on the root does not
-change (PostgreSQL manual, ALTER TABLE).
+change (PostgreSQL manual, ALTER TABLE). A foreign table cannot be among them, because a root with a key has none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from backfill.upstream.postgres.description import QualifiedName
 from backfill.upstream.postgres.lookup import Relation
 
 _LEAVES: Final = """
-    SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, c.relpersistence::text AS persistence,
+    SELECT n.nspname AS schema, c.relname AS name, c.relpersistence::text AS persistence,
            c.relreplident::text AS replica_identity,
            ARRAY(SELECT a.attname::text
                  FROM pg_catalog.pg_index i
@@ -41,7 +41,6 @@ _NAMED: Final = 10
 class _Leaf:
     schema: str
     name: str
-    kind: str
     persistence: str
     replica_identity: str
     logged: list[str]
@@ -57,9 +56,7 @@ def require_leaves_log(conn: Connection[Any], table: Relation, key: Sequence[str
     problems = []
     for leaf in leaves:
         name = QualifiedName(leaf.schema, leaf.name).quoted()
-        if leaf.kind == "f":
-            problems.append(f"{name} is a foreign table, whose changes are not in this server's log; detach it")
-        elif leaf.persistence != "p":
+        if leaf.persistence != "p":
             problems.append(f"{name} is unlogged; run ALTER TABLE {name} SET LOGGED")
         elif leaf.replica_identity != "f" and not set(key) <= set(leaf.logged):
             identity = "DEFAULT" if primary else "FULL"
