@@ -63,7 +63,7 @@ def _drop(given: argparse.Namespace) -> None:
         upstream.detach(identity.properties)
     finally:
         upstream.close()
-    Staging(options.staging_dir).child(identity.stream_id).forget_all()
+    Staging(options.staging_dir).of_stream(identity.stream_id).forget_all()
     with open_store(str(folder)) as store:
         store.reset()
     for left in (folder / STATE_FILE, folder / f"{STATE_FILE}.wal"):

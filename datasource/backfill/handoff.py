@@ -78,6 +78,7 @@ def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) ->
         return
     if part.token is None:
         raise StagingError(f"the staged file {part.name} of epoch {number} has gone; restart the query")
+    staging.require_shared(number)
     try:
         yield from staging.write_through(number, part.name, columns, _counted(part, reader))
     except SnapshotGoneError:

@@ -90,20 +90,25 @@ def _key(value: list[str] | None) -> tuple[str, ...] | None:
 
 
 class Staging:
-    """The staging directory of one stream. Picklable; opens its file system when first used."""
+    """A staging directory, or the part of it that belongs to one stream.
 
-    def __init__(self, uri: str) -> None:
+    Picklable; opens its file system when it is first used.
+    """
+
+    def __init__(self, uri: str, stream: str = "") -> None:
         self._uri = uri
+        self._stream = stream
         self._opened: tuple[fs.FileSystem, str] | None = None
 
-    def __getstate__(self) -> str:
-        return self._uri
+    def __reduce__(self) -> tuple[type[Staging], tuple[str, str]]:
+        return Staging, (self._uri, self._stream)
 
-    def __setstate__(self, state: str) -> None:
-        self._uri, self._opened = state, None
+    def __repr__(self) -> str:
+        return f"Staging({self._uri!r}, {self._stream!r})"
 
-    def child(self, name: str) -> Staging:
-        return Staging(f"{self._uri.rstrip('/')}/{name}")
+    def of_stream(self, stream: str) -> Staging:
+        """The part of the directory that belongs to this stream."""
+        return Staging(self._uri, stream)
 
     def _path(self, *parts: str) -> tuple[fs.FileSystem, str]:
         if self._opened is None:
@@ -112,7 +117,7 @@ class Staging:
             except (pa.ArrowInvalid, OSError) as error:
                 raise StagingError(f"stagingDir cannot be opened: {error}") from error
         filesystem, root = self._opened
-        return filesystem, "/".join([root.rstrip("/"), *parts])
+        return filesystem, "/".join(part for part in [root.rstrip("/"), self._stream, *parts] if part)
 
     def exists(self, epoch: int, name: str) -> bool:
         filesystem, path = self._path(str(epoch), name)
@@ -125,6 +130,14 @@ class Staging:
         filesystem, path = self._path(str(epoch), _MANIFEST)
         with filesystem.open_input_stream(path) as stream:
             return Manifest.from_json(json.loads(stream.read()))
+
+    def require_shared(self, epoch: int) -> None:
+        """For a reader: StagingError unless what the driver wrote for this batch is here too."""
+        if not self.exists(epoch, _MANIFEST):
+            raise StagingError(
+                f"this executor does not find in stagingDir ({self._uri}) what the driver wrote there; set stagingDir "
+                "to a path or URI that the driver and all executors share"
+            )
 
     def keep_manifest(self, epoch: int, manifest: Manifest) -> None:
         self._replace(epoch, _MANIFEST, json.dumps(manifest.to_json()).encode())

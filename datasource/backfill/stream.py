@@ -74,6 +74,7 @@ class Stream:
         self._pin: Pin | None = None
         self._until: str | None = None
         self._worked_off = 0
+        self._settled: Barrier | None = None
         self._watch = watch
         self._end_watch: Callable[[], None] | None = None
         self._schema: TableSchema | None = None
@@ -179,10 +180,13 @@ class Stream:
 
     def _go_on(self, start: Barrier) -> Barrier:
         self._attach(start)
+        if start == self._settled:
+            return start
         self._record.commit(self._upstream, start)
         if self._options.startup_mode is not StartupMode.SNAPSHOT:
             self._upstream.acknowledge(start.epoch)
         self._staging(start.stream).forget_before(start.epoch.number)
+        self._settled = start
         return start
 
     def _attach(self, barrier: Barrier) -> None:
@@ -224,7 +228,7 @@ class Stream:
         return (*carried, *found)
 
     def _staging(self, stream: str) -> Staging:
-        return self._staging_root.child(stream)
+        return self._staging_root.of_stream(stream)
 
     # -- from two offsets to what has to be read -------------------------------------------------------------------
 

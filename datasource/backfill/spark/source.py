@@ -27,8 +27,8 @@ class BackfillDataSource(DataSource):
     def schema(self) -> StructType:
         """Spark calls this once when the DataFrame is made: here wrong options and tables are refused."""
         # Imported here because Spark imports this module in every session, also where no driver is installed.
-        from backfill.rows import RowFormat  # noqa: PLC0415
         from backfill.opening import open_upstream  # noqa: PLC0415
+        from backfill.rows import RowFormat  # noqa: PLC0415
         from backfill.spark.types import to_spark  # noqa: PLC0415
 
         options = parse(self.options)

@@ -28,9 +28,9 @@ from pyspark.sql.types import StructType
 
 from backfill import handoff
 from backfill.offset import Nothing, from_json, to_json, to_text
+from backfill.opening import open_stream
 from backfill.options import Options
 from backfill.rows import RowFormat
-from backfill.opening import open_stream
 from backfill.spark.types import to_arrow
 from backfill.stream import Budget, Stream
 from backfill.upstream import SnapshotReader

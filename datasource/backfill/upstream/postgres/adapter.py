@@ -32,6 +32,7 @@ from backfill.upstream.postgres.table import (
     describe,
     measure,
     prepare_for_ranges,
+    require_unchanged,
 )
 from backfill.vnode import Coverage, Key
 
@@ -186,6 +187,7 @@ class PostgresUpstream:
             if self._options.fail_on_data_loss:
                 raise
             logger.error("going on although changes were lost, as failOnDataLoss=false asks: %s", error)  # noqa: TRY400
+            slot.drop_if_lost(session, self._names[SLOT])
             self._make(session)
         self._require_published(session)
 
@@ -238,7 +240,8 @@ class PostgresUpstream:
         """The state of now, pinned; or, if too much has happened since `after`, a part of the way to it."""
         exporter = self._exporting()
         exported = exporter.export()
-        prepare_for_ranges(exporter.session(exported.token))
+        require_unchanged(exporter.current(), self._table)
+        prepare_for_ranges(exporter.current())
         number = 1 if after is None else after.number + 1
         epoch = _exported_epoch(number, exported)
         if after is not None:
@@ -294,7 +297,11 @@ class PostgresUpstream:
         return log.Feed(self._names[SLOT], self._names[PUBLICATION], table.description.oid, table.wanted)
 
     def _read(self, after: Position, shown: Position, upto: int, limit: int) -> log.Reading:
-        return log.read(self._connector, self._feed(), after=after, shown=shown, upto=upto, limit=limit)
+        reading = log.read(self._connector, self._feed(), after=after, shown=shown, upto=upto, limit=limit)
+        # Afterwards, so that a slot which was moved or made again in the meantime is noticed as well.
+        if self._options.fail_on_data_loss:
+            slot.require_readable(self._session(), self._names[SLOT], after.lsn)
+        return reading
 
     def _keep(self, after: Epoch, upto: Epoch, reading: log.Reading, read_up_to: int) -> None:
         """Keeps what was read to find the epoch: the batch that ends there is about to be planned."""

@@ -21,8 +21,15 @@ SETTINGS: Final = {
     "lc_monetary": "C",
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
 }
 """What gives a value the same text in every session, whatever the role's or the database's own settings are."""
+
+
+# The setting is new in version 17, and naming it at the start of a session would be refused by older ones.
+_NO_TIMEOUT: Final = (
+    "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,7 @@ class Connector:
         """A session for control statements, in autocommit."""
         with translating():
             connection = psycopg.connect(self.conninfo, autocommit=True)
+            connection.execute(_NO_TIMEOUT)
             if self.init_statement:
                 connection.execute(sql.SQL(self.init_statement))
             return connection
@@ -58,7 +66,8 @@ class Connector:
         """A session for bulk reads as Arrow, in autocommit."""
         with translating():
             connection = adbc_driver_postgresql.dbapi.connect(self.conninfo, autocommit=True)
-            if self.init_statement:
-                with connection.cursor() as cursor:
+            with connection.cursor() as cursor:
+                cursor.execute(_NO_TIMEOUT)
+                if self.init_statement:
                     cursor.execute(self.init_statement)
             return connection

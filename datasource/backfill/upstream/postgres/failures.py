@@ -22,6 +22,7 @@ from backfill.errors import (
     BackfillError,
     ConnectionLostError,
     DatabaseSetupError,
+    DataLossError,
     SchemaChangedError,
     SlotBusyError,
     SnapshotGoneError,
@@ -38,6 +39,9 @@ _TRANSIENT_STATES: Final = frozenset({"55P03", "57014", "58000", "58030"})
 _OBJECT_IN_USE: Final = "55006"
 _DISK_FULL: Final = "53100"
 _INVALID_SNAPSHOT: Final = re.compile(r"invalid snapshot identifier|snapshot \".*\" does not exist|could not import")
+_SLOT_GONE: Final = re.compile(
+    r"replication slot \".*\" (does not exist|has been invalidated)|can no longer (get|access)"
+)
 _REFUSED_FOR_GOOD: Final = re.compile(
     r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry|permission denied|"
     r"invalid (connection option|URI|port|dsn|sslmode)|is not permitted to log in|missing \"=\"",
@@ -50,26 +54,37 @@ def translated(error: Exception) -> BackfillError:
     if isinstance(error, BackfillError):
         return error
     state, message = _state(error), _message(error)
-    if state is None:
-        if _REFUSED_FOR_GOOD.search(message):
-            return DatabaseSetupError(f"the database refused the connection: {message}")
-        return ConnectionLostError(f"the connection to the database failed: {message}")
+    return _without_state(message) if state is None else _with_state(state, f"{message} ({state})")
+
+
+def _without_state(message: str) -> BackfillError:
+    if _REFUSED_FOR_GOOD.search(message):
+        return DatabaseSetupError(f"the database refused the connection: {message}")
+    return ConnectionLostError(f"the connection to the database failed: {message}")
+
+
+def _with_state(state: str, message: str) -> BackfillError:
+    if _SLOT_GONE.search(message):
+        return DataLossError(
+            f"the changes after the last batch are gone: {message}. Start over with a fresh checkpointLocation and "
+            "onExistingState=restart, or set failOnDataLoss=false to go on without them"
+        )
     if state == _OBJECT_IN_USE:
-        return SlotBusyError(f"{message}; another process still reads this slot ({state})")
+        return SlotBusyError(f"{message}; another process still reads this slot")
     if _INVALID_SNAPSHOT.search(message):
-        return SnapshotGoneError(f"{message} ({state})")
+        return SnapshotGoneError(message)
     if state == _DISK_FULL:
-        return DatabaseSetupError(f"the database's disk is full: {message} ({state})")
+        return DatabaseSetupError(f"the database's disk is full: {message}")
     if state in _TRANSIENT_STATES or state.startswith(_TRANSIENT_CLASSES):
-        return ConnectionLostError(f"{message} ({state})")
+        return ConnectionLostError(message)
     if state == "42P01":
-        return TableError(f"{message} ({state}); was the table dropped or renamed?")
+        return TableError(f"{message}; was the table dropped or renamed?")
     if state == "42703":
         return SchemaChangedError(
-            f"{message} ({state}); was the column dropped or renamed? Start over, or name the "
-            "columns that are left with the option columns"
+            f"{message}; was the column dropped or renamed? Start over, or name the columns that are left with the "
+            "option columns"
         )
-    return DatabaseSetupError(f"the database refused a statement: {message} ({state})")
+    return DatabaseSetupError(f"the database refused a statement: {message}")
 
 
 def _state(error: Exception) -> str | None:

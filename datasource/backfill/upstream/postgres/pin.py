@@ -75,12 +75,6 @@ class ExportingSession:
             raise TransientError("the server gave no snapshot")
         return Exported(Position(parse_lsn(row[2]), Snapshot.parse(row[0])), row[1], row[3])
 
-    def session(self, token: str) -> Session:
-        """The transaction that holds this snapshot, for statements in its state; not while another thread uses it."""
-        if self._session is None or self._token != token:
-            raise TransientError("the snapshot has been released")
-        return self._session
-
     def current(self) -> Session:
         """The transaction that holds the present snapshot."""
         if self._session is None:

@@ -210,6 +210,13 @@ def advance(session: Session, slot: str, to: int) -> None:
         session.execute("SELECT pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)", [slot, format_lsn(to)])
 
 
+def drop_if_lost(session: Session, slot: str) -> None:
+    """Drops a slot that nothing can be read from any more, so that it can be made again."""
+    found = find(session, slot)
+    if found is not None and found.wal_status == "lost":
+        drop(session, slot, None)
+
+
 def drop(session: Session, slot: str, publication: str | None) -> None:
     """Drops the slot, ending the session that reads it, and the publication; those that are gone are fine."""
     session.execute(

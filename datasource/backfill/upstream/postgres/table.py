@@ -10,6 +10,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
+from backfill.errors import SchemaChangedError, TableError
 from backfill.options import Options
 from backfill.plan import Extent, Request
 from backfill.upstream import TableSchema
@@ -92,6 +93,33 @@ def describe(session: Session, options: Options) -> Table:
     local = [key_order(item, by_name[item.column.name]) == "local" for item in description.key]
     output = options.columns or tuple(column.name for column in description.columns)
     return Table(server, description, columns, output, all(local))
+
+
+def require_unchanged(session: Session, table: Table) -> None:
+    """Refuses to read on where the table is another one by now, or a column that is carried has another type.
+
+    Between two chunks nothing else would notice: the change log describes the table only when a row of it changes.
+    """
+    described = table.description
+    found = session.execute(
+        "SELECT to_regclass(%s)::oid::int8, coalesce(jsonb_object_agg(attname, jsonb_build_array(atttypid::int8, "
+        "atttypmod)), '{}') FROM pg_catalog.pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped",
+        [described.name.quoted(), described.oid],
+    )
+    oid, now = _row(found)
+    if oid != described.oid:
+        raise TableError(
+            f"{described.name.quoted()} is not the table any more that the stream began with: it was dropped, renamed "
+            "or made again. Start over with a fresh checkpointLocation and onExistingState=restart"
+        )
+    carried = [column for column in described.columns if column.name in {item.name for item in table.columns}]
+    changed = [column.name for column in carried if now.get(column.name) != [column.type_oid, column.typmod]]
+    if changed:
+        raise SchemaChangedError(
+            f"column {', '.join(changed)} of {described.name.quoted()} was dropped, renamed or given another type "
+            "since the stream began. Start over with a fresh checkpointLocation and onExistingState=restart, leaving out "
+            "with the option columns what is gone"
+        )
 
 
 def prepare_for_ranges(session: Session) -> None:
