@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from integration.servers.address import as_uri
 
@@ -40,7 +41,7 @@ class Database:
     @property
     def options(self) -> dict[str, str]:
         """The Spark options that lead here: `url`, and `password` where the server wants one."""
-        given = psycopg.conninfo.conninfo_to_dict(self.dsn)
+        given = conninfo_to_dict(self.dsn)
         password = {"password": str(given["password"])} if "password" in given else {}
         return {"url": as_uri(self.dsn, password=None), **password}
 
@@ -51,7 +52,7 @@ class Database:
     def execute(self, query: str, parameters: Sequence[object] | None = None) -> list[Row]:
         """Run a query, or several without parameters, on a connection of its own and commit; returns its rows."""
         with self.connect(autocommit=True) as connection:
-            cursor = connection.execute(query, parameters)
+            cursor = connection.execute(query.encode(), parameters)
             return cursor.fetchall() if cursor.description else []
 
 

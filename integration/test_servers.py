@@ -61,7 +61,7 @@ def owner() -> Iterator[subprocess.Popen[str]]:
 
 def one(server: Server | Database, query: str) -> object:
     with psycopg.connect(server.dsn, autocommit=True) as connection:
-        row = connection.execute(query).fetchone()
+        row = connection.execute(query.encode()).fetchone()
         return row[0] if row else None
 
 

@@ -53,14 +53,17 @@ class Server(Protocol):
     @property
     def dsn(self) -> str:
         """URI of the maintenance database, over TCP."""
+        ...
 
     @property
     def version(self) -> int:
         """As `server_version_num`: 180002 is 18.2."""
+        ...
 
     @property
     def settings(self) -> Mapping[str, str]:
         """What it was configured with beyond PostgreSQL's defaults; empty if somebody else did that."""
+        ...
 
     @property
     def can(self) -> Can: ...
@@ -78,6 +81,8 @@ class Server(Protocol):
 
     def bin(self, name: str) -> Path:
         """One of PostgreSQL's own programs, of this server's version."""
+        ...
 
     def log(self) -> str:
         """What the server has logged so far; empty if we cannot see it."""
+        ...
