@@ -117,8 +117,8 @@ def require_unchanged(session: Session, table: Table) -> None:
     if changed:
         raise SchemaChangedError(
             f"column {', '.join(changed)} of {described.name.quoted()} was dropped, renamed or given another type "
-            "since the stream began. Start over with a fresh checkpointLocation and onExistingState=restart, leaving out "
-            "with the option columns what is gone"
+            "since the stream began. Start over with a fresh checkpointLocation and onExistingState=restart, leaving "
+            "out with the option columns what is gone"
         )
 
 
