@@ -175,7 +175,9 @@ class PostgresUpstream:
         table, publication = self._table, self._names[PUBLICATION]
         if self._names[OWN_PUBLICATION] == "true":
             partitioned = table.description.partitioned
-            slot.make_publication(session, publication, table.keyed.identifier, partitioned=partitioned)
+            slot.make_publication(
+                self._connector, session, publication, table.keyed.identifier, partitioned=partitioned
+            )
         self._require_published(session)
         slot.make_slot(self._connector, session, self._names[SLOT])
 

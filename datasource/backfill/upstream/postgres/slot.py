@@ -91,7 +91,9 @@ def require_readable(session: Session, slot: str, after: int) -> SlotState:
     return found
 
 
-def make_publication(session: Session, name: str, table: sql.Composable, *, partitioned: bool) -> None:
+def make_publication(
+    connector: Connector, session: Session, name: str, table: sql.Composable, *, partitioned: bool
+) -> None:
     """Publishes the table, through its root where it is partitioned. Nothing happens where the name is taken."""
     if session.execute("SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", [name]).fetchone():
         return
@@ -99,7 +101,8 @@ def make_publication(session: Session, name: str, table: sql.Composable, *, part
         sql.Identifier(name), sql.SQL("" if partitioned else "ONLY "), table
     )
     try:
-        session.execute(statement)
+        with _saying_what_blocks(connector, session.info.backend_pid, f"publication {name}"):
+            session.execute(statement)
     except psycopg.errors.DuplicateObject:
         return
     except psycopg.errors.InsufficientPrivilege as error:
@@ -186,15 +189,16 @@ def _saying_what_blocks(connector: Connector, pid: int, what: str) -> Iterator[N
             try:
                 with translating(), connector.session() as session:
                     rows = session.execute(
-                        "SELECT pid FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> %s "
+                        "SELECT pid FROM pg_catalog.pg_stat_activity "
+                        "WHERE pid <> %(pid)s AND (backend_xid IS NOT NULL OR pid = ANY (pg_blocking_pids(%(pid)s))) "
                         "ORDER BY xact_start",
-                        [pid],
+                        {"pid": pid},
                     ).fetchall()
             except Exception as error:  # noqa: BLE001 - a courtesy must not end the stream
                 logger.warning("still waiting for %s (%s)", what, error)
                 continue
             pids = ", ".join(str(row[0]) for row in rows) or "none"
-            logger.warning("waiting for %s: open write transactions have to end first (server pids: %s)", what, pids)
+            logger.warning("waiting for %s: the server waits for open transactions (of its processes %s)", what, pids)
 
     threading.Thread(target=watch, name="backfill-waiting", daemon=True).start()
     try:
