@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import psycopg
+from psycopg import sql
 
 from integration.servers.collation import NAME, Locale, linguistic_locale
 from integration.servers.installation import Installation, installation
@@ -139,7 +140,8 @@ class LocalServer:
             self.version = connection.info.server_version
         with psycopg.connect(self.dsn, dbname="template1", autocommit=True) as connection:
             # initdb takes over the collations that `locale -a` lists, and that does not look at LOCPATH.
-            connection.execute(f'CREATE COLLATION IF NOT EXISTS pg_catalog."{NAME}" (locale = {quoted(NAME)})')
+            collation, locale = sql.Identifier("pg_catalog", NAME), sql.Literal(NAME)
+            connection.execute(sql.SQL("CREATE COLLATION IF NOT EXISTS {} (locale = {})").format(collation, locale))
 
     def _configure(self) -> None:
         settings = {
