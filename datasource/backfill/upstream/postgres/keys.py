@@ -27,6 +27,7 @@ _ALIKE: Final = frozenset({16, 17, 20, 21, 23, 26, 1082, 1083, 1114, 1184, 2950}
 _UUID: Final = 2950
 # name, text and varchar. Not bpchar, which compares without its trailing blanks.
 _TEXTS: Final = frozenset({19, 25, 1043})
+_ENUM: Final = "e"
 
 
 def key_order(key: KeyColumn, mapped: MappedColumn) -> KeyOrder:
@@ -89,28 +90,38 @@ def key_value(key: KeyColumn, text: sql.Composable) -> sql.Composable:
 
 
 def key_column(key: KeyColumn) -> sql.Composable:
-    """The column with the index's collation, to sort by; compared with a `key_value`, the bare column will do."""
+    """The column as one side of a comparison; its index serves it."""
     column = sql.Identifier(key.column.name)
-    if key.collation is None or key.collation == key.column.collation:
-        return column
-    return _collated(column, key.collation.name)
+    if key.column.type.kind == _ENUM and key.column.type_oid != key.column.type.oid:
+        # SQL does not find the operators of enums for a domain.
+        return sql.SQL("CAST({} AS {})").format(column, key.column.type.name.identifier())
+    return column
+
+
+def order_by(keys: Sequence[KeyColumn]) -> sql.Composable:
+    """The list of an ORDER BY that sorts ascending as the keys compare."""
+    return sql.SQL(", ").join(map(_ascending, keys))
+
+
+def _ascending(key: KeyColumn) -> sql.Composable:
+    column: sql.Composable = sql.Identifier(key.column.name)
+    if key.collation is not None and key.collation != key.column.collation:
+        column = _collated(column, key.collation.name)
+    # Without USING the type's default operator class sorts, whatever the search_path.
+    return column if key.default_order else sql.SQL("{} USING {}").format(column, _operator(key, "<"))
 
 
 def _collated(value: sql.Composable, collation: QualifiedName) -> sql.Composable:
     return sql.SQL("({} COLLATE {})").format(value, collation.identifier())
 
 
-def order_by(keys: Sequence[KeyColumn]) -> sql.Composable:
-    """The list of an ORDER BY that sorts ascending as the keys compare."""
-    return sql.SQL(", ").join(sql.SQL("{} USING {}").format(key_column(key), _operator(key, "<")) for key in keys)
-
-
 def compare(
     keys: Sequence[KeyColumn], left: Sequence[sql.Composable], comparison: Comparison, right: Sequence[sql.Composable]
 ) -> sql.Composable:
-    """`left comparison right` for two keys given by their columns, or by their first ones, column by column.
+    """`left comparison right` for two keys, or the first columns of two keys, each given column by column.
 
-    One side at least is made by `key_value` or `key_literal`. An index over the columns can serve it.
+    The sides are made by `key_column`, `key_literal` or `key_value`, one of them at least by the latter two: they
+    carry the collation. The key's index can serve it.
     """
     operators = {key.operators[_STRATEGIES.index(comparison)] for key in keys}
     if len(operators) == 1:
