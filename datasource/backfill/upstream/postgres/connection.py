@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -62,8 +66,22 @@ class Connector:
                 connection.execute(sql.SQL(self.init_statement))
             return connection
 
-    def arrow_session(self) -> adbc_driver_postgresql.dbapi.Connection:
-        """A session for bulk reads as Arrow, in autocommit."""
+    @contextmanager
+    def arrow_session(self) -> Iterator[adbc_driver_postgresql.dbapi.Connection]:
+        """A session for bulk reads as Arrow, in autocommit; one that was used a moment ago, if there is one.
+
+        Opening one takes longer than many a batch, because the driver reads all the database's types first. After an
+        error a session is not used again.
+        """
+        session = _kept.take(self) or self._new_arrow_session()
+        try:
+            yield session
+        except BaseException:
+            session.close()
+            raise
+        _kept.put(self, session)
+
+    def _new_arrow_session(self) -> adbc_driver_postgresql.dbapi.Connection:
         with translating():
             connection = adbc_driver_postgresql.dbapi.connect(self.conninfo, autocommit=True)
             with connection.cursor() as cursor:
@@ -71,3 +89,41 @@ class Connector:
                 if self.init_statement:
                     cursor.execute(self.init_statement)
             return connection
+
+
+KEEP_SECONDS: Final = 5.0
+"""How long an Arrow session is kept for the next batch, before it is closed."""
+
+
+class _Kept:
+    """Arrow sessions of this process that nobody uses at the moment, each with the time at which it is closed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[float, Connector, adbc_driver_postgresql.dbapi.Connection]] = []
+
+    def take(self, connector: Connector) -> adbc_driver_postgresql.dbapi.Connection | None:
+        with self._lock:
+            for at, (_, owner, session) in enumerate(self._waiting):
+                if owner == connector:
+                    del self._waiting[at]
+                    return session
+        return None
+
+    def put(self, connector: Connector, session: adbc_driver_postgresql.dbapi.Connection) -> None:
+        with self._lock:
+            self._waiting.append((time.monotonic() + KEEP_SECONDS, connector, session))
+        timer = threading.Timer(KEEP_SECONDS, self._close_old)
+        timer.daemon = True
+        timer.start()
+
+    def _close_old(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            old = [item for item in self._waiting if item[0] <= now]
+            self._waiting = [item for item in self._waiting if item[0] > now]
+        for _, _, session in old:
+            session.close()
+
+
+_kept: Final = _Kept()

@@ -69,3 +69,4 @@ class PostgresSnapshotReader:
                 statement = sql.SQL("{} ORDER BY {}").format(self.table.select(selected, item), self.table.order)
                 cursor.execute(statement.as_string(None))
                 yield from cursor.fetch_record_batch()
+            cursor.execute("ROLLBACK")
