@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from backfill import handoff
+from backfill.handoff import Part
 from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
+from backfill.opening import open_stream
 from backfill.options import parse
 from backfill.progress import Finished, Frontier
-from backfill.opening import open_stream
 from backfill.stream import Budget, Stream
+from backfill.upstream import Pin
+from backfill.upstream.postgres.adapter import PostgresUpstream
+from backfill.upstream.postgres.failures import RetryPolicy
 from backfill.vnode import WHOLE_TABLE, Coverage
 from integration.database import Database
 
 Row = dict[str, Any]
+Rows = dict[tuple[Any, ...], Row]
+
+QUICK = RetryPolicy(first=0.01, most=0.1, give_up_after=20.0)
+"""What a stream does about transient errors here: as in production, only sooner."""
 
 
 @dataclass
@@ -26,11 +35,15 @@ class Fold:
     """Applies rows in the order of `_sequence`, and refuses what no consumer could apply (I2, I3)."""
 
     key: tuple[str, ...]
-    rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
+    rows: Rows = field(default_factory=dict)
     sequences: dict[tuple[Any, ...], int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    commits: set[int] = field(default_factory=set)
 
     def apply(self, batch: list[Row]) -> None:
+        commits = {row["_commit_version"] for row in batch if not row["_is_snapshot"]}
+        assert not commits & self.commits, f"commits in more than one batch: {commits & self.commits}"
+        self.commits |= commits
         for row in sorted(batch, key=lambda row: row["_sequence"]):
             self._apply(row)
 
@@ -61,53 +74,105 @@ class Fold:
 
 
 class StreamRun:
-    """One checkpoint over any number of processes of the driver; tasks run here."""
+    """One checkpoint over any number of processes of the driver; tasks run here.
 
-    def __init__(self, database: Database, folder: Path, table: str, key: tuple[str, ...], **options: str) -> None:
+    `key` names the columns by which the sink tells rows apart. `select` is what makes the database give the same
+    values as the stream does, where `SELECT *` does not.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        folder: Path,
+        table: str,
+        key: tuple[str, ...] = ("id",),
+        *,
+        select: str = "*",
+        **options: str,
+    ) -> None:
         self.database = database
+        self.folder = folder
         self.options: Mapping[str, str] = {
             **database.options,
             "dbtable": table,
             "stateDir": str(folder / "state"),
             **options,
         }
+        self.select = select
         self.offsets: list[str] = []
         self.committed = 0
         self.fold = Fold(key)
+        self.judged = 0
         self._stream: Stream | None = None
+
+    # -- the driver's process --------------------------------------------------------------------------------------
 
     def stream(self) -> Stream:
         if self._stream is None:
             self._stream = open_stream(parse(self.options, streaming=True))
+            self.upstream._retries = QUICK
         return self._stream
 
+    @property
+    def upstream(self) -> PostgresUpstream:
+        upstream = self.stream()._upstream
+        assert isinstance(upstream, PostgresUpstream)
+        return upstream
+
+    @property
+    def pin(self) -> Pin | None:
+        """What holds the state at which the planned batch reads snapshot rows."""
+        return self.stream()._pin
+
     def stop(self) -> None:
+        """The driver ends; what follows happens in a new one."""
         if self._stream is not None:
             self._stream.close()
         self._stream = None
 
+    def restart(self, **options: str) -> None:
+        """The driver ends, and a new one goes on from the checkpoint, with some options set to other values."""
+        self.stop()
+        self.options = {**self.options, **options}
+
+    def new_checkpoint(self) -> StreamRun:
+        """Another query with the same options and a checkpoint and a sink of its own."""
+        other = StreamRun(self.database, self.folder, "", self.fold.key, select=self.select)
+        other.options = self.options
+        return other
+
+    # -- one batch, step by step -----------------------------------------------------------------------------------
+
     def offset(self, number: int) -> Offset:
         return from_text(self.offsets[number - 1]) if number else Nothing()
+
+    def ask(self, max_rows: int | None = None) -> str:
+        """Where the next batch would end, as Spark asks before it logs anything."""
+        return to_text(self.stream().latest_offset(self.offset(self.committed), Budget(max_rows)))
 
     def plan(self, max_rows: int | None = None) -> bool:
         """Logs the end of the next batch; False where there is nothing to read. A batch that is logged stays."""
         if len(self.offsets) > self.committed:
             return True
-        start = self.offset(self.committed)
-        end = self.stream().latest_offset(start, Budget(max_rows))
-        if to_text(end) == to_text(start):
+        end = self.ask(max_rows)
+        if end == to_text(self.offset(self.committed)):
             return False
-        self.offsets.append(to_text(end))
+        self.offsets.append(end)
         return True
 
-    def read(self) -> list[Row]:
+    def parts(self) -> tuple[Part, ...]:
+        return self.stream().parts(self.offset(self.committed), from_text(self.offsets[-1]))
+
+    def read_part(self, part: Part) -> list[Row]:
         stream = self.stream()
         rows: list[Row] = []
-        for part in stream.parts(self.offset(self.committed), from_text(self.offsets[-1])):
-            for batch in handoff.read(part, stream.reader(), stream.rows):
-                assert batch.schema.equals(stream.rows.schema)
-                rows += batch.to_pylist()
+        for batch in handoff.read(part, self.upstream.reader(), stream.rows):
+            assert batch.schema.equals(stream.rows.schema)
+            rows += batch.to_pylist()
         return rows
+
+    def read(self) -> list[Row]:
+        return [row for part in self.parts() for row in self.read_part(part)]
 
     def commit(self, rows: list[Row]) -> None:
         self.fold.apply(rows)
@@ -119,34 +184,121 @@ class StreamRun:
         self.commit(self.read())
         return True
 
+    def judged_batch(self, max_rows: int | None = None) -> bool:
+        """A batch after which the sink must be what the database itself shows at the batch's epoch (I1).
+
+        That can be looked at where the epoch is a state that readers are pinned to.
+        """
+        if not self.plan(max_rows):
+            return False
+        expected = None if self.pin is None else self._shown_at(self.pin)
+        self.commit(self.read())
+        if expected is not None:
+            self.judged += 1
+            self._require_sink(expected)
+        return True
+
+    def backfill(self, max_rows: int | None = None, *, most: int = 500) -> int:
+        """Judged batches until every snapshot row has been read; returns how many."""
+        for number in range(1, most + 1):
+            self.judged_batch(max_rows)
+            if self.backfilled:
+                return number
+        raise AssertionError(f"the backfill is not over after {most} batches")
+
+    def catch_up(self, max_rows: int | None = None, *, most: int = 500) -> int:
+        """Batches until nothing is left to read; returns how many."""
+        for number in range(most):
+            if not self.batch(max_rows):
+                return number
+        raise AssertionError(f"still not caught up after {most} batches")
+
+    # -- where it stands -------------------------------------------------------------------------------------------
+
     def barrier(self) -> Barrier:
-        offset = self.offset(self.committed)
+        """The end of the last batch that was committed."""
+        return self._barrier(self.committed)
+
+    def _barrier(self, number: int) -> Barrier:
+        offset = self.offset(number)
         assert isinstance(offset, Barrier)
         return offset
 
     @property
     def coverage(self) -> Coverage:
-        progress = self.barrier().progress
-        return progress.coverage if isinstance(progress, Frontier) else (WHOLE_TABLE,)
+        return _coverage(self.barrier())
 
     @property
     def backfilled(self) -> bool:
         progress = self.barrier().progress
         return isinstance(progress, Finished) or not progress.unfinished
 
-    def catch_up(self, *, most: int = 500) -> None:
-        """Batches until nothing is left to read."""
-        for _ in range(most):
-            if not self.batch():
-                return
-        raise AssertionError(f"still not caught up after {most} batches")
+    @property
+    def slot(self) -> str:
+        """The replication slot's name, and the publication's."""
+        return dict(self.barrier().upstream)["slot"]
 
-    def table(self, connection: psycopg.Connection[Any], columns: str = "*") -> list[Row]:
+    # -- the judge -------------------------------------------------------------------------------------------------
+
+    def table(self, connection: psycopg.Connection[Any], where: sql.Composable | None = None) -> Rows:
         """What the database says the table holds."""
+        query = sql.SQL("SELECT {} FROM {} WHERE {}").format(
+            sql.SQL(self.select), sql.SQL(self.options["dbtable"]), where or sql.SQL("true")
+        )
         with connection.cursor(row_factory=psycopg.rows.dict_row) as cursor:
-            return cursor.execute(f"SELECT {columns} FROM {self.options['dbtable']}").fetchall()
+            rows = cursor.execute(query).fetchall()
+        return {tuple(row[name] for name in self.fold.key): row for row in rows}
 
-    def require_equal(self, connection: psycopg.Connection[Any]) -> None:
-        """The sink is the table."""
-        expected = {tuple(row[name] for name in self.fold.key): row for row in self.table(connection)}
-        assert self.fold.rows == expected
+    def require_equal(self) -> None:
+        """The sink is the table, as it is now."""
+        with self.database.connect() as connection:
+            self._require_sink(self.table(connection))
+
+    def finish(self) -> None:
+        """Everything is read, the sink is the table, and the driver ends."""
+        self.catch_up()
+        assert self.backfilled
+        self.require_equal()
+        self.stop()
+
+    def _shown_at(self, pin: Pin) -> Rows:
+        barrier = self._barrier(len(self.offsets))
+        with self.database.connect() as connection:
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(pin.token))
+            return self.table(connection, self._covered(connection, _coverage(barrier)))
+
+    def _covered(self, connection: psycopg.Connection[Any], coverage: Coverage) -> sql.Composable:
+        """The condition that a row's key lies in `coverage`: the text of a bound becomes a value of the column."""
+        table = self.stream().table
+        query = "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute WHERE attrelid = %s::regclass"
+        types: dict[str, str] = dict(connection.execute(query, [self.options["dbtable"]]).fetchall())
+
+        def key(texts: Sequence[str]) -> sql.Composable:
+            values = [
+                sql.SQL("CAST({} AS {})").format(text, sql.SQL(types[name]))
+                for text, name in zip(texts, table.key, strict=True)
+            ]
+            return sql.SQL("ROW({})").format(sql.SQL(", ").join(values))
+
+        columns = sql.SQL("ROW({})").format(sql.SQL(", ").join(map(sql.Identifier, table.key)))
+        alternatives: list[sql.Composable] = [sql.SQL("false")]
+        for item in coverage:
+            lower = sql.SQL("true") if item.after is None else sql.SQL("{} > {}").format(columns, key(item.after))
+            upper = sql.SQL("true") if item.upto is None else sql.SQL("{} <= {}").format(columns, key(item.upto))
+            alternatives.append(sql.SQL("({} AND {})").format(lower, upper))
+        return sql.SQL(" OR ").join(alternatives)
+
+    def _require_sink(self, expected: Rows) -> None:
+        missing = [row for key, row in expected.items() if key not in self.fold.rows]
+        surplus = [row for key, row in self.fold.rows.items() if key not in expected]
+        differing = [(self.fold.rows[key], row) for key, row in expected.items() if self.fold.rows.get(key, row) != row]
+        assert not missing, f"batch {self.committed}: the sink lacks {len(missing)} rows, such as {missing[0]}"
+        assert not surplus, f"batch {self.committed}: the sink has {len(surplus)} rows too many, such as {surplus[0]}"
+        assert not differing, (
+            f"batch {self.committed}: {len(differing)} rows differ; the sink and the table have {differing[0]}"
+        )
+
+
+def _coverage(barrier: Barrier) -> Coverage:
+    return barrier.progress.coverage if isinstance(barrier.progress, Frontier) else (WHOLE_TABLE,)
