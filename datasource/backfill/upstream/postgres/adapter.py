@@ -272,10 +272,12 @@ class PostgresUpstream:
         if upto <= self._idle_at:
             return Step(after, None)
         reading = self._read(began, EVERY_COMMIT, upto, max_changes)
-        if reading.complete and reading.rows.row_count == 0 and upto - began.lsn < HEARTBEAT_BYTES:
+        if reading.complete:
             self._idle_at = upto
+        idle = reading.complete and reading.rows.row_count == 0
+        if idle and upto - began.lsn < HEARTBEAT_BYTES:
             return Step(after, None)
-        end = upto if reading.complete and reading.rows.row_count == 0 else reading.end
+        end = upto if idle else reading.end
         position = Position(max(end, began.lsn))
         epoch = Epoch(after.number + 1, str(position), position.lsn, reading.timestamp or after.timestamp)
         self._keep(after, epoch, reading, upto)
@@ -299,7 +301,7 @@ class PostgresUpstream:
         return log.Feed(self._names[SLOT], self._names[PUBLICATION], table.description.oid, table.wanted)
 
     def _read(self, after: Position, shown: Position, upto: int, limit: int) -> log.Reading:
-        reading = log.read(self._connector, self._feed(), after=after, shown=shown, upto=upto, limit=limit)
+        reading = log.peek(self._connector, self._feed(), after=after, shown=shown, upto=upto, limit=limit)
         # Afterwards, so that a slot which was moved or made again in the meantime is noticed as well.
         if self._options.fail_on_data_loss:
             slot.require_readable(self._session(), self._names[SLOT], after.lsn)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import adbc_driver_postgresql.dbapi
 import psycopg
@@ -34,6 +34,9 @@ SETTINGS: Final = {
 _NO_TIMEOUT: Final = (
     "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'"
 )
+
+# The driver has no types of its own.
+ArrowSession: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +70,13 @@ class Connector:
             return connection
 
     @contextmanager
-    def arrow_session(self) -> Iterator[adbc_driver_postgresql.dbapi.Connection]:
+    def arrow_session(self) -> Iterator[ArrowSession]:
         """A session for bulk reads as Arrow, in autocommit; one that was used a moment ago, if there is one.
 
         Opening one takes longer than many a batch, because the driver reads all the database's types first. After an
         error a session is not used again.
         """
-        session = _kept.take(self) or self._new_arrow_session()
+        session = _kept.take(self) or self.new_arrow_session()
         try:
             yield session
         except BaseException:
@@ -81,7 +84,8 @@ class Connector:
             raise
         _kept.put(self, session)
 
-    def _new_arrow_session(self) -> adbc_driver_postgresql.dbapi.Connection:
+    def new_arrow_session(self) -> ArrowSession:
+        """A session of the caller's own, to be closed by it."""
         with translating():
             connection = adbc_driver_postgresql.dbapi.connect(self.conninfo, autocommit=True)
             with connection.cursor() as cursor:
@@ -100,9 +104,9 @@ class _Kept:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: list[tuple[float, Connector, adbc_driver_postgresql.dbapi.Connection]] = []
+        self._waiting: list[tuple[float, Connector, ArrowSession]] = []
 
-    def take(self, connector: Connector) -> adbc_driver_postgresql.dbapi.Connection | None:
+    def take(self, connector: Connector) -> ArrowSession | None:
         with self._lock:
             for at, (_, owner, session) in enumerate(self._waiting):
                 if owner == connector:
@@ -110,7 +114,7 @@ class _Kept:
                     return session
         return None
 
-    def put(self, connector: Connector, session: adbc_driver_postgresql.dbapi.Connection) -> None:
+    def put(self, connector: Connector, session: ArrowSession) -> None:
         with self._lock:
             self._waiting.append((time.monotonic() + KEEP_SECONDS, connector, session))
         timer = threading.Timer(KEEP_SECONDS, self._close_old)
