@@ -16,16 +16,20 @@ from backfill_state import DuckDBProgressStore
 STATE_FILE = "backfill.duckdb"
 
 
-def open_upstream(options: Options) -> Upstream:
-    """The adapter for what the options name; its driver is imported here, not before."""
+def open_upstream(options: Options, *, patience: float | None = None) -> Upstream:
+    """The adapter for what the options name; its driver is imported here, not before.
+
+    `patience`: for how many seconds a failure that may pass is tried again (default: the adapter's own).
+    """
     try:
         from backfill.upstream.postgres import PostgresUpstream  # noqa: PLC0415
+        from backfill.upstream.postgres.failures import RetryPolicy  # noqa: PLC0415
     except ImportError as error:
         raise OptionsError(
             f"reading PostgreSQL needs the package {error.name}; run pip install 'pyspark-backfill[postgres]' on the "
             "driver and on every executor"
         ) from error
-    return PostgresUpstream.of(options)
+    return PostgresUpstream.of(options, RetryPolicy() if patience is None else RetryPolicy(give_up_after=patience))
 
 
 def open_store(state_dir: str) -> DuckDBProgressStore:

@@ -226,8 +226,8 @@ def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
             try:
                 values[key] = option.parse(text)
             except ValueError as error:
-                shown = "the value given" if key in ("url", "password") else repr(text)
-                problems.append(f"{option.name} is {shown}; expected {error}")
+                shown = "cannot be used" if key in ("url", "password") else f"is {text!r}"
+                problems.append(f"{option.name} {shown}; expected {error}")
     if not problems:
         problems += _contradictions(values, streaming=streaming)
     if problems:

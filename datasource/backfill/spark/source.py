@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from backfill.options import parse
+from backfill.spark.refusal import plainly
 
 if TYPE_CHECKING:
     from backfill.spark.stream_reader import BackfillStreamReader
+
+FIRST_LOOK: Final = 5.0
+"""Seconds for which the database may be out of reach at `load()`, where somebody waits and may have misspelt a host."""
 
 
 class BackfillDataSource(DataSource):
@@ -24,6 +28,7 @@ class BackfillDataSource(DataSource):
     def name(cls) -> str:
         return "backfill"
 
+    @plainly
     def schema(self) -> StructType:
         """Spark calls this once when the DataFrame is made: here wrong options and tables are refused."""
         # Imported here because Spark imports this module in every session, also where no driver is installed.
@@ -32,14 +37,14 @@ class BackfillDataSource(DataSource):
         from backfill.spark.types import to_spark  # noqa: PLC0415
 
         options = parse(self.options)
-        upstream = open_upstream(options)
+        upstream = open_upstream(options, patience=FIRST_LOOK)
         try:
             return to_spark(RowFormat(upstream.schema(), options.stream.mark_unchanged).schema)
         finally:
             upstream.close()
 
     def streamReader(self, schema: StructType) -> BackfillStreamReader:  # noqa: N802 - Spark's name
-        """Called in several processes; opens nothing. Spark passes `schema` by name."""
+        """Called in several processes; opens nothing, and raises nothing. Spark passes `schema` by name."""
         from backfill.spark.stream_reader import BackfillStreamReader  # noqa: PLC0415
 
-        return BackfillStreamReader(parse(self.options, streaming=True), schema)
+        return BackfillStreamReader(dict(self.options), schema)

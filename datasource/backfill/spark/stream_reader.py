@@ -12,7 +12,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,8 +29,9 @@ from pyspark.sql.types import StructType
 from backfill import handoff
 from backfill.offset import Nothing, from_json, to_json, to_text
 from backfill.opening import open_stream
-from backfill.options import Options
+from backfill.options import Options, parse
 from backfill.rows import RowFormat
+from backfill.spark.refusal import plainly
 from backfill.spark.types import to_arrow
 from backfill.stream import Budget, Stream
 from backfill.upstream import SnapshotReader
@@ -56,14 +57,19 @@ class PartPartition(InputPartition):
 class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Cheap to make and to pickle: the stream behind it is opened by the first call that needs it."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
-        self._options = options
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        self._given = given
         self._schema = schema
         self._stream: Stream | None = None
         self._idle_since: float | None = None
 
-    def __reduce__(self) -> tuple[type[BackfillStreamReader], tuple[Options, StructType]]:
-        return BackfillStreamReader, (self._options, self._schema)
+    def __reduce__(self) -> tuple[type[BackfillStreamReader], tuple[Mapping[str, str], StructType]]:
+        return BackfillStreamReader, (self._given, self._schema)
+
+    @property
+    def _options(self) -> Options:
+        """Not in `__init__`: an error raised there is buried under one of Spark's own (4.3.0)."""
+        return parse(self._given, streaming=True)
 
     def _opened(self) -> Stream:
         if self._stream is None:
@@ -71,15 +77,18 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._stream = open_stream(self._options)
         return self._stream
 
+    @plainly
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._opened().stop_at_present()
 
+    @plainly
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._options.stream.max_rows)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return to_json(Nothing())
 
+    @plainly
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         self._rest_while_idle()
         before = from_json(start)
@@ -91,10 +100,12 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._idle_since is not None:
             time.sleep(max(0.0, self._idle_since + IDLE_INTERVAL - time.monotonic()))
 
+    @plainly
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Figures for `StreamingQueryProgress`, not an offset."""
         return None if self._stream is None else self._stream.report()
 
+    @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         stream = self._opened()
         reader, rows = stream.reader(), stream.rows

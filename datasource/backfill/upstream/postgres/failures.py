@@ -60,7 +60,8 @@ def translated(error: Exception) -> BackfillError:
 def _without_state(message: str) -> BackfillError:
     if _REFUSED_FOR_GOOD.search(message):
         return DatabaseSetupError(f"the database refused the connection: {message}")
-    return ConnectionLostError(f"the connection to the database failed: {message}")
+    message = message.removeprefix("connection failed: ")
+    return ConnectionLostError(f"no connection to the database: {message}; check url, and that the server is up")
 
 
 def _with_state(state: str, message: str) -> BackfillError:
