@@ -19,7 +19,7 @@ from backfill.handoff import Part, SnapshotPart, pack
 from backfill.mark import Indices, Mask, mark
 from backfill.offset import Barrier
 from backfill.options import OnTruncate, StartupMode, StreamOptions
-from backfill.plan import Split, pieces, split
+from backfill.plan import pieces, split
 from backfill.progress import Frontier, Progress
 from backfill.rows import RowFormat
 from backfill.staging import Manifest, StagedSplit, Staging
@@ -87,9 +87,13 @@ class Batch:
 
     def cut(self, start: Frontier, end: Frontier, number: int) -> None:
         """Fixes who reads which snapshot rows of the batch that ends at this epoch number."""
+        manifest = self._manifest(start, end)
+        if manifest.splits:
+            self.staging.keep_manifest(number, manifest)
+
+    def _manifest(self, start: Progress | None, end: Progress) -> Manifest:
         splits = split(pieces(start, end), count=self.options.num_partitions, min_rows=MIN_SPLIT_ROWS)
-        if splits:
-            self.staging.keep_manifest(number, Manifest(tuple(StagedSplit(item) for item in splits)))
+        return Manifest(tuple(StagedSplit(item) for item in splits))
 
     def snapshot(self, begin: Barrier | None, end: Barrier, pin: Pin | None) -> tuple[tuple[Part, ...], Pin | None]:
         """The snapshot rows of the batch, and the pin its readers need, if any.
@@ -101,7 +105,8 @@ class Batch:
         number = end.epoch.number
         manifest = self.staging.manifest(number)
         if manifest is None:
-            manifest = _whole(begin, end)
+            # The offsets alone are enough to go on where the staging directory was lost.
+            manifest = self._manifest(None if begin is None else begin.progress, end.progress)
         staged = [self.staging.exists(number, manifest.chunk(index)) for index in range(len(manifest.splits))]
         if all(staged):
             return tuple(self._part(end, manifest, index, None) for index in range(len(staged))), None
@@ -135,12 +140,6 @@ def _fits(staged: StagedSplit, end: Barrier, pin: Pin | None) -> bool:
     if pin is None:
         return False
     return pin.epoch == end.epoch if staged.position is None else pin.epoch.position == staged.position
-
-
-def _whole(begin: Barrier | None, end: Barrier) -> Manifest:
-    """What was to be read, from the offsets alone: enough to go on where the staging directory was lost."""
-    found = pieces(None if begin is None else begin.progress, end.progress)
-    return Manifest(tuple(StagedSplit(Split((item.range,), item.row_count)) for item in found if item.row_count))
 
 
 def _coverage(progress: Progress) -> Coverage:

@@ -139,22 +139,21 @@ def _from_nothing(end: Progress) -> tuple[Piece, ...]:
 def split(parts: Sequence[Piece], *, count: int, min_rows: int) -> tuple[Split, ...]:
     """The pieces as at most `count` contiguous vnode ranges of about equal size, none empty.
 
-    Fewer, where a reader would have less than `min_rows` rows to read: starting one costs more than that.
+    Fewer, where a reader would have less than `min_rows` rows to read: starting one costs more than that. Pieces
+    without rows go along with others: read again at a later state, they may have some.
     """
     total = sum(piece.row_count for piece in parts)
+    if total == 0:
+        return ()
     readers = max(1, min(count, total // max(1, min_rows)))
-    result: list[Split] = []
-    current: list[Piece] = []
+    shares: list[list[Piece]] = [[]]
     given = 0
     for piece in parts:
-        current.append(piece)
+        if piece.row_count and given * readers >= total * len(shares):
+            shares.append([])
+        shares[-1].append(piece)
         given += piece.row_count
-        if given * readers >= total * (len(result) + 1):
-            result.append(_as_split(current))
-            current = []
-    if current:
-        result.append(_as_split(current))
-    return tuple(item for item in result if item.row_count)
+    return tuple(_as_split(share) for share in shares)
 
 
 def _as_split(parts: Sequence[Piece]) -> Split:

@@ -118,13 +118,16 @@ class Record:
         with self._open() as store:
             store.set_bounds(_bounds(dict(enumerate(bounds)), upstream))
 
-    def commit(self, upstream: Upstream, barrier: Barrier) -> None:
-        """Records a barrier that Spark has committed. Doing so again changes nothing.
+    def commit(self, upstream: Upstream, barrier: Barrier) -> bool:
+        """Records a barrier that Spark has committed; whether that is done. Doing so again changes nothing.
 
-        While somebody looks into the state file it cannot be written; the next barrier then says it all.
+        It is put off while somebody looks into the state file, which then cannot be written, and while only changes
+        are followed and the last recording is less than FOLLOW_INTERVAL old. A later barrier then says it all.
         """
-        if self._written == barrier or self._followed_lately(barrier):
-            return
+        if self._written == barrier:
+            return True
+        if self._followed_lately(barrier):
+            return False
         changed = _changed(None if self._written is None else self._written.progress, barrier)
         stored = StoredBarrier(barrier.epoch.number, to_text(barrier), _rows(changed, upstream))
         try:
@@ -132,8 +135,9 @@ class Record:
                 store.commit(stored)
         except StateBusyError as error:
             logger.warning("progress is recorded later: %s", error)
-        else:
-            self._written, self._written_at = barrier, self._clock()
+            return False
+        self._written, self._written_at = barrier, self._clock()
+        return True
 
     def _followed_lately(self, barrier: Barrier) -> bool:
         return (

@@ -73,7 +73,7 @@ class RowFormat:
         columns: list[Any] = [rows.column(name) for name in self.table.output]
         columns += [
             pa.repeat(pa.scalar("insert", pa.string()), count),
-            pa.repeat(pa.scalar(True), count),
+            pa.repeat(pa.scalar(True, pa.bool_()), count),
             pa.repeat(pa.scalar(epoch.version, pa.int64()), count),
             pa.repeat(pa.scalar(epoch.timestamp, _TIMESTAMP), count),
             pa.repeat(pa.scalar(sequence(epoch, SNAPSHOT_ORDINAL), pa.int64()), count),
@@ -95,7 +95,7 @@ class RowFormat:
         ordinals = np.arange(first, first + marked.num_rows, dtype=np.int64) + sequence(epoch, 0)
         columns += [
             marked["change_type"],
-            pa.repeat(pa.scalar(False), marked.num_rows),
+            pa.repeat(pa.scalar(False, pa.bool_()), marked.num_rows),
             marked["version"],
             marked["timestamp"],
             pa.array(ordinals, pa.int64()),

@@ -188,6 +188,10 @@ class Staging:
                 "batch still needs, start over with a fresh checkpointLocation and stateDir"
             ) from error
 
+    def forget(self, epoch: int) -> None:
+        """Removes what belongs to this epoch."""
+        self._delete_folder(*self._path(str(epoch)))
+
     def forget_before(self, epoch: int) -> None:
         """Removes what belongs to epochs before this one."""
         filesystem, root = self._path()
@@ -196,9 +200,12 @@ class Staging:
                 filesystem.delete_dir(info.path)
 
     def forget_all(self) -> None:
-        filesystem, root = self._path()
-        if filesystem.get_file_info(root).type == fs.FileType.Directory:
-            filesystem.delete_dir(root)
+        self._delete_folder(*self._path())
+
+    @staticmethod
+    def _delete_folder(filesystem: fs.FileSystem, path: str) -> None:
+        if filesystem.get_file_info(path).type == fs.FileType.Directory:
+            filesystem.delete_dir(path)
 
 
 def _delete_quietly(filesystem: fs.FileSystem, path: str) -> None:

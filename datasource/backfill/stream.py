@@ -137,6 +137,8 @@ class Stream:
         if step.epoch == after:
             return start
         self._pin = step.pin
+        # A batch of this number may have been planned before: Spark did not log it, or in another checkpoint.
+        self._staging(self._record.stream).forget(step.epoch.number)
         # A writer that makes more changes in the time of a batch than a batch may take would hold up the snapshot
         # for ever. So each batch in a row that only works off changes may take twice as many as the one before.
         self._worked_off = self._worked_off + 1 if snapshot and step.pin is None else 0
@@ -180,9 +182,9 @@ class Stream:
 
     def _go_on(self, start: Barrier) -> Barrier:
         self._attach(start)
-        if start == self._settled:
+        # What is not recorded yet is not forgotten either, so that a new checkpoint can go on from the record.
+        if start == self._settled or not self._record.commit(self._upstream, start):
             return start
-        self._record.commit(self._upstream, start)
         if self._options.startup_mode is not StartupMode.SNAPSHOT:
             self._upstream.acknowledge(start.epoch)
         self._staging(start.stream).forget_before(start.epoch.number)

@@ -1,102 +1,69 @@
-"""I1 to I4 of the algorithm over random schedules: transactions, visibility, key changes, budgets, readers, crashes."""
+"""I1 to I5 of the algorithm over random schedules: transactions, visibility, key changes, budgets, readers, crashes.
+
+What holds at a barrier is in `tests.simulator.harness`, what may happen in `tests.simulator.schedule`.
+BACKFILL_TEST_SCHEDULES says how many schedules there are in all; BACKFILL_TEST_SCHEDULE runs the one with that seed
+again, and nothing beside it: `pytest tests/core/test_invariants.py -k with_crashes`.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from backfill.progress import Finished
-from tests.simulator.database import Database
-from tests.simulator.harness import Spark
-from tests.simulator.writer import random_rows, reveal, write
+from tests.simulator import schedule
+from tests.simulator.schedule import Schedule
+from tests.simulator.small import small_sizes
 
-SCHEDULES = int(os.environ.get("BACKFILL_TEST_SCHEDULES", "300"))
-GROUPS = 10
+SCHEDULES = int(os.environ.get("BACKFILL_TEST_SCHEDULES", "2000"))
+ONLY = os.environ.get("BACKFILL_TEST_SCHEDULE")
 
-
-def _spark(random: Random, folder: Path) -> Spark:
-    database = Database(initial=random_rows(random, random.choice([0, 1, 5, 40, 90])))
-    return Spark(
-        database,
-        folder,
-        vnodes=random.choice([1, 2, 3, 8, 40]),
-        partitions=random.choice([1, 2, 5]),
-        full_identity=random.random() < 0.5,
-    )
+SHARES: dict[Schedule, float] = {
+    schedule.without_a_crash: 0.3,
+    schedule.with_crashes: 0.4,
+    schedule.with_new_checkpoints: 0.15,
+    schedule.of_changes_only: 0.05,
+    schedule.of_a_snapshot_only: 0.1,
+}
+"""The kinds of schedules, and how much of all each is."""
 
 
-def _quiet_down(spark: Spark) -> None:
-    """Everything becomes visible, and the stream reads until nothing is left."""
-    for entry in spark.database.log:
-        entry.visible = True
-    for _ in range(1000):
-        if not spark.batch(50):
-            break
-        spark.check()
-    assert isinstance(spark.barrier().progress, Finished) or not spark.barrier().progress.unfinished
-    assert spark.sink.rows == spark.database.latest()
+@pytest.fixture(scope="module")
+def processes() -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool
 
 
-@pytest.mark.parametrize("group", range(GROUPS))
-def test_every_barrier_shows_the_emitted_part_of_the_table_exactly(group: int, tmp_path: Path) -> None:
-    for schedule in range(SCHEDULES // GROUPS):
-        seed = group * 1_000_003 + schedule
-        random = Random(seed)
-        spark = _spark(random, tmp_path / str(seed))
-        try:
-            for _ in range(random.randrange(5, 40)):
-                for _ in range(random.choice([0, 0, 1, 3])):
-                    write(random, spark.database)
-                reveal(random, spark.database)
-                spark.partitions = random.choice([1, 2, 5])
-                spark.batch(random.choice([1, 3, 10, None]))
-                spark.check()
-            _quiet_down(spark)
-        except BaseException:
-            print(f"seed {seed}")  # noqa: T201 - what one needs to see the failure again
-            raise
-
-
-@pytest.mark.parametrize("group", range(GROUPS))
-def test_crashes_at_any_moment_lose_nothing_and_repeat_nothing(group: int, tmp_path: Path) -> None:
-    for schedule in range(SCHEDULES // GROUPS):
-        seed = group * 1_000_003 + schedule + 500_000
-        random = Random(seed)
-        spark = _spark(random, tmp_path / str(seed))
-        try:
-            for _ in range(random.randrange(5, 40)):
-                for _ in range(random.choice([0, 0, 1, 3])):
-                    write(random, spark.database)
-                reveal(random, spark.database)
-                _batch_with_crashes(random, spark)
-            _quiet_down(spark)
-        except BaseException:
-            print(f"seed {seed}")  # noqa: T201 - what one needs to see the failure again
-            raise
-
-
-def _batch_with_crashes(random: Random, spark: Spark) -> None:
-    if not spark.plan(random.choice([1, 3, 10, None])):
+@pytest.mark.parametrize("kind", SHARES, ids=lambda kind: kind.__name__)
+def test_every_barrier_shows_the_emitted_part_of_the_table_exactly(
+    kind: Schedule, tmp_path: Path, processes: ProcessPoolExecutor
+) -> None:
+    if ONLY is not None:
+        run(kind, int(ONLY), tmp_path)
         return
-    while random.random() < 0.3:
-        if random.random() < 0.5:
-            spark.read(only=random.randrange(4))
-        spark.crash()
-        write(random, spark.database)
-        reveal(random, spark.database)
-        spark.partitions = random.choice([1, 2, 5])
-    rows = spark.read()
-    if random.random() < 0.3:
-        # The sink has the batch, Spark's commit log has not: run again, the batch gives the same rows.
-        if random.random() < 0.5:
-            spark.sink.commit(spark.committed, rows)
-        spark.crash()
-        write(random, spark.database)
-        again = spark.read()
-        assert sorted(map(str, again)) == sorted(map(str, rows))
-    spark.finish(rows)
-    if random.random() < 0.2:
-        spark.crash()
+    seeds = range(max(1, round(SCHEDULES * SHARES[kind])))
+    size = 1 + len(seeds) // 50
+    chunks = [seeds[at : at + size] for at in range(0, len(seeds), size)]
+    for done in [processes.submit(run_all, kind, chunk, tmp_path) for chunk in chunks]:
+        done.result()
+
+
+def run_all(kind: Schedule, seeds: range, folder: Path) -> None:
+    for seed in seeds:
+        run(kind, seed, folder / str(seed))
+        shutil.rmtree(folder / str(seed), ignore_errors=True)
+
+
+def run(kind: Schedule, seed: int, folder: Path) -> None:
+    try:
+        with small_sizes():
+            kind(Random(seed), folder)
+    except BaseException as error:
+        error.add_note(f"BACKFILL_TEST_SCHEDULE={seed} pytest -k {kind.__name__} gives the same again")
+        raise

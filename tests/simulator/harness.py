@@ -1,12 +1,16 @@
-"""Spark as far as a source can tell: offset log, commit log, restarts; and a sink that checks every row."""
+"""Spark as far as a source can tell: offset log, commit log, tasks, restarts. And what holds at each barrier."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from pathlib import Path
-from typing import Any
+
+import pyarrow as pa
 
 from backfill import handoff
 from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
@@ -15,72 +19,61 @@ from backfill.progress import Frontier
 from backfill.record import Record
 from backfill.staging import Staging
 from backfill.stream import Budget, Stream
-from backfill.vnode import WHOLE_TABLE
-from backfill_state import InMemoryProgressStore, ProgressStore
-from tests.simulator.database import Database, Row
-from tests.simulator.upstream import SimulatedUpstream, _inside, _parse, _text
+from backfill.vnode import WHOLE_TABLE, Coverage, KeyRange
+from backfill_state import InMemoryProgressStore, ProgressStore, StateBusyError
+from tests.simulator.database import Database, Key, Row, View, inside
+from tests.simulator.sink import Output, Sink, output_rows
+from tests.simulator.upstream import SLOT, Server, SimulatedUpstream
 
 
 @dataclass(slots=True)
-class Sink:
-    """Folds what it gets and refuses what no consumer could apply (I2, I3)."""
+class Watched:
+    """What a stream watches for, looked at when the test says so."""
 
-    rows: dict[tuple[int, int], Row] = field(default_factory=dict)
-    sequences: dict[tuple[int, int], int] = field(default_factory=dict)
-    batches: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    look: Callable[[], bool] | None = None
 
-    def commit(self, number: int, rows: list[dict[str, Any]]) -> None:
-        if number in self.batches:
-            return
-        self.batches[number] = rows
-        for row in sorted(rows, key=lambda row: (row["_sequence"], row["a"], row["b"])):
-            self._apply(row)
+    def start(self, look: Callable[[], bool]) -> Callable[[], None]:
+        self.look = look
+        return self.stop
 
-    def _apply(self, row: dict[str, Any]) -> None:
-        key = (row["a"], row["b"])
-        assert row["_sequence"] > self.sequences.get(key, -1), f"sequence does not grow: {row}"
-        self.sequences[key] = row["_sequence"]
-        match row["_change_type"]:
-            case "insert":
-                assert key not in self.rows, f"insert of a present key: {row}"
-                self.rows[key] = (*key, row["v"])
-            case "update_preimage":
-                assert self.rows.get(key) == (*key, row["v"]), f"wrong image before: {row}"
-            case "update_postimage":
-                assert key in self.rows, f"update of an absent key: {row}"
-                self.rows[key] = (*key, row["v"])
-            case "delete":
-                assert key in self.rows, f"delete of an absent key: {row}"
-                del self.rows[key]
-            case other:
-                raise AssertionError(other)
+    def stop(self) -> None:
+        self.look = None
+
+    def pass_time(self) -> None:
+        if self.look is not None and self.look():
+            self.look = None
 
 
 @dataclass(slots=True)
 class Spark:
-    """One checkpoint, over any number of processes."""
+    """A query on one table, over any number of processes and checkpoints."""
 
-    database: Database
+    server: Server
     folder: Path
     vnodes: int = 4
     partitions: int = 3
-    full_identity: bool = False
     mode: StartupMode = StartupMode.INITIAL
     on_existing: OnExistingState = OnExistingState.FAIL
     sink: Sink = field(default_factory=Sink)
     store: InMemoryProgressStore = field(default_factory=InMemoryProgressStore)
+    store_is_busy: bool = False
     offsets: list[str] = field(default_factory=list)
     committed: int = 0
-    pins: dict[str, str] = field(default_factory=dict)
-    _stream: Stream | None = None
+    watched: Watched = field(default_factory=Watched)
+    sinks: dict[int, Sink] = field(default_factory=dict)
+    """What the sink held at the barrier of each epoch."""
 
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[ProgressStore]:
-        yield self.store
+    _stream: Stream | None = None
+    _clock: float = 0.0
+
+    @property
+    def database(self) -> Database:
+        return self.server.database
+
+    # -- the driver's process --------------------------------------------------------------------------------------
 
     def stream(self) -> Stream:
         if self._stream is None:
-            upstream = SimulatedUpstream(self.database, self.pins, full_identity=self.full_identity)
             options = StreamOptions(
                 startup_mode=self.mode,
                 num_partitions=self.partitions,
@@ -91,68 +84,156 @@ class Spark:
                 on_existing_state=self.on_existing,
                 mark_unchanged=False,
             )
-            record = Record(self._open, self.on_existing, clock=lambda: 0.0)
-            self._stream = Stream(upstream, record, Staging(str(self.folder)), options)
+            record = Record(self._open, self.on_existing, clock=self._now)
+            upstream = SimulatedUpstream(self.server)
+            self._stream = Stream(upstream, record, Staging(str(self.folder)), options, watch=self.watched.start)
         return self._stream
 
-    def crash(self) -> None:
-        """The driver is gone: what its process held, and every pin. The upstream and the disk stay."""
-        if self._stream is not None:
-            self._stream._watching.set()
-        self._stream = None
-        self.pins.clear()
+    @contextmanager
+    def _open(self) -> Iterator[ProgressStore]:
+        if self.store_is_busy:
+            raise StateBusyError("the state file", None)
+        yield self.store
 
-    def start_of(self, number: int) -> Offset:
+    def _now(self) -> float:
+        self._clock += 0.4
+        return self._clock
+
+    @property
+    def running(self) -> bool:
+        """Whether a process knows the stream already."""
+        return self._stream is not None and bool(self.offsets)
+
+    def crash(self) -> None:
+        """The driver is gone: what its process held, and the pin. The upstream and the disk stay."""
+        self._stream = None
+        self.store_is_busy = False
+        self.watched.stop()
+        self.server.pins = None
+
+    def begin_anew(self, on_existing: OnExistingState) -> None:
+        """The query goes on with a new checkpoint, and a sink that is as the state directory says."""
+        self.crash()
+        self.on_existing = on_existing
+        epoch = self.store.epoch()
+        resumed = on_existing is OnExistingState.RESUME and epoch is not None
+        self.sink = self.sinks[epoch].copy() if resumed and epoch is not None else Sink()
+        self.offsets, self.committed = [], 0
+
+    # -- offset log and commit log ---------------------------------------------------------------------------------
+
+    @property
+    def start(self) -> Offset:
+        return self._offset(self.committed)
+
+    def _offset(self, number: int) -> Offset:
         return from_text(self.offsets[number - 1]) if number else Nothing()
 
-    def plan(self, max_rows: int | None) -> bool:
-        """Logs the next batch's end; False where there is none. A batch that is logged already stays."""
+    def plan(self, max_rows: int | None = None, *, logged: bool = True) -> bool:
+        """Logs the next batch's end, unless told not to; False where there is none. A logged batch stays."""
         if len(self.offsets) > self.committed:
             return True
-        start = self.start_of(self.committed)
-        end = self.stream().latest_offset(start, Budget(max_rows))
-        if to_text(end) == to_text(start):
+        start = self.start
+        text = to_text(self.stream().latest_offset(start, Budget(max_rows)))
+        self._require_unacknowledged()
+        if text == to_text(start):
             return False
-        self.offsets.append(to_text(end))
+        if logged:
+            self.offsets.append(text)
         return True
 
-    def read(self, *, only: int | None = None) -> list[dict[str, Any]]:
-        """What the tasks of the logged batch read; with `only`, just that many of them, as before a crash."""
-        start, end = self.start_of(self.committed), from_text(self.offsets[-1])
+    def parts(self) -> tuple[handoff.Part, ...]:
+        """What the tasks of the logged batch get."""
+        return self.stream().parts(self.start, from_text(self.offsets[-1]))
+
+    def task(self, part: handoff.Part) -> Iterator[pa.RecordBatch]:
         stream = self.stream()
-        parts = stream.parts(start, end)
-        rows: list[dict[str, Any]] = []
-        for part in parts[: only if only is not None else len(parts)]:
-            for batch in handoff.read(part, stream._upstream.reader(), stream.rows):
-                assert batch.schema.equals(stream.rows.schema)
-                rows += batch.to_pylist()
+        return handoff.read(part, stream.reader(), stream.rows)
+
+    def read(self, meanwhile: Callable[[], None] = lambda: None) -> list[Output]:
+        """What the tasks of the logged batch read; between two tasks `meanwhile` happens."""
+        rows: list[Output] = []
+        for part in self.parts():
+            meanwhile()
+            rows += output_rows(self.task(part), self.stream().rows.schema)
+            self.watched.pass_time()
         return rows
 
-    def finish(self, rows: list[dict[str, Any]]) -> None:
+    def finish(self, rows: list[Output]) -> None:
         """The sink has the batch, and Spark says so in its commit log."""
-        self.sink.commit(self.committed, rows)
+        if self.mode is StartupMode.LATEST and self.start == Nothing():
+            end = from_text(self.offsets[-1])
+            assert isinstance(end, Barrier)
+            self.sink.rows = dict(self.database.table(View.parse(end.epoch.position)).by_key)
+        self.sink.apply(rows)
         self.committed += 1
+        self.sinks[self.barrier().epoch.number] = self.sink.copy()
 
-    def batch(self, max_rows: int | None) -> bool:
+    def batch(self, max_rows: int | None = None) -> bool:
         if not self.plan(max_rows):
             return False
         self.finish(self.read())
         return True
 
+    # -- what holds at a barrier -----------------------------------------------------------------------------------
+
     def barrier(self) -> Barrier:
-        offset = from_text(self.offsets[self.committed - 1])
+        """That of the last committed batch."""
+        offset = self.start
         assert isinstance(offset, Barrier)
         return offset
 
+    @property
+    def coverage(self) -> Coverage:
+        progress = self.barrier().progress
+        return progress.coverage if isinstance(progress, Frontier) else (WHOLE_TABLE,)
+
+    @property
+    def finished(self) -> bool:
+        progress = self.barrier().progress
+        return not isinstance(progress, Frontier) or not progress.unfinished
+
     def check(self) -> None:
-        """I1: what the sink holds is the table as of the barrier, as far as it has been emitted."""
+        """I1: the sink holds the table as of the barrier, as far as it has been emitted, and no other row."""
         if not self.committed:
-            assert not self.sink.rows
-            return
+            assert not self.sink.rows or self.on_existing is OnExistingState.RESUME
+        elif self.mode is StartupMode.SNAPSHOT:
+            assert self.sink.rows == self.database.table(self._latest_seen()).by_key
+        else:
+            assert self.sink.rows == self.expected()
+
+    def expected(self) -> dict[Key, Row]:
         barrier = self.barrier()
-        coverage = barrier.progress.coverage if isinstance(barrier.progress, Frontier) else (WHOLE_TABLE,)
-        table = self.database.state(*_parse(barrier.epoch.position))
-        expected = {
-            key: row for key, row in table.items() if any(_inside(_text(row), item) for item in coverage)
-        }
-        assert self.sink.rows == expected
+        view = View.parse(barrier.epoch.position)
+        coverage = self.coverage
+        table = self.database.table(view)
+        emitted = {row[:2]: row for item in coverage for row in table.within(item)}
+        for span, seen in self.ahead():
+            emitted = {key: row for key, row in emitted.items() if not inside(key, span)}
+            emitted |= {row[:2]: row for row in self.database.table(view | seen).within(span)}
+        return emitted
+
+    def _latest_seen(self) -> View:
+        return reduce(or_, (seen for _, seen in self.ahead()), View.parse(self.barrier().epoch.position))
+
+    def ahead(self) -> list[tuple[KeyRange, View]]:
+        """The key ranges that were read at a later state than the barrier's. Such states only get later."""
+        barrier = self.barrier()
+        manifest = Staging(str(self.folder)).of_stream(barrier.stream).manifest(barrier.epoch.number)
+        reread = () if manifest is None else manifest.splits
+        carried = [(item.range, item.position) for item in barrier.ahead]
+        found = [(span, item.position) for item in reread if item.position for span in item.split.ranges]
+        return [(span, View.parse(position)) for span, position in (*carried, *found)]
+
+    def _require_unacknowledged(self) -> None:
+        """I5: whatever the last committed batch did not have can still be had."""
+        for name, begin in self.database.slots.items():
+            base = self.start if self.committed else None
+            if isinstance(base, Barrier) and dict(base.upstream)[SLOT] == name:
+                seen = View.parse(base.epoch.position)
+                lost = [entry.lsn for entry in self.database.log[: begin - 1] if not seen.shows(entry.lsn)]
+                assert not lost, f"acknowledged before they were committed: {lost}"
+
+
+def same_rows(one: list[Output], other: list[Output]) -> bool:
+    return Counter(one) == Counter(other)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from backfill.changes import DELETE, INSERT, OLD_KEY, OLD_NONE, OLD_ROW, UPDATE, changes_schema
@@ -14,71 +15,79 @@ from backfill.errors import DataLossError, SnapshotGoneError
 from backfill.plan import Extent, Request
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
 from backfill.vnode import Coverage, Key, KeyRange
-from tests.simulator.database import Change, Commit, Database, Row, rank
+from tests.simulator.database import Change, Commit, Database, Row, Table, View, inside, key_text, rank
 
-COLUMNS = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("v", pa.string())])
+_FIELDS: list[pa.Field[Any]] = [pa.field("a", pa.int64()), pa.field("b", pa.int64()), pa.field("v", pa.string())]
+COLUMNS = pa.schema(_FIELDS)
 TABLE = TableSchema(columns=COLUMNS, output=("a", "b", "v"), key=("a", "b"))
+CHANGES = changes_schema(COLUMNS)
+SLOT: Final = "slot"
 
 
-def _text(row: Row) -> Key:
-    return (str(row[0]), str(row[1]))
+@dataclass(slots=True)
+class Server:
+    """What outlives the processes that talk to the database, and the pins, which do not outlive theirs."""
 
+    database: Database
+    full_identity: bool = False
+    batch_rows: int = 5
+    """How many rows a batch of changes has at the most; a commit may be spread over several."""
 
-def _rank(key: Key) -> tuple[int, int]:
-    return rank((int(key[0]), int(key[1])))
+    pins: dict[str, View] | None = None
+    _pinned: int = 0
 
+    def pin(self, view: View) -> str:
+        """One at a time, as an adapter promises."""
+        self._pinned += 1
+        token = f"pin-{self._pinned}"
+        self.pins = {token: view}
+        return token
 
-def _inside(key: Key, item: KeyRange) -> bool:
-    at = _rank(key)
-    return (item.after is None or at > _rank(item.after)) and (item.upto is None or at <= _rank(item.upto))
-
-
-def position(lsn: int, hidden: frozenset[int]) -> str:
-    return f"{lsn} {','.join(map(str, sorted(hidden)))}"
-
-
-def _parse(text: str) -> tuple[int, frozenset[int]]:
-    lsn, _, hidden = text.partition(" ")
-    return int(lsn), frozenset(int(part) for part in hidden.split(",") if part)
-
-
-def _shows(text: str, entry_lsn: int) -> bool:
-    lsn, hidden = _parse(text)
-    return entry_lsn < lsn and entry_lsn not in hidden
+    def pinned(self, token: str) -> View:
+        if self.pins is None or token not in self.pins:
+            raise SnapshotGoneError("the pin has been released")
+        return self.pins[token]
 
 
 class SimulatedUpstream:
-    """One process's view of the database; what it holds in memory dies with it."""
+    """One process's view of the server; what it holds in memory dies with it."""
 
     name = "simulated"
 
-    def __init__(self, database: Database, pins: dict[str, str], *, full_identity: bool) -> None:
-        self._database = database
-        self._pins = pins
-        self._full = full_identity
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._database = server.database
+        self._slot = ""
 
     def schema(self) -> TableSchema:
         return TABLE
 
     def reader(self) -> SimulatedReader:
-        return SimulatedReader(self._database, self._pins)
+        return SimulatedReader(self._server)
 
     def identity(self) -> Identity:
         return Identity("system", "public.t", "1")
 
     def bookmark(self, stream: str) -> Bookmark:
-        return (("slot", f"slot_{stream}"),)
+        return ((SLOT, f"slot_{stream}"),)
 
     def attach(self, bookmark: Bookmark, after: Epoch | None) -> None:
-        if after is not None and self._database.acknowledged > _parse(after.position)[0]:
-            raise DataLossError("acknowledged beyond the checkpoint")
+        self._slot = dict(bookmark)[SLOT]
+        begin = self._database.slots.get(self._slot)
+        if after is None:
+            now = self._database.now
+            self._database.slots.setdefault(self._slot, min([now.lsn, *now.hidden]))
+        elif begin is None or begin > _first_unshown(View.parse(after.position)):
+            raise DataLossError("the changes after the checkpoint are gone")
 
-    def detach(self, bookmark: Bookmark) -> None: ...
+    def detach(self, bookmark: Bookmark) -> None:
+        self._database.slots.pop(dict(bookmark)[SLOT], None)
 
     def bounds(self, vnodes: int) -> tuple[Key, ...]:
-        keys = sorted((_text(row) for row in self._visible().values()), key=_rank)
-        picked = {keys[len(keys) * cut // vnodes] for cut in range(1, vnodes)} if keys else set()
-        return tuple(sorted(picked, key=_rank))
+        """Some of the keys have no row any more, as when rows are deleted meanwhile; so some vnodes are empty."""
+        gone = {(digit, digit) for digit in range(0, 12, 3)}
+        keys = sorted({*self._visible().by_key, *gone}, key=rank)
+        return tuple(key_text(keys[at]) for at in sorted({len(keys) * cut // vnodes for cut in range(1, vnodes)}))
 
     def size(self) -> TableSize:
         return TableSize(max(1, len(self._database.initial)), 40)
@@ -88,138 +97,150 @@ class SimulatedUpstream:
         return pa.RecordBatch.from_arrays(columns, names=["a", "b"])
 
     def present(self) -> str:
-        return position(self._database.lsn, self._database.hidden())
+        return str(self._database.now)
 
     def reached(self, epoch: Epoch, position: str) -> bool:
-        lsn, hidden = _parse(epoch.position)
-        other_lsn, other_hidden = _parse(position)
-        return all(
-            entry < lsn and entry not in hidden for entry in range(1, other_lsn) if entry not in other_hidden
-        )
+        have, want = View.parse(epoch.position), View.parse(position)
+        return all(have.shows(lsn) for lsn in range(1, want.lsn) if want.shows(lsn))
 
     def next_epoch(self, after: Epoch | None, *, snapshot: bool, max_changes: int, until: str | None) -> Step:
-        self._pins.clear()
-        lsn, hidden = _parse(until or self.present())
+        self._server.pins = None
+        upto = View.parse(until) if until else self._database.now
         if not snapshot:
-            hidden = frozenset()
-        new = self._between(after.position if after else None, position(lsn, hidden))
-        cut = self._cut(new, max_changes) if after is not None else None
-        if cut is not None and after is not None:
-            # Never before what `after` shows already: a hidden commit may stand far back in the log.
-            lsn = max(cut, _parse(after.position)[0])
-        if not snapshot and after is not None and not new:
+            # No row is read any more, so it does not matter who sees a commit that is in the log.
+            upto = View(upto.lsn)
+        if after is None:
+            return self._step(1, upto, pinned=snapshot)
+        seen = View.parse(after.position)
+        new = self._database.between(seen, upto)
+        cut = _cut(new, max_changes)
+        if cut is not None:
+            # Not before what `after` shows already: a commit that was hidden may stand far back in the log.
+            lsn = max(cut, seen.lsn)
+            upto = View(lsn, frozenset(hidden for hidden in upto.hidden if hidden < lsn))
+        if not snapshot and not new:
             return Step(after, None)
-        number = after.number + 1 if after else 1
-        epoch = Epoch(number, position(lsn, frozenset(h for h in hidden if h < lsn)), lsn, number * 1_000_000)
-        if not snapshot or cut is not None:
-            return Step(epoch, None)
-        return Step(epoch, self._pinned(epoch))
+        return self._step(after.number + 1, upto, pinned=snapshot and cut is None)
 
-    @staticmethod
-    def _cut(new: list[Commit], max_changes: int) -> int | None:
-        taken = 0
-        for index, entry in enumerate(new):
-            taken += len(entry.changes)
-            if taken >= max_changes and index + 1 < len(new):
-                return entry.lsn + 1
-        return None
-
-    def _pinned(self, epoch: Epoch) -> Pin:
-        token = f"pin-{epoch.number}-{self._database.lsn}-{len(self._database.hidden())}"
-        self._pins[token] = epoch.position
-        return Pin(epoch, token)
+    def _step(self, number: int, view: View, *, pinned: bool) -> Step:
+        epoch = Epoch(number, str(view), view.lsn, number * 1_000_000)
+        return Step(epoch, Pin(epoch, self._server.pin(view)) if pinned else None)
 
     def repin(self, after: Epoch) -> Pin:
-        self._pins.clear()
-        return self._pinned(Epoch(after.number, self.present(), self._database.lsn, after.timestamp))
+        now = self._database.now
+        return Pin(Epoch(after.number, str(now), now.lsn, after.timestamp), self._server.pin(now))
 
     def release(self, pin: Pin) -> None:
-        self._pins.pop(pin.token, None)
+        if self._server.pins is not None:
+            self._server.pins.pop(pin.token, None)
 
     def measure(self, requests: Sequence[Request]) -> tuple[Extent, ...]:
-        (current,) = self._pins.values()
-        rows = sorted((_text(row) for row in self._database.state(*_parse(current)).values()), key=_rank)
-        result = []
-        for request in requests:
-            inside = [key for key in rows if _inside(key, request.range)]
-            full = len(inside) > request.limit
-            result.append(Extent(request.limit, inside[request.limit - 1]) if full else Extent(len(inside), None))
-        return tuple(result)
+        (view,) = (self._server.pins or {}).values()
+        table = self._database.table(view)
+        return tuple(_extent(table.within(request.range), request.limit) for request in requests)
 
     def changes(self, after: Epoch | None, upto: Epoch) -> Iterator[pa.RecordBatch]:
-        for entry in self._between(after.position if after else None, upto.position):
-            assert entry.lsn >= self._database.acknowledged, "these changes have been acknowledged"
-            yield self._batch(entry)
-
-    def _between(self, after: str | None, upto: str) -> list[Commit]:
-        return [
-            entry
-            for entry in self._database.log
-            if _shows(upto, entry.lsn) and not (after and _shows(after, entry.lsn))
-        ]
-
-    def _batch(self, entry: Commit) -> pa.RecordBatch:
-        records = [self._record(entry, change) for change in entry.changes]
-        return pa.RecordBatch.from_pylist(records, schema=changes_schema(COLUMNS))
-
-    def _record(self, entry: Commit, change: Change) -> dict[str, Any]:
-        old, new = change.old, change.new
-        moves = old is not None and new is not None and old[:2] != new[:2]
-        known = OLD_NONE
-        if old is not None and (self._full or new is None or moves):
-            known = OLD_ROW if self._full else OLD_KEY
-        return {
-            "op": INSERT if old is None else DELETE if new is None else UPDATE,
-            "version": entry.lsn,
-            "timestamp": datetime.datetime.fromtimestamp(entry.lsn, datetime.UTC),
-            "commit_id": entry.lsn,
-            "old_kind": known,
-            "new": _struct(new),
-            "old": None if known == OLD_NONE else _struct(old, key_only=known == OLD_KEY),
-            "unchanged": None,
-        }
+        seen = None if after is None else View.parse(after.position)
+        commits = self._database.between(seen, View.parse(upto.position))
+        begin = self._database.slots[self._slot]
+        assert all(entry.lsn >= begin for entry in commits), "these changes have been acknowledged"
+        rows = [(entry, change) for entry in commits for change in entry.changes]
+        for at in range(0, len(rows), self._server.batch_rows):
+            yield _batch(rows[at : at + self._server.batch_rows], full=self._server.full_identity)
 
     def shown(self, position: str, changes: pa.RecordBatch) -> pa.BooleanArray:
-        return pa.array([_shows(position, lsn) for lsn in changes["version"].to_pylist()], pa.bool_())
+        view = View.parse(position)
+        return pa.array([view.shows(lsn) for lsn in changes["version"].to_numpy().tolist()], pa.bool_())
 
     def covered(self, keys: pa.RecordBatch, coverage: Coverage) -> pa.BooleanArray:
-        found = [
-            any(_inside((str(a), str(b)), item) for item in coverage)
-            for a, b in zip(keys["a"].to_pylist(), keys["b"].to_pylist(), strict=True)
-        ]
-        return pa.array(found, pa.bool_())
+        pairs = zip(keys["a"].to_numpy().tolist(), keys["b"].to_numpy().tolist(), strict=True)
+        return pa.array([any(inside(key, item) for item in coverage) for key in pairs], pa.bool_())
 
     def acknowledge(self, epoch: Epoch) -> None:
-        lsn, hidden = _parse(epoch.position)
-        self._database.acknowledged = max(self._database.acknowledged, min([lsn, *hidden]))
+        begin = _first_unshown(View.parse(epoch.position))
+        self._database.slots[self._slot] = max(self._database.slots[self._slot], begin)
 
     def lag(self) -> dict[str, int]:
         return {"lag_bytes": 0}
 
     def close(self) -> None:
-        self._pins.clear()
+        self._server.pins = None
 
-    def _visible(self) -> dict[tuple[int, int], Row]:
-        return self._database.state(self._database.lsn, self._database.hidden())
+    def _visible(self) -> Table:
+        return self._database.table(self._database.now)
 
 
 class SimulatedReader:
-    """Reads a pinned state, in batches of two rows."""
+    """Reads a pinned state, in batches of two rows; what it has begun, to the end, as a session does."""
 
-    def __init__(self, database: Database, pins: dict[str, str]) -> None:
-        self._database = database
-        self._pins = pins
+    def __init__(self, server: Server) -> None:
+        self._server = server
 
     def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
-        if token not in self._pins:
-            raise SnapshotGoneError("the pin has been released")
-        rows = sorted(self._database.state(*_parse(self._pins[token])).values(), key=lambda row: rank(row[:2]))
-        found = [_struct(row) for item in ranges for row in rows if _inside(_text(row), item)]
+        table = self._server.database.table(self._server.pinned(token))
+        found = [row for item in ranges for row in table.within(item)]
         for at in range(0, len(found), 2):
-            yield pa.RecordBatch.from_pylist(found[at : at + 2], schema=COLUMNS)
+            yield pa.RecordBatch.from_arrays(_columns(found[at : at + 2]), schema=COLUMNS)
 
 
-def _struct(row: Row | None, *, key_only: bool = False) -> dict[str, Any] | None:
-    if row is None:
-        return None
-    return {"a": row[0], "b": row[1], "v": None if key_only else row[2]}
+def _first_unshown(view: View) -> int:
+    return min([view.lsn, *view.hidden])
+
+
+def _cut(new: list[Commit], max_changes: int) -> int | None:
+    """Before which commit to stop so that about `max_changes` changes are taken; None where that is all of them."""
+    taken = 0
+    for entry in new[:-1]:
+        taken += len(entry.changes)
+        if taken >= max_changes:
+            return entry.lsn + 1
+    return None
+
+
+def _extent(rows: Sequence[Row], limit: int) -> Extent:
+    return Extent(limit, key_text(rows[limit - 1][:2])) if len(rows) > limit else Extent(len(rows), None)
+
+
+def _batch(rows: list[tuple[Commit, Change]], *, full: bool) -> pa.RecordBatch:
+    commits = np.array([entry.lsn for entry, _ in rows], np.int64)
+    known = [_known(change, full=full) for _, change in rows]
+    old = [
+        None
+        if change.old is None or kind == OLD_NONE
+        else (*change.old[:2], change.old[2] if kind == OLD_ROW else None)
+        for kind, (_, change) in zip(known, rows, strict=True)
+    ]
+    columns: list[pa.Array[Any]] = [
+        pa.array([_operation(change) for _, change in rows], pa.uint8()),
+        pa.array(commits),
+        pa.array(commits * 1_000_000).cast(CHANGES.field("timestamp").type),
+        pa.array(commits),
+        pa.array(known, pa.uint8()),
+        _struct([change.new for _, change in rows]),
+        _struct(old),
+        pa.nulls(len(rows), CHANGES.field("unchanged").type),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=CHANGES)
+
+
+def _operation(change: Change) -> int:
+    return INSERT if change.old is None else DELETE if change.new is None else UPDATE
+
+
+def _known(change: Change, *, full: bool) -> int:
+    """How much of the row before is in the log, as PostgreSQL decides it by the replica identity."""
+    if change.old is None:
+        return OLD_NONE
+    if full:
+        return OLD_ROW
+    return OLD_KEY if change.new is None or change.new[:2] != change.old[:2] else OLD_NONE
+
+
+def _struct(rows: Sequence[Row | None]) -> pa.StructArray:
+    missing = pa.array([row is None for row in rows], pa.bool_())
+    present = [(None, None, None) if row is None else row for row in rows]
+    return pa.StructArray.from_arrays(_columns(present), fields=list(COLUMNS), mask=missing)
+
+
+def _columns(rows: Sequence[tuple[int | None, int | None, str | None]]) -> list[pa.Array[Any]]:
+    return [pa.array([row[at] for row in rows], COLUMNS.field(at).type) for at in range(len(COLUMNS))]

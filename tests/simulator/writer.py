@@ -23,9 +23,9 @@ def write(random: Random, database: Database) -> Commit | None:
         if change is None:
             continue
         if change.old is not None:
-            del rows[change.old[0], change.old[1]]
+            del rows[change.old[:2]]
         if change.new is not None:
-            rows[change.new[0], change.new[1]] = change.new
+            rows[change.new[:2]] = change.new
         changes.append(change)
     return database.commit(changes, visible=random.random() > 0.2) if changes else None
 
@@ -48,8 +48,8 @@ def _change(random: Random, rows: dict[Key, Row], locked: set[Key]) -> Change | 
     return Change(old, (old[0], old[1], value))
 
 
-def reveal(random: Random, database: Database) -> None:
+def reveal(random: Random, database: Database, *, chance: float = 0.5) -> None:
     """Some of the transactions that are logged but hidden become visible."""
-    for entry in database.log:
-        if not entry.visible and random.random() < 0.5:
-            entry.visible = True
+    for entry in database.hidden:
+        if random.random() < chance:
+            database.reveal(entry)

@@ -1,0 +1,171 @@
+"""One random schedule from one seed: writers, batches, and what befalls the query."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+
+from backfill.errors import SnapshotGoneError, StagingError
+from backfill.options import OnExistingState, StartupMode
+from backfill_state import InMemoryProgressStore
+from tests.simulator.database import Database
+from tests.simulator.harness import Spark, same_rows
+from tests.simulator.upstream import Server
+from tests.simulator.writer import random_rows, reveal, write
+
+Schedule = Callable[[Random, Path], None]
+Task = Iterator[pa.RecordBatch]
+
+MOST_BATCHES = 1000
+
+
+def query(random: Random, folder: Path, mode: StartupMode = StartupMode.INITIAL) -> Spark:
+    """A query that begins on a table of up to 90 rows."""
+    database = Database(initial=random_rows(random, random.choice([0, 1, 5, 40, 90])))
+    server = Server(database, full_identity=random.random() < 0.5, batch_rows=random.choice([3, 30, 100]))
+    return Spark(
+        server,
+        folder,
+        vnodes=random.choice([1, 2, 3, 8, 40]),
+        partitions=random.choice([1, 2, 5]),
+        mode=mode,
+    )
+
+
+def without_a_crash(random: Random, folder: Path) -> None:
+    """Batches of all sizes. Each is read once or twice and must be the same (I4)."""
+    spark = query(random, folder)
+    for _ in range(random.randrange(3, 30)):
+        write_some(random, spark)
+        if spark.plan(random_budget(random)):
+            rows = spark.read()
+            if random.random() < 0.5:
+                assert same_rows(spark.read(), rows), "read again, the batch is another one"
+            spark.finish(rows)
+        spark.check()
+    quiet_down(spark)
+
+
+def with_crashes(random: Random, folder: Path) -> None:
+    """The driver dies at any moment, tasks outlive it, are run twice or given up; the store is busy or lost."""
+    spark = query(random, folder)
+    for _ in range(random.randrange(3, 30)):
+        write_some(random, spark)
+        batch_in_bad_weather(random, spark)
+        spark.check()
+    quiet_down(spark)
+
+
+def with_new_checkpoints(random: Random, folder: Path) -> None:
+    """Now and then the checkpoint is lost, and the query goes on from the state directory or starts over."""
+    spark = query(random, folder)
+    for _ in range(random.randrange(3, 30)):
+        write_some(random, spark)
+        batch_in_bad_weather(random, spark, lose_store=False)
+        spark.check()
+        if random.random() < 0.1:
+            spark.begin_anew(random.choice([OnExistingState.RESUME, OnExistingState.RESTART]))
+    quiet_down(spark)
+
+
+def of_changes_only(random: Random, folder: Path) -> None:
+    """`startupMode=latest`: changes to a table that the sink has already."""
+    spark = query(random, folder, StartupMode.LATEST)
+    for _ in range(random.randrange(5, 20)):
+        write_some(random, spark)
+        batch_in_bad_weather(random, spark)
+        spark.check()
+    quiet_down(spark)
+
+
+def of_a_snapshot_only(random: Random, folder: Path) -> None:
+    """`startupMode=snapshot`: one batch of one state, whatever happens meanwhile."""
+    spark = query(random, folder, StartupMode.SNAPSHOT)
+    for _ in range(random.randrange(3)):
+        write_some(random, spark)
+    while not spark.committed:
+        batch_in_bad_weather(random, spark)
+    spark.check()
+    write_some(random, spark)
+    assert not spark.plan(), "there is nothing to read after the snapshot"
+
+
+def write_some(random: Random, spark: Spark) -> None:
+    for _ in range(random.choice([0, 0, 1, 3])):
+        write(random, spark.database)
+    reveal(random, spark.database)
+
+
+def random_budget(random: Random) -> int | None:
+    return random.choice([1, 3, 10, None])
+
+
+def batch_in_bad_weather(random: Random, spark: Spark, *, lose_store: bool = True) -> None:
+    """One batch, if there is one, by however many processes it takes."""
+    # Whoever looks into the state file does so for a moment; a process that starts waits for that.
+    spark.store_is_busy = spark.running and random.random() < 0.2
+    if random.random() < 0.1:
+        spark.plan(random_budget(random), logged=False)
+        spark.crash()
+        write_some(random, spark)
+    if not spark.plan(random_budget(random)):
+        return
+    leftover: list[Task] = []
+    while random.random() < 0.3:
+        leftover += _lose_the_process(random, spark, lose_store=lose_store)
+    rows = spark.read(lambda: _go_on(random, leftover))
+    if random.random() < 0.3:
+        # Spark's commit log does not have the batch yet, whether or not the sink has.
+        leftover += _lose_the_process(random, spark, lose_store=lose_store)
+        assert same_rows(spark.read(lambda: _go_on(random, leftover)), rows), "run again, the batch is another one"
+    spark.finish(rows)
+    if random.random() < 0.2:
+        spark.crash()
+        spark.partitions = random.choice([1, 2, 5])
+
+
+def _lose_the_process(random: Random, spark: Spark, *, lose_store: bool) -> list[Task]:
+    """The driver dies, most often with tasks under way, and the world goes on. Gives the tasks that do not know it."""
+    tasks = _run_tasks(random, spark) if random.random() < 0.7 else []
+    spark.crash()
+    spark.partitions = random.choice([1, 2, 5])
+    if lose_store and random.random() < 0.1:
+        spark.store = InMemoryProgressStore()
+    write(random, spark.database)
+    reveal(random, spark.database)
+    return tasks
+
+
+def _run_tasks(random: Random, spark: Spark) -> list[Task]:
+    """Tasks, some of them twice, take turns for a while."""
+    tasks = [spark.task(part) for part in spark.parts() for _ in range(random.choice([1, 1, 2]))]
+    for _ in range(random.randrange(3 * len(tasks) + 1)):
+        next(random.choice(tasks), None)
+        spark.watched.pass_time()
+    return tasks
+
+
+def _go_on(random: Random, leftover: list[Task]) -> None:
+    """A task whose driver is gone may come to its end, late; what it gives nobody gets."""
+    while leftover and random.random() < 0.3:
+        task = leftover.pop(random.randrange(len(leftover)))
+        with suppress(SnapshotGoneError, StagingError, OSError):
+            deque(task, maxlen=0)
+
+
+def quiet_down(spark: Spark) -> None:
+    """Everything becomes visible, and the stream reads until nothing is left."""
+    spark.store_is_busy = False
+    for entry in spark.database.hidden:
+        spark.database.reveal(entry)
+    for _ in range(MOST_BATCHES):
+        if not spark.batch(50):
+            break
+        spark.check()
+    assert not spark.committed or spark.finished
+    assert spark.sink.rows == spark.database.latest()

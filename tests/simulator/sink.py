@@ -1,0 +1,58 @@
+"""Where the rows go: a consumer that believes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+import pyarrow as pa
+
+from tests.simulator.database import Key, Row
+
+Output = tuple[int, int, str | None, str, bool, int, int, int]
+"""`a`, `b`, `v`, `_change_type`, `_is_snapshot`, `_commit_version`, `_commit_timestamp`, `_sequence`."""
+
+_sequence = itemgetter(7)
+
+
+def output_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> list[Output]:
+    """The rows of batches that have exactly this schema."""
+    table = pa.Table.from_batches(list(batches), schema=schema)
+    columns = [column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in table.columns]
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+@dataclass(slots=True)
+class Sink:
+    """Folds what it gets in the order of `_sequence`, and refuses what no consumer could apply (I2, I3)."""
+
+    rows: dict[Key, Row] = field(default_factory=dict)
+    sequences: dict[Key, int] = field(default_factory=dict)
+
+    def copy(self) -> Sink:
+        return Sink(dict(self.rows), dict(self.sequences))
+
+    def apply(self, batch: Iterable[Output]) -> None:
+        for row in sorted(batch, key=_sequence):
+            self._apply(row)
+
+    def _apply(self, output: Output) -> None:
+        row, kind, sequence = output[:3], output[3], output[7]
+        key = row[:2]
+        assert sequence > self.sequences.get(key, -1), f"_sequence does not grow: {output}"
+        self.sequences[key] = sequence
+        match kind:
+            case "insert":
+                assert key not in self.rows, f"insert of a present key: {output}"
+                self.rows[key] = row
+            case "update_preimage":
+                assert self.rows.get(key) == row, f"not the row before: {output}"
+            case "update_postimage":
+                assert key in self.rows, f"update of an absent key: {output}"
+                self.rows[key] = row
+            case "delete":
+                assert key in self.rows, f"delete of an absent key: {output}"
+                del self.rows[key]
+            case _:
+                raise AssertionError(f"unknown change type: {output}")
