@@ -159,7 +159,7 @@ def transactions_of(seen: Transactions) -> list[tuple[int, int, int, int, bool]]
 
 
 slow = settings(
-    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 
@@ -198,7 +198,7 @@ def damaged(message: bytes) -> Iterator[bytes]:
     """The message cut, lengthened and changed at every place."""
     for at in range(len(message) + 1):
         yield message[:at]
-        for byte in b"\x00\x01\x02\x03\x04\x05\x06\x7f\x80\xffntuNKO":
+        for byte in b"\x00\x01\x02\x05\x7f\xffntuNKO":
             yield message[:at] + bytes([byte]) + message[at:]
             yield message[:at] + bytes([byte]) + message[at + 1 :]
 
