@@ -114,7 +114,9 @@ def of_type(name: str, index: int = 0) -> Case:
 TIMESTAMPTZ = of_type("timestamptz")
 CASES: list[tuple[Case, str, str | None, KeyOrder]] = [
     *((of_type(name), "", None, "local") for name in ("bool", "int2", "int4", "int8", "oid", "bytea", "uuid", "name")),
-    *((of_type(name), "", None, "local") for name in ("date", "timestamp", "timestamptz", "time", "numeric(12,2)")),
+    *((of_type(name), "", None, "local") for name in ("date", "timestamp", "timestamptz", "numeric(12,2)")),
+    (of_type("time"), "", None, "database"),
+    (replace(of_type("time"), special=["00:00:00", "23:59:59.999999", "12:00:00.1"]), "", "TIME", "local"),
     *((of_type(name), 'COLLATE "C"', None, "local") for name in ("text", "varchar(20)")),
     *((of_type(name), 'COLLATE "en_US.utf8"', None, "database") for name in ("text", "varchar(20)", "char(14)")),
     *((of_type(name), 'COLLATE "C"', None, "database") for name in ("char(14)", "bpchar", "citext")),
@@ -174,15 +176,13 @@ def assert_found_by_parameter(table: Table, texts: Sequence[str | None]) -> None
     (key,) = table.keys
     lowest = table.literals(table.rows[0])
     value = key_value(key, sql.SQL("u.v"))
-    inlined = sql.SQL("SELECT count(*), bool_and({}) FROM public.t JOIN unnest({}::text[]) AS u (v) ON {}").format(
-        compare(table.keys, [value], ">=", lowest),
-        sql.Literal(list(texts)),
-        compare(table.keys, table.columns, "=", [value]),
+    statement = sql.SQL("SELECT count(*), bool_and({}) FROM public.t JOIN unnest(%s::text[]) AS u (v) ON {}").format(
+        compare(table.keys, [value], ">=", lowest), compare(table.keys, table.columns, "=", [value])
     )
-    assert table.session.execute(inlined).fetchall() == [(len(table.rows), True)]
+    assert table.session.execute(statement, [texts]).fetchall() == [(len(table.rows), True)]
 
 
-SHARED = ["", "a", "A", "b", "B", "é", "_", "10", "9"]
+SHARED = ["", "a", "%s", "\\%(b)s'", "A", "b", "B", "é", "_", "10", "9"]
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_a_type_that_borrows_its_output_function_goes_through_concat() -> None:
 
 
 def mapped(of: TypeDescription, name: str = "c") -> MappedColumn:
-    return map_column(column(of, name))
+    return map_column(column(of, name), "TIME" if of is TIME else None)
 
 
 INFINITIES: list[tuple[TypeDescription, pa.DataType, list[int]]] = [

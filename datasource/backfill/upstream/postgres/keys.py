@@ -73,11 +73,16 @@ def key_text_expression(key: KeyColumn) -> sql.Composable:
 
 
 def key_literal(key: KeyColumn, text: str) -> sql.Composable:
-    """The value that `text` stands for, to compare with the column or with another literal.
+    """The value that `text` stands for, to compare with the column or with another literal."""
+    return key_value(key, _literal(text))
 
-    The text may contain percent signs, so the statement has to be executed without parameters.
-    """
-    return key_value(key, sql.Literal(text))
+
+def _literal(text: str) -> sql.Composable:
+    if "%" not in text:
+        return sql.Literal(text)
+    # In a statement with parameters psycopg takes a percent sign for a placeholder, also inside a literal.
+    escaped = text.replace("\\", "\\\\").replace("'", "''").replace("%", "\\x25")
+    return sql.SQL(f"E'{escaped}'")
 
 
 def key_value(key: KeyColumn, text: sql.Composable) -> sql.Composable:

@@ -10,7 +10,8 @@ asks for the same output function's text. So whatever has no Arrow type of its o
 | oid                                          | int64                            | native, as int8 |
 | text, varchar, bpchar (with its blanks), name | string                          | native   |
 | bytea                                        | binary                           | native   |
-| date, timestamp, timestamptz, time           | date32, timestamp[us], timestamp[us, UTC], time64[ns] | native |
+| date, timestamp, timestamptz                 | date32, timestamp[us], timestamp[us, UTC] | native |
+| time                                         | string; time64[ns] on request    | text; native |
 | numeric(p,s) of at most 38 digits            | decimal128                       | text     |
 | numeric with more digits or without precision, where NaN and any scale may occur | string | text |
 | arrays of one dimension                      | list<element>                    | text     |
@@ -36,6 +37,7 @@ from backfill.upstream.postgres.description import ColumnDescription, QualifiedN
 
 NUMERIC: Final = 1700
 _OID: Final = 26
+_TIME: Final = 1083
 _VARHDRSZ: Final = 4
 _MOST_DIGITS: Final = 38
 
@@ -53,7 +55,7 @@ _NATIVE: Final[Mapping[int, pa.DataType]] = {
     1042: pa.string(),  # bpchar
     1043: pa.string(),  # varchar
     1082: pa.date32(),
-    1083: pa.time64("ns"),
+    _TIME: pa.time64("ns"),
     1114: pa.timestamp("us"),
     1184: pa.timestamp("us", tz="UTC"),
 }
@@ -111,7 +113,10 @@ def map_columns(columns: Sequence[ColumnDescription], overrides: Mapping[str, st
 
 
 def map_column(column: ColumnDescription, override: str | None = None) -> MappedColumn:
-    """The column with its own type, or with the one `customSchema` gives it: STRING, or DECIMAL(p,s) for a numeric."""
+    """The column with its own type, or with the one `customSchema` gives it.
+
+    That is STRING for any column, DECIMAL(p,s) for a numeric, TIME for a time.
+    """
     if column.type.kind == "p":
         raise UnsupportedTypeError(f"column {column.name!r} has the pseudo-type {column.declared}, which has no values")
     arrow = _arrow(column.type) if override is None else _overridden(column, override)
@@ -159,6 +164,9 @@ def _arrow(described: TypeDescription) -> pa.DataType:
         return pa.list_(pa.field("element", pa.string() if nested else _arrow(described.element)))
     if described.oid == NUMERIC:
         return _numeric(described.typmod)
+    if described.oid == _TIME:
+        # Spark 4.3 refuses TIME in a stream unless a session setting allows it, which a source cannot see.
+        return pa.string()
     return _NATIVE.get(described.oid, pa.string())
 
 
@@ -181,7 +189,10 @@ def _overridden(column: ColumnDescription, override: str) -> pa.DataType:
         precision, scale = int(decimal[1]), int(decimal[2])
         if 1 <= precision <= _MOST_DIGITS and 0 <= scale <= precision:
             return pa.decimal128(precision, scale)
-    allowed = "STRING or DECIMAL(p,s) with 0 <= s <= p <= 38" if column.type.oid == NUMERIC else "STRING"
+    if wanted == "TIME" and column.type.oid == _TIME:
+        return _NATIVE[_TIME]
+    also = {NUMERIC: " or DECIMAL(p,s) with 0 <= s <= p <= 38", _TIME: " or TIME"}
+    allowed = f"STRING{also.get(column.type.oid, '')}"
     raise OptionsError(
         f"customSchema gives {column.name!r} the type {override}; allowed for {column.declared} is {allowed}"
     )
