@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 from psycopg import sql
 
+from backfill.errors import ConnectionLostError
 from backfill.upstream.postgres.connection import ArrowSession, Connector
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.pgoutput import Decoder
@@ -119,6 +120,8 @@ def _decode_into(reading: Reading, decoder: Decoder, fetched: Messages) -> int:
         reading.rows.add(decoded.rows)
         reading.parts.append(decoded.transactions)
         count += batch.num_rows
+    if decoder.in_transaction:
+        raise ConnectionLostError("the change log ended in the middle of a transaction")
     return count
 
 
