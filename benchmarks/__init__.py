@@ -1,0 +1,19 @@
+"""How fast the connector is, measured beside what else reads the same rows.
+
+    python -m benchmarks [snapshot|changes|staging|memory|all] [--rows N] [--rounds N] [--json]
+
+Machines drift: the same program may take twice as long a minute later. So the contenders take turns, round after
+round and every second round backwards, and what counts is the *ratio* of two runs of the same round; tables show its
+median and its range.
+
+rounds.py      contenders that take turns, and the ratios of their times (pure)
+report.py      a table, as text or JSON
+bed.py         a PostgreSQL on this machine, with pgbench's tables, and a Spark beside it
+stream.py      runs a stream until nothing is left to read, and takes the times Spark reports
+snapshot.py    a table into Spark's noop sink; beside psql's COPY and Spark's own JDBC source
+changes.py     a backlog of changes into the noop sink; beside a bare peek at the same slot
+staging.py     what keeping the chunks costs
+memory.py      how large the driver's Python process gets while much is waiting
+"""
+
+from __future__ import annotations

@@ -1,0 +1,125 @@
+"""What is measured on: a PostgreSQL of this machine, reached over TCP, and a warm Spark on two cores."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+from psycopg import sql
+
+from benchmarks.rounds import Run
+from integration.database import Database, temporary_database
+from integration.servers import LocalServer, LocalServers
+from integration.spark_session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ACCOUNTS: Final = "public.pgbench_accounts"
+"""aid int primary key, bid int, abalance int, filler char(84): about 130 bytes a row on disk."""
+
+ROWS_PER_SCALE: Final = 100_000
+
+JDBC_DRIVER: Final = Path("/usr/share/java/postgresql.jar")
+"""Where Debian's package libpostgresql-jdbc-java puts it."""
+
+SETTINGS: Final = {
+    # Neither works in one contender's time for the rows of another.
+    "autovacuum": "off",
+    "checkpoint_timeout": "1d",
+    "max_wal_size": "32GB",
+    "shared_buffers": "1GB",
+}
+
+SPARK_SETTINGS: Final = {"spark.jars": str(JDBC_DRIVER)} if JDBC_DRIVER.exists() else {}
+
+PATIENCE: Final = 10.0
+"""Seconds for a query that has ended to let go of its slot."""
+
+
+@dataclass
+class Bed:
+    """A database with room for files beside it; Spark starts when it is first asked for."""
+
+    server: LocalServer
+    database: Database
+    folder: Path
+    _stack: ExitStack
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        session = self._stack.enter_context(spark_session(self.folder, SPARK_SETTINGS))
+        session.sparkContext.setLogLevel("ERROR")
+        return session
+
+    def fresh_folder(self) -> Path:
+        """A new, empty folder; all go when the measuring ends."""
+        path = self.folder / f"run-{next(self._numbers)}"
+        path.mkdir()
+        return path
+
+    def fill(self, rows: int) -> int:
+        """Makes pgbench's tables anew, with about so many accounts; returns how many."""
+        scale = max(1, round(rows / ROWS_PER_SCALE))
+        self._program("pgbench", "--initialize", "--quiet", f"--scale={scale}", self.database.dsn)
+        self.database.execute("CHECKPOINT")
+        return scale * ROWS_PER_SCALE
+
+    def psql(self, command: str, rows: int) -> Run:
+        """Runs a command whose output nobody reads; `rows` is how many it is about."""
+        began = time.perf_counter()
+        options = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1")
+        self._program("psql", *options, "--command", command, self.database.dsn)
+        return Run(rows, time.perf_counter() - began)
+
+    def _program(self, name: str, *arguments: str) -> None:
+        command = [str(self.server.bin(name)), *arguments]
+        done = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"{name} ended with {done.returncode}: {done.stderr.strip()}")
+
+    @cached_property
+    def jdbc_url(self) -> str:
+        given = psycopg.conninfo.conninfo_to_dict(self.database.dsn)
+        return f"jdbc:postgresql://{given['host']}:{given['port']}/{given['dbname']}?user={given['user']}"
+
+    def drop_slot(self, name: str) -> None:
+        """Drops a replication slot as soon as nobody uses it; nothing happens where there is none."""
+        give_up = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self.database.execute(
+                    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", [name]
+                )
+            except psycopg.errors.ObjectInUse:
+                if time.monotonic() > give_up:
+                    raise
+                time.sleep(0.05)
+            else:
+                return
+
+    def publish(self, publication: str) -> None:
+        """Publishes the accounts under this name alone."""
+        name = sql.Identifier(publication).as_string(None)
+        self.database.execute(f"DROP PUBLICATION IF EXISTS {name}; CREATE PUBLICATION {name} FOR TABLE {ACCOUNTS}")
+
+
+@contextmanager
+def bed() -> Iterator[Bed]:
+    """A server that is started for this alone, with a database; all goes when the block ends."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="backfill-bench-"))
+        server = stack.enter_context(LocalServers(os.environ)).start(SETTINGS)
+        database = stack.enter_context(temporary_database(server))
+        yield Bed(server, database, Path(folder), stack)

@@ -1,0 +1,150 @@
+"""A backlog of changes into Spark's noop sink, by a stream that has finished its backfill."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.bed import ACCOUNTS, Bed
+from benchmarks.report import Comparison, Table, ratios, speeds, where
+from benchmarks.rounds import Run, take_turns
+from benchmarks.stream import PARTS, WALL, drain
+
+ROWS = 150_000
+SIZES = (1, 100, 10_000)
+"""Changes per transaction."""
+
+OURS = "backfill"
+PEEK = "bare peek"
+BINARY_PEEK = "bare peek, binary"
+AT_LEAST_PEEK = 0.6
+
+PUBLICATION: Final = "bench"
+SLOT: Final = "bench_stream"
+KEPT: Final = "bench_kept"
+
+
+@dataclass(frozen=True)
+class Rewindable:
+    """A stream that has finished its backfill and can be put back there: its checkpoint, its state and its slot.
+
+    The log from there on is kept by a copy of the slot, so that any number of runs read the same.
+    """
+
+    bed: Bed
+    folder: Path
+
+    @classmethod
+    def backfilled(cls, bed: Bed) -> Rewindable:
+        """A stream of all accounts, at a point in the log that lies behind its backfill."""
+        stream = cls(bed, bed.fresh_folder())
+        bed.publish(PUBLICATION)
+        drain(bed.spark, stream.options, stream.checkpoint)
+        # A first batch of changes takes it from the backfill's last state to a mere position in the log.
+        bed.database.execute(f"UPDATE {ACCOUNTS} SET abalance = 0 WHERE aid <= 100")
+        drain(bed.spark, stream.options, stream.checkpoint)
+        shutil.copytree(stream._live, stream._kept)
+        bed.drop_slot(KEPT)
+        bed.database.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", [SLOT, KEPT])
+        return stream
+
+    @property
+    def _live(self) -> Path:
+        return self.folder / "live"
+
+    @property
+    def _kept(self) -> Path:
+        return self.folder / "kept"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self._live / "checkpoint"
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {
+            **self.bed.database.options,
+            "dbtable": ACCOUNTS,
+            "stateDir": str(self._live / "state"),
+            "slotName": SLOT,
+            "publicationName": PUBLICATION,
+            "numPartitions": "2",
+        }
+
+    def rewind(self) -> None:
+        shutil.rmtree(self._live)
+        shutil.copytree(self._kept, self._live)
+        self.bed.drop_slot(SLOT)
+        self.bed.database.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", [KEPT, SLOT])
+
+    def drain(self) -> Run:
+        """Everything since the point it was put back to."""
+        return drain(self.bed.spark, self.options, self.checkpoint)
+
+    def drop(self) -> None:
+        for slot in (SLOT, KEPT):
+            self.bed.drop_slot(slot)
+        shutil.rmtree(self.folder)
+
+
+def run(bed: Bed, rows: int | None, rounds: int) -> Iterator[Table]:
+    for size in SIZES:
+        accounts = bed.fill(100_000)
+        stream = Rewindable.backfilled(bed)
+        count = max(1, (rows or ROWS) // size)
+        change(bed, transactions=count, size=size, accounts=accounts)
+        yield from _compare(bed, stream, size, count * size, rounds)
+        stream.drop()
+
+
+def change(bed: Bed, *, transactions: int, size: int, accounts: int) -> None:
+    """Commits so many transactions, each of which updates `size` accounts."""
+    statement = (
+        f"DO $$ BEGIN FOR i IN 0 .. {transactions - 1} LOOP UPDATE {ACCOUNTS} SET abalance = i "
+        f"WHERE aid > i::bigint * {size} % {accounts} AND aid <= i::bigint * {size} % {accounts} + {size}; "
+        "COMMIT; END LOOP; END $$"
+    )
+    with bed.database.connect(autocommit=True) as session:
+        session.execute("SET synchronous_commit = off")
+        session.execute(statement)
+
+
+def _compare(bed: Bed, stream: Rewindable, size: int, expected: int, rounds: int) -> Iterator[Table]:
+    def ours() -> Run:
+        stream.rewind()
+        found = stream.drain()
+        if found.rows != expected:
+            raise AssertionError(f"{found.rows} changes were read and {expected} were made")
+        return found
+
+    results = take_turns(
+        {
+            PEEK: lambda: bed.psql(f"COPY ({_peek()}) TO STDOUT", expected),
+            BINARY_PEEK: lambda: bed.psql(f"COPY ({_peek()}) TO STDOUT (FORMAT binary)", expected),
+            OURS: ours,
+        },
+        rounds=rounds,
+    )
+    what = f"Changes, transactions of {size}"
+    yield speeds(
+        f"{what}: speed",
+        results,
+        [
+            f"{expected} updates of pgbench_accounts in transactions of {size}.",
+            f"{PEEK}: psql, COPY (SELECT ... FROM pg_logical_slot_peek_binary_changes(...)) TO STDOUT, thrown away.",
+            "backfill: the time of all its batches, until the commit log; without the start of the query.",
+        ],
+        unit="changes",
+    )
+    yield ratios(f"{what}: ratios", results, [Comparison(OURS, PEEK, AT_LEAST_PEEK), Comparison(OURS, BINARY_PEEK)])
+    yield where(f"{what}: where a stream's time goes", results, [*PARTS, WALL])
+
+
+def _peek() -> str:
+    return (
+        f"SELECT data FROM pg_logical_slot_peek_binary_changes('{KEPT}', NULL, NULL, 'proto_version', '1', "
+        f"'publication_names', '{PUBLICATION}')"
+    )

@@ -1,0 +1,95 @@
+"""A table into Spark's noop sink."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+
+from benchmarks.bed import ACCOUNTS, JDBC_DRIVER, Bed
+from benchmarks.report import Comparison, Table, ratios, speeds, where
+from benchmarks.rounds import Contender, Run, take_turns
+from benchmarks.stream import PARTS, WALL, drain
+
+ROWS = 1_000_000
+READERS = (1, 2)
+COPY = "psql COPY binary"
+FETCH_SIZE = 10_000
+
+AT_LEAST_JDBC = 1.4
+AT_LEAST_COPY = 0.6
+
+
+def ours(readers: int, mode: str) -> str:
+    return f"backfill {mode}, {readers} reader{'s' if readers > 1 else ''}"
+
+
+def jdbc(readers: int) -> str:
+    return f"Spark JDBC, {readers} partition{'s' if readers > 1 else ''}"
+
+
+def run(bed: Bed, rows: int | None, rounds: int) -> Iterator[Table]:
+    count = bed.fill(rows or ROWS)
+    contenders: dict[str, Contender] = {
+        COPY: partial(bed.psql, f"COPY {ACCOUNTS} TO STDOUT (FORMAT binary)", count),
+    }
+    comparisons = [Comparison(ours(1, mode), COPY, AT_LEAST_COPY) for mode in ("snapshot", "initial")]
+    notes = [f"{count} rows of pgbench_accounts. {COPY}: one connection, output thrown away."]
+    for readers in READERS:
+        for mode in ("snapshot", "initial"):
+            contenders[ours(readers, mode)] = partial(_backfill, bed, mode, readers, count)
+        if JDBC_DRIVER.exists():
+            contenders[jdbc(readers)] = partial(_jdbc, bed, readers, count)
+            comparisons += [
+                Comparison(ours(readers, mode), jdbc(readers), AT_LEAST_JDBC) for mode in ("snapshot", "initial")
+            ]
+    if not JDBC_DRIVER.exists():
+        notes.append(f"Spark JDBC is left out: there is no {JDBC_DRIVER}; install libpostgresql-jdbc-java.")
+    notes += [
+        f"Spark JDBC: fetchsize {FETCH_SIZE}, partitions by aid; the time of the write, without load().",
+        "backfill: the time of all its batches, with publication and slot (initial), key slices and counts, staging,",
+        "Spark's offset and commit log; without load() and without the start of the query's Python process.",
+    ]
+    results = take_turns(contenders, rounds=rounds)
+    yield speeds("Snapshot: speed", results, notes)
+    yield ratios("Snapshot: ratios", results, comparisons)
+    yield where("Snapshot: where a stream's time goes", results, [*PARTS, WALL])
+
+
+def _backfill(bed: Bed, mode: str, readers: int, expected: int) -> Run:
+    folder = bed.fresh_folder()
+    options = {
+        **bed.database.options,
+        "dbtable": ACCOUNTS,
+        "stateDir": str(folder / "state"),
+        "startupMode": mode,
+        "numPartitions": str(readers),
+    }
+    if mode == "initial":
+        options["slotName"] = "bench_snapshot"
+    found = drain(bed.spark, options, folder / "checkpoint")
+    if mode == "initial":
+        bed.drop_slot("bench_snapshot")
+        drop_publications(bed)
+    if found.rows != expected:
+        raise AssertionError(f"{found.rows} rows were read and {expected} are there")
+    return found
+
+
+def drop_publications(bed: Bed) -> None:
+    for (name,) in bed.database.execute("SELECT quote_ident(pubname) FROM pg_publication"):
+        bed.database.execute(f"DROP PUBLICATION {name}")
+
+
+def _jdbc(bed: Bed, readers: int, count: int) -> Run:
+    source = bed.spark.read.format("jdbc").options(
+        url=bed.jdbc_url, dbtable=ACCOUNTS, driver="org.postgresql.Driver", fetchsize=str(FETCH_SIZE)
+    )
+    if readers > 1:
+        source = source.options(
+            partitionColumn="aid", lowerBound="1", upperBound=str(count), numPartitions=str(readers)
+        )
+    frame = source.load()
+    began = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return Run(count, time.perf_counter() - began)
