@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from backfill.batch import Batch
 from backfill.epoch import Epoch
-from backfill.errors import OffsetError
+from backfill.errors import OffsetError, SnapshotGoneError
 from backfill.handoff import Part, SnapshotPart
 from backfill.offset import Ahead, Barrier, Nothing, Offset
 from backfill.options import StartupMode, StreamOptions
@@ -22,7 +22,7 @@ from backfill.progress import Finished, Frontier, Progress, settled
 from backfill.record import Record
 from backfill.rows import RowFormat
 from backfill.staging import Staging
-from backfill.upstream import Pin, SnapshotReader, TableSchema, Upstream
+from backfill.upstream import Pin, SnapshotReader, Step, TableSchema, Upstream
 from backfill.vnode import Key
 
 UNLIMITED: Final = 1 << 62
@@ -30,6 +30,9 @@ UNLIMITED: Final = 1 << 62
 
 RELEASE_INTERVAL: Final = 0.1
 """Seconds between two looks at whether all chunks of a batch are staged."""
+
+MOST_LOST: Final = 5
+"""How many states in a row may be lost before a batch is planned; taking one waits for the database by itself."""
 
 Watch: TypeAlias = Callable[[Callable[[], bool]], Callable[[], None]]
 """Looks now and then until a look says that all is seen; what it returns ends the watch before."""
@@ -126,14 +129,8 @@ class Stream:
         progress = settled(base.progress) if isinstance(base, Barrier) else base
         if after is not None and self._is_over(progress, after):
             return start
-        snapshot = isinstance(progress, Frontier)
         self._unwatch()
-        step = self._upstream.next_epoch(
-            after,
-            snapshot=snapshot,
-            max_changes=(budget.max_rows or UNLIMITED) << self._worked_off,
-            until=None if snapshot else self._until,
-        )
+        step, moved = self._step(after, progress, budget)
         if step.epoch == after:
             return start
         self._pin = step.pin
@@ -141,11 +138,10 @@ class Stream:
         self._staging(self._record.stream).forget(step.epoch.number)
         # A writer that makes more changes in the time of a batch than a batch may take would hold up the snapshot
         # for ever. So each batch in a row that only works off changes may take twice as many as the one before.
-        self._worked_off = self._worked_off + 1 if snapshot and step.pin is None else 0
-        if isinstance(progress, Frontier) and step.pin is not None:
-            moved = self._advance(progress, budget)
+        self._worked_off = self._worked_off + 1 if isinstance(progress, Frontier) and step.pin is None else 0
+        if isinstance(progress, Frontier) and isinstance(moved, Frontier) and step.pin is not None:
             self._batch(self._record.stream).cut(progress, moved, step.epoch.number)
-            progress = moved
+        progress = moved
         self._reported = progress
         return Barrier(
             stream=self._record.stream,
@@ -155,6 +151,29 @@ class Stream:
             ahead=self._ahead(base) if isinstance(base, Barrier) else (),
             base=base if isinstance(start, Nothing) and isinstance(base, Barrier) else None,
         )
+
+    def _step(self, after: Epoch | None, progress: Progress, budget: Budget) -> tuple[Step, Progress]:
+        """The state the next batch ends at, and how far it gets there.
+
+        A state that is lost with its session before that is known is of no use; another one is.
+        """
+        snapshot = isinstance(progress, Frontier)
+        lost = 0
+        while True:
+            step = self._upstream.next_epoch(
+                after,
+                snapshot=snapshot,
+                max_changes=(budget.max_rows or UNLIMITED) << self._worked_off,
+                until=None if snapshot else self._until,
+            )
+            if step.pin is None or not isinstance(progress, Frontier):
+                return step, progress
+            try:
+                return step, self._advance(progress, budget)
+            except SnapshotGoneError:
+                lost += 1
+                if lost == MOST_LOST:
+                    raise
 
     def _is_over(self, progress: Progress, after: Epoch) -> bool:
         if self._options.startup_mode is StartupMode.SNAPSHOT:

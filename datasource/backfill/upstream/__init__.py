@@ -159,7 +159,10 @@ class Upstream(Protocol):
         ...
 
     def measure(self, requests: Sequence[Request]) -> tuple[Extent, ...]:
-        """How far each request goes in the state of the present pin; exact."""
+        """How far each request goes in the state of the present pin; exact.
+
+        Raises SnapshotGoneError where that state was lost with its session: nothing can be measured in it any more.
+        """
         ...
 
     def changes(self, after: Epoch | None, upto: Epoch) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.epoch import Epoch
-from backfill.errors import DatabaseSetupError, DataLossError, TransientError
+from backfill.errors import (
+    ConnectionLostError,
+    DatabaseSetupError,
+    DataLossError,
+    SnapshotGoneError,
+    TransientError,
+)
 from backfill.options import Options
 from backfill.order import within
 from backfill.plan import Extent, Request
@@ -366,8 +372,11 @@ class PostgresUpstream:
             self._exporter.release(pin.token)
 
     def measure(self, requests: Sequence[Request]) -> tuple[Extent, ...]:
-        with translating():
-            return measure(self._exporting().current(), self._table.keyed, requests)
+        try:
+            with translating():
+                return measure(self._exporting().current(), self._table.keyed, requests)
+        except ConnectionLostError as error:
+            raise SnapshotGoneError(f"the state the batch was to end at was lost: {error}") from None
 
     # -- figures ---------------------------------------------------------------------------------------------------
 
