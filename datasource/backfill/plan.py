@@ -50,11 +50,14 @@ class Limits:
 def plan(frontier: Frontier, limits: Limits) -> Generator[tuple[Request, ...], Sequence[Extent], Frontier]:
     """Where each vnode stands after the next batch; at most `limits.max_rows` rows further in all.
 
-    Vnodes that are under way go first, then the next ones in key order. No vnode takes more than its lane's share
-    of the budget, so that a table of few large vnodes still feeds all readers.
+    Vnodes that are under way go first, then the last one, then the next ones in key order. No vnode takes more than
+    its lane's share of the budget, so that a table of few large vnodes still feeds all readers.
+
+    The last vnode has no upper end: in a table that grows at its end it is nearly empty now, and left to the last it
+    might grow faster than it is read. Once it is Completed, what is added comes with the changes.
     """
     share = max(1, -(-limits.max_rows // max(1, limits.lanes)))
-    queue = sorted(frontier.unfinished, key=lambda vnode: (not isinstance(vnode.progress, InProgress), vnode.number))
+    queue = sorted(frontier.unfinished, key=_turn)
     left = limits.max_rows
     moved: dict[int, InProgress | Completed] = {}
     while queue and left > 0:
@@ -71,6 +74,10 @@ def plan(frontier: Frontier, limits: Limits) -> Generator[tuple[Request, ...], S
             moved[vnode.number] = _after(vnode, extent)
             left -= extent.row_count
     return frontier.advanced(moved)
+
+
+def _turn(vnode: Vnode) -> tuple[bool, bool, int]:
+    return not isinstance(vnode.progress, InProgress), vnode.range.upto is not None, vnode.number
 
 
 def _after(vnode: Vnode, extent: Extent) -> InProgress | Completed:

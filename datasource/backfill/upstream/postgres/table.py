@@ -129,21 +129,27 @@ def prepare_for_ranges(session: Session) -> None:
 
 
 def cut(session: Session, table: KeyedTable, vnodes: int, estimated_rows: int) -> tuple[Key, ...]:
-    """At most `vnodes - 1` keys that cut the table into about equal parts, by a sample of its pages."""
+    """At most `vnodes - 1` keys that cut the table into about equal parts, by a sample of its pages.
+
+    The last one is the last key there is, so that what is added beyond it has a vnode of its own.
+    """
+    parts = vnodes - 1
+    if parts == 0:
+        return ()
     wanted = vnodes * SAMPLE_PER_VNODE
     percent = 100.0 * wanted / max(1, estimated_rows)
     sampled = sql.SQL("TABLESAMPLE SYSTEM ({})").format(sql.Literal(percent)) if percent < 50 else sql.SQL("")
     statement = sql.SQL(
         "SELECT {texts} FROM (SELECT {columns}, row_number() OVER (ORDER BY {order}) AS place, "
         "count(*) OVER () AS total FROM {source} {sampled}) sample "
-        "WHERE place * {vnodes} / total > (place - 1) * {vnodes} / total AND place < total ORDER BY place"
+        "WHERE place * {parts} / total > (place - 1) * {parts} / total ORDER BY place"
     ).format(
         texts=table.key_texts,
         columns=sql.SQL(", ").join(sql.Identifier(item.column.name) for item in table.key),
         order=table.order,
         source=table.source,
         sampled=sampled,
-        vnodes=sql.Literal(vnodes),
+        parts=sql.Literal(parts),
     )
     return tuple(tuple(row) for row in session.execute(statement).fetchall())
 
