@@ -6,4 +6,5 @@ pytest_plugins = [
     "integration.fixtures.postgres",
     "integration.fixtures.seed",
     "integration.fixtures.spark",
+    "integration.fixtures.streams",
 ]

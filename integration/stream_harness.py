@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,14 @@ Rows = dict[tuple[Any, ...], Row]
 
 QUICK = RetryPolicy(first=0.01, most=0.1, give_up_after=20.0)
 """What a stream does about transient errors here: as in production, only sooner."""
+
+
+def table_of(database: Database, rows: int, *, identity: str = "DEFAULT") -> None:
+    """The table `t (id, v)` with the keys from 1 to `rows`."""
+    database.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
+    database.execute(f"ALTER TABLE t REPLICA IDENTITY {identity}")
+    database.execute(f"INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, {rows}) i")
+    database.execute("ANALYZE t")
 
 
 @dataclass
@@ -85,8 +93,8 @@ class StreamRun:
         database: Database,
         folder: Path,
         table: str,
-        key: tuple[str, ...] = ("id",),
         *,
+        key: tuple[str, ...] = ("id",),
         select: str = "*",
         **options: str,
     ) -> None:
@@ -137,7 +145,7 @@ class StreamRun:
 
     def new_checkpoint(self) -> StreamRun:
         """Another query with the same options and a checkpoint and a sink of its own."""
-        other = StreamRun(self.database, self.folder, "", self.fold.key, select=self.select)
+        other = StreamRun(self.database, self.folder, "", key=self.fold.key, select=self.select)
         other.options = self.options
         return other
 
@@ -191,12 +199,22 @@ class StreamRun:
         """
         if not self.plan(max_rows):
             return False
-        expected = None if self.pin is None else self._shown_at(self.pin)
+        require = self.judge()
         self.commit(self.read())
-        if expected is not None:
+        require()
+        return True
+
+    def judge(self) -> Callable[[], None]:
+        """For the batch that is planned: what requires, once it is committed, that the sink is right."""
+        if self.pin is None:
+            return lambda: None
+        expected = self._shown_at(self.pin)
+
+        def require() -> None:
             self.judged += 1
             self._require_sink(expected)
-        return True
+
+        return require
 
     def backfill(self, max_rows: int | None = None, *, most: int = 500) -> int:
         """Judged batches until every snapshot row has been read; returns how many."""
@@ -271,7 +289,11 @@ class StreamRun:
     def _covered(self, connection: psycopg.Connection[Any], coverage: Coverage) -> sql.Composable:
         """The condition that a row's key lies in `coverage`: the text of a bound becomes a value of the column."""
         table = self.stream().table
-        query = "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute WHERE attrelid = %s::regclass"
+        # Not format_type, whose "character" is char(1).
+        query = (
+            "SELECT attname, format('%%I.%%I', typnamespace::regnamespace, typname) "
+            "FROM pg_attribute JOIN pg_type t ON t.oid = atttypid WHERE attrelid = %s::regclass"
+        )
         types: dict[str, str] = dict(connection.execute(query, [self.options["dbtable"]]).fetchall())
 
         def key(texts: Sequence[str]) -> sql.Composable:

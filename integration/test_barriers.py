@@ -10,12 +10,12 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from integration.database import Database
+from integration.fixtures.streams import StartStream
 from integration.servers import LocalServer
 from integration.stream_harness import StreamRun
 from integration.writers import BIGINT, COMPOSITE, HIDDEN, NUMERIC, TABLE, UUID, Client, Shape, Writers, total
@@ -55,10 +55,10 @@ def budget(rng: random.Random) -> int:
     ids=lambda value: getattr(value, "name", value),
 )
 def test_the_sink_is_the_emitted_part_of_the_table_at_every_barrier(
-    database: Database, tmp_path: Path, shape: Shape, identity: str, rng: random.Random
+    database: Database, start_stream: StartStream, shape: Shape, identity: str, rng: random.Random
 ) -> None:
     shape.create(database, SIZE, identity=identity)
-    run = StreamRun(database, tmp_path, TABLE, shape.sink_key, maxBytesPerTrigger=FEW_BYTES, **shape.options)
+    run = start_stream(TABLE, key=shape.sink_key, maxBytesPerTrigger=FEW_BYTES, **shape.options)
     run.restart(vnodeCount="7", numPartitions="3")
     constant = opened(run, shape)
     slow = [Client(database, shape, SIZE, rng) for _ in range(2)]
@@ -140,11 +140,11 @@ class HangingCommits:
 
 
 def test_a_commit_that_hangs_belongs_to_the_epoch_that_first_shows_it(
-    start_postgres: Callable[[], LocalServer], tmp_path: Path, rng: random.Random
+    start_postgres: Callable[[], LocalServer], start_stream: StartStream, rng: random.Random
 ) -> None:
     database = Database(start_postgres(), "postgres")
     BIGINT.create(database, SIZE, identity="DEFAULT")
-    run = StreamRun(database, tmp_path, TABLE, maxBytesPerTrigger=FEW_BYTES, vnodeCount="7")
+    run = start_stream(TABLE, database=database, maxBytesPerTrigger=FEW_BYTES, vnodeCount="7")
     constant = opened(run, BIGINT)
     hanging = HangingCommits(database, BIGINT, rng)
     hanging.begin()
