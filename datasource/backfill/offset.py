@@ -27,12 +27,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
+from backfill import stored
 from backfill.epoch import Epoch
 from backfill.errors import OffsetError
 from backfill.progress import CompletedRun, Finished, Frontier, InProgress, NotStarted, Progress, Slice, Vnode
-from backfill.vnode import Key, KeyRange
+from backfill.vnode import KeyRange
 
 VERSION: Final = 1
 
@@ -86,10 +88,10 @@ def to_text(offset: Offset) -> str:
     return json.dumps(to_json(offset), separators=(",", ":"), ensure_ascii=False)
 
 
-def from_json(value: Mapping[str, Any]) -> Offset:
+def from_json(value: object) -> Offset:
     """The offset; OffsetError where it is of a newer version or not one of ours."""
-    version = value.get("version")
-    if not isinstance(version, int):
+    version = value.get("version") if isinstance(value, Mapping) else None
+    if not isinstance(value, Mapping) or type(version) is not int:
         raise OffsetError(
             "the checkpoint holds an offset without a version, so it was not written by the backfill source; "
             "use a fresh checkpointLocation"
@@ -99,19 +101,27 @@ def from_json(value: Mapping[str, Any]) -> Offset:
             f"the checkpoint holds an offset of version {version}, and this release reads up to {VERSION}; "
             "install the release that wrote it, or a newer one"
         )
-    if "epoch" not in value:
-        return Nothing()
     try:
-        return _barrier_from_json(value)
-    except (KeyError, TypeError, ValueError) as error:
-        raise OffsetError(
-            f"the checkpoint holds a damaged offset ({type(error).__name__} at {error}); restore the checkpoint, or "
-            "start with a fresh checkpointLocation"
-        ) from error
+        offset = Nothing() if "epoch" not in value else _barrier_from_json(value)
+        stored.require_canonical(to_json(offset), value)
+    except stored.UNREADABLE as error:
+        raise _damaged(error) from error
+    return offset
 
 
 def from_text(text: str) -> Offset:
-    return from_json(json.loads(text))
+    try:
+        value = json.loads(text)
+    except stored.UNREADABLE as error:
+        raise _damaged(error) from error
+    return from_json(value)
+
+
+def _damaged(error: Exception) -> OffsetError:
+    return OffsetError(
+        f"the checkpoint holds a damaged offset ({type(error).__name__}: {error}); restore the checkpoint, or start "
+        "with a fresh checkpointLocation"
+    )
 
 
 def _barrier_to_json(barrier: Barrier) -> Json:
@@ -140,12 +150,17 @@ def _barrier_to_json(barrier: Barrier) -> Json:
 def _barrier_from_json(value: Mapping[str, Any]) -> Barrier:
     epoch = value["epoch"]
     return Barrier(
-        stream=value["stream"],
-        upstream=tuple((str(name), str(text)) for name, text in value["upstream"].items()),
-        epoch=Epoch(epoch["number"], epoch["position"], epoch["version"], epoch["timestamp"]),
+        stream=stored.text(value["stream"]),
+        upstream=tuple((stored.text(name), stored.text(text)) for name, text in value["upstream"].items()),
+        epoch=Epoch(
+            number=stored.whole(epoch["number"]),
+            position=stored.text(epoch["position"]),
+            version=stored.whole(epoch["version"]),
+            timestamp=stored.whole(epoch["timestamp"]),
+        ),
         progress=_progress_from_json(value["progress"]),
         ahead=tuple(
-            Ahead(KeyRange(_key(item["after"]), _key(item["upto"])), item["position"])
+            Ahead(KeyRange(stored.end(item["after"]), stored.end(item["upto"])), stored.text(item["position"]))
             for item in value.get("ahead", ())
         ),
         base=_barrier_from_json(value["base"]) if "base" in value else None,
@@ -171,24 +186,32 @@ def _progress_to_json(progress: Progress) -> Json | list[Json]:
 
 def _progress_from_json(value: Json | list[Json]) -> Progress:
     if isinstance(value, dict):
-        return Finished(value["vnodes"], value["rows"])
+        return Finished(stored.whole(value["vnodes"]), stored.whole(value["rows"]))
     slices: list[Slice] = []
     number, after = 0, None
     for item in value:
         if "pos" in item:
-            progress = InProgress(tuple(item["pos"]), item["rows"])
-            slices.append(Vnode(number, KeyRange(after, _key(item["upto"])), progress))
+            progress = InProgress(stored.key(item["pos"]), stored.whole(item["rows"]))
+            slices.append(Vnode(number, KeyRange(after, stored.end(item["upto"])), progress))
             number += 1
         elif "rows" in item:
-            slices.append(CompletedRun(number, KeyRange(after, _key(item["upto"])), tuple(item["rows"])))
-            number += len(item["rows"])
+            counts = tuple(stored.whole(rows) for rows in item["rows"])
+            slices.append(CompletedRun(number, KeyRange(after, stored.end(item["upto"])), counts))
+            number += len(counts)
         else:
             for bound in item["upto"]:
-                slices.append(Vnode(number, KeyRange(after, _key(bound)), NotStarted()))
-                number, after = number + 1, _key(bound)
+                slices.append(Vnode(number, KeyRange(after, stored.end(bound)), NotStarted()))
+                number, after = number + 1, stored.end(bound)
         after = slices[-1].range.upto
+    _require_whole_key_space(slices)
     return Frontier(tuple(slices))
 
 
-def _key(value: list[str] | None) -> Key | None:
-    return None if value is None else tuple(value)
+def _require_whole_key_space(slices: list[Slice]) -> None:
+    if not slices or [item for item in slices if item.range.upto is None] != slices[-1:]:
+        raise ValueError("the vnodes do not divide the key space")
+    completed = [isinstance(item, CompletedRun) for item in slices]
+    if any(one and two for one, two in pairwise(completed)):
+        raise ValueError("completed vnodes are not folded")
+    if any(isinstance(item, CompletedRun) and not item.row_counts for item in slices):
+        raise ValueError("a run of vnodes is empty")

@@ -23,6 +23,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import fs, ipc
 
+from backfill import stored
 from backfill.errors import StagingError
 from backfill.plan import Split
 from backfill.vnode import KeyRange
@@ -66,27 +67,44 @@ class Manifest:
         ]
         return {"version": MANIFEST_VERSION, "splits": splits}
 
+    def to_text(self) -> str:
+        return json.dumps(self.to_json())
+
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Manifest:
-        if value["version"] > MANIFEST_VERSION:
+    def from_text(cls, text: str | bytes) -> Manifest:
+        """The manifest; StagingError where it is of a newer version or damaged."""
+        try:
+            value = json.loads(text)
+            newer = value["version"] > MANIFEST_VERSION
+            found = None if newer else cls._from_json(value)
+        except stored.UNREADABLE as error:
+            raise StagingError(
+                f"the staging directory holds a damaged manifest ({type(error).__name__}: {error}); start over with a "
+                "fresh checkpointLocation and stateDir"
+            ) from error
+        if found is None:
             raise StagingError(
                 f"the staging directory holds a manifest of version {value['version']}, and this release reads up to "
                 f"{MANIFEST_VERSION}; install the release that wrote it, or a newer one"
             )
-        return cls(
-            tuple(
-                StagedSplit(
-                    Split(tuple(KeyRange(_key(r["after"]), _key(r["upto"])) for r in item["ranges"]), item["rows"]),
-                    item["attempt"],
-                    item["position"],
-                )
-                for item in value["splits"]
+        return found
+
+    @classmethod
+    def _from_json(cls, value: dict[str, Any]) -> Manifest:
+        splits = tuple(
+            StagedSplit(
+                Split(
+                    tuple(KeyRange(stored.end(span["after"]), stored.end(span["upto"])) for span in item["ranges"]),
+                    stored.whole(item["rows"]),
+                ),
+                stored.whole(item["attempt"]),
+                None if item["position"] is None else stored.text(item["position"]),
             )
+            for item in value["splits"]
         )
-
-
-def _key(value: list[str] | None) -> tuple[str, ...] | None:
-    return None if value is None else tuple(value)
+        found = cls(splits)
+        stored.require_canonical(found.to_json(), value)
+        return found
 
 
 class Staging:
@@ -129,7 +147,7 @@ class Staging:
             return None
         filesystem, path = self._path(str(epoch), _MANIFEST)
         with filesystem.open_input_stream(path) as stream:
-            return Manifest.from_json(json.loads(stream.read()))
+            return Manifest.from_text(stream.read())
 
     def require_shared(self, epoch: int) -> None:
         """For a reader: StagingError unless what the driver wrote for this batch is here too."""
@@ -140,7 +158,7 @@ class Staging:
             )
 
     def keep_manifest(self, epoch: int, manifest: Manifest) -> None:
-        self._replace(epoch, _MANIFEST, json.dumps(manifest.to_json()).encode())
+        self._replace(epoch, _MANIFEST, manifest.to_text().encode())
 
     def _replace(self, epoch: int, name: str, content: bytes) -> None:
         filesystem, folder = self._path(str(epoch))
@@ -159,7 +177,8 @@ class Staging:
         part = f"{folder}/.{name}.{uuid.uuid4().hex}"
         held: pa.RecordBatch | None = None
         try:
-            with filesystem.open_output_stream(part) as sink, ipc.new_stream(sink, schema, options=_WRITE) as writer:
+            # Unlike Arrow's stream format its file format has an end, so that a file that was cut short is noticed.
+            with filesystem.open_output_stream(part) as sink, ipc.new_file(sink, schema, options=_WRITE) as writer:
                 for batch in batches:
                     writer.write_batch(batch)
                     if held is not None:
@@ -180,9 +199,10 @@ class Staging:
         """The batches of a file that `exists`."""
         filesystem, path = self._path(str(epoch), name)
         try:
-            with filesystem.open_input_stream(path) as source, ipc.open_stream(source) as reader:
-                yield from reader
-        except (OSError, pa.ArrowInvalid) as error:
+            with filesystem.open_input_file(path) as source, ipc.open_file(source) as reader:
+                for number in range(reader.num_record_batches):
+                    yield reader.get_batch(number)
+        except (OSError, pa.ArrowException) as error:
             raise StagingError(
                 f"the staged file {name} of epoch {epoch} cannot be read ({error}); if stagingDir lost files that a "
                 "batch still needs, start over with a fresh checkpointLocation and stateDir"

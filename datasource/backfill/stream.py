@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from backfill.batch import Batch
@@ -149,7 +149,7 @@ class Stream:
             epoch=step.epoch,
             progress=progress,
             ahead=self._ahead(base) if isinstance(base, Barrier) else (),
-            base=base if isinstance(start, Nothing) and isinstance(base, Barrier) else None,
+            base=replace(base, base=None) if isinstance(start, Nothing) and isinstance(base, Barrier) else None,
         )
 
     def _step(self, after: Epoch | None, progress: Progress, budget: Budget) -> tuple[Step, Progress]:
