@@ -1,0 +1,307 @@
+"""Planning against a table of numbers: how far each vnode goes, and who reads what."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backfill.plan import (
+    MAX_REQUESTS,
+    Extent,
+    Limits,
+    Piece,
+    Request,
+    Split,
+    pieces,
+    plan,
+    split,
+)
+from backfill.progress import Completed, Finished, Frontier, InProgress, settled
+from backfill.vnode import WHOLE_TABLE, Key, KeyRange, merged
+
+numbers = st.lists(st.integers(0, 60), unique=True).map(sorted)
+cuts = st.lists(st.integers(0, 60), max_size=8, unique=True).map(sorted)
+limits = st.builds(Limits, st.integers(1, 25), st.integers(1, 6), st.integers(1, 30))
+
+
+def key(number: int) -> Key:
+    return (str(number),)
+
+
+def ends(item: KeyRange) -> tuple[float, float]:
+    after, upto = item.after, item.upto
+    return (-1 if after is None else int(after[0])), (float("inf") if upto is None else int(upto[0]))
+
+
+@dataclass
+class Table:
+    """Sorted numbers, measured as an upstream would; keeps what it was asked."""
+
+    rows: list[int]
+    asked: list[tuple[Request, ...]] = field(default_factory=list)
+
+    def within(self, item: KeyRange) -> list[int]:
+        after, upto = ends(item)
+        return self.rows[bisect_right(self.rows, after) : bisect_right(self.rows, upto)]
+
+    def measure(self, requests: tuple[Request, ...]) -> list[Extent]:
+        self.asked.append(requests)
+        return [self._extent(request) for request in requests]
+
+    def _extent(self, request: Request) -> Extent:
+        found = self.within(request.range)
+        if len(found) > request.limit:
+            return Extent(request.limit, key(found[request.limit - 1]))
+        return Extent(len(found), None)
+
+    def plan(self, frontier: Frontier, limits: Limits) -> Frontier:
+        planning = plan(frontier, limits)
+        try:
+            requests = next(planning)
+            while True:
+                requests = planning.send(self.measure(requests))
+        except StopIteration as done:
+            result: Frontier = done.value
+            return result
+
+
+def start(bounds: Sequence[int]) -> Frontier:
+    return Frontier.at_start(tuple(key(bound) for bound in bounds))
+
+
+def emitted(table: Table, frontier: Frontier) -> list[int]:
+    return [number for item in frontier.coverage for number in table.within(item)]
+
+
+# -- how far ---------------------------------------------------------------------------------------------------------
+
+
+@given(numbers, cuts, limits)
+def test_a_batch_never_takes_more_rows_than_its_budget(rows: list[int], bounds: list[int], limits: Limits) -> None:
+    table, frontier = Table(rows), start(bounds)
+    while frontier.unfinished:
+        moved = table.plan(frontier, limits)
+        assert moved.row_count - frontier.row_count <= limits.max_rows
+        frontier = moved
+
+
+@given(numbers, cuts, limits)
+def test_row_counts_are_those_of_the_rows_that_were_emitted(rows: list[int], bounds: list[int], limits: Limits) -> None:
+    table, frontier = Table(rows), start(bounds)
+    while frontier.unfinished:
+        frontier = table.plan(frontier, limits)
+        assert frontier.row_count == len(emitted(table, frontier))
+        for vnode in frontier.unfinished:
+            if isinstance(vnode.progress, InProgress):
+                whole = table.within(KeyRange(vnode.range.after, vnode.progress.current_pos))
+                assert vnode.progress.row_count == len(whole)
+    assert emitted(table, frontier) == rows
+
+
+@given(numbers, cuts, limits)
+def test_every_batch_gets_on_until_all_vnodes_are_completed(rows: list[int], bounds: list[int], limits: Limits) -> None:
+    table, frontier = Table(rows), start(bounds)
+    batches = 0
+    while frontier.unfinished:
+        moved = table.plan(frontier, limits)
+        assert moved != frontier
+        frontier, batches = moved, batches + 1
+    assert settled(frontier) == Finished(len(bounds) + 1, len(rows))
+    # Each batch empties its budget, or its lanes, or the table.
+    assert batches <= len(rows) + len(bounds) + 1
+
+
+@given(numbers, cuts, limits)
+def test_no_vnode_takes_more_than_its_lanes_share(rows: list[int], bounds: list[int], limits: Limits) -> None:
+    frontier = start(bounds)
+    moved = Table(rows).plan(frontier, limits)
+    share = -(-limits.max_rows // limits.lanes)
+    assert all(piece.row_count <= share for piece in pieces(frontier, moved))
+
+
+@given(numbers, cuts, limits)
+def test_each_vnode_goes_to_a_row_that_is_there_or_to_its_end(
+    rows: list[int], bounds: list[int], limits: Limits
+) -> None:
+    moved = Table(rows).plan(start(bounds), limits)
+    for vnode in moved.unfinished:
+        if isinstance(vnode.progress, InProgress):
+            assert int(vnode.progress.current_pos[0]) in rows
+
+
+@given(numbers, cuts, limits, st.data())
+def test_vnodes_finish_also_while_the_table_changes(
+    rows: list[int], bounds: list[int], limits: Limits, data: st.DataObject
+) -> None:
+    table, frontier = Table(rows), start(bounds)
+    for _ in range(30):
+        frontier = table.plan(frontier, limits)
+        table.rows = data.draw(numbers)
+    while frontier.unfinished:
+        frontier = table.plan(frontier, limits)
+
+
+def test_as_many_vnodes_are_under_way_as_there_are_lanes() -> None:
+    table = Table(list(range(100)))
+    moved = table.plan(start([19, 39, 59, 79]), Limits(max_rows=30, lanes=3, vnode_rows=20))
+    assert [number for number, progress in moved.per_vnode() if progress == InProgress(key(20 * number + 9), 10)] == [
+        *(0, 1, 4)
+    ]
+
+
+def test_vnodes_under_way_go_first_then_the_last_one_then_the_others_in_order() -> None:
+    table = Table(list(range(100)))
+    frontier = start([19, 39, 59, 79]).advanced({2: InProgress(key(45), 6)})
+    table.plan(frontier, Limits(max_rows=1000, lanes=1, vnode_rows=1))
+    asked = [request.range for requests in table.asked for request in requests]
+    assert asked == [
+        KeyRange(key(45), key(59)),
+        KeyRange(key(79), None),
+        KeyRange(None, key(19)),
+        KeyRange(key(19), key(39)),
+        KeyRange(key(59), key(79)),
+    ]
+
+
+def test_a_table_that_grows_at_its_end_faster_than_it_is_read_is_finished() -> None:
+    table, frontier = Table(list(range(100))), start([24, 49, 74, 99])
+    for _ in range(30):
+        frontier = table.plan(frontier, Limits(max_rows=10, lanes=2, vnode_rows=25))
+        table.rows += range(table.rows[-1] + 1, table.rows[-1] + 21)
+    assert not frontier.unfinished
+
+
+def test_empty_vnodes_complete_without_taking_budget() -> None:
+    table = Table([50])
+    moved = table.plan(start(range(0, 49, 4)), Limits(max_rows=2, lanes=1, vnode_rows=1))
+    assert not moved.unfinished
+    assert list(moved.per_vnode())[-1][1] == Completed(1)
+
+
+def test_an_empty_table_is_finished_by_one_batch() -> None:
+    assert not Table([]).plan(start([3, 6, 9]), Limits(max_rows=1, lanes=1, vnode_rows=1)).unfinished
+
+
+def test_a_vnode_with_exactly_the_rows_that_are_left_completes() -> None:
+    table = Table([1, 2, 3])
+    assert not table.plan(start([]), Limits(max_rows=3, lanes=1, vnode_rows=1)).unfinished
+
+
+def test_a_vnode_completes_although_its_last_row_was_deleted_after_it_had_been_read() -> None:
+    table = Table([1, 2, 3])
+    frontier = table.plan(start([]), Limits(max_rows=2, lanes=1, vnode_rows=1))
+    table.rows = []
+    assert (
+        table.plan(frontier, Limits(max_rows=2, lanes=1, vnode_rows=1)).slices
+        == start([]).advanced({0: Completed(2)}).slices
+    )
+
+
+def test_vnodes_are_measured_together_but_not_all_of_many() -> None:
+    table = Table([])
+    moved = table.plan(start(range(1000)), Limits(max_rows=1 << 62, lanes=4, vnode_rows=1))
+    assert not moved.unfinished
+    assert [len(requests) for requests in table.asked] == [MAX_REQUESTS] * 3 + [1001 - 3 * MAX_REQUESTS]
+
+
+def test_not_more_is_measured_than_the_budget_will_take() -> None:
+    table = Table(list(range(1000)))
+    table.plan(start(range(9, 999, 10)), Limits(max_rows=20, lanes=1, vnode_rows=10))
+    assert sum(len(requests) for requests in table.asked) <= 4
+
+
+# -- who reads what --------------------------------------------------------------------------------------------------
+
+
+@given(numbers, cuts, limits, limits)
+def test_the_pieces_between_two_barriers_are_the_rows_that_came_in_between(
+    rows: list[int], bounds: list[int], first: Limits, second: Limits
+) -> None:
+    table = Table(rows)
+    before = table.plan(start(bounds), first)
+    after = table.plan(before, second)
+    found = pieces(before, after)
+    assert [piece.row_count for piece in found] == [len(table.within(piece.range)) for piece in found]
+    read = [number for piece in found for number in table.within(piece.range)]
+    assert read == sorted(set(emitted(table, after)) - set(emitted(table, before)))
+
+
+@given(numbers, cuts, limits)
+def test_the_pieces_of_the_first_batch_follow_from_its_end_alone(
+    rows: list[int], bounds: list[int], limits: Limits
+) -> None:
+    table = Table(rows)
+    end = table.plan(start(bounds), limits)
+    alone, known = pieces(None, end), pieces(start(bounds), end)
+    assert merged(piece.range for piece in alone) == merged(piece.range for piece in known)
+    assert sum(piece.row_count for piece in alone) == sum(piece.row_count for piece in known)
+
+
+@given(numbers, cuts, limits)
+def test_nothing_is_read_where_nothing_moved(rows: list[int], bounds: list[int], limits: Limits) -> None:
+    frontier = Table(rows).plan(start(bounds), limits)
+    assert pieces(frontier, frontier) == ()
+    assert pieces(Finished(1, 1), Finished(1, 1)) == ()
+    assert pieces(None, Finished(0, 0)) == ()
+
+
+@st.composite
+def neighbours(draw: st.DrawFn) -> tuple[Piece, ...]:
+    """Pieces in key order, some of which touch and some of which have no rows."""
+    found, at = [], 0
+    for rows in draw(st.lists(st.integers(0, 50), max_size=12)):
+        begin = at + draw(st.integers(0, 1))
+        at = begin + 1 + draw(st.integers(0, 1))
+        found.append(Piece(KeyRange(key(begin), key(at)), rows))
+    return tuple(found)
+
+
+@given(neighbours(), st.integers(1, 6), st.integers(0, 60))
+def test_splits_are_the_pieces_in_order_none_empty_and_not_more_than_readers(
+    parts: tuple[Piece, ...], count: int, min_rows: int
+) -> None:
+    splits = split(parts, count=count, min_rows=min_rows)
+    assert len(splits) <= count
+    assert sum(item.row_count for item in splits) == sum(piece.row_count for piece in parts)
+    assert all(item.row_count and item.ranges == merged(item.ranges) for item in splits)
+    if splits:
+        read = merged(span for item in splits for span in item.ranges)
+        assert read == merged(piece.range for piece in parts)
+
+
+@given(neighbours(), st.integers(1, 6))
+def test_splits_are_balanced_up_to_one_piece(parts: tuple[Piece, ...], count: int) -> None:
+    splits = split(parts, count=count, min_rows=1)
+    total, largest = sum(piece.row_count for piece in parts), max((piece.row_count for piece in parts), default=0)
+    assert all(item.row_count < total / min(count, max(1, total)) + largest for item in splits)
+
+
+@given(neighbours(), st.integers(1, 6), st.integers(1, 60))
+def test_a_further_reader_comes_only_where_each_has_enough_to_do(
+    parts: tuple[Piece, ...], count: int, min_rows: int
+) -> None:
+    splits = split(parts, count=count, min_rows=min_rows)
+    assert len(splits) <= max(1, sum(piece.row_count for piece in parts) // min_rows)
+
+
+def test_equal_pieces_are_shared_equally() -> None:
+    parts = [Piece(KeyRange(key(at), key(at + 1)), 10) for at in range(12)]
+    splits = split(parts, count=4, min_rows=1)
+    assert splits == tuple(Split((KeyRange(key(3 * at), key(3 * at + 3)),), 30) for at in range(4))
+
+
+def test_pieces_without_rows_go_along_with_those_that_have_some() -> None:
+    parts = [Piece(KeyRange(key(at), key(at + 1)), rows) for at, rows in enumerate([0, 5, 0, 5, 0])]
+    assert split(parts, count=2, min_rows=1) == (
+        Split((KeyRange(key(0), key(3)),), 5),
+        Split((KeyRange(key(3), key(5)),), 5),
+    )
+
+
+def test_where_there_are_no_rows_nobody_reads() -> None:
+    assert split([Piece(WHOLE_TABLE, 0)], count=4, min_rows=1) == ()
+    assert split([], count=4, min_rows=1) == ()
