@@ -1,10 +1,14 @@
-"""How our errors look when they cross into Spark."""
+"""How our errors look when they cross into Spark.
+
+Spark shows a user the whole traceback, and the message, which says what to do, would be the last of thirty lines. So
+our own errors cross without the frames below.
+"""
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 logger = logging.getLogger("backfill")
@@ -14,20 +18,38 @@ T = TypeVar("T")
 
 
 def plainly(function: Callable[P, T]) -> Callable[P, T]:
-    """Our own errors leave the function without the frames below it.
-
-    Spark shows a user the whole traceback, and the message, which says what to do, would be the last of thirty lines.
-    """
+    """The function, from which our own errors come without a traceback."""
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            # By name: the state store has errors of its own, and must not be imported in every Spark session.
-            if not type(error).__module__.startswith("backfill"):
+            if not _ours(error):
                 raise
-            logger.debug("raised here", exc_info=error)
             raise error.with_traceback(None) from None
 
     return wrapper
+
+
+def plainly_yielding(function: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
+    """The same for a generator."""
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        try:
+            yield from function(*args, **kwargs)
+        except Exception as error:
+            if not _ours(error):
+                raise
+            raise error.with_traceback(None) from None
+
+    return wrapper
+
+
+def _ours(error: Exception) -> bool:
+    # By name: the state store has errors of its own, and must not be imported in every Spark session.
+    ours = type(error).__module__.startswith("backfill")
+    if ours:
+        logger.debug("raised here", exc_info=error)
+    return ours

@@ -31,7 +31,7 @@ from backfill.offset import Nothing, from_json, to_json, to_text
 from backfill.opening import open_stream
 from backfill.options import Options, parse
 from backfill.rows import RowFormat
-from backfill.spark.refusal import plainly
+from backfill.spark.refusal import plainly, plainly_yielding
 from backfill.spark.types import to_arrow
 from backfill.stream import Budget, Stream
 from backfill.upstream import SnapshotReader
@@ -112,6 +112,7 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = stream.parts(from_json(start), from_json(end))
         return [PartPartition(part, reader, rows) for part in parts]
 
+    @plainly_yielding
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task. Every batch has exactly the schema Spark expects, because it checks only the first."""
         if not isinstance(partition, PartPartition):

@@ -58,9 +58,11 @@ def translated(error: Exception) -> BackfillError:
 
 
 def _without_state(message: str) -> BackfillError:
-    if _REFUSED_FOR_GOOD.search(message):
-        return DatabaseSetupError(f"the database refused the connection: {message}")
     message = message.removeprefix("connection failed: ")
+    if _REFUSED_FOR_GOOD.search(message):
+        return DatabaseSetupError(
+            f"the database refused the connection: {message}; check the options url, user and password"
+        )
     return ConnectionLostError(f"no connection to the database: {message}; check url, and that the server is up")
 
 

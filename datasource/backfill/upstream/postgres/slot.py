@@ -132,7 +132,9 @@ def require_published(session: Session, name: str, oid: int, columns: tuple[str,
         )
     published = session.execute(
         "SELECT to_jsonb(p) FROM pg_catalog.pg_publication_tables p "
-        "WHERE pubname = %s AND to_regclass(format('%%I.%%I', schemaname, tablename)) = %s::oid",
+        "JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname "
+        "JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename "
+        "WHERE p.pubname = %s AND c.oid = %s",
         [name, oid],
     ).fetchone()
     if published is None:
