@@ -93,6 +93,7 @@ def _index(rows: Indices) -> pa.Int64Array:
 
 
 def _rows(array: Column, rows: Indices) -> Column:
+    """The array's values at these places, each of which stands there once, in order."""
     return array if len(rows) == len(array) else array.take(_index(rows))
 
 
@@ -103,15 +104,18 @@ def _assemble(
     nothing_unchanged = pa.nulls(len(first), changes.schema.field("unchanged").type)
     unchanged = _rows(changes["unchanged"], second)
     row = _rows(changes["new"], second)
-    source, kind = second, second_type[second]
+    version, timestamp = _rows(changes["version"], second), _rows(changes["timestamp"], second)
+    kind = second_type[second]
     if len(first):
         order = np.argsort(np.concatenate([first * 2, second * 2 + 1]), kind="stable")
         row = pa.concat_arrays([changes["old"].take(_index(first)), row]).take(_index(order))
         unchanged = pa.concat_arrays([nothing_unchanged, unchanged]).take(_index(order))
-        source = np.concatenate([first, second])[order]
+        # A change stands here once, twice or not at all, so `_rows` with its look at the length would not do.
+        source = _index(np.concatenate([first, second])[order])
+        version, timestamp = changes["version"].take(source), changes["timestamp"].take(source)
         kind = np.concatenate([first_type[first], kind])[order]
     types = pa.array(CHANGE_TYPES, pa.string()).take(_index(kind))
     return pa.RecordBatch.from_arrays(
-        [row, types, _rows(changes["version"], source), _rows(changes["timestamp"], source), unchanged],
+        [row, types, version, timestamp, unchanged],
         names=list(MARKED_COLUMNS),
     )
