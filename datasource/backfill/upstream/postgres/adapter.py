@@ -238,6 +238,8 @@ class PostgresUpstream:
         def step() -> Step:
             if snapshot:
                 return self._readable_epoch(after, max_changes)
+            if self._exporter is not None:
+                self._exporter.close()
             return self._log_epoch(after, max_changes, until)
 
         found = self._retries.run(step, self._forget_session)
