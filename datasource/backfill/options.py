@@ -106,11 +106,14 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
+_TYPED_COLUMN: Final = re.compile(r'\s*("[^"]+"|\w+)\s+([A-Za-z]+\s*(?:\([^)]*\))?)\s*(?:,|$)')
+
+
 def _types(text: str) -> tuple[tuple[str, str], ...]:
-    pairs = re.findall(r'\s*("[^"]+"|\w+)\s+([A-Za-z]+\s*(?:\([^)]*\))?)\s*(?:,|$)', text)
-    if not pairs or re.sub(r'\s*("[^"]+"|\w+)\s+([A-Za-z]+\s*(?:\([^)]*\))?)\s*(?:,|$)', "", text).strip():
-        raise ValueError("columns and types, such as: price DECIMAL(38,10), note STRING")
-    return tuple((name.strip('"'), re.sub(r"\s+", "", kind).upper()) for name, kind in pairs)
+    pairs = [(name.strip('"'), re.sub(r"\s+", "", kind).upper()) for name, kind in _TYPED_COLUMN.findall(text)]
+    if not pairs or len(dict(pairs)) < len(pairs) or _TYPED_COLUMN.sub("", text).strip():
+        raise ValueError("distinct columns and their types, such as: price DECIMAL(38,10), note STRING")
+    return tuple(pairs)
 
 
 def _slot_name(text: str) -> str:
@@ -119,16 +122,24 @@ def _slot_name(text: str) -> str:
     return text
 
 
+_SECRETS: Final = ("password", "secret")
+"""How libpq's parameters with secrets end: password, sslpassword, oauth_client_secret."""
+
+
 def _url(text: str) -> str:
     if text.startswith("jdbc:"):
         raise ValueError("a PostgreSQL URI or libpq connection string, without the leading jdbc:")
     if "://" in text:
-        parts = urlsplit(text)
+        try:
+            parts = urlsplit(text)
+        except ValueError:
+            # Its message may quote the part of the URI that has the password.
+            raise ValueError("a URI such as postgresql://app@host:5432/shop") from None
         if parts.scheme not in ("postgresql", "postgres"):
             raise ValueError("a URI that begins with postgresql://")
-        secret = bool(parts.password) or any(name == "password" for name, _ in parse_qsl(parts.query))
+        secret = bool(parts.password) or any(name.endswith(_SECRETS) for name, _ in parse_qsl(parts.query))
     elif "=" in text:
-        secret = re.search(r"(^|\s)password\s*=", text) is not None
+        secret = re.search(rf"({'|'.join(_SECRETS)})\s*=", text) is not None
     else:
         raise ValueError("a URI such as postgresql://app@host:5432/shop, or a libpq connection string")
     if secret:
@@ -220,7 +231,7 @@ def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
         text = texts.get(key, option.default)
         if text is None or (not text.strip() and option.default is None):
             problems.append(f"{option.name} is required: {option.meaning}")
-        elif not text.strip():
+        elif not text.strip() and not option.default:
             values[key] = () if option.parse in (_names, _types) else ""
         else:
             try:
@@ -228,8 +239,7 @@ def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
             except ValueError as error:
                 shown = "cannot be used" if key in ("url", "password") else f"is {text!r}"
                 problems.append(f"{option.name} {shown}; expected {error}")
-    if not problems:
-        problems += _contradictions(values, streaming=streaming)
+    problems += _contradictions(values, streaming=streaming)
     if problems:
         raise OptionsError("the backfill source cannot use its options:\n  - " + "\n  - ".join(problems))
     return _options(values)
@@ -242,15 +252,17 @@ def _unknown(key: str) -> str:
 
 
 def _contradictions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
+    """What is wrong with values that are right each for itself; those that are not are missing here."""
     problems = []
-    if streaming and not values["statedir"]:
+    state_dir = values["statedir"]
+    if streaming and not state_dir:
         problems.append("stateDir is required for a stream: a folder of the driver that outlives the query")
     for key, name in (("statedir", "stateDir"), ("stagingdir", "stagingDir")):
         if values[key] and "://" not in values[key] and not Path(values[key]).is_absolute():
             problems.append(f"{name} is {values[key]!r}; expected an absolute path")
-    if "://" in values["statedir"]:
+    if "://" in state_dir:
         problems.append("stateDir is a URI; expected a local path of the driver (stagingDir may be a URI)")
-    if values["startupmode"] is StartupMode.SNAPSHOT and (values["slotname"] or values["publicationname"]):
+    if values.get("startupmode") is StartupMode.SNAPSHOT and (values.get("slotname") or values["publicationname"]):
         problems.append("startupMode=snapshot reads no change log; leave out slotName and publicationName")
     return problems
 

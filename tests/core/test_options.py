@@ -1,0 +1,309 @@
+"""Options: what each takes and refuses, all problems at once, and no secret in any text."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backfill.errors import OptionsError
+from backfill.options import (
+    OPTIONS,
+    OnExistingState,
+    OnTruncate,
+    Options,
+    StartupMode,
+    StreamOptions,
+    parse,
+)
+
+NEEDED = {"url": "postgresql://app@db/shop", "dbtable": "public.orders"}
+SECRET = "hunter2-is-secret"  # noqa: S105 - a password for tests
+
+
+def parsed(**options: str) -> Options:
+    return parse({**NEEDED, **options})
+
+
+def problems(**options: str) -> list[str]:
+    """What is wrong, one text for each problem."""
+    with pytest.raises(OptionsError) as caught:
+        parse({**NEEDED, **options})
+    head, *found = str(caught.value).split("\n  - ")
+    assert head == "the backfill source cannot use its options:"
+    return found
+
+
+def stream(**changes: Any) -> StreamOptions:
+    return dataclasses.replace(parsed().stream, **changes)
+
+
+def test_two_options_are_enough_to_look_at_a_table() -> None:
+    assert parsed() == Options(
+        url="postgresql://app@db/shop",
+        dbtable="public.orders",
+        user="",
+        password="",
+        state_dir="",
+        staging_dir="",
+        columns=(),
+        custom_schema=(),
+        fail_on_data_loss=True,
+        slot_name="",
+        publication_name="",
+        session_init_statement="",
+        stream=StreamOptions(
+            startup_mode=StartupMode.INITIAL,
+            num_partitions=4,
+            vnode_count=256,
+            max_rows=1_000_000,
+            max_bytes=1 << 30,
+            on_truncate=OnTruncate.FAIL,
+            on_existing_state=OnExistingState.FAIL,
+            mark_unchanged=False,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "field", "value"),
+    [
+        ("url", "postgres://db:5433/shop?sslmode=require", "url", "postgres://db:5433/shop?sslmode=require"),
+        ("url", "host=db dbname=shop passfile=/run/pass", "url", "host=db dbname=shop passfile=/run/pass"),
+        ("url", "service=shop", "url", "service=shop"),
+        ("url", "postgresql://app:@db/shop", "url", "postgresql://app:@db/shop"),
+        ("dbtable", '"My Schema"."Orders"', "dbtable", '"My Schema"."Orders"'),
+        ("user", "app", "user", "app"),
+        ("password", " with blanks ", "password", " with blanks "),
+        ("stateDir", "/data/state", "state_dir", "/data/state"),
+        ("stateDir", "/data/state", "staging_dir", "/data/state/staging"),
+        ("stagingDir", "s3://bucket/staging", "staging_dir", "s3://bucket/staging"),
+        ("stagingDir", "/shared/staging", "staging_dir", "/shared/staging"),
+        ("columns", 'id, "Order Date" ,note', "columns", ("id", "Order Date", "note")),
+        ("customSchema", "price DECIMAL(38,10)", "custom_schema", (("price", "DECIMAL(38,10)"),)),
+        (
+            "customSchema",
+            'price decimal( 38 , 10 ), "my note" string',
+            "custom_schema",
+            (("price", "DECIMAL(38,10)"), ("my note", "STRING")),
+        ),
+        ("failOnDataLoss", "FALSE", "fail_on_data_loss", False),
+        ("failOnDataLoss", " true ", "fail_on_data_loss", True),
+        ("slotName", "orders_1", "slot_name", "orders_1"),
+        ("publicationName", "Orders", "publication_name", "Orders"),
+        ("sessionInitStatement", "SET work_mem = '1GB'", "session_init_statement", "SET work_mem = '1GB'"),
+    ],
+)
+def test_an_option_is_taken(option: str, text: str, field: str, value: object) -> None:
+    assert getattr(parsed(**{option: text}), field) == value
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "field", "value"),
+    [
+        ("startupMode", "LATEST", "startup_mode", StartupMode.LATEST),
+        ("startupMode", "snapshot", "startup_mode", StartupMode.SNAPSHOT),
+        ("numPartitions", "1", "num_partitions", 1),
+        ("numPartitions", " 10000 ", "num_partitions", 10_000),
+        ("vnodeCount", "65536", "vnode_count", 65_536),
+        ("maxRowsPerTrigger", "1099511627776", "max_rows", 1 << 40),
+        ("maxBytesPerTrigger", "268435456", "max_bytes", 268_435_456),
+        ("maxBytesPerTrigger", "256m", "max_bytes", 256 << 20),
+        ("maxBytesPerTrigger", "2 GB", "max_bytes", 2 << 30),
+        ("maxBytesPerTrigger", "5kb", "max_bytes", 5 << 10),
+        ("maxBytesPerTrigger", "17b", "max_bytes", 17),
+        ("onTruncate", "emit", "on_truncate", OnTruncate.EMIT),
+        ("onTruncate", "Ignore", "on_truncate", OnTruncate.IGNORE),
+        ("onUnchangedToast", "mark", "mark_unchanged", True),
+        ("onUnchangedToast", "fail", "mark_unchanged", False),
+        ("onExistingState", "resume", "on_existing_state", OnExistingState.RESUME),
+        ("onExistingState", "restart", "on_existing_state", OnExistingState.RESTART),
+    ],
+)
+def test_an_option_of_the_stream_is_taken(option: str, text: str, field: str, value: object) -> None:
+    assert parsed(**{option: text}).stream == stream(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "problem"),
+    [
+        ("url", "jdbc:postgresql://db/shop", "cannot be used; expected a PostgreSQL URI or libpq connection string, w"),
+        ("url", "mysql://db/shop", "cannot be used; expected a URI that begins with postgresql://"),
+        ("url", "shop", "cannot be used; expected a URI such as postgresql://app@host:5432/shop, or a libpq"),
+        ("url", "postgresql://[::1/shop", "cannot be used; expected a URI such as postgresql://app@host:5432/shop"),
+        ("startupMode", "earliest", "is 'earliest'; expected one of initial, latest, snapshot"),
+        ("columns", "id,,note", "is 'id,,note'; expected distinct column names, separated by commas"),
+        ("columns", "id,id", "is 'id,id'; expected distinct column names"),
+        ("customSchema", "price", "is 'price'; expected distinct columns and their types, such as: price DECIMAL(38"),
+        ("customSchema", "price DOUBLE PRECISION", "expected distinct columns and their types"),
+        ("customSchema", "a STRING, a STRING", "expected distinct columns and their types"),
+        ("customSchema", 'a STRING, "a" STRING', "expected distinct columns and their types"),
+        ("numPartitions", "0", "is '0'; expected a whole number from 1 to 10000"),
+        ("numPartitions", "10001", "is '10001'; expected a whole number from 1 to 10000"),
+        ("numPartitions", "four", "is 'four'; expected a whole number"),
+        ("numPartitions", "1.5", "is '1.5'; expected a whole number"),
+        ("vnodeCount", "65537", "expected a whole number from 1 to 65536"),
+        ("maxRowsPerTrigger", "-1", "expected a whole number from 1 to 1099511627776"),
+        ("maxBytesPerTrigger", "0", "is '0'; expected a size such as 268435456, 256m or 1g"),
+        ("maxBytesPerTrigger", "1t", "expected a size"),
+        ("maxBytesPerTrigger", "-1m", "expected a size"),
+        ("failOnDataLoss", "yes", "is 'yes'; expected true or false"),
+        ("onTruncate", "drop", "is 'drop'; expected one of fail, emit, ignore"),
+        ("onUnchangedToast", "emit", "expected one of fail, mark"),
+        ("onExistingState", "reuse", "expected one of fail, resume, restart"),
+        ("slotName", "Orders", "is 'Orders'; expected 1 to 63 lower-case letters, digits and underscores"),
+        ("slotName", "a" * 64, "expected 1 to 63 lower-case letters"),
+        ("stateDir", "state", "is 'state'; expected an absolute path"),
+        ("stateDir", "s3://bucket/state", "is a URI; expected a local path of the driver"),
+        ("stagingDir", "staging", "is 'staging'; expected an absolute path"),
+    ],
+)
+def test_an_option_is_refused_with_what_it_got_and_what_is_allowed(option: str, text: str, problem: str) -> None:
+    (found,) = problems(**{option: text})
+    assert found.startswith(option)
+    assert problem in found
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option.default], ids=lambda option: option.name)
+@pytest.mark.parametrize("blank", ["", "  "])
+def test_an_option_with_a_default_is_not_blank(option: Any, blank: str) -> None:
+    (found,) = problems(**{option.name: blank})
+    assert found.startswith(f"{option.name} is {blank!r}; expected ")
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option.default == ""], ids=lambda it: it.name)
+def test_an_option_without_a_default_may_be_blank(option: Any) -> None:
+    assert parsed(**{option.name: "  "}) == parsed()
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_every_default_is_a_value_the_option_takes(option: Any) -> None:
+    if option.default:
+        assert parsed(**{option.name: option.default}) == parsed()
+    assert option.meaning
+
+
+@pytest.mark.parametrize("missing", NEEDED)
+@pytest.mark.parametrize("blank", [None, "", "  "])
+def test_a_required_option_is_asked_for(missing: str, blank: str | None) -> None:
+    given = {**NEEDED, missing: blank} if blank is not None else {k: v for k, v in NEEDED.items() if k != missing}
+    with pytest.raises(OptionsError, match=f"- {missing} is required: "):
+        parse({name: text for name, text in given.items() if text is not None})
+
+
+def test_a_stream_needs_a_folder_for_its_state() -> None:
+    with pytest.raises(OptionsError, match="stateDir is required for a stream"):
+        parse(NEEDED, streaming=True)
+    assert parse({**NEEDED, "stateDir": "/s"}, streaming=True).state_dir == "/s"
+
+
+def test_a_snapshot_alone_reads_no_change_log() -> None:
+    (found,) = problems(startupMode="snapshot", slotName="s")
+    assert "leave out slotName and publicationName" in found
+    assert problems(startupMode="snapshot", publicationName="P") == [found]
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(OptionsError) as caught:
+        parse(
+            {
+                "url": "jdbc:postgresql://db/shop",
+                "numPartition": "4",
+                "vnodeCount": "many",
+                "onTruncate": "maybe",
+                "stagingDir": "here",
+            },
+            streaming=True,
+        )
+    found = str(caught.value).split("\n  - ")[1:]
+    assert [text.split()[0] for text in found] == [
+        *("unknown", "url", "dbtable", "vnodeCount", "onTruncate", "stateDir", "stagingDir")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("numPartition", "numPartitions"),
+        ("table", "dbtable"),
+        ("maxRowsTrigger", "maxRowsPerTrigger"),
+        ("statedirectory", "stateDir"),
+        ("startingMode", "startupMode"),
+        ("slot_name", "slotName"),
+        ("passwort", "password"),
+    ],
+)
+def test_a_near_miss_is_recognised(typed: str, meant: str) -> None:
+    assert problems(**{typed: "1"}) == [f"unknown option {typed}; did you mean {meant}?"]
+
+
+def test_an_option_like_no_other_gets_the_list_of_all() -> None:
+    (found,) = problems(kafka="x")
+    assert found == f"unknown option kafka; known are {', '.join(option.name for option in OPTIONS)}"
+
+
+@given(st.sampled_from(OPTIONS), st.randoms())
+def test_names_may_be_written_in_any_case(option: Any, random: Any) -> None:
+    name = "".join(random.choice([letter.upper(), letter.lower()]) for letter in option.name)
+    text = {"url": NEEDED["url"], "dbtable": NEEDED["dbtable"]}.get(option.name, option.default)
+    assert parse({**{k: v for k, v in NEEDED.items() if k != option.name}, name: text}) == parsed()
+
+
+@pytest.mark.parametrize("name", ["path", "provider", "owner", "location", "is_managed_location", "external"])
+def test_what_spark_adds_by_itself_is_no_problem(name: str) -> None:
+    assert parsed(**{name: "x"}) == parsed()
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------
+
+
+def test_a_password_is_in_no_representation() -> None:
+    options = parsed(password=SECRET)
+    assert options.password == SECRET
+    assert SECRET not in repr(options)
+    assert SECRET not in repr(pickle.loads(pickle.dumps(options)))  # noqa: S301 - our own bytes
+    assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://app:{SECRET}@db/shop",
+        f"postgresql://db/shop?user=app&password={SECRET}",
+        f"postgresql://db/shop?sslpassword={SECRET}",
+        f"postgresql://db/shop?oauth_client_secret={SECRET}",
+        f"host=db password={SECRET}",
+        f"password = '{SECRET}' host=db",
+        f"host='db'password={SECRET}",
+        f"host=db sslpassword={SECRET}",
+        f"host=db oauth_client_secret={SECRET}",
+        f"mysql://app:{SECRET}@db/shop",
+        f"jdbc:postgresql://db/shop?password={SECRET}",
+        f"postgresql://app:{SECRET}\N{ACCOUNT OF}@db/shop",
+        f"postgresql://app:{SECRET}@[db/shop",
+        f"app:{SECRET}@db",
+    ],
+)
+def test_a_url_with_a_secret_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(OptionsError) as caught:
+        parse({**NEEDED, "url": url})
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert SECRET not in str(error)
+        assert SECRET not in repr(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def test_a_password_is_not_repeated_where_other_options_are_wrong() -> None:
+    assert SECRET not in str(problems(password=SECRET, numPartitions="x", pass_word=SECRET))
+
+
+@given(st.dictionaries(st.sampled_from([option.name for option in OPTIONS]), st.text(max_size=20)))
+def test_whatever_the_texts_are_they_are_taken_or_refused_as_options(given_options: dict[str, str]) -> None:
+    with contextlib.suppress(OptionsError):
+        parse(given_options)
