@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -12,12 +12,16 @@ from pyarrow import ipc
 from backfill.epoch import Epoch
 from backfill.errors import SnapshotGoneError, StagingError
 from backfill.plan import Split
+from backfill.readahead import ahead
 from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.upstream import SnapshotReader
 
 INLINE_BYTES: Final = 1 << 20
 """Changes up to this size travel in the task itself: Spark needs 20 ms and ten times the memory for each MB."""
+
+READ_AHEAD: Final = 2
+"""How many record batches one stage of a reader may be ahead of the next."""
 
 FILE_BYTES: Final = 16 << 20
 """About how much of a larger amount goes into one staged file."""
@@ -79,8 +83,10 @@ def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) ->
     if part.token is None:
         raise StagingError(f"the staged file {part.name} of epoch {number} has gone; restart the query")
     staging.require_shared(number)
+    # Three stages side by side: the database and its driver, the staged file, and Spark's transport.
+    fetched = ahead(_counted(part, reader), READ_AHEAD)
     try:
-        yield from staging.write_through(number, part.name, columns, _counted(part, reader))
+        yield from ahead(staging.write_through(number, part.name, columns, fetched), READ_AHEAD)
     except SnapshotGoneError:
         # The state is released once every chunk is staged; another attempt of this task may have staged ours.
         if not staging.exists(number, part.name):
@@ -88,7 +94,7 @@ def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) ->
         yield from staging.read(number, part.name)
 
 
-def _counted(part: SnapshotPart, reader: SnapshotReader) -> Iterator[pa.RecordBatch]:
+def _counted(part: SnapshotPart, reader: SnapshotReader) -> Generator[pa.RecordBatch, None, None]:
     """The rows, with a check that they are as many as were counted when the batch was planned."""
     found = 0
     for batch in reader.read(part.token or "", part.split.ranges):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -170,7 +170,7 @@ class Staging:
 
     def write_through(
         self, epoch: int, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch, None, None]:
         """Passes the batches on and keeps them; the file has its name before the last batch is passed on."""
         filesystem, folder = self._path(str(epoch))
         filesystem.create_dir(folder, recursive=True)

@@ -16,11 +16,11 @@ import pyarrow as pa
 from psycopg import sql
 
 from backfill.errors import ConnectionLostError
+from backfill.readahead import ahead
 from backfill.upstream.postgres.connection import ArrowSession, Connector
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.pgoutput import Decoder
 from backfill.upstream.postgres.position import Position, format_lsn
-from backfill.upstream.postgres.readahead import ahead
 from backfill.upstream.postgres.relation import WantedColumn
 from backfill.upstream.postgres.spool import Spool
 from backfill.upstream.postgres.transactions import Keep, Transactions

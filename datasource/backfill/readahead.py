@@ -1,4 +1,4 @@
-"""Letting the server work on the next piece while this one is decoded."""
+"""Making the next item while this one is used: for the stages of a path that spend their time in C or in a server."""
 
 from __future__ import annotations
 
