@@ -13,7 +13,7 @@ from psycopg import sql
 from backfill.errors import SchemaChangedError, TableError
 from backfill.options import Options
 from backfill.plan import Extent, Request
-from backfill.upstream import TableSchema
+from backfill.upstream import TableSchema, TableSize
 from backfill.upstream.postgres.catalog import read_table
 from backfill.upstream.postgres.description import ServerDescription, TableDescription
 from backfill.upstream.postgres.keys import key_order, key_value
@@ -25,8 +25,10 @@ from backfill.upstream.postgres.types import MappedColumn, map_columns
 from backfill.upstream.postgres.values import decode_text, encode_text
 from backfill.vnode import Coverage, Key
 
-SAMPLE_PER_VNODE: Final = 100
-"""How many sampled rows decide where a vnode ends: enough that the largest is rarely twice the average."""
+PAGES_PER_VNODE: Final = 12
+"""How many sampled pages decide where a vnode ends. Neighbouring rows often share a page, so pages count, not rows."""
+
+PAGE_BYTES: Final = 8192
 
 Session = psycopg.Connection[tuple[Any, ...]]
 
@@ -128,7 +130,7 @@ def prepare_for_ranges(session: Session) -> None:
         session.execute(sql.SQL(setting))
 
 
-def cut(session: Session, table: KeyedTable, vnodes: int, estimated_rows: int) -> tuple[Key, ...]:
+def cut(session: Session, table: KeyedTable, vnodes: int, size: TableSize) -> tuple[Key, ...]:
     """At most `vnodes - 1` keys that cut the table into about equal parts, by a sample of its pages.
 
     The last one is the last key there is, so that what is added beyond it has a vnode of its own.
@@ -136,8 +138,8 @@ def cut(session: Session, table: KeyedTable, vnodes: int, estimated_rows: int) -
     parts = vnodes - 1
     if parts == 0:
         return ()
-    wanted = vnodes * SAMPLE_PER_VNODE
-    percent = 100.0 * wanted / max(1, estimated_rows)
+    pages = max(1, size.row_count * size.row_bytes // PAGE_BYTES)
+    percent = 100.0 * vnodes * PAGES_PER_VNODE / pages
     sampled = sql.SQL("TABLESAMPLE SYSTEM ({})").format(sql.Literal(percent)) if percent < 50 else sql.SQL("")
     statement = sql.SQL(
         "SELECT {texts} FROM (SELECT {columns}, row_number() OVER (ORDER BY {order}) AS place, "
