@@ -20,6 +20,7 @@ from backfill.stream import Budget, Stream
 from backfill.upstream import Pin
 from backfill.upstream.postgres.adapter import PostgresUpstream
 from backfill.upstream.postgres.failures import RetryPolicy
+from backfill.upstream.postgres.pin import snapshot_of
 from backfill.vnode import WHOLE_TABLE, Coverage
 from integration.database import Database
 
@@ -283,7 +284,7 @@ class StreamRun:
         barrier = self._barrier(len(self.offsets))
         with self.database.connect() as connection:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(pin.token))
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot_of(pin.token)))
             return self.table(connection, self._covered(connection, _coverage(barrier)))
 
     def _covered(self, connection: psycopg.Connection[Any], coverage: Coverage) -> sql.Composable:

@@ -147,7 +147,7 @@ class PostgresUpstream:
         return found
 
     def bounds(self, vnodes: int) -> tuple[Key, ...]:
-        return self._do(lambda session: cut(session, self._table.keyed, vnodes, self.size().row_count))
+        return self._do(lambda session: cut(session, self._table.keyed, vnodes, self.size()))
 
     # -- the place in the change log -------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class PostgresUpstream:
 
     def _exporting(self) -> ExportingSession:
         if self._exporter is None:
-            self._exporter = ExportingSession(self._connector, self._table.keyed.identifier)
+            self._exporter = ExportingSession(self._connector, self._table.keyed)
         return self._exporter
 
     def _log_epoch(self, after: Epoch | None, max_changes: int, until: str | None) -> Step:
@@ -375,8 +375,8 @@ class PostgresUpstream:
 
     def measure(self, requests: Sequence[Request]) -> tuple[Extent, ...]:
         try:
-            with translating():
-                return measure(self._exporting().current(), self._table.keyed, requests)
+            with translating(), self._exporting().looking() as session:
+                return measure(session, self._table.keyed, requests)
         except ConnectionLostError as error:
             raise SnapshotGoneError(f"the state the batch was to end at was lost: {error}") from None
 

@@ -1,24 +1,30 @@
 """An exported snapshot: one state of the database that readers on any machine can read.
 
-The exporting transaction locks the table in ACCESS SHARE mode *before* its snapshot is taken, as every SELECT does.
-TRUNCATE and rewriting ALTERs are not MVCC-safe (PostgreSQL manual, 13.6): without the lock a TRUNCATE just after the
-snapshot would make the table look empty in it.
+TRUNCATE and rewriting ALTERs are not MVCC-safe (PostgreSQL manual, 13.6): after one of them the table looks empty in
+an earlier snapshot. A lock held from before the snapshot to the end of the last chunk would keep them out, but such a
+statement would then wait for the chunks, and their readers for it, because the server serves locks in the order in
+which they are asked for; and everybody else's queries with them. So each transaction locks the table on its own, as
+every SELECT does, for as long as it looks at it, and makes sure that the rows are still where they were when the
+snapshot was taken. The token of a snapshot says where that is.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
 from psycopg import sql
 
-from backfill.errors import TransientError
+from backfill.errors import SnapshotGoneError, TransientError
 from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.position import Position, Snapshot, parse_lsn
+from backfill.upstream.postgres.ranges import KeyedTable
 
 LOCK_TIMEOUT: Final = "5s"
 FLUSH_PATIENCE: Final = 0.02
@@ -39,7 +45,7 @@ class Exported:
 class ExportingSession:
     """Holds one exported snapshot at a time. `release` may be called from another thread."""
 
-    def __init__(self, connector: Connector, table: sql.Composable) -> None:
+    def __init__(self, connector: Connector, table: KeyedTable) -> None:
         self._connector = connector
         self._table = table
         self._session: Session | None = None
@@ -64,16 +70,28 @@ class ExportingSession:
     def _begin(self, session: Session) -> Exported:
         session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         session.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT)))
-        session.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(self._table))
-        # Columns are computed after the statement's snapshot has been taken, which under REPEATABLE READ is the
-        # transaction's: so the insert position lies behind all commits the snapshot sees.
-        row = session.execute(
-            "SELECT pg_current_snapshot()::text, pg_export_snapshot(), pg_current_wal_insert_lsn()::text, "
-            "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-        ).fetchone()
-        if row is None:
+        with _locked(session, self._table):
+            # Columns are computed after the statement's snapshot has been taken, which under REPEATABLE READ is the
+            # transaction's: so the insert position lies behind all commits the snapshot sees.
+            row = session.execute(
+                sql.SQL(
+                    "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, "
+                    "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint, {}"
+                ).format(self._table.storage)
+            ).fetchone()
+        exported = session.execute("SELECT pg_export_snapshot()").fetchone()
+        if row is None or exported is None:
             raise TransientError("the server gave no snapshot")
-        return Exported(Position(parse_lsn(row[2]), Snapshot.parse(row[0])), row[1], row[3])
+        return Exported(Position(parse_lsn(row[1]), Snapshot.parse(row[0])), f"{exported[0]} {row[3]}", row[2])
+
+    @contextmanager
+    def looking(self) -> Iterator[Session]:
+        """The transaction that holds the present snapshot, for statements that read the table."""
+        session, token = self.current(), self._token or ""
+        with _locked(session, self._table):
+            row = session.execute(sql.SQL("SELECT {}").format(self._table.storage)).fetchone()
+            require_stored(token, None if row is None else row[0])
+            yield session
 
     def current(self) -> Session:
         """The transaction that holds the present snapshot."""
@@ -94,6 +112,29 @@ class ExportingSession:
         if self._session is not None:
             self._session.close()
         self._session = self._token = None
+
+
+@contextmanager
+def _locked(session: Session, table: KeyedTable) -> Iterator[None]:
+    """Locks the table for the body only: what is locked after a savepoint is let go with it."""
+    session.execute("SAVEPOINT looking")
+    session.execute(table.lock)
+    yield
+    session.execute("ROLLBACK TO SAVEPOINT looking; RELEASE SAVEPOINT looking")
+
+
+def snapshot_of(token: str) -> str:
+    """What `SET TRANSACTION SNAPSHOT` takes."""
+    return token.partition(" ")[0]
+
+
+def require_stored(token: str, storage: object) -> None:
+    """Raises SnapshotGoneError unless the rows are where they were when the snapshot was taken."""
+    if token.partition(" ")[2] != storage:
+        raise SnapshotGoneError(
+            "the table was truncated or written anew since the state that is read was taken, and can no longer be read "
+            "as it was; a query that failed over this reads on at a later state when it is started again"
+        )
 
 
 def wait_for_flush(session: Session, connector: Connector, lsn: int) -> None:

@@ -39,6 +39,20 @@ class KeyedTable:
         return sql.SQL("{}{}").format(sql.SQL("" if self.partitioned else "ONLY "), self.identifier)
 
     @property
+    def lock(self) -> sql.Composed:
+        """A statement that takes the lock which any SELECT takes, without a snapshot."""
+        return sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(self.identifier)
+
+    @property
+    def storage(self) -> sql.Composed:
+        """Names the files that hold the rows; TRUNCATE and rewriting ALTERs put new ones in their place."""
+        table = sql.SQL("pg_catalog.to_regclass({})").format(sql.Literal(self.name.quoted()))
+        return sql.SQL(
+            "(SELECT pg_catalog.md5(pg_catalog.concat_ws(' ', pg_catalog.pg_relation_filenode({0}), "
+            "array_agg(pg_catalog.pg_relation_filenode(relid) ORDER BY relid))) FROM pg_catalog.pg_partition_tree({0}))"
+        ).format(table)
+
+    @property
     def order(self) -> sql.Composable:
         return order_by(self.key)
 

@@ -12,6 +12,7 @@ from psycopg import sql
 from backfill.errors import SnapshotGoneError, TransientError
 from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import RetryPolicy, translating
+from backfill.upstream.postgres.pin import require_stored, snapshot_of
 from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
 from backfill.upstream.postgres.types import MappedColumn, snapshot_expression
 from backfill.upstream.postgres.values import from_snapshot
@@ -61,7 +62,12 @@ class PostgresSnapshotReader:
         selected = sql.SQL(", ").join(snapshot_expression(column) for column in self.columns)
         with translating(), self.connector.arrow_session() as session, session.cursor() as cursor:
             cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(token)).as_string(None))
+            cursor.execute(
+                sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot_of(token))).as_string(None)
+            )
+            cursor.execute(self.table.lock.as_string(None))
+            cursor.execute(sql.SQL("SELECT {}").format(self.table.storage).as_string(None))
+            require_stored(token, (cursor.fetchone() or (None,))[0])
             for setting in INDEX_PLANS_ONLY:
                 cursor.execute(setting)
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
