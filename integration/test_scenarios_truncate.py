@@ -1,0 +1,174 @@
+"""TRUNCATE at every moment, and statements that take the table for themselves while it is read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from backfill.errors import StagingError, TransientError, TruncateError
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.stream_harness import Row, StreamRun, table_of
+
+TRUNCATE = "TRUNCATE t; INSERT INTO t SELECT i, 'after' FROM generate_series(5, 60, 5) i"
+
+
+def truncates(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row["_change_type"] == "truncate"]
+
+
+@contextmanager
+def waiting(database: Database, statement: str) -> Iterator[list[BaseException]]:
+    """Somebody else runs a statement, which may have to wait, but not for ever; yields what went wrong with it."""
+    errors: list[BaseException] = []
+    client = database.connect(autocommit=True)
+    client.execute("SET lock_timeout = '10s'")
+
+    def run() -> None:
+        try:
+            client.execute(statement.encode())
+        except psycopg.Error as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    blocked = "SELECT pid FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'"
+    while thread.is_alive() and not database.execute(blocked, [client.info.backend_pid]):
+        pass
+    yield errors
+    thread.join()
+    client.close()
+
+
+def read_to_the_end(run: StreamRun, max_rows: int) -> None:
+    """As Spark's user would: where the query fails because a state is gone, it is started again."""
+    for _ in range(100):
+        try:
+            if not run.batch(max_rows):
+                return
+        except (StagingError, TransientError):
+            run.restart()
+    raise AssertionError("no end of it")
+
+
+def test_a_truncate_before_anything_was_read_leaves_nothing_to_remove(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 100)
+    database.execute(TRUNCATE)
+    run = start_stream()
+    run.backfill(5)
+    run.finish()
+    assert run.fold.counts == {"insert": 12}
+
+
+@pytest.mark.parametrize("rows", [50, 150], ids=["in the middle of the backfill", "after the backfill"])
+def test_a_truncate_ends_the_stream_before_anything_of_its_batch_is_emitted(
+    database: Database, start_stream: StartStream, rows: int
+) -> None:
+    table_of(database, 100)
+    run = start_stream()
+    run.batch(rows)
+    database.execute(f"UPDATE t SET v = 'before' WHERE id = 1; {TRUNCATE}")
+    run.plan(rows)
+    with pytest.raises(TruncateError, match="onTruncate=emit"):
+        run.parts()
+    run.restart()
+    with pytest.raises(TruncateError, match="onTruncate=emit"):
+        run.parts()
+    run.restart(onTruncate="emit")
+    run.finish()
+    assert run.fold.counts["truncate"] == 1
+
+
+@pytest.mark.parametrize("rows", [50, 150], ids=["in the middle of the backfill", "after the backfill"])
+def test_an_emitted_truncate_stands_between_what_was_before_and_what_came_after(
+    database: Database, start_stream: StartStream, rows: int
+) -> None:
+    table_of(database, 100, identity="FULL")
+    run = start_stream(onTruncate="emit")
+    run.judged_batch(rows)
+    database.execute(f"UPDATE t SET v = 'before'; {TRUNCATE}; UPDATE t SET v = 'last' WHERE id < 20")
+    run.plan(1000)
+    emitted = run.read()
+    (row,) = truncates(emitted)
+    assert (row["id"], row["v"], row["_is_snapshot"]) == (None, None, False)
+    sequences = {row["_change_type"]: row["_sequence"] for row in emitted if not row["_is_snapshot"]}
+    assert sequences["update_postimage"] > sequences["truncate"]
+    run.commit(emitted)
+    run.finish()
+
+
+def test_an_ignored_truncate_keeps_the_rows_downstream(database: Database, start_stream: StartStream) -> None:
+    table_of(database, 100)
+    run = start_stream(onTruncate="ignore")
+    run.catch_up()
+    database.execute("TRUNCATE t; INSERT INTO t VALUES (1000, 'after')")
+    run.catch_up()
+    assert run.fold.counts == {"insert": 101}
+
+
+def test_a_truncate_of_several_tables_and_one_that_is_rolled_back(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 20)
+    database.execute("CREATE TABLE other (id bigint PRIMARY KEY REFERENCES t)")
+    run = start_stream(onTruncate="emit")
+    run.catch_up()
+    database.execute("BEGIN; TRUNCATE t CASCADE; ROLLBACK; UPDATE t SET v = 'new' WHERE id = 1")
+    run.catch_up()
+    assert "truncate" not in run.fold.counts
+    database.execute("TRUNCATE t CASCADE; INSERT INTO t VALUES (1, 'after')")
+    run.finish()
+    assert run.fold.counts["truncate"] == 1
+
+
+def test_nothing_is_held_open_once_the_last_chunk_is_read(database: Database, start_stream: StartStream) -> None:
+    table_of(database, 20)
+    run = start_stream()
+    run.batch()
+    assert run.backfilled
+    run.batch()
+    open_transactions = (
+        "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND backend_xmin IS NOT NULL"
+    )
+    assert [query for (query,) in database.execute(open_transactions) if query != open_transactions] == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        pytest.param("ALTER TABLE t ADD COLUMN extra int", id="a column is added"),
+        pytest.param("ALTER TABLE t ADD COLUMN extra float8 DEFAULT random()", id="the table is rewritten"),
+        pytest.param("BEGIN; LOCK TABLE t; UPDATE t SET v = 'locked' WHERE id < 5; COMMIT", id="the table is locked"),
+        pytest.param("VACUUM (FULL) t", id="the table is written anew by VACUUM FULL"),
+        pytest.param(TRUNCATE, id="the table is truncated"),
+    ],
+)
+@pytest.mark.parametrize("read_first", [False, True], ids=["before the first reader", "between two readers"])
+def test_whoever_takes_the_table_while_a_batch_is_read_waits_for_single_readers_only(
+    database: Database, start_stream: StartStream, statement: str, *, read_first: bool
+) -> None:
+    """Else readers would wait for it in the server's queue, it for the batch, and the batch for its readers."""
+    table_of(database, 45_000)
+    run = start_stream(onTruncate="emit", columns="id,v", select="id, v", vnodeCount="6", numPartitions="2")
+    run.batch(2000)
+    run.plan(1_000_000)
+    parts = list(run.parts())
+    assert len(parts) == 2
+    if read_first:
+        run.read_part(parts.pop(0))
+    with waiting(database, statement) as errors:
+        for part in parts:
+            try:
+                run.read_part(part)
+            except (StagingError, TransientError):
+                run.restart()
+                break
+    assert not errors
+    read_to_the_end(run, 1_000_000)
+    run.finish()
