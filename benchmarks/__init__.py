@@ -1,12 +1,12 @@
 """How fast the connector is, measured beside what else reads the same rows.
 
-    python -m benchmarks [snapshot|changes|staging|memory|all] [--rows N] [--rounds N] [--json]
+    python -m benchmarks [snapshot|changes|staging|memory|all] [--rows N] [--rounds N] [--patience S] [--json]
 
 Machines drift: the same program may take twice as long a minute later. So the contenders take turns, round after
 round and every second round backwards, and what counts is the *ratio* of two runs of the same round; tables show its
-median and its range.
+median and its range. On a machine that others use too, `--patience` lets every run wait until it is idle.
 
-rounds.py      contenders that take turns, and the ratios of their times (pure)
+rounds.py      contenders that take turns, and the ratios of their times
 report.py      a table, as text or JSON
 bed.py         a PostgreSQL on this machine, with pgbench's tables, and a Spark beside it
 stream.py      runs a stream until nothing is left to read, and takes the times Spark reports

@@ -11,8 +11,9 @@ from typing import Final
 from benchmarks import changes, memory, snapshot, staging
 from benchmarks.bed import Bed, bed
 from benchmarks.report import Table
+from benchmarks.rounds import Rounds
 
-BENCHMARKS: Final[Mapping[str, Callable[[Bed, int | None, int], Iterator[Table]]]] = {
+BENCHMARKS: Final[Mapping[str, Callable[[Bed, int | None, Rounds], Iterator[Table]]]] = {
     "snapshot": snapshot.run,
     "changes": changes.run,
     "staging": staging.run,
@@ -28,7 +29,7 @@ def main() -> int:
     with bed() as place:
         for name in names:
             tables[name] = []
-            for table in BENCHMARKS[name](place, given.rows, given.rounds):
+            for table in BENCHMARKS[name](place, given.rows, Rounds(given.rounds, given.patience)):
                 tables[name].append(table)
                 if not given.json:
                     print(table.to_text(), flush=True)
@@ -42,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("what", nargs="?", choices=[*BENCHMARKS, "all"], default="all")
     parser.add_argument("--rows", type=int, help="rows of the table, or changes in all (default: each one's own)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each runs (default: %(default)s)")
+    parser.add_argument("--patience", type=float, default=0.0, help="seconds each run may wait for an idle machine")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     return parser
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from benchmarks.bed import ACCOUNTS, Bed
 from benchmarks.report import Comparison, Table, ratios, speeds, where
-from benchmarks.rounds import Run, take_turns
+from benchmarks.rounds import Rounds, Run, take_turns
 from benchmarks.stream import PARTS, WALL, drain
 
 ROWS = 150_000
@@ -90,7 +90,7 @@ class Rewindable:
         shutil.rmtree(self.folder)
 
 
-def run(bed: Bed, rows: int | None, rounds: int) -> Iterator[Table]:
+def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
     for size in SIZES:
         accounts = bed.fill(100_000)
         stream = Rewindable.backfilled(bed)
@@ -112,7 +112,7 @@ def change(bed: Bed, *, transactions: int, size: int, accounts: int) -> None:
         session.execute(statement)
 
 
-def _compare(bed: Bed, stream: Rewindable, size: int, expected: int, rounds: int) -> Iterator[Table]:
+def _compare(bed: Bed, stream: Rewindable, size: int, expected: int, rounds: Rounds) -> Iterator[Table]:
     def ours() -> Run:
         stream.rewind()
         found = stream.drain()
@@ -126,7 +126,7 @@ def _compare(bed: Bed, stream: Rewindable, size: int, expected: int, rounds: int
             BINARY_PEEK: lambda: bed.psql(f"COPY ({_peek()}) TO STDOUT (FORMAT binary)", expected),
             OURS: ours,
         },
-        rounds=rounds,
+        rounds,
     )
     what = f"Changes, transactions of {size}"
     yield speeds(

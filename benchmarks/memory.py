@@ -12,6 +12,7 @@ import psutil
 from benchmarks.bed import ACCOUNTS, Bed
 from benchmarks.changes import Rewindable, change
 from benchmarks.report import Table
+from benchmarks.rounds import Rounds
 
 ROWS = 5_000_000
 LARGE_TRANSACTION = 2_000_000
@@ -65,7 +66,7 @@ def watching() -> Iterator[Watch]:
         thread.join()
 
 
-def run(bed: Bed, rows: int | None, _rounds: int) -> Iterator[Table]:
+def run(bed: Bed, rows: int | None, _rounds: Rounds) -> Iterator[Table]:
     count = max(SIZE * TENTH, rows or ROWS)
     large = count * LARGE_TRANSACTION // ROWS
 

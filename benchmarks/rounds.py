@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
+
+import psutil
+
+IDLE_PERCENT: Final = 10
+LOOK: Final = 0.3
+"""Seconds over which the machine's load is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +64,31 @@ class Results:
         return Spread.of([run.parts[part] for run in self.runs[name]])
 
 
-def take_turns(contenders: Mapping[str, Contender], *, rounds: int, warm_up: int = 1) -> Results:
-    """Every contender once a round, forwards and backwards in turn; the first `warm_up` rounds do not count."""
+def wait_for_calm(patience: float) -> None:
+    """Returns as soon as nobody else keeps the machine busy, or after so many seconds."""
+    give_up = time.monotonic() + patience
+    while time.monotonic() < give_up and psutil.cpu_percent(LOOK) > IDLE_PERCENT:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """How often contenders take turns, and how long each may wait for a calm machine before it begins."""
+
+    count: int
+    patience: float = 0.0
+    warm_up: int = 1
+    """Rounds before that do not count."""
+
+
+def take_turns(contenders: Mapping[str, Contender], rounds: Rounds) -> Results:
+    """Every contender once a round, forwards and backwards in turn."""
     runs: dict[str, list[Run]] = {name: [] for name in contenders}
-    for number in range(warm_up + rounds):
+    for number in range(rounds.warm_up + rounds.count):
         turns = list(contenders.items())
         for name, contender in turns if number % 2 == 0 else reversed(turns):
+            wait_for_calm(rounds.patience)
             run = contender()
-            if number >= warm_up:
+            if number >= rounds.warm_up:
                 runs[name].append(run)
     return Results(runs)

@@ -8,7 +8,7 @@ from functools import partial
 
 from benchmarks.bed import ACCOUNTS, JDBC_DRIVER, Bed
 from benchmarks.report import Comparison, Table, ratios, speeds, where
-from benchmarks.rounds import Contender, Run, take_turns
+from benchmarks.rounds import Contender, Rounds, Run, take_turns
 from benchmarks.stream import PARTS, WALL, drain
 
 ROWS = 1_000_000
@@ -28,7 +28,7 @@ def jdbc(readers: int) -> str:
     return f"Spark JDBC, {readers} partition{'s' if readers > 1 else ''}"
 
 
-def run(bed: Bed, rows: int | None, rounds: int) -> Iterator[Table]:
+def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
     count = bed.fill(rows or ROWS)
     contenders: dict[str, Contender] = {
         COPY: partial(bed.psql, f"COPY {ACCOUNTS} TO STDOUT (FORMAT binary)", count),
@@ -50,7 +50,7 @@ def run(bed: Bed, rows: int | None, rounds: int) -> Iterator[Table]:
         "backfill: the time of all its batches, with publication and slot (initial), key slices and counts, staging,",
         "Spark's offset and commit log; without load() and without the start of the query's Python process.",
     ]
-    results = take_turns(contenders, rounds=rounds)
+    results = take_turns(contenders, rounds)
     yield speeds("Snapshot: speed", results, notes)
     yield ratios("Snapshot: ratios", results, comparisons)
     yield where("Snapshot: where a stream's time goes", results, [*PARTS, WALL])

@@ -28,7 +28,7 @@ from backfill.staging import Manifest, StagedSplit, Staging
 from backfill.stream import Budget, Stream
 from benchmarks.bed import ACCOUNTS, Bed
 from benchmarks.report import Comparison, Table, ratios, speeds
-from benchmarks.rounds import Run, take_turns
+from benchmarks.rounds import Rounds, Run, take_turns
 
 ROWS = 1_000_000
 WITH = "with staging"
@@ -36,7 +36,7 @@ WITHOUT = "without staging"
 AT_LEAST = 0.85
 
 
-def run(bed: Bed, rows: int | None, rounds: int) -> Iterator[Table]:
+def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
     bed.fill(rows or ROWS)
     options = {
         **bed.database.options,
@@ -56,7 +56,7 @@ def run(bed: Bed, rows: int | None, rounds: int) -> Iterator[Table]:
                 WITHOUT: lambda: _read(_direct(stream, part), stream.rows.schema),
                 WITH: lambda: _read(_staged(bed, stream, part), stream.rows.schema),
             },
-            rounds=rounds,
+            rounds,
         )
     finally:
         stream.close()
