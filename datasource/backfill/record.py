@@ -81,12 +81,15 @@ class Record:
                 upstream.detach(found.properties)
                 store.reset()
                 found = None
-            if found is None:
-                stream = uuid.uuid4().hex[:8]
-                found = _identity(stream, upstream.bookmark(stream), upstream, table)
-                store.begin(found)
-            self._require_same_table(found, upstream)
-            self._use(found, found.stream_id, found.properties)
+            if found is not None:
+                self._require_same_table(found, upstream)
+            stream = uuid.uuid4().hex[:8] if found is None else found.stream_id
+            named = _identity(stream, upstream.bookmark(stream), upstream, table)
+            if found != named:
+                # Also where a first start failed and the options now name another slot or publication.
+                store.reset()
+                store.begin(named)
+            self._use(named, stream, named.properties)
             return None
 
     def adopt(self, upstream: Upstream, table: TableSchema, barrier: Barrier) -> None:

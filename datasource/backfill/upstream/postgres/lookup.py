@@ -80,7 +80,7 @@ def find_table(conn: Connection[Any], dbtable: str) -> Relation:
     with conn.cursor(row_factory=class_row(Relation)) as cursor:
         found = cursor.execute(_RELATION, {"schema": schema, "name": name}).fetchone()
     if found is None:
-        raise TableError(_not_found(conn, dbtable, schema, name))
+        raise TableError(_not_found(conn, dbtable, name))
     _require_streamable(found)
     return found
 
@@ -110,18 +110,13 @@ def _parsed(conn: Connection[Any], dbtable: str) -> tuple[str | None, str]:
             )
 
 
-def _not_found(conn: Connection[Any], dbtable: str, schema: str | None, name: str) -> str:
+def _not_found(conn: Connection[Any], dbtable: str, name: str) -> str:
     with conn.cursor(row_factory=class_row(QualifiedName)) as cursor:
         others = cursor.execute(_OTHERS, [_FIRST_NORMAL_OID]).fetchall()
-    wanted = name.lower() if schema is None else f"{schema}.{name}".lower()
-    spelled = {
-        other.quoted(): other.name.lower() if schema is None else f"{other.schema}.{other.name}".lower()
-        for other in others
-    }
     # The same name in another schema is more likely meant than any other name.
-    same = [quoted for quoted, text in spelled.items() if f".{text}".endswith(f".{name.lower()}")]
-    close = difflib.get_close_matches(wanted, spelled.values(), _SUGGESTIONS)
-    meant = same or [quoted for quoted, text in spelled.items() if text in close]
+    same = [other.quoted() for other in others if other.name.lower() == name.lower()]
+    close = difflib.get_close_matches(name.lower(), {other.name.lower() for other in others}, _SUGGESTIONS)
+    meant = same or [other.quoted() for other in others if other.name.lower() in close]
     hint = f". Did you mean {' or '.join(meant[:_SUGGESTIONS])}?" if meant else ""
     return f"there is no table {dbtable!r} that this role can see{hint}"
 

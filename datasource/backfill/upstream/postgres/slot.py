@@ -95,7 +95,7 @@ def make_publication(
     connector: Connector, session: Session, name: str, table: sql.Composable, *, partitioned: bool
 ) -> None:
     """Publishes the table, through its root where it is partitioned. Nothing happens where the name is taken."""
-    if session.execute("SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", [name]).fetchone():
+    if session.execute("SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s", [name]).fetchone():
         return
     statement = sql.SQL("CREATE PUBLICATION {} FOR TABLE {}{} WITH (publish_via_partition_root = true)").format(
         sql.Identifier(name), sql.SQL("" if partitioned else "ONLY "), table
