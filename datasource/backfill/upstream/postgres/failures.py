@@ -37,6 +37,10 @@ T = TypeVar("T")
 _TRANSIENT_CLASSES: Final = ("08", "57P", "40", "53")
 _TRANSIENT_STATES: Final = frozenset({"55P03", "57014", "58000", "58030"})
 _OBJECT_IN_USE: Final = "55006"
+_DATA_EXCEPTION: Final = "22"
+"""The class of errors whose message quotes the value that was at fault, which may be a row's key."""
+
+_INVALID_PARAMETER: Final = "22023"
 _DISK_FULL: Final = "53100"
 _INVALID_SNAPSHOT: Final = re.compile(r"invalid snapshot identifier|snapshot \".*\" does not exist|could not import")
 _SLOT_GONE: Final = re.compile(
@@ -54,6 +58,8 @@ def translated(error: Exception) -> BackfillError:
     if isinstance(error, BackfillError):
         return error
     state, message = _state(error), _message(error)
+    if state is not None and state.startswith(_DATA_EXCEPTION) and state != _INVALID_PARAMETER:
+        message = re.sub(r'".*("|$)', '"…"', message)
     return _without_state(message) if state is None else _with_state(state, f"{message} ({state})")
 
 

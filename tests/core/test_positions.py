@@ -1,0 +1,127 @@
+"""Which transactions a state of PostgreSQL shows, against looking at one transaction at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from backfill.upstream.postgres.position import Position, Snapshot, format_lsn, parse_lsn
+
+WRAP = 1 << 32
+HALF = 1 << 31
+
+
+far = st.sampled_from([10, WRAP - 3, WRAP + 5, 7 * WRAP, 7 * WRAP + HALF])
+near = st.integers(10, 18)
+
+
+@st.composite
+def snapshots(draw: st.DrawFn, around: st.SearchStrategy[int] = far) -> Snapshot:
+    """As PostgreSQL makes them: `xmin` is the first that runs, the last below `xmax` has ended."""
+    xmax = draw(around)
+    running = draw(st.sets(st.integers(max(3, xmax - 8), max(3, xmax - 2)), max_size=4))
+    xids = tuple(sorted(xid for xid in running if xid < xmax - 1))
+    return Snapshot(xids[0] if xids else xmax, xmax, xids)
+
+
+positions = st.builds(Position, st.integers(0, 20), st.none() | snapshots(near))
+
+
+def sees(snapshot: Snapshot, xid: int) -> bool:
+    return xid < snapshot.xmax and xid not in snapshot.running
+
+
+def shows(position: Position, xid: int, lsn: int) -> bool:
+    return lsn < position.lsn and (position.snapshot is None or sees(position.snapshot, xid))
+
+
+@given(snapshots(), st.lists(st.integers(-HALF, HALF - 1) | st.integers(-20, 20), min_size=1, max_size=20))
+def test_a_snapshot_sees_32_bit_ids_as_the_64_bit_ids_they_stand_for(snapshot: Snapshot, away: list[int]) -> None:
+    xids = [snapshot.xmax + distance for distance in away]
+    logged = np.array([xid % WRAP for xid in xids], np.uint32)
+    assert snapshot.sees(logged).tolist() == [sees(snapshot, xid) for xid in xids]
+
+
+def test_an_id_after_the_wrap_around_is_not_taken_for_an_old_one() -> None:
+    snapshot = Snapshot(WRAP - 2, WRAP + 2, (WRAP - 2, WRAP))
+    logged = np.array([WRAP - 3, WRAP - 2, WRAP - 1, 0, 1, 2, 3], np.uint32)
+    assert snapshot.sees(logged).tolist() == [True, False, True, False, True, False, False]
+
+
+def test_no_ids_are_seen_without_complaint() -> None:
+    assert Snapshot(5, 5, ()).sees(np.array([], np.uint32)).tolist() == []
+
+
+@given(snapshots(near), snapshots(near))
+def test_a_snapshot_sees_all_of_another_exactly_if_it_sees_each_transaction_of_it(one: Snapshot, two: Snapshot) -> None:
+    expected = all(sees(one, xid) for xid in range(30) if sees(two, xid))
+    assert one.sees_all_of(two) == expected
+
+
+@given(snapshots(near), snapshots(near), snapshots(near))
+def test_seeing_all_of_is_an_order(one: Snapshot, two: Snapshot, three: Snapshot) -> None:
+    assert one.sees_all_of(one)
+    if one.sees_all_of(two) and two.sees_all_of(three):
+        assert one.sees_all_of(three)
+
+
+@given(positions, st.lists(st.tuples(st.integers(3, 20), st.integers(0, 20)), max_size=20))
+def test_a_position_shows_what_was_committed_before_its_lsn_and_is_seen(
+    position: Position, transactions: list[tuple[int, int]]
+) -> None:
+    found = position.shows(
+        np.array([xid for xid, _ in transactions], np.uint32), np.array([lsn for _, lsn in transactions], np.uint64)
+    )
+    assert found.tolist() == [shows(position, xid, lsn) for xid, lsn in transactions]
+
+
+@given(positions, positions)
+@example(Position(7), Position(7, Snapshot(10, 10, ())))
+def test_a_position_that_shows_all_of_another_shows_each_transaction_of_it(one: Position, two: Position) -> None:
+    if one.shows_all_of(two):
+        for xid in range(3, 25):
+            for lsn in range(22):
+                assert shows(one, xid, lsn) or not shows(two, xid, lsn)
+
+
+@given(st.integers(0, 20), st.integers(0, 20), snapshots(near), snapshots(near))
+def test_of_two_states_with_snapshots_one_shows_all_of_the_other_if_both_parts_say_so(
+    one: int, two: int, first: Snapshot, second: Snapshot
+) -> None:
+    found = Position(one, first).shows_all_of(Position(two, second))
+    assert found == (one >= two and first.sees_all_of(second))
+
+
+@given(st.integers(0, 20), snapshots(near), st.integers(0, 20))
+def test_once_visibility_does_not_matter_the_lsn_decides(lsn: int, snapshot: Snapshot, later: int) -> None:
+    assert Position(later).shows_all_of(Position(lsn, snapshot)) == (later >= lsn)
+    assert not Position(later, snapshot).shows_all_of(Position(lsn))
+
+
+@given(st.integers(0, 2**64 - 1), st.none() | snapshots())
+def test_a_position_comes_back_from_its_text_and_has_one_text(lsn: int, snapshot: Snapshot | None) -> None:
+    position = Position(lsn, snapshot)
+    assert Position.parse(str(position)) == position
+    assert str(Position.parse(str(position))) == str(position)
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("16/B374D848", Position(0x16B374D848)),
+        ("0/0", Position(0)),
+        ("FFFFFFFF/FFFFFFFF", Position(2**64 - 1)),
+        ("16/B374D848 740:745:741,743", Position(0x16B374D848, Snapshot(740, 745, (741, 743)))),
+        ("0/1 8589934592:8589934592:", Position(1, Snapshot(1 << 33, 1 << 33, ()))),
+    ],
+)
+def test_positions_are_written_as_postgresql_writes_them(text: str, position: Position) -> None:
+    assert Position.parse(text) == position
+    assert str(position) == text
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_an_lsn_comes_back_from_its_text(lsn: int) -> None:
+    assert parse_lsn(format_lsn(lsn)) == lsn
