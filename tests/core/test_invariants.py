@@ -18,8 +18,8 @@ from random import Random
 import pytest
 
 from tests.simulator import schedule
+from tests.simulator.conditions import simulated
 from tests.simulator.schedule import Schedule
-from tests.simulator.small import small_sizes
 
 SCHEDULES = int(os.environ.get("BACKFILL_TEST_SCHEDULES", "2000"))
 ONLY = os.environ.get("BACKFILL_TEST_SCHEDULE")
@@ -40,6 +40,7 @@ def processes() -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
+@pytest.mark.timeout(300 + SCHEDULES)
 @pytest.mark.parametrize("kind", SHARES, ids=lambda kind: kind.__name__)
 def test_every_barrier_shows_the_emitted_part_of_the_table_exactly(
     kind: Schedule, tmp_path: Path, processes: ProcessPoolExecutor
@@ -62,7 +63,7 @@ def run_all(kind: Schedule, seeds: range, folder: Path) -> None:
 
 def run(kind: Schedule, seed: int, folder: Path) -> None:
     try:
-        with small_sizes():
+        with simulated():
             kind(Random(seed), folder)
     except BaseException as error:
         error.add_note(f"BACKFILL_TEST_SCHEDULE={seed} pytest -k {kind.__name__} gives the same again")

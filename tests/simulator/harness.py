@@ -166,6 +166,7 @@ class Spark:
             assert isinstance(end, Barrier)
             self.sink.rows = dict(self.database.table(View.parse(end.epoch.position)).by_key)
         self.sink.apply(rows)
+        self._require_versions(rows)
         self.committed += 1
         self.sinks[self.barrier().epoch.number] = self.sink.copy()
 
@@ -174,6 +175,20 @@ class Spark:
             return False
         self.finish(self.read())
         return True
+
+    def _require_versions(self, rows: list[Output]) -> None:
+        """A change carries the version of the commit that made it; a snapshot row that of its epoch."""
+        end = from_text(self.offsets[-1])
+        assert isinstance(end, Barrier)
+        for row in rows:
+            _, _, _, kind, is_snapshot, version, timestamp, _ = row
+            if is_snapshot:
+                assert (version, timestamp) == (end.epoch.version, end.epoch.timestamp)
+                continue
+            commit = self.database.log[version - 1]
+            sides = [change.old if kind in ("delete", "update_preimage") else change.new for change in commit.changes]
+            assert row[:2] in [side[:2] for side in sides if side is not None], f"not in its commit: {row}"
+            assert timestamp == version * 1_000_000
 
     # -- what holds at a barrier -----------------------------------------------------------------------------------
 

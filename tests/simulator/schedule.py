@@ -109,6 +109,7 @@ def batch_in_bad_weather(random: Random, spark: Spark, *, lose_store: bool = Tru
     """One batch, if there is one, by however many processes it takes."""
     # Whoever looks into the state file does so for a moment; a process that starts waits for that.
     spark.store_is_busy = spark.running and random.random() < 0.2
+    spark.server.losses = random.choice([0, 0, 0, 0, 1, 3])
     if random.random() < 0.1:
         spark.plan(random_budget(random), logged=False)
         spark.crash()

@@ -33,6 +33,9 @@ class Server:
     batch_rows: int = 5
     """How many rows a batch of changes has at the most; a commit may be spread over several."""
 
+    losses: int = 0
+    """How often the session that holds a pin is lost before anything is measured in it."""
+
     pins: dict[str, View] | None = None
     _pinned: int = 0
 
@@ -135,6 +138,9 @@ class SimulatedUpstream:
             self._server.pins.pop(pin.token, None)
 
     def measure(self, requests: Sequence[Request]) -> tuple[Extent, ...]:
+        if self._server.losses:
+            self._server.losses -= 1
+            raise SnapshotGoneError("the session was lost, and the pin with it")
         (view,) = (self._server.pins or {}).values()
         table = self._database.table(view)
         return tuple(_extent(table.within(request.range), request.limit) for request in requests)
