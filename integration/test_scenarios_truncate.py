@@ -127,6 +127,26 @@ def test_a_truncate_of_several_tables_and_one_that_is_rolled_back(
     assert run.fold.counts["truncate"] == 1
 
 
+def test_rows_of_a_chunk_that_was_read_again_after_a_truncate_outlive_it(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 100)
+    run = start_stream(onTruncate="emit", vnodeCount="3")
+    run.batch(20)
+    run.plan(40)
+    run.restart()
+    database.execute("UPDATE t SET v = 'before'; TRUNCATE t; INSERT INTO t SELECT i, 'a' FROM generate_series(1, 90) i")
+    database.execute(
+        "TRUNCATE t; INSERT INTO t SELECT i, 'b' FROM generate_series(1, 80) i; DELETE FROM t WHERE id = 7"
+    )
+    run.commit(run.read())
+    database.execute("UPDATE t SET v = 'c' WHERE id % 3 = 0; DELETE FROM t WHERE id % 5 = 0")
+    while run.batch(10):
+        pass
+    assert run.fold.counts["truncate"] == 2
+    run.finish()
+
+
 def test_nothing_is_held_open_once_the_last_chunk_is_read(database: Database, start_stream: StartStream) -> None:
     table_of(database, 20)
     run = start_stream()
@@ -146,7 +166,9 @@ def test_nothing_is_held_open_once_the_last_chunk_is_read(database: Database, st
         pytest.param("ALTER TABLE t ADD COLUMN extra float8 DEFAULT random()", id="the table is rewritten"),
         pytest.param("BEGIN; LOCK TABLE t; UPDATE t SET v = 'locked' WHERE id < 5; COMMIT", id="the table is locked"),
         pytest.param("VACUUM (FULL) t", id="the table is written anew by VACUUM FULL"),
-        pytest.param(TRUNCATE, id="the table is truncated"),
+        pytest.param(
+            f"{TRUNCATE}; INSERT INTO t SELECT i, 'far' FROM generate_series(100, 45000, 100) i", id="truncated"
+        ),
     ],
 )
 @pytest.mark.parametrize("read_first", [False, True], ids=["before the first reader", "between two readers"])

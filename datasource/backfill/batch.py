@@ -49,29 +49,32 @@ class Batch:
 
     def _marked(self, begin: Barrier, end: Barrier, coverage: Coverage) -> Iterator[pa.RecordBatch]:
         first = 0
+        emits = self.options.on_truncate is OnTruncate.EMIT
+        cleared = False
         for changes in self.upstream.changes(begin.epoch, end.epoch):
             self._refuse_truncate(changes)
+            emptied = emits & (np.logical_or.accumulate(changes["op"].to_numpy() == TRUNCATE) | cleared)
 
-            def forwarded(keys: pa.RecordBatch, rows: Indices, changes: pa.RecordBatch = changes) -> Mask:
-                return self._forwarded(keys, rows, changes, coverage, end)
+            def forwarded(
+                keys: pa.RecordBatch, rows: Indices, changes: pa.RecordBatch = changes, emptied: Mask = emptied
+            ) -> Mask:
+                return self._within(keys, coverage) & ~(self._shown(keys, rows, changes, end) & ~emptied[rows])
 
-            found = mark(
-                changes,
-                key=self.rows.table.key,
-                forwarded=forwarded,
-                truncates=self.options.on_truncate is OnTruncate.EMIT,
-            )
+            found = mark(changes, key=self.rows.table.key, forwarded=forwarded, truncates=emits)
             yield self.rows.change_rows(found, end.epoch, first)
             first += found.num_rows
+            cleared = bool(emptied[-1:].any())
 
-    def _forwarded(
-        self, keys: pa.RecordBatch, rows: Indices, changes: pa.RecordBatch, coverage: Coverage, end: Barrier
-    ) -> Mask:
-        passes = self._within(keys, coverage)
+    def _shown(self, keys: pa.RecordBatch, rows: Indices, changes: pa.RecordBatch, end: Barrier) -> Mask:
+        """Which changes the sink has seen the result of, because it got the key's row as of a later state.
+
+        A truncation that is emitted takes those rows away again, so what comes after it is new to the sink.
+        """
+        found = np.zeros(keys.num_rows, np.bool_)
         for item in end.ahead:
             shown = self.upstream.shown(item.position, changes).to_numpy(zero_copy_only=False)
-            passes &= ~(shown[rows] & self._within(keys, (item.range,)))
-        return passes
+            found |= shown[rows] & self._within(keys, (item.range,))
+        return found
 
     def _within(self, keys: pa.RecordBatch, coverage: Coverage) -> Mask:
         if coverage == (WHOLE_TABLE,):

@@ -16,7 +16,7 @@ from backfill.epoch import Epoch
 from backfill.errors import OffsetError, SnapshotGoneError
 from backfill.handoff import Part, SnapshotPart
 from backfill.offset import Ahead, Barrier, Nothing, Offset
-from backfill.options import StartupMode, StreamOptions
+from backfill.options import OnTruncate, StartupMode, StreamOptions
 from backfill.plan import Limits, plan
 from backfill.progress import Finished, Frontier, Progress, settled
 from backfill.record import Record
@@ -130,7 +130,13 @@ class Stream:
         if after is not None and self._is_over(progress, after):
             return start
         self._unwatch()
-        step, moved = self._step(after, progress, budget)
+        ahead = self._ahead(base) if isinstance(base, Barrier) else ()
+        max_changes = (budget.max_rows or UNLIMITED) << self._worked_off
+        if ahead and self._options.on_truncate is OnTruncate.EMIT:
+            # All the way to the states that are ahead: whether there is a truncation before them matters to the
+            # changes after it, and a later batch would not know.
+            max_changes = UNLIMITED
+        step, moved = self._step(after, progress, budget, max_changes)
         if step.epoch == after:
             return start
         self._pin = step.pin
@@ -148,11 +154,11 @@ class Stream:
             upstream=self._record.bookmark,
             epoch=step.epoch,
             progress=progress,
-            ahead=self._ahead(base) if isinstance(base, Barrier) else (),
+            ahead=ahead,
             base=replace(base, base=None) if isinstance(start, Nothing) and isinstance(base, Barrier) else None,
         )
 
-    def _step(self, after: Epoch | None, progress: Progress, budget: Budget) -> tuple[Step, Progress]:
+    def _step(self, after: Epoch | None, progress: Progress, budget: Budget, max_changes: int) -> tuple[Step, Progress]:
         """The state the next batch ends at, and how far it gets there.
 
         A state that is lost with its session before that is known is of no use; another one is.
@@ -163,7 +169,7 @@ class Stream:
             step = self._upstream.next_epoch(
                 after,
                 snapshot=snapshot,
-                max_changes=(budget.max_rows or UNLIMITED) << self._worked_off,
+                max_changes=max_changes,
                 until=None if snapshot else self._until,
             )
             if step.pin is None or not isinstance(progress, Frontier):
