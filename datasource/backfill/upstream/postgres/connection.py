@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import adbc_driver_postgresql.dbapi
 import psycopg
+import pyarrow as pa
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -93,6 +94,15 @@ class Connector:
                 if self.init_statement:
                     cursor.execute(self.init_statement)
             return connection
+
+
+def record_batches(cursor: adbc_driver_postgresql.dbapi.Cursor) -> Iterator[pa.RecordBatch]:
+    """The result as it arrives, with errors that say their SQLSTATE.
+
+    `fetch_record_batch` gives a reader whose errors are Arrow's, without a state (apache/arrow-adbc issue 1523); the
+    one inside the result is the driver's own.
+    """
+    yield from cursor._results.reader  # noqa: SLF001
 
 
 KEEP_SECONDS: Final = 5.0

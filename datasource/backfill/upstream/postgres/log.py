@@ -17,7 +17,7 @@ from psycopg import sql
 
 from backfill.errors import ConnectionLostError
 from backfill.readahead import ahead
-from backfill.upstream.postgres.connection import ArrowSession, Connector
+from backfill.upstream.postgres.connection import ArrowSession, Connector, record_batches
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.pgoutput import Decoder
 from backfill.upstream.postgres.position import Position, format_lsn
@@ -143,4 +143,4 @@ def _messages(session: ArrowSession, feed: Feed, upto: int, limit: int) -> Messa
     with session.cursor() as cursor:
         cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(MESSAGE_BATCH_BYTES)})
         cursor.execute(statement.as_string(None))
-        yield from cursor.fetch_record_batch()
+        yield from record_batches(cursor)

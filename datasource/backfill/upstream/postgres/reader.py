@@ -10,7 +10,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from backfill.errors import SnapshotGoneError, TransientError
-from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.connection import Connector, record_batches
 from backfill.upstream.postgres.failures import RetryPolicy, translating
 from backfill.upstream.postgres.pin import require_stored, snapshot_of
 from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
@@ -74,5 +74,5 @@ class PostgresSnapshotReader:
             for item in ranges:
                 statement = sql.SQL("{} ORDER BY {}").format(self.table.select(selected, item), self.table.order)
                 cursor.execute(statement.as_string(None))
-                yield from cursor.fetch_record_batch()
+                yield from record_batches(cursor)
             cursor.execute("ROLLBACK")
