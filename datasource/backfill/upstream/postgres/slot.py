@@ -103,7 +103,8 @@ def make_publication(
     try:
         with _saying_what_blocks(connector, session.info.backend_pid, f"publication {name}"):
             session.execute(statement)
-    except psycopg.errors.DuplicateObject:
+    except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
+        # The latter where the server was still making it for a driver that has died, and has been waited for.
         return
     except psycopg.errors.InsufficientPrivilege as error:
         raise DatabaseSetupError(
@@ -155,6 +156,9 @@ def require_published(session: Session, name: str, oid: int, columns: tuple[str,
 def make_slot(connector: Connector, session: Session, name: str) -> None:
     """A logical slot for pgoutput; where there is one by this name, it must be one. Says what it waits for."""
     found = find(session, name)
+    if found is not None and not found.confirmed:
+        _end_making(session, name)
+        found = find(session, name)
     if found is not None:
         if found.plugin != "pgoutput":
             raise DatabaseSetupError(
@@ -179,6 +183,18 @@ def make_slot(connector: Connector, session: Session, name: str) -> None:
         raise DatabaseSetupError(
             f"{error.diag.message_primary}; let a superuser run ALTER ROLE {session.info.user} REPLICATION"
         ) from None
+
+
+def _end_making(session: Session, name: str) -> None:
+    """Ends a session that still makes this slot: its client has died, and the server does not notice while it waits.
+
+    The slot would come to be some time later, and would not hold what has happened until then.
+    """
+    session.execute(
+        "SELECT pg_catalog.pg_terminate_backend(active_pid, 5000) FROM pg_catalog.pg_replication_slots "
+        "WHERE slot_name = %s AND confirmed_flush_lsn IS NULL AND active",
+        [name],
+    )
 
 
 @contextmanager
