@@ -1,0 +1,234 @@
+"""What travels to a reader: inline where it is little, staged where not; and what a reader makes of it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from backfill.epoch import Epoch
+from backfill.errors import SnapshotGoneError, StagingError
+from backfill.handoff import FILE_BYTES, INLINE_BYTES, InlineChanges, Part, SnapshotPart, StagedChanges, pack, read
+from backfill.plan import Split
+from backfill.rows import RowFormat
+from backfill.staging import Manifest, StagedSplit, Staging
+from backfill.upstream import TableSchema
+from backfill.vnode import WHOLE_TABLE, KeyRange
+
+COLUMNS = pa.schema([pa.field("n", pa.int64())])
+ROWS = RowFormat(TableSchema(COLUMNS, ("n",), ("n",)), mark_unchanged=False)
+EPOCH = Epoch(7, "position", 42, 1)
+PIN = "pin"
+SCHEMA = pa.schema([pa.field("v", pa.string())])
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Staging:
+    return Staging(str(tmp_path)).of_stream("s1")
+
+
+def changes(*sizes: int) -> list[pa.RecordBatch]:
+    """A batch of one row of about so many bytes for each size; 0 is a batch without rows."""
+    values = [
+        pa.array([letter * size] if size else [], pa.string()) for letter, size in zip("abcdefgh", sizes, strict=False)
+    ]
+    return [pa.RecordBatch.from_arrays([value], schema=SCHEMA) for value in values]
+
+
+class Unused:
+    """A reader that nobody needs."""
+
+    def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        raise AssertionError(f"read at {token}: {ranges}")
+
+
+def rows_of(parts: Sequence[Part]) -> list[Any]:
+    return [row for part in parts for batch in read(part, Unused(), ROWS) for row in batch.column(0).to_pylist()]
+
+
+# -- packing changes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", [(), (0,), (0, 0)])
+def test_no_rows_need_no_part(staging: Staging, tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    assert pack(changes(*sizes), SCHEMA, staging, 7, 4) == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_few_rows_travel_in_the_task_itself(staging: Staging, tmp_path: Path) -> None:
+    (part,) = pack(changes(10, 0, 20), SCHEMA, staging, 7, 4)
+    assert isinstance(part, InlineChanges)
+    assert rows_of([part]) == ["a" * 10, "c" * 20]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_up_to_the_limit_rows_are_inline_and_beyond_it_staged(staging: Staging) -> None:
+    overhead = changes(1)[0].nbytes - 1
+    (at_limit,) = pack(changes(INLINE_BYTES - overhead), SCHEMA, staging, 7, 4)
+    (beyond,) = pack(changes(INLINE_BYTES - overhead + 1), SCHEMA, staging, 7, 4)
+    assert isinstance(at_limit, InlineChanges)
+    assert isinstance(beyond, StagedChanges)
+    assert rows_of([beyond]) == ["a" * (INLINE_BYTES - overhead + 1)]
+
+
+def test_many_small_batches_together_are_staged(staging: Staging) -> None:
+    half = INLINE_BYTES // 2
+    (part,) = pack(changes(half, half, half), SCHEMA, staging, 7, 4)
+    assert isinstance(part, StagedChanges)
+    assert [len(row) for row in rows_of([part])] == [half] * 3
+
+
+@pytest.mark.parametrize(("readers", "shares"), [(1, [5]), (2, [3, 2]), (4, [2, 1, 1, 1]), (9, [1] * 5)])
+def test_large_changes_are_files_spread_over_the_readers(staging: Staging, readers: int, shares: list[int]) -> None:
+    parts = pack(changes(*[FILE_BYTES] * 5), SCHEMA, staging, 7, readers)
+    staged = [part for part in parts if isinstance(part, StagedChanges)]
+    assert [len(part.names) for part in staged] == shares
+    assert sorted(row[0] for row in rows_of(parts)) == list("abcde")
+    names = [name for part in staged for name in part.names]
+    assert sorted(names) == [f"changes-{number}.arrow" for number in range(5)]
+
+
+def test_the_rest_after_a_full_file_gets_one_too(staging: Staging) -> None:
+    (part,) = pack(changes(FILE_BYTES, 5), SCHEMA, staging, 7, 1)
+    assert isinstance(part, StagedChanges)
+    assert [len(row) for row in rows_of([part])] == [FILE_BYTES, 5]
+    assert len(part.names) == 2
+
+
+def test_no_more_than_one_file_is_held_in_memory(staging: Staging) -> None:
+    made: list[int] = []
+
+    def making() -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(changes(*[FILE_BYTES] * 3)):
+            assert all(staging.exists(7, f"changes-{before}.arrow") for before in made)
+            made.append(number)
+            yield batch
+
+    pack(making(), SCHEMA, staging, 7, 2)
+
+
+@pytest.mark.parametrize("sizes", [(10, 20), (INLINE_BYTES, 1), (FILE_BYTES, FILE_BYTES, 3)])
+def test_the_same_changes_make_the_same_parts_and_files(
+    staging: Staging, tmp_path: Path, sizes: tuple[int, ...]
+) -> None:
+    def packed() -> tuple[list[object], list[tuple[str, bytes]]]:
+        parts = pack(changes(*sizes), SCHEMA, staging, 7, 2)
+        told: list[object] = [part if isinstance(part, InlineChanges) else part.names for part in parts]
+        return told, sorted((path.name, path.read_bytes()) for path in tmp_path.rglob("*.arrow"))
+
+    assert packed() == packed()
+
+
+def test_rows_do_not_show_in_a_parts_representation(staging: Staging) -> None:
+    (part,) = pack(changes(10), SCHEMA, staging, 7, 1)
+    assert "aaa" not in repr(part)
+
+
+@pytest.mark.parametrize("sizes", [(10,), (INLINE_BYTES, 5)])
+def test_a_part_can_be_sent_to_another_process(staging: Staging, sizes: tuple[int, ...]) -> None:
+    parts = pack(changes(*sizes), SCHEMA, staging, 7, 1)
+    assert rows_of(pickle.loads(pickle.dumps(parts))) == rows_of(parts)  # noqa: S301 - our own bytes
+
+
+# -- reading a chunk ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Table:
+    """Reads the numbers 0 to `count - 1`, three in a batch; or fails when told to."""
+
+    count: int
+    error: Exception | None = None
+    asked: list[tuple[str, tuple[KeyRange, ...]]] = field(default_factory=list)
+
+    def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        self.asked.append((token, tuple(ranges)))
+        if self.error is not None:
+            raise self.error
+        for at in range(0, self.count, 3):
+            numbers = pa.array(range(at, min(at + 3, self.count)), pa.int64())
+            yield pa.RecordBatch.from_arrays([numbers], schema=COLUMNS)
+
+
+def planned(staging: Staging, count: int, *, token: str | None = PIN, exact: bool = True) -> SnapshotPart:
+    manifest = Manifest((StagedSplit(Split((WHOLE_TABLE,), count)),))
+    staging.keep_manifest(EPOCH.number, manifest)
+    return SnapshotPart(staging, EPOCH, manifest.chunk(0), manifest.splits[0].split, token, exact=exact)
+
+
+def numbers(part: SnapshotPart, table: Table) -> list[int]:
+    found: list[int] = []
+    for batch in read(part, table, ROWS):
+        assert batch.schema == ROWS.schema
+        found += batch["n"].to_numpy().tolist()
+    return found
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 10])
+def test_a_chunk_is_read_from_the_table_once_and_then_from_its_file(staging: Staging, count: int) -> None:
+    part, table = planned(staging, count), Table(count)
+    assert numbers(part, table) == list(range(count))
+    assert table.asked == [("pin", (WHOLE_TABLE,))]
+    assert numbers(part, Table(0, AssertionError("not needed"))) == list(range(count))
+
+
+def test_a_chunk_that_is_known_to_be_staged_is_not_read_from_the_table_when_its_file_is_gone(staging: Staging) -> None:
+    part, table = planned(staging, 3, token=None), Table(3)
+    with pytest.raises(StagingError, match=r"chunk-0-1.arrow of epoch 7 has gone; restart the query"):
+        numbers(part, table)
+    assert table.asked == []
+
+
+def test_a_chunk_with_another_number_of_rows_than_planned_is_refused_and_not_kept(staging: Staging) -> None:
+    part = planned(staging, 4)
+    with pytest.raises(StagingError, match="a chunk of epoch 7 has 5 rows and was planned with 4"):
+        numbers(part, Table(5))
+    assert not staging.exists(7, part.name)
+
+
+def test_a_chunk_that_is_read_at_a_later_state_may_have_another_number_of_rows(staging: Staging) -> None:
+    assert numbers(planned(staging, 4, exact=False), Table(5)) == [0, 1, 2, 3, 4]
+
+
+def test_when_the_state_is_gone_but_another_attempt_has_staged_the_chunk_it_is_read_from_there(
+    staging: Staging,
+) -> None:
+    part = planned(staging, 4)
+
+    class Late(Table):
+        def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+            assert numbers(part, Table(4)) == [0, 1, 2, 3]
+            return super().read(token, ranges)
+
+    assert numbers(part, Late(0, SnapshotGoneError("released"))) == [0, 1, 2, 3]
+
+
+def test_when_the_state_is_gone_and_nobody_has_staged_the_chunk_that_is_said(staging: Staging) -> None:
+    with pytest.raises(SnapshotGoneError, match="released"):
+        numbers(planned(staging, 4), Table(4, SnapshotGoneError("released")))
+
+
+def test_an_executor_that_does_not_see_the_drivers_files_does_not_begin_to_read(
+    staging: Staging, tmp_path: Path
+) -> None:
+    part, table = planned(staging, 4), Table(4)
+    elsewhere = SnapshotPart(
+        Staging(str(tmp_path / "local")).of_stream("s1"), EPOCH, part.name, part.split, "pin", exact=True
+    )
+    with pytest.raises(StagingError, match="set stagingDir to a path or URI that the driver and all executors share"):
+        numbers(elsewhere, table)
+    assert table.asked == []
+
+
+def test_snapshot_rows_are_staged_as_the_table_has_them_and_passed_on_with_metadata(staging: Staging) -> None:
+    part = planned(staging, 4)
+    rows = [row for batch in read(part, Table(4), ROWS) for row in batch.to_pylist()]
+    assert {(row["_change_type"], row["_is_snapshot"], row["_commit_version"]) for row in rows} == {
+        ("insert", True, 42)
+    }
+    assert all(batch.schema == COLUMNS for batch in staging.read(7, part.name))

@@ -1,0 +1,255 @@
+"""The staging directory: nothing has its name before it is whole, and damage is noticed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backfill.errors import StagingError
+from backfill.plan import Split
+from backfill.staging import Manifest, StagedSplit, Staging
+from backfill.vnode import WHOLE_TABLE
+from tests.core.strategies import damaged, manifests
+from tests.golden.values import MANIFESTS
+
+SCHEMA = pa.schema([pa.field("n", pa.int64())])
+NAME = "chunk-0-1.arrow"
+
+
+def batch(*numbers: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(numbers, pa.int64())], schema=SCHEMA)
+
+
+BATCHES = [batch(1, 2), batch(3), batch(4, 5, 6)]
+
+
+def numbers(batches: Iterator[pa.RecordBatch]) -> list[Any]:
+    return [number for item in batches for number in item["n"].to_pylist()]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "staging"
+
+
+@pytest.fixture
+def staging(folder: Path) -> Staging:
+    return Staging(str(folder)).of_stream("s1")
+
+
+@pytest.fixture
+def file(folder: Path) -> Path:
+    return folder / "s1" / "7" / NAME
+
+
+# -- chunks ------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_staged_comes_back(staging: Staging) -> None:
+    staging.write(7, NAME, SCHEMA, BATCHES)
+    assert staging.exists(7, NAME)
+    assert numbers(staging.read(7, NAME)) == [1, 2, 3, 4, 5, 6]
+    assert all(item.schema == SCHEMA for item in staging.read(7, NAME))
+
+
+def test_writing_through_passes_every_batch_on(staging: Staging) -> None:
+    assert list(staging.write_through(7, NAME, SCHEMA, BATCHES)) == BATCHES
+
+
+def test_a_chunk_without_rows_is_a_chunk(staging: Staging) -> None:
+    assert list(staging.write_through(7, NAME, SCHEMA, [])) == []
+    assert staging.exists(7, NAME)
+    assert numbers(staging.read(7, NAME)) == []
+
+
+def test_the_file_has_its_name_before_the_last_batch_is_passed_on_and_not_earlier(staging: Staging) -> None:
+    passing = staging.write_through(7, NAME, SCHEMA, BATCHES)
+    seen = [(item, staging.exists(7, NAME)) for item in passing]
+    assert seen == [(BATCHES[0], False), (BATCHES[1], False), (BATCHES[2], True)]
+
+
+def test_a_reader_that_is_given_up_leaves_nothing(staging: Staging, file: Path) -> None:
+    passing = staging.write_through(7, NAME, SCHEMA, BATCHES)
+    next(passing)
+    passing.close()
+    assert not staging.exists(7, NAME)
+    assert list(file.parent.iterdir()) == []
+
+
+def test_a_reader_that_fails_leaves_nothing_and_says_why(staging: Staging, file: Path) -> None:
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from BATCHES
+        raise ConnectionError("cut")
+
+    with pytest.raises(ConnectionError, match="cut"):
+        staging.write(7, NAME, SCHEMA, failing())
+    assert list(file.parent.iterdir()) == []
+
+
+def test_two_attempts_at_once_do_not_disturb_each_other(staging: Staging) -> None:
+    one = staging.write_through(7, NAME, SCHEMA, BATCHES)
+    two = staging.write_through(7, NAME, SCHEMA, BATCHES)
+    for _ in BATCHES:
+        next(one)
+        next(two)
+    assert numbers(staging.read(7, NAME)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_file_is_replaced_in_one_step_while_it_is_read(staging: Staging) -> None:
+    staging.write(7, NAME, SCHEMA, BATCHES)
+    reading = staging.read(7, NAME)
+    first = next(reading)
+    staging.write(7, NAME, SCHEMA, [batch(9)])
+    assert numbers(iter([first, *reading])) == [1, 2, 3, 4, 5, 6]
+    assert numbers(staging.read(7, NAME)) == [9]
+
+
+@pytest.mark.parametrize("at", range(8))
+def test_a_file_that_was_cut_short_is_refused(staging: Staging, file: Path, at: int) -> None:
+    staging.write(7, NAME, SCHEMA, BATCHES)
+    whole = file.read_bytes()
+    for length in range(at, len(whole), 8):
+        file.write_bytes(whole[:length])
+        with pytest.raises(StagingError, match=f"{NAME} of epoch 7 cannot be read"):
+            list(staging.read(7, NAME))
+
+
+def test_a_file_with_wrong_bytes_is_refused_or_read(staging: Staging, file: Path) -> None:
+    staging.write(7, NAME, SCHEMA, BATCHES)
+    whole = file.read_bytes()
+    refused = 0
+    for seed in range(500):
+        random = Random(seed)
+        spoilt = bytearray(whole)
+        for _ in range(random.randrange(1, 5)):
+            spoilt[random.randrange(len(spoilt))] = random.randrange(256)
+        file.write_bytes(spoilt)
+        try:
+            list(staging.read(7, NAME))
+        except StagingError:
+            refused += 1
+    assert refused
+
+
+def test_a_file_that_has_gone_is_refused_with_what_to_do(staging: Staging) -> None:
+    with pytest.raises(StagingError, match="start over with a fresh checkpointLocation and stateDir"):
+        list(staging.read(7, NAME))
+
+
+# -- the directory -----------------------------------------------------------------------------------------------
+
+
+def test_streams_do_not_see_each_other(staging: Staging, folder: Path) -> None:
+    staging.write(7, NAME, SCHEMA, BATCHES)
+    other = Staging(str(folder)).of_stream("s2")
+    assert not other.exists(7, NAME)
+    other.forget_all()
+    other.forget_before(100)
+    assert staging.exists(7, NAME)
+
+
+def test_what_lies_before_an_epoch_is_forgotten_and_nothing_else(staging: Staging, folder: Path) -> None:
+    for epoch in (1, 9, 10, 11):
+        staging.write(epoch, NAME, SCHEMA, BATCHES)
+    (folder / "s1" / "notes").mkdir()
+    staging.forget_before(10)
+    assert sorted(path.name for path in (folder / "s1").iterdir()) == ["10", "11", "notes"]
+
+
+def test_one_epoch_is_forgotten(staging: Staging) -> None:
+    staging.write(1, NAME, SCHEMA, BATCHES)
+    staging.write(2, NAME, SCHEMA, BATCHES)
+    staging.forget(1)
+    assert (staging.exists(1, NAME), staging.exists(2, NAME)) == (False, True)
+
+
+def test_forgetting_what_was_never_there_changes_nothing(staging: Staging) -> None:
+    staging.forget(1)
+    staging.forget_before(5)
+    staging.forget_all()
+    assert not staging.exists(1, NAME)
+
+
+def test_everything_is_forgotten(staging: Staging, folder: Path) -> None:
+    staging.write(1, NAME, SCHEMA, BATCHES)
+    staging.forget_all()
+    assert list(folder.iterdir()) == []
+
+
+def test_a_reader_on_another_machine_finds_the_same_directory(staging: Staging) -> None:
+    staging.write(7, NAME, SCHEMA, BATCHES)
+    there: Staging = pickle.loads(pickle.dumps(staging))  # noqa: S301 - our own bytes
+    assert numbers(there.read(7, NAME)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_uri_is_as_good_as_a_path(folder: Path) -> None:
+    by_uri = Staging(folder.as_uri()).of_stream("s1")
+    by_uri.write(7, NAME, SCHEMA, BATCHES)
+    assert Staging(str(folder)).of_stream("s1").exists(7, NAME)
+
+
+def test_a_place_that_cannot_be_opened_is_refused() -> None:
+    with pytest.raises(StagingError, match="stagingDir cannot be opened"):
+        Staging("nowhere://bucket/staging").exists(1, NAME)
+
+
+def test_a_directory_that_is_not_shared_is_noticed(staging: Staging) -> None:
+    with pytest.raises(StagingError, match="set stagingDir to a path or URI that the driver and all executors share"):
+        staging.require_shared(7)
+    staging.keep_manifest(7, MANIFESTS["first-attempt"])
+    staging.require_shared(7)
+
+
+# -- manifests ---------------------------------------------------------------------------------------------------
+
+
+def test_a_manifest_is_there_once_it_is_kept_and_may_be_replaced(staging: Staging) -> None:
+    assert staging.manifest(7) is None
+    for manifest in MANIFESTS.values():
+        staging.keep_manifest(7, manifest)
+        assert staging.manifest(7) == manifest
+
+
+@given(manifests)
+def test_a_manifest_comes_back_from_its_text(manifest: Manifest) -> None:
+    assert Manifest.from_text(manifest.to_text()) == manifest
+
+
+def test_each_attempt_at_a_split_has_a_file_of_its_own() -> None:
+    split = StagedSplit(Split((WHOLE_TABLE,), 5))
+    again = split.again("later")
+    assert again == StagedSplit(Split((WHOLE_TABLE,), 5), attempt=2, position="later")
+    assert again.again("latest").attempt == 3
+    assert Manifest((split, again)).chunk(0) == "chunk-0-1.arrow"
+    assert Manifest((split, again)).chunk(1) == "chunk-1-2.arrow"
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_a_damaged_manifest_is_refused_or_was_not_damaged(data: st.DataObject) -> None:
+    golden = data.draw(st.sampled_from([json.loads(manifest.to_text()) for manifest in MANIFESTS.values()]))
+    value = data.draw(damaged(golden))
+    try:
+        manifest = Manifest.from_text(json.dumps(value))
+    except StagingError:
+        return
+    assert json.dumps(json.loads(manifest.to_text()), sort_keys=True) == json.dumps(value, sort_keys=True)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "7", '{"version": 1}', '{"version": null}', "[" * 100_000, "\xff"]
+)
+def test_what_is_no_manifest_is_refused(staging: Staging, file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True)
+    (file.parent / "manifest.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(StagingError, match="damaged manifest"):
+        staging.manifest(7)
