@@ -135,12 +135,13 @@ def test_rows_of_a_chunk_that_was_read_again_after_a_truncate_outlive_it(
     run.batch(20)
     run.plan(40)
     run.restart()
-    database.execute("UPDATE t SET v = 'before'; TRUNCATE t; INSERT INTO t SELECT i, 'a' FROM generate_series(1, 90) i")
-    database.execute(
-        "TRUNCATE t; INSERT INTO t SELECT i, 'b' FROM generate_series(1, 80) i; DELETE FROM t WHERE id = 7"
-    )
+    # Transactions of more changes than a batch may take, so that each is the last one of its batch.
+    database.execute("UPDATE t SET v = 'before'; TRUNCATE t")
+    database.execute("INSERT INTO t SELECT i, 'a' FROM generate_series(1, 90) i")
+    database.execute("UPDATE t SET v = 'b'; TRUNCATE t")
+    database.execute("INSERT INTO t SELECT i, 'c' FROM generate_series(1, 80) i; DELETE FROM t WHERE id = 7")
     run.commit(run.read())
-    database.execute("UPDATE t SET v = 'c' WHERE id % 3 = 0; DELETE FROM t WHERE id % 5 = 0")
+    database.execute("UPDATE t SET v = 'd' WHERE id % 3 = 0; DELETE FROM t WHERE id % 5 = 0")
     while run.batch(10):
         pass
     assert run.fold.counts["truncate"] == 2
