@@ -399,7 +399,8 @@ class PostgresUpstream:
             return {}
         end = parse_lsn(row[0])
         retained = {"retained_bytes": end - parse_lsn(row[1])} if row[1] else {}
-        return {"lag_bytes": max(0, end - self._reached), **retained}
+        # What was looked at and held nothing for us is no lag.
+        return {"lag_bytes": max(0, end - max(self._reached, self._idle_at)), **retained}
 
 
 def _exported_epoch(number: int, exported: Exported) -> Epoch:
