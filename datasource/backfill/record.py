@@ -1,7 +1,7 @@
 """What the state directory says of a stream, and the rules when it and the checkpoint disagree.
 
 The checkpoint is the truth: an offset alone can be resumed. The state store follows it at the barriers, never ahead
-of what Spark has committed. Four cases:
+of what Spark has committed. Five cases:
 
 | checkpoint | state directory                 | what happens                                                       |
 |------------|---------------------------------|--------------------------------------------------------------------|
@@ -18,14 +18,14 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from backfill.errors import StateBusyError, StateError
 from backfill.offset import Barrier, from_text, to_text
 from backfill.options import OnExistingState
-from backfill.progress import Completed, Finished, Frontier, InProgress, VnodeProgress
+from backfill.progress import Completed, Finished, Frontier, InProgress, Progress, VnodeProgress
 from backfill.upstream import Bookmark, TableSchema, Upstream
 from backfill.vnode import Key
 from backfill_state import Barrier as StoredBarrier
@@ -111,31 +111,14 @@ class Record:
                 )
             if found is None:
                 store.begin(identity)
-                if isinstance(barrier.progress, Frontier):
-                    store.set_bounds(_bounds(dict(barrier.progress.known_bounds()), upstream))
-        self._require_same_table(found or identity, upstream)
-        self._use(identity, barrier.stream, barrier.upstream)
-
-    def keep_bounds(self, upstream: Upstream, bounds: tuple[Key, ...]) -> None:
-        """Records where the vnodes end; until the first barrier they may be cut anew."""
-        with self._open() as store:
-            store.set_bounds(_bounds(dict(enumerate(bounds)), upstream))
-
-    def commit(self, upstream: Upstream, barrier: Barrier) -> bool:
-        """Records a barrier that Spark has committed; whether that is done. Doing so again changes nothing.
-
-        It is put off while somebody looks into the state file, which then cannot be written, and while only changes
-        are followed and the last recording is less than FOLLOW_INTERVAL old. A later barrier then says it all.
-        """
-        if self._written == barrier:
-            return True
-        if self._followed_lately(barrier):
-            return False
-        changed = _changed(None if self._written is None else self._written.progress, barrier)
-        stored = StoredBarrier(barrier.epoch.number, to_text(barrier), _rows(changed, upstream))
-        try:
-            with self._open() as store:
-                store.commit(stored)
+                match barrier.progress:
+                    case Frontier():
+                        rows = _rows(_changed(before, barrier.progress), upstream)
+                    case Finished(vnode_count=vnodes) if not isinstance(before, Finished):
+                        rows = _finished(store.progress(), vnodes)
+                    case Finished():
+                        rows = _rows({}, upstream)
+                store.commit(StoredBarrier(barrier.epoch.number, to_text(barrier), rows))
         except StateBusyError as error:
             logger.warning("progress is recorded later: %s", error)
             return False
@@ -190,12 +173,10 @@ def _has_progress(found: StreamIdentity, epoch: int | None) -> str:
     )
 
 
-def _changed(before: object, barrier: Barrier) -> Mapping[int, VnodeProgress]:
-    """The vnodes that stand elsewhere than before. A finished backfill tells of none: all were told at its end."""
-    if not isinstance(barrier.progress, Frontier):
-        return {}
+def _changed(before: Progress | None, now: Frontier) -> Mapping[int, VnodeProgress]:
+    """The vnodes that stand elsewhere than before."""
     known = dict(before.per_vnode()) if isinstance(before, Frontier) else {}
-    return {number: now for number, now in barrier.progress.per_vnode() if known.get(number) != now}
+    return {number: progress for number, progress in now.per_vnode() if known.get(number) != progress}
 
 
 def _rows(changed: Mapping[int, VnodeProgress], upstream: Upstream) -> pa.Table:
@@ -211,6 +192,20 @@ def _rows(changed: Mapping[int, VnodeProgress], upstream: Upstream) -> pa.Table:
     counts = [item.row_count if isinstance(item, InProgress | Completed) else 0 for item in placed]
     result = result.append_column("backfill_finished", finished)
     return result.append_column("row_count", pa.array(counts, pa.int64()))
+
+
+def _finished(stored: pa.Table, vnodes: int) -> pa.Table:
+    """Of the first `vnodes` vnodes those that the store does not know to be finished, as finished.
+
+    There are such where the store was lost, or could not be written when the backfill ended. How many rows they had
+    is not known any more.
+    """
+    known = set(stored.filter(stored.column(stored.num_columns - 2)).column(0).to_pylist())
+    numbers = [number for number in range(vnodes) if number not in known]
+    types: list[Any] = stored.schema.types
+    columns: list[Any] = [pa.nulls(len(numbers), kind) for kind in types]
+    columns[0], columns[-2] = pa.array(numbers, pa.int32()), pa.array([True] * len(numbers), pa.bool_())
+    return pa.Table.from_arrays(columns, schema=stored.schema)
 
 
 def _bounds(bounds: Mapping[int, Key], upstream: Upstream) -> pa.Table:

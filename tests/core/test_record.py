@@ -1,0 +1,350 @@
+"""The state directory beside the checkpoint: the five cases, on a store in memory and on DuckDB's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backfill.epoch import Epoch
+from backfill.errors import StateBusyError, StateError
+from backfill.offset import Barrier, from_text
+from backfill.options import OnExistingState
+from backfill.progress import Completed, Finished, Frontier, InProgress, Progress
+from backfill.record import FOLLOW_INTERVAL, Record
+from backfill.upstream import Bookmark, Identity
+from backfill_state import DuckDBProgressStore, InMemoryProgressStore, ProgressStore, StateDamagedError
+from backfill_state import StateBusyError as StoreBusyError
+from tests.simulator.database import Database
+from tests.simulator.upstream import TABLE, Server, SimulatedUpstream
+
+START = Frontier.at_start((("1", "1"), ("2", "2")))
+MIDDLE = START.advanced({0: Completed(5), 1: InProgress(("1", "9"), 2)})
+DONE = MIDDLE.advanced({1: Completed(4), 2: Completed(0)})
+OVER = Finished(3, 9)
+
+
+class Upstream(SimulatedUpstream):
+    """A table under a name, in a system; keeps what was detached."""
+
+    def __init__(self, system: str = "system", table_id: str = "1", slot: str = "slot") -> None:
+        super().__init__(Server(Database()))
+        self.which = Identity(system, "public.t", table_id)
+        self.slot = slot
+        self.detached: list[Bookmark] = []
+
+    def identity(self) -> Identity:
+        return self.which
+
+    def bookmark(self, stream: str) -> Bookmark:
+        return (("slot", f"{self.slot}_{stream}"),)
+
+    def detach(self, bookmark: Bookmark) -> None:
+        self.detached.append(bookmark)
+
+
+@dataclass
+class Folder:
+    """A state directory over any number of processes, in the test's own time."""
+
+    open: Callable[[], AbstractContextManager[ProgressStore]]
+    error: Exception | None = None
+    now: float = 100.0
+    opened: int = 0
+    upstream: Upstream = field(default_factory=Upstream)
+
+    @contextmanager
+    def _open(self) -> Iterator[ProgressStore]:
+        self.opened += 1
+        if self.error is not None:
+            raise self.error
+        with self.open() as store:
+            yield store
+
+    def process(self, on_existing: OnExistingState = OnExistingState.FAIL) -> Record:
+        return Record(self._open, on_existing, clock=lambda: self.now)
+
+    def begun(self, on_existing: OnExistingState = OnExistingState.FAIL) -> Record:
+        record = self.process(on_existing)
+        assert record.begin(self.upstream, TABLE) is None
+        return record
+
+    def recorded(self, number: int, progress: Progress = MIDDLE) -> Barrier:
+        """A stream that has got to this barrier, in a process that has ended since."""
+        record = self.begun()
+        record.keep_bounds(self.upstream, (("1", "1"), ("2", "2")))
+        barrier = barrier_of(record, number, progress)
+        assert record.commit(self.upstream, barrier)
+        return barrier
+
+    def told(self) -> dict[int, tuple[Any, ...]]:
+        """What the table `backfill_progress` says of each vnode: its position, whether it is finished, its rows."""
+        with self.open() as store:
+            rows = zip(*(column.to_pylist() for column in store.progress().columns), strict=True)
+            return {row[0]: (None if row[1] is None else (row[1], row[2]), row[3], row[4]) for row in rows}
+
+    def epoch(self) -> int | None:
+        with self.open() as store:
+            return store.epoch()
+
+
+def barrier_of(record: Record, number: int, progress: Progress) -> Barrier:
+    return Barrier(record.stream, record.bookmark, Epoch(number, f"p{number}", number, number), progress)
+
+
+@pytest.fixture(params=["memory", "duckdb"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
+    if request.param == "duckdb":
+        return Folder(lambda: DuckDBProgressStore(tmp_path / "state.duckdb"))
+    store = InMemoryProgressStore()
+    return Folder(lambda: nullcontext(store))
+
+
+# -- a new checkpoint, an empty directory --------------------------------------------------------------------------
+
+
+def test_a_stream_begins_under_a_name_of_its_own(folder: Folder) -> None:
+    record = folder.begun()
+    assert len(record.stream) == 8
+    assert record.bookmark == (("slot", f"slot_{record.stream}"),)
+    with folder.open() as store:
+        found = store.identity()
+    assert found is not None
+    assert (found.stream_id, found.properties, found.upstream) == (record.stream, record.bookmark, "simulated")
+    assert (found.system, found.table, found.table_id) == ("system", "public.t", "1")
+    assert found.key.names == ["a", "b"]
+    assert folder.epoch() is None
+
+
+def test_beginning_again_before_the_first_barrier_keeps_the_name(folder: Folder) -> None:
+    first = folder.begun()
+    first.keep_bounds(folder.upstream, (("1", "1"),))
+    again = folder.begun()
+    again.keep_bounds(folder.upstream, (("3", "3"), ("4", "4")))
+    assert (again.stream, again.bookmark) == (first.stream, first.bookmark)
+    with folder.open() as store:
+        assert store.bounds()["a"].to_pylist() == [3, 4]
+
+
+def test_before_the_first_barrier_the_options_may_name_another_slot(folder: Folder) -> None:
+    first = folder.begun()
+    folder.upstream.slot = "other"
+    again = folder.begun()
+    assert again.stream == first.stream
+    assert again.bookmark == (("slot", f"other_{first.stream}"),)
+    with folder.open() as store:
+        found = store.identity()
+    assert found is not None
+    assert found.properties == again.bookmark
+
+
+# -- a new checkpoint, a directory with progress -------------------------------------------------------------------
+
+
+def test_progress_of_another_checkpoint_is_an_error_that_names_the_ways_out(folder: Folder) -> None:
+    barrier = folder.recorded(4)
+    with pytest.raises(StateError) as caught:
+        folder.process().begin(folder.upstream, TABLE)
+    text = str(caught.value)
+    assert f"stream {barrier.stream} (table public.t, epoch 4)" in text
+    assert "onExistingState=resume" in text
+    assert "onExistingState=restart" in text
+    assert folder.epoch() == 4
+
+
+def test_progress_is_resumed_from_where_that_was_asked_for(folder: Folder) -> None:
+    barrier = folder.recorded(4)
+    record = folder.process(OnExistingState.RESUME)
+    assert record.begin(folder.upstream, TABLE) == barrier
+    assert (record.stream, record.bookmark) == (barrier.stream, barrier.upstream)
+    assert folder.upstream.detached == []
+
+
+def test_a_restart_removes_what_the_old_stream_made_and_takes_a_new_name(folder: Folder) -> None:
+    barrier = folder.recorded(4)
+    record = folder.begun(OnExistingState.RESTART)
+    assert folder.upstream.detached == [barrier.upstream]
+    assert record.stream != barrier.stream
+    assert folder.epoch() is None
+    assert folder.told() == {}
+
+
+@pytest.mark.parametrize("how", [OnExistingState.RESUME, OnExistingState.RESTART])
+def test_resume_and_restart_of_an_empty_directory_just_begin(folder: Folder, how: OnExistingState) -> None:
+    folder.begun(how)
+    assert folder.upstream.detached == []
+
+
+# -- a checkpoint that goes on --------------------------------------------------------------------------------------
+
+
+def test_a_directory_of_this_stream_is_brought_up_to_date(folder: Folder) -> None:
+    barrier = folder.recorded(4, MIDDLE)
+    record = folder.process()
+    later = replace(barrier, epoch=Epoch(6, "p6", 6, 6), progress=DONE)
+    record.adopt(folder.upstream, TABLE, barrier)
+    assert (record.stream, record.bookmark) == (barrier.stream, barrier.upstream)
+    assert record.commit(folder.upstream, later)
+    assert folder.epoch() == 6
+    assert folder.told() == {0: (None, True, 5), 1: (None, True, 4), 2: (None, True, 0)}
+
+
+def test_a_directory_that_is_behind_is_brought_up_to_date(folder: Folder) -> None:
+    barrier = folder.recorded(4, START)
+    later = replace(barrier, epoch=Epoch(9, "p9", 9, 9), progress=MIDDLE)
+    record = folder.process()
+    record.adopt(folder.upstream, TABLE, later)
+    assert record.commit(folder.upstream, later)
+    assert folder.told() == {0: (None, True, 5), 1: ((1, 9), False, 2), 2: (None, False, 0)}
+
+
+def test_a_directory_that_was_lost_is_rebuilt_from_the_offset(folder: Folder) -> None:
+    barrier = Barrier("1f0c9a77", (("slot", "s"),), Epoch(4, "p4", 4, 4), MIDDLE)
+    record = folder.process()
+    record.adopt(folder.upstream, TABLE, barrier)
+    assert record.commit(folder.upstream, barrier)
+    with folder.open() as store:
+        found = store.identity()
+        assert store.bounds()["b"].to_pylist() == [1, 2]
+        assert from_text(store.offset() or "") == barrier
+    assert found is not None
+    assert (found.stream_id, found.properties) == ("1f0c9a77", (("slot", "s"),))
+    assert folder.told() == {0: (None, True, 5), 1: ((1, 9), False, 2), 2: (None, False, 0)}
+
+
+def test_a_directory_of_another_stream_is_refused(folder: Folder) -> None:
+    barrier = folder.recorded(4)
+    other = replace(barrier, stream="other000")
+    with pytest.raises(StateError, match=f"belongs to stream other000, and stateDir to stream {barrier.stream}"):
+        folder.process().adopt(folder.upstream, TABLE, other)
+
+
+def test_a_directory_that_is_ahead_is_refused_with_both_epochs(folder: Folder) -> None:
+    barrier = folder.recorded(9)
+    older = replace(barrier, epoch=Epoch(4, "p4", 4, 4))
+    with pytest.raises(StateError, match="checkpoint stands at epoch 4 and stateDir at epoch 9: an older checkpoint"):
+        folder.process().adopt(folder.upstream, TABLE, older)
+
+
+# -- another table ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("upstream", "reason"),
+    [
+        (Upstream(system="elsewhere"), "followed system system, and this url leads to system elsewhere"),
+        (Upstream(table_id="2"), r"table public.t was dropped and made again .* with id 1, and is id 2\)"),
+    ],
+    ids=["system", "table"],
+)
+def test_another_table_is_refused_by_every_way_in(folder: Folder, upstream: Upstream, reason: str) -> None:
+    folder.begun()
+    with pytest.raises(StateError, match=reason):
+        folder.process().begin(upstream, TABLE)
+    barrier = folder.recorded(1)
+    with pytest.raises(StateError, match=reason):
+        folder.process().adopt(upstream, TABLE, barrier)
+    with pytest.raises(StateError, match=reason):
+        folder.process(OnExistingState.RESUME).begin(upstream, TABLE)
+
+
+# -- recording barriers ----------------------------------------------------------------------------------------------
+
+
+def test_a_barrier_names_only_the_vnodes_that_moved(folder: Folder) -> None:
+    record = folder.begun()
+    record.commit(folder.upstream, barrier_of(record, 1, START))
+    record.commit(folder.upstream, barrier_of(record, 2, MIDDLE))
+    assert folder.told() == {0: (None, True, 5), 1: ((1, 9), False, 2), 2: (None, False, 0)}
+    record.commit(folder.upstream, barrier_of(record, 3, DONE))
+    record.commit(folder.upstream, barrier_of(record, 4, OVER))
+    assert folder.told() == {0: (None, True, 5), 1: (None, True, 4), 2: (None, True, 0)}
+    assert folder.epoch() == 4
+
+
+def test_recording_a_barrier_again_does_not_open_the_file(folder: Folder) -> None:
+    record = folder.begun()
+    barrier = barrier_of(record, 1, MIDDLE)
+    assert record.commit(folder.upstream, barrier)
+    opened = folder.opened
+    assert record.commit(folder.upstream, barrier)
+    assert folder.opened == opened
+
+
+def test_recording_the_same_barrier_in_a_new_process_changes_nothing(folder: Folder) -> None:
+    barrier = folder.recorded(4)
+    before = folder.told()
+    record = folder.process()
+    record.adopt(folder.upstream, TABLE, barrier)
+    assert record.commit(folder.upstream, barrier)
+    assert (folder.told(), folder.epoch()) == (before, 4)
+
+
+def test_while_somebody_looks_into_the_file_recording_is_put_off_and_made_up_for(folder: Folder) -> None:
+    record = folder.begun()
+    assert record.commit(folder.upstream, barrier_of(record, 1, START))
+    folder.error = StoreBusyError("the file", 42)
+    assert not record.commit(folder.upstream, barrier_of(record, 2, MIDDLE))
+    folder.error = None
+    assert folder.epoch() == 1
+    assert record.commit(folder.upstream, barrier_of(record, 3, MIDDLE))
+    assert folder.told() == {0: (None, True, 5), 1: ((1, 9), False, 2), 2: (None, False, 0)}
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_backfill_that_ended_while_somebody_looked_is_finished_in_the_table_too(
+    folder: Folder, restarted: bool
+) -> None:
+    record = folder.begun()
+    record.commit(folder.upstream, barrier_of(record, 1, MIDDLE))
+    folder.error = StoreBusyError("the file", 42)
+    assert not record.commit(folder.upstream, barrier_of(record, 2, DONE))
+    folder.error = None
+    over = barrier_of(record, 3, OVER)
+    if restarted:
+        record = folder.process()
+        record.adopt(folder.upstream, TABLE, over)
+    assert record.commit(folder.upstream, over)
+    # How many rows the last batches read of each is known to nobody any more.
+    assert folder.told() == {0: (None, True, 5), 1: (None, True, None), 2: (None, True, None)}
+
+
+def test_a_directory_lost_after_the_backfill_says_that_all_vnodes_are_finished(folder: Folder) -> None:
+    barrier = Barrier("1f0c9a77", (("slot", "s"),), Epoch(4, "p4", 4, 4), OVER)
+    record = folder.process()
+    record.adopt(folder.upstream, TABLE, barrier)
+    assert record.commit(folder.upstream, barrier)
+    assert folder.told() == dict.fromkeys(range(3), (None, True, None))
+
+
+def test_once_only_changes_are_followed_not_every_barrier_is_recorded(folder: Folder) -> None:
+    record = folder.begun()
+    assert record.commit(folder.upstream, barrier_of(record, 1, DONE))
+    assert record.commit(folder.upstream, barrier_of(record, 2, OVER)), "the first of them always is"
+    assert not record.commit(folder.upstream, barrier_of(record, 3, OVER))
+    folder.now += FOLLOW_INTERVAL
+    assert record.commit(folder.upstream, barrier_of(record, 4, OVER))
+    assert folder.epoch() == 4
+
+
+def test_barriers_of_the_backfill_are_all_recorded_however_fast_they_come(folder: Folder) -> None:
+    record = folder.begun()
+    for number, progress in enumerate([START, START, MIDDLE, DONE], start=1):
+        assert record.commit(folder.upstream, barrier_of(record, number, progress))
+
+
+def test_a_store_that_is_busy_at_the_start_is_worth_another_try(folder: Folder) -> None:
+    folder.error = StoreBusyError("the file", 42)
+    with pytest.raises(StateBusyError, match="the file"):
+        folder.process().begin(folder.upstream, TABLE)
+
+
+def test_a_store_that_is_damaged_is_an_error_of_the_state(folder: Folder) -> None:
+    record = folder.begun()
+    folder.error = StateDamagedError("the file", "no table of ours")
+    with pytest.raises(StateError, match="the file"):
+        record.commit(folder.upstream, barrier_of(record, 1, START))
