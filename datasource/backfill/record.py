@@ -111,6 +111,29 @@ class Record:
                 )
             if found is None:
                 store.begin(identity)
+                if isinstance(barrier.progress, Frontier):
+                    store.set_bounds(_bounds(dict(barrier.progress.known_bounds()), upstream))
+        self._require_same_table(found or identity, upstream)
+        self._use(identity, barrier.stream, barrier.upstream)
+
+    def keep_bounds(self, upstream: Upstream, bounds: tuple[Key, ...]) -> None:
+        """Records where the vnodes end; until the first barrier they may be cut anew."""
+        with self._open() as store:
+            store.set_bounds(_bounds(dict(enumerate(bounds)), upstream))
+
+    def commit(self, upstream: Upstream, barrier: Barrier) -> bool:
+        """Records a barrier that Spark has committed; whether that is done. Doing so again changes nothing.
+
+        It is put off while somebody looks into the state file, which then cannot be written, and while only changes
+        are followed and the last recording is less than FOLLOW_INTERVAL old. A later barrier then says it all.
+        """
+        if self._written == barrier:
+            return True
+        if self._followed_lately(barrier):
+            return False
+        before = None if self._written is None else self._written.progress
+        try:
+            with self._open() as store:
                 match barrier.progress:
                     case Frontier():
                         rows = _rows(_changed(before, barrier.progress), upstream)
