@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from backfill.upstream.postgres.flat import flatten
 
-_SURE: Final = len("0.") + 38
+_MOST_DIGITS: Final = 38
 
 
 class UnreadableTextError(ValueError):
@@ -65,10 +65,12 @@ def _cast(text: pa.Array[Any], to: pa.DataType) -> pa.Array[Any]:
 
 
 def _decimal(text: pa.Array[Any], to: pa.DataType) -> pa.Array[Any]:
-    # With more than 38 digits behind the point Arrow 26 looks beyond its table of powers of ten and makes a small
-    # number zero, without an error. The lengths say cheaply whether there can be so many.
+    # Two ways in which Arrow 26 gives a wrong number without an error. With more than 38 digits behind the point it
+    # looks beyond its table of powers of ten and makes a small number zero; and where the digits before the point and
+    # the scale come to more than 38, moving the point overflows. The lengths say cheaply whether that can be.
     longest = pc.max(pc.binary_length(cast("pa.StringArray", text))).as_py() or 0
-    if longest > _SURE and pc.any(pc.match_substring_regex(text, r"\.\d{39}")).as_py():
+    wrong = rf"\.\d{{39}}|^-?[1-9]\d{{{_MOST_DIGITS - to.scale}}}"
+    if longest + to.scale > _MOST_DIGITS and pc.any(pc.match_substring_regex(text, wrong)).as_py():
         raise UnreadableTextError(_limits(to))
     return _cast(text, to)
 
