@@ -35,7 +35,7 @@ def parse_text(text: pa.Array[Any], to: pa.DataType) -> pa.Array[Any]:
         case _ if pa.types.is_time64(to):
             return _time(unchecked(text)).cast(to)
         case _ if pa.types.is_decimal128(to):
-            return _decimal(unchecked(text), cast("pa.Decimal128Type[Any, Any]", to))
+            return _decimal(unchecked(text), to)
         case _:
             return _cast(unchecked(text), to)
 
@@ -69,7 +69,7 @@ def _decimal(text: pa.Array[Any], to: pa.Decimal128Type[Any, Any]) -> pa.Array[A
     # looks beyond its table of powers of ten and makes a small number zero; and where the digits before the point and
     # the scale come to more than 38, moving the point overflows. The lengths say cheaply whether that can be.
     longest = pc.max(pc.binary_length(cast("pa.StringArray", text))).as_py() or 0
-    wrong = rf"\.\d{{39}}|^-?[1-9]\d{{{_MOST_DIGITS - to.scale},}}(\.|$)"
+    wrong = rf"\.\d{{39}}|^-?[1-9]\d{{{_MOST_DIGITS - to.scale},}}(\.\d*)?$"
     if longest + to.scale > _MOST_DIGITS and pc.any(pc.match_substring_regex(text, wrong)).as_py():
         raise UnreadableTextError(_limits(to))
     return _cast(text, to)
