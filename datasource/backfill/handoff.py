@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from backfill.epoch import Epoch
-from backfill.errors import SnapshotGoneError, StagingError
+from backfill.errors import SchemaChangedError, SnapshotGoneError, StagingError
 from backfill.plan import Split
 from backfill.readahead import ahead
 from backfill.rows import RowFormat
@@ -78,7 +78,9 @@ def read(part: Part, reader: SnapshotReader, rows: RowFormat) -> Iterator[pa.Rec
 def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     number, staging = part.epoch.number, part.staging
     if staging.exists(number, part.name):
-        yield from staging.read(number, part.name)
+        for batch in staging.read(number, part.name):
+            _require_columns(batch, columns, number)
+            yield batch
         return
     if part.token is None:
         raise StagingError(f"the staged file {part.name} of epoch {number} has gone; restart the query")
@@ -92,6 +94,17 @@ def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) ->
         if not staging.exists(number, part.name):
             raise
         yield from staging.read(number, part.name)
+
+
+def _require_columns(batch: pa.RecordBatch, columns: pa.Schema, epoch: int) -> None:
+    """Refuses a chunk that an earlier run has staged with other columns."""
+    differing = [field.name for field in columns if field not in list(batch.schema)]
+    if differing:
+        raise SchemaChangedError(
+            f"a chunk of epoch {epoch} was staged when column {', '.join(differing)} did not exist or had another "
+            "type. Name the columns of that time with the option columns; or start over with a fresh "
+            "checkpointLocation and onExistingState=restart"
+        )
 
 
 def _counted(part: SnapshotPart, reader: SnapshotReader) -> Generator[pa.RecordBatch, None, None]:

@@ -67,20 +67,20 @@ class Record:
         """For a new checkpoint: names the stream, durably; the barrier to resume from where that was asked for."""
         with self._open() as store:
             found = store.identity()
-            if found is not None and store.epoch() is not None:
-                text = store.offset()
-                if self._on_existing is OnExistingState.FAIL or text is None:
-                    raise StateError(_has_progress(found, store.epoch()))
-                if self._on_existing is OnExistingState.RESUME:
-                    barrier = from_text(text)
-                    if not isinstance(barrier, Barrier):
-                        raise StateError("the state directory holds an offset that names no barrier; use an empty one")
-                    self._use(found, barrier.stream, barrier.upstream)
-                    self._require_same_table(found, upstream)
-                    return barrier
+            if found is not None and self._on_existing is OnExistingState.RESTART:
                 upstream.detach(found.properties)
                 store.reset()
                 found = None
+            if found is not None and store.epoch() is not None:
+                text = store.offset()
+                if self._on_existing is not OnExistingState.RESUME or text is None:
+                    raise StateError(_has_progress(found, store.epoch()))
+                barrier = from_text(text)
+                if not isinstance(barrier, Barrier):
+                    raise StateError("the state directory holds an offset that names no barrier; use an empty one")
+                self._use(found, barrier.stream, barrier.upstream)
+                self._require_same_table(found, upstream)
+                return barrier
             if found is not None:
                 self._require_same_table(found, upstream)
             stream = uuid.uuid4().hex[:8] if found is None else found.stream_id
@@ -172,6 +172,12 @@ class Record:
                 f"the table {now.table} was dropped and made again since the stream began (it was "
                 f"{recorded.table} with id {recorded.table_id}, and is id {now.table_id}); start over with a fresh "
                 "checkpointLocation and onExistingState=restart"
+            )
+        key = upstream.schema().key
+        if tuple(recorded.key.names) != key:
+            raise StateError(
+                f"the key of {now.table} is ({', '.join(key)}) and was ({', '.join(recorded.key.names)}) when the "
+                "stream began; start over with a fresh checkpointLocation and onExistingState=restart"
             )
 
 

@@ -310,9 +310,11 @@ class PostgresUpstream:
 
     def _read(self, after: Position, shown: Position, upto: int, limit: int) -> log.Reading:
         reading = log.peek(self._connector, self._feed(), after=after, shown=shown, upto=upto, limit=limit)
-        # Afterwards, so that a slot which was moved or made again in the meantime is noticed as well.
+        # Afterwards, so that a slot which was moved or made again in the meantime is noticed as well. Changes that are
+        # not published are not in the log; without the publication itself, PostgreSQL 18 gives none at all.
         if self._options.fail_on_data_loss:
             slot.require_readable(self._session(), self._names[SLOT], after.lsn)
+        self._require_published(self._session())
         return reading
 
     def _keep(self, after: Epoch, upto: Epoch, reading: log.Reading, read_up_to: int) -> None:

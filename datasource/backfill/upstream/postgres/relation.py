@@ -141,7 +141,8 @@ def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn]) -> Non
         raise SchemaChangedError(
             f"in the change log the table {relation.schema}.{relation.name} is no longer what the stream reads: "
             f"{'; '.join(problems)}. Later rows cannot be read as the old columns. Start the stream anew with a fresh "
-            "checkpoint location and stateDir; if a column was dropped, leave it out with the option columns."
+            "checkpoint location and stateDir; or, if a column was dropped, or added only after these changes were "
+            "made, leave it out with the option columns."
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from backfill.errors import DatabaseSetupError, DataLossError
+from backfill.errors import DatabaseSetupError, DataLossError, TableError
 from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.position import format_lsn, parse_lsn
@@ -25,6 +25,7 @@ from backfill.upstream.postgres.position import format_lsn, parse_lsn
 logger = logging.getLogger("backfill")
 
 _LONGEST_NAME: Final = 63
+_GENERATED_ARE_PUBLISHED: Final = 180000
 SAY_AFTER: Final = 5.0
 """Seconds of waiting for the server after which it is said what is waited for."""
 
@@ -97,8 +98,11 @@ def make_publication(
     """Publishes the table, through its root where it is partitioned. Nothing happens where the name is taken."""
     if session.execute("SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s", [name]).fetchone():
         return
-    statement = sql.SQL("CREATE PUBLICATION {} FOR TABLE {}{} WITH (publish_via_partition_root = true)").format(
-        sql.Identifier(name), sql.SQL("" if partitioned else "ONLY "), table
+    generated = (
+        ", publish_generated_columns = stored" if session.info.server_version >= _GENERATED_ARE_PUBLISHED else ""
+    )
+    statement = sql.SQL("CREATE PUBLICATION {} FOR TABLE {}{} WITH (publish_via_partition_root = true{})").format(
+        sql.Identifier(name), sql.SQL("" if partitioned else "ONLY "), table, sql.SQL(generated)
     )
     try:
         with _saying_what_blocks(connector, session.info.backend_pid, f"publication {name}"):
@@ -139,6 +143,11 @@ def require_published(session: Session, name: str, oid: int, columns: tuple[str,
         [name, oid],
     ).fetchone()
     if published is None:
+        if session.execute("SELECT 1 FROM pg_catalog.pg_class WHERE oid = %s", [oid]).fetchone() is None:
+            raise TableError(
+                "the table was dropped since the stream began, or dropped and made again. Start over with a fresh "
+                "checkpointLocation and onExistingState=restart"
+            )
         raise DatabaseSetupError(
             f"publication {name} does not publish the table under its own name; run ALTER PUBLICATION {quoted} ADD "
             "TABLE …, for a partitioned table also ALTER PUBLICATION … SET (publish_via_partition_root = true)"
