@@ -1,0 +1,218 @@
+"""The table's definition changes between chunks, between the snapshot and the log, and while the log is followed."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from backfill.errors import DefiniteError, OptionsError, SchemaChangedError, StateError, TableError
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.servers import Server
+from integration.stream_harness import StreamRun, table_of
+
+WHEN = {"between chunks": 30, "between the snapshot and the log": 200, "in the log": 200}
+
+
+def started(start_stream: StartStream, when: str, **options: str) -> StreamRun:
+    """A stream that stands where the definition is about to change."""
+    run = start_stream(vnodeCount="4", numPartitions="2", **options)
+    run.batch(WHEN[when])
+    if when == "in the log":
+        run.database.execute("UPDATE t SET v = 'in the log' WHERE id < 10")
+        run.catch_up()
+    return run
+
+
+def refused(run: StreamRun, kind: type[DefiniteError], match: str) -> None:
+    """The stream goes no further, and has emitted nothing of what it refuses."""
+    offsets, rows = len(run.offsets), dict(run.fold.rows)
+    with pytest.raises(kind, match=match):
+        run.catch_up(30)
+    assert run.fold.rows == rows
+    assert len(run.offsets) <= offsets + 1
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_an_added_column_does_not_disturb_a_running_stream(
+    database: Database, start_stream: StartStream, when: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    table_of(database, 100)
+    run = started(start_stream, when)
+    run.select = "id, v"
+    with caplog.at_level(logging.WARNING, "backfill"):
+        for name in ("extra", "more"):
+            database.execute(f"ALTER TABLE t ADD COLUMN {name} int DEFAULT 7")
+            database.execute(f"UPDATE t SET v = v || '!', {name} = 8; INSERT INTO t VALUES ({len(name) * 1000}, 'new')")
+            run.judged_batch(30)
+        run.backfill(300)
+        run.finish()
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_an_added_column_is_carried_after_a_restart(database: Database, start_stream: StartStream, when: str) -> None:
+    table_of(database, 100)
+    run = started(start_stream, when)
+    run.catch_up()
+    database.execute("ALTER TABLE t ADD COLUMN extra int; UPDATE t SET extra = 8")
+    run.restart()
+    run.finish()
+
+
+def test_changes_from_before_a_column_was_added_are_read_without_it(
+    database: Database, start_stream: StartStream
+) -> None:
+    """They do not say what is in the column; the error names the option that leads past them."""
+    table_of(database, 100)
+    run = start_stream()
+    run.catch_up()
+    run.stop()
+    database.execute("UPDATE t SET v = 'before' WHERE id = 1")
+    database.execute("ALTER TABLE t ADD COLUMN extra int DEFAULT 7")
+    refused(run, SchemaChangedError, r"column 'extra' is missing.*option columns")
+    run.restart(columns="id,v")
+    run.select = "id, v"
+    run.finish()
+
+
+def test_a_staged_chunk_without_a_column_that_was_added_is_refused_by_name(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 100)
+    run = start_stream()
+    run.plan()
+    run.read()
+    database.execute("ALTER TABLE t ADD COLUMN extra int DEFAULT 7")
+    run.restart()
+    refused(run, SchemaChangedError, "extra.*option columns")
+    run.restart(columns="id,v")
+    run.select = "id, v"
+    run.finish()
+
+
+CHANGES = {
+    "dropped": ("DROP COLUMN v", "v"),
+    "renamed": ("RENAME COLUMN v TO w", "v"),
+    "given another type and written anew": ("ALTER COLUMN v TYPE int USING length(v)", "v"),
+    "given another type by name only": ("ALTER COLUMN v TYPE varchar", "v"),
+    "a key that is given another type": ("ALTER COLUMN id TYPE numeric", "id"),
+}
+
+
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_column_that_is_lost_ends_a_running_stream_by_name(
+    database: Database, start_stream: StartStream, when: str, change: str
+) -> None:
+    statement, column = CHANGES[change]
+    table_of(database, 100)
+    run = started(start_stream, when)
+    database.execute(f"ALTER TABLE t {statement}; INSERT INTO t (id) VALUES (1000); DELETE FROM t WHERE id = 1")
+    refused(run, SchemaChangedError, rf"column '?{column}\b")
+
+
+def test_a_lost_column_that_is_not_carried_is_not_missed(database: Database, start_stream: StartStream) -> None:
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD COLUMN extra int, ADD COLUMN other int DEFAULT 3")
+    run = started(start_stream, "between chunks", columns="v,id")
+    run.select = "v, id"
+    database.execute("ALTER TABLE t DROP COLUMN extra; UPDATE t SET v = 'new'; ALTER TABLE t ALTER other TYPE text")
+    run.backfill(60)
+    run.finish()
+
+
+def test_values_that_a_wider_column_may_hold_are_refused_where_they_do_not_fit(
+    database: Database, start_stream: StartStream
+) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n numeric(6,2)); INSERT INTO t VALUES (1, 1.25), (2, 9999.99)"
+    )
+    run = start_stream()
+    run.catch_up()
+    database.execute("ALTER TABLE t ALTER n TYPE numeric(12,4); INSERT INTO t VALUES (3, 1.2345)")
+    refused(run, DefiniteError, "'n'")
+
+
+def test_a_definition_that_changes_inside_a_transaction_is_noticed(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 100)
+    run = started(start_stream, "in the log")
+    database.execute(
+        "BEGIN; UPDATE t SET v = 'a' WHERE id = 1; ALTER TABLE t ADD COLUMN extra int; UPDATE t SET v = 'b', extra = 2;"
+        "COMMIT"
+    )
+    run.catch_up()
+    assert {row["v"] for row in run.fold.rows.values()} == {"b"}
+    database.execute("BEGIN; UPDATE t SET v = 'c'; ALTER TABLE t DROP COLUMN v; INSERT INTO t VALUES (0); COMMIT")
+    refused(run, SchemaChangedError, "column 'v' is missing")
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("when", WHEN)
+def test_another_primary_key_ends_the_stream(
+    database: Database, start_stream: StartStream, when: str, *, restarts: bool
+) -> None:
+    database.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text, other bigint NOT NULL)")
+    database.execute("INSERT INTO t SELECT i, 'v', 1000 - i FROM generate_series(1, 100) i; ANALYZE t")
+    run = started(start_stream, when)
+    database.execute("ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ADD PRIMARY KEY (other)")
+    database.execute("UPDATE t SET other = other + 5000 WHERE id < 50; DELETE FROM t WHERE id = 60")
+    if restarts:
+        run.restart()
+    refused(run, DefiniteError, r"key")
+
+
+def test_a_stored_generated_column_is_carried_where_the_server_logs_it(
+    database: Database, start_stream: StartStream, postgres: Server
+) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a int, twice int GENERATED ALWAYS AS (a * 2) STORED);"
+        "INSERT INTO t SELECT i, i FROM generate_series(1, 50) i"
+    )
+    run = start_stream()
+    if postgres.version < 180_000:
+        with pytest.raises(TableError, match="twice"):
+            run.batch()
+        return
+    run.batch(20)
+    database.execute("UPDATE t SET a = a + 1")
+    run.finish()
+
+
+def test_a_table_that_was_renamed_is_not_followed_under_its_old_name(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 100)
+    run = started(start_stream, "between chunks")
+    database.execute("ALTER TABLE t RENAME TO t_old")
+    refused(run, TableError, "renamed")
+    table_of(database, 5)
+    refused(run, TableError, "made again")
+
+
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+def test_a_table_that_was_dropped_and_made_again_is_another_table(
+    database: Database, start_stream: StartStream, when: str, *, restarts: bool
+) -> None:
+    table_of(database, 100)
+    run = started(start_stream, when)
+    database.execute("DROP TABLE t")
+    table_of(database, 100)
+    if restarts:
+        run.restart()
+        refused(run, StateError, "dropped and made again")
+    else:
+        refused(run, DefiniteError, "table")
+
+
+def test_an_option_that_names_a_lost_column_is_refused(database: Database, start_stream: StartStream) -> None:
+    table_of(database, 10)
+    run = start_stream(columns="id,v")
+    run.batch(5)
+    database.execute("ALTER TABLE t DROP COLUMN v")
+    run.restart()
+    with pytest.raises(OptionsError, match="no column 'v'"):
+        run.batch()
