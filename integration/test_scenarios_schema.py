@@ -48,6 +48,8 @@ def test_an_added_column_does_not_disturb_a_running_stream(
             run.judged_batch(30)
         run.backfill(300)
         run.finish()
+    told = [record.getMessage() for record in caplog.records if "was added" in record.getMessage()]
+    assert [message.split()[1] for message in told] == ["extra", "more"]
 
 
 @pytest.mark.parametrize("when", WHEN)

@@ -75,6 +75,7 @@ class PostgresUpstream:
         self._reading: tuple[str, str, log.Reading] | None = None
         self._acknowledgeable: dict[str, int] = {}
         self._idle_at = 0
+        self._reported: set[str] = set()
         self._reached = 0
         self._lag: tuple[float, dict[str, int]] = (-LAG_INTERVAL, {})
 
@@ -315,7 +316,21 @@ class PostgresUpstream:
         if self._options.fail_on_data_loss:
             slot.require_readable(self._session(), self._names[SLOT], after.lsn)
         self._require_published(self._session())
+        self._report_added(reading.ignored)
         return reading
+
+    def _report_added(self, ignored: tuple[str, ...]) -> None:
+        """Says once of each column that the table did not have when this process began."""
+        described = self._table.description
+        added = [name for name in ignored if described.column(name) is None and name not in self._reported]
+        if added:
+            self._reported.update(added)
+            logger.warning(
+                "column %s was added to %s and is left out; after a restart it is carried, unless the option columns "
+                "says otherwise",
+                ", ".join(added),
+                described.name.quoted(),
+            )
 
     def _keep(self, after: Epoch, upto: Epoch, reading: log.Reading, read_up_to: int) -> None:
         """Keeps what was read to find the epoch: the batch that ends there is about to be planned."""

@@ -55,6 +55,8 @@ class Reading:
     """Whether the log was read up to where it was asked for, and not only up to the limit."""
 
     parts: list[Transactions] = field(default_factory=list)
+    ignored: tuple[str, ...] = ()
+    """The table's columns that were not asked for, as far as the log said."""
 
     @property
     def transactions(self) -> Transactions:
@@ -120,6 +122,7 @@ def _decode_into(reading: Reading, decoder: Decoder, fetched: Messages) -> int:
         reading.rows.add(decoded.rows)
         reading.parts.append(decoded.transactions)
         count += batch.num_rows
+    reading.ignored = decoder.ignored_columns
     if decoder.in_transaction:
         raise ConnectionLostError("the change log ended in the middle of a transaction")
     return count
