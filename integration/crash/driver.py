@@ -1,0 +1,256 @@
+"""A driver that treats a stream as Spark does, in a process of its own that can be killed at any moment.
+
+As with Spark there is a log of offsets, written before a batch is run, and a log of commits, written after the sink
+has it; a batch without a commit is run again first. Readers are processes of their own: a part whose reader died is
+given to another one. What Spark does not offer is that a driver starts within milliseconds: they are forked from a
+process that has everything imported.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final, TextIO
+
+import pyarrow as pa
+
+from backfill import handoff
+from backfill.errors import TransientError
+from backfill.handoff import Part
+from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
+from backfill.opening import open_stream
+from backfill.options import parse
+from backfill.rows import RowFormat
+from backfill.stream import Budget
+from backfill.upstream import SnapshotReader
+from backfill.upstream.postgres.adapter import PostgresUpstream
+from backfill.upstream.postgres.failures import RetryPolicy
+from integration.crash import killing
+from integration.crash.sink import Sink
+
+FINISHED: Final = 0
+FAULTY: Final = 1
+"""What must not happen has happened; the driver's output says what."""
+
+FAILED: Final = 2
+"""The query ended with a transient error, as Spark's would, and may be started again."""
+
+TASK_ATTEMPTS: Final = 4
+SPARE_READERS: Final = 12
+IDLE: Final = 0.02
+
+QUICK: Final = RetryPolicy(first=0.01, most=0.2, give_up_after=30.0)
+"""As in production, only sooner."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a driver is told."""
+
+    options: Mapping[str, str]
+    checkpoint: Path
+    sink: Sink
+    plan: killing.Plan
+    output: Path
+    max_rows: int | None = None
+    until_idle: bool = False
+    """Ends when nothing is left to read; otherwise it goes on until it is killed."""
+
+    seed: int = 0
+    budgets: tuple[int, ...] = field(default=())
+    """If any, each batch takes one of these instead of `max_rows`, by chance."""
+
+
+class Log:
+    """Texts numbered from 0, each in a file that appears at once; what Spark's checkpoint is made of."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def add(self, number: int, text: str) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / str(number)
+        assert not path.exists(), f"{path} was logged before"
+        part = self._folder / f".{number}.{os.getpid()}"
+        part.write_text(text)
+        part.rename(path)
+
+    def last(self) -> int:
+        """The highest number; -1 where there is none."""
+        return max(
+            (int(path.name) for path in self._folder.glob("*") if path.name.isdigit()),
+            default=-1,
+        )
+
+    def text(self, number: int) -> str:
+        return (self._folder / str(number)).read_text()
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The two logs of one query."""
+
+    folder: Path
+
+    @property
+    def offsets(self) -> Log:
+        return Log(self.folder / "offsets")
+
+    @property
+    def commits(self) -> Log:
+        return Log(self.folder / "commits")
+
+    def offset(self, number: int) -> Offset:
+        """Where batch `number` ends."""
+        return from_text(self.offsets.text(number)) if number >= 0 else Nothing()
+
+    def committed(self) -> Offset:
+        return self.offset(self.commits.last())
+
+    def slot(self) -> str | None:
+        """The replication slot's name, once an offset tells it."""
+        last = self.offset(self.offsets.last())
+        return dict(last.upstream).get("slot") if isinstance(last, Barrier) else None
+
+
+# -- readers ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Task:
+    part: Part
+    reader: SnapshotReader
+    rows: RowFormat
+
+    def run(self) -> pa.Table:
+        batches = list(handoff.read(self.part, self.reader, self.rows))
+        for batch in batches:
+            assert batch.schema.equals(self.rows.schema), batch.schema
+        return pa.Table.from_batches(batches, self.rows.schema)
+
+
+class Readers:
+    """Processes that read parts, all of them forked before the driver has opened anything."""
+
+    def __init__(self) -> None:
+        self._idle: list[Connection] = []
+        for _ in range(SPARE_READERS):
+            ours, theirs = multiprocessing.Pipe()
+            if os.fork() == 0:
+                for other in (ours, *self._idle):
+                    other.close()
+                _serve(theirs)
+                os._exit(0)
+            theirs.close()
+            self._idle.append(ours)
+
+    def run(self, tasks: list[Task]) -> list[pa.Table]:
+        """The tasks' rows, two tasks at a time; a task whose reader died is tried again, as often as Spark would."""
+        results: dict[int, pa.Table] = {}
+        waiting = [(number, 1) for number in range(len(tasks))]
+        running: dict[int, tuple[Connection, int]] = {}
+        while waiting or running:
+            while waiting and len(running) < 2:
+                number, attempt = waiting.pop(0)
+                running[number] = (self._idle.pop(0), attempt)
+                running[number][0].send(tasks[number])
+            for number in list(running):
+                connection, attempt = running[number]
+                if not connection.poll(0.005):
+                    continue
+                del running[number]
+                try:
+                    found = connection.recv()
+                except EOFError:
+                    found = TransientError("the reader was killed")
+                else:
+                    self._idle.insert(0, connection)
+                if isinstance(found, pa.Table):
+                    results[number] = found
+                elif attempt == TASK_ATTEMPTS or not self._idle:
+                    raise found
+                else:
+                    waiting.append((number, attempt + 1))
+        return [results[number] for number in range(len(tasks))]
+
+
+def _serve(connection: Connection) -> None:
+    while True:
+        try:
+            task = connection.recv()
+        except EOFError:
+            return
+        try:
+            connection.send(task.run())
+        except Exception as error:  # noqa: BLE001 - the driver raises it
+            error.add_note(traceback.format_exc())
+            connection.send(error)
+
+
+# -- the driver ------------------------------------------------------------------------------------------------------
+
+
+def drive(job: Job) -> None:
+    """The body of the process; it ends with one of the statuses above, or is killed."""
+    os.setsid()
+    with job.output.open("a", buffering=1) as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+        status = _status(job, output)
+    os._exit(status)  # readers end because their pipes do
+
+
+def _status(job: Job, output: TextIO) -> int:
+    killing.install(job.plan)
+    try:
+        _run(job)
+    except TransientError:
+        traceback.print_exc(file=output)
+        return FAILED
+    except BaseException:  # noqa: BLE001 - said to whoever waits for this process
+        traceback.print_exc(file=output)
+        return FAULTY
+    return FINISHED
+
+
+def _run(job: Job) -> None:
+    chance = random.Random(job.seed)
+    readers = Readers()
+    checkpoint = Checkpoint(job.checkpoint)
+    stream = open_stream(parse(job.options, streaming=True))
+    upstream = stream._upstream
+    assert isinstance(upstream, PostgresUpstream)
+    upstream._retries = QUICK
+    snapshot_reader, rows = stream.reader(), stream.rows
+
+    def run_batch(number: int) -> None:
+        parts = stream.parts(checkpoint.offset(number - 1), checkpoint.offset(number))
+        tables = readers.run([Task(part, snapshot_reader, rows) for part in parts])
+        job.sink.write(number, pa.concat_tables([rows.schema.empty_table(), *tables]), killing.reached)
+        checkpoint.commits.add(number, "{}")
+        killing.reached("commit logged")
+
+    number = checkpoint.offsets.last()
+    if number > checkpoint.commits.last():
+        run_batch(number)
+    while True:
+        start = checkpoint.offset(number)
+        budget = chance.choice(job.budgets) if job.budgets else job.max_rows
+        end = stream.latest_offset(start, Budget(budget))
+        stream.report()
+        if to_text(end) != to_text(start):
+            number += 1
+            checkpoint.offsets.add(number, to_text(end))
+            run_batch(number)
+        elif job.until_idle:
+            break
+        else:
+            time.sleep(IDLE)
+    stream.close()

@@ -1,0 +1,190 @@
+"""One stream over the lives and deaths of its drivers."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Mapping
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Final
+
+from backfill.offset import Barrier
+from integration.crash import oracle
+from integration.crash.driver import FAILED, FAULTY, FINISHED, Checkpoint, Job, drive
+from integration.crash.killing import Plan, Strike, struck
+from integration.crash.sink import Sink
+from integration.database import Database
+from integration.writers import TABLE, Shape
+
+PATIENCE: Final = 30.0
+KILLED: Final = -signal.SIGKILL
+
+SMALL: Final[Mapping[str, int]] = {
+    "backfill.batch:MIN_SPLIT_ROWS": 20,
+    "backfill.upstream.postgres.reader:BATCH_BYTES": 1000,
+    "backfill.handoff:INLINE_BYTES": 4000,
+    "backfill.handoff:FILE_BYTES": 8000,
+}
+"""Limits for tables of a few hundred rows: a batch has several chunks, a chunk several record batches, and changes
+travel in files now and then."""
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["integration.crash.driver"])
+
+
+class Lives:
+    """A checkpoint, a state directory and a sink, and the drivers that work on them one after the other."""
+
+    def __init__(
+        self,
+        database: Database,
+        folder: Path,
+        shape: Shape,
+        *,
+        url: str | None = None,
+        settings: Mapping[str, int] = SMALL,
+        **options: str,
+    ) -> None:
+        self.database = database
+        self.shape = shape
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.options: dict[str, str] = {
+            **database.options,
+            **({} if url is None else {"url": url}),
+            "dbtable": TABLE,
+            "stateDir": str(folder / "state"),
+            **shape.options,
+            **options,
+        }
+        self.settings = dict(settings)
+        self.checkpoint = Checkpoint(folder / "checkpoint")
+        self.sink = Sink(folder / "sink.sqlite", shape.sink_key)
+        self.output = folder / "output"
+        self.kills = 0
+        self.failures = 0
+        self.reached: list[str] = []
+        """The steps at which drivers or readers were killed."""
+
+        self._lives = 0
+        self._process: ForkServerProcess | None = None
+        self._plan = Plan("")
+
+    # -- one life --------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        *strikes: Strike,
+        until_idle: bool = False,
+        max_rows: int | None = None,
+        budgets: tuple[int, ...] = (),
+        seed: int = 0,
+    ) -> None:
+        """A new driver, to be struck at these steps."""
+        assert self._process is None, "a driver is alive"
+        self._lives += 1
+        marks = self.folder / "marks" / str(self._lives)
+        marks.mkdir(parents=True)
+        self._plan = Plan(str(marks), strikes, tuple(self.settings.items()))
+        job = Job(
+            options=self.options,
+            checkpoint=self.checkpoint.folder,
+            sink=self.sink,
+            plan=self._plan,
+            output=self.output,
+            max_rows=max_rows,
+            until_idle=until_idle,
+            budgets=budgets,
+            seed=seed,
+        )
+        with self.output.open("a") as output:
+            output.write(f"--- driver {self._lives}: {strikes}\n")
+        self._process = _processes.Process(target=drive, args=(job,), name=f"driver-{self._lives}")
+        self._process.start()
+
+    def wait(self, seconds: float) -> int | None:
+        """How the driver ended: one of the statuses of `driver`, or KILLED; None if it lives on."""
+        assert self._process is not None
+        self._process.join(seconds)
+        status = self._process.exitcode
+        if status is None:
+            return None
+        self._process.close()
+        self._process = None
+        self.reached += struck(self._plan)
+        if status == KILLED:
+            self.kills += 1
+        if status == FAILED:
+            self.failures += 1
+        assert status != FAULTY, f"the driver found a fault:\n{self.said()}"
+        return status
+
+    def wait_a_little(self, seconds: float) -> int | None:
+        """As `wait`, and None as well where the driver has ended before."""
+        return None if self._process is None else self.wait(seconds)
+
+    def kill(self) -> int | None:
+        """SIGKILL to the driver and its readers, if it is still alive; how it ended."""
+        if self._process is None:
+            return None
+        pid = self._process.pid
+        assert pid is not None
+        # It leads a group of its own from its first moment on, but may be younger than that.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        self._process.kill()
+        return self.wait(PATIENCE)
+
+    def die_at(self, strike: Strike, **how: int | None) -> None:
+        """A life that ends at a step; fails if the step is never reached."""
+        self.start(strike, **how)  # type: ignore[arg-type]  # `how` is max_rows
+        status = self.wait(PATIENCE)
+        if status is None:
+            self.kill()
+            raise AssertionError(f"the driver never came to {strike}:\n{self.said()}")
+        assert status == KILLED, f"the driver ended with {status} before it came to {strike}:\n{self.said()}"
+        self.require_not_ahead()
+
+    def live(self, *, max_rows: int | None = None) -> None:
+        """Lives without a death until nothing is left to read."""
+        deadline = time.monotonic() + PATIENCE
+        status: int | None = -1
+        while status != FINISHED:
+            assert time.monotonic() < deadline, f"the stream does not come to its end:\n{self.said()}"
+            self.start(until_idle=True, max_rows=max_rows)
+            status = self.wait(PATIENCE)
+            if status is None:
+                self.kill()
+
+    def said(self) -> str:
+        """The end of what drivers said."""
+        return self.output.read_text(errors="replace")[-6000:] if self.output.exists() else ""
+
+    # -- the judge -------------------------------------------------------------------------------------------------
+
+    @property
+    def slot(self) -> str:
+        slot = self.checkpoint.slot()
+        assert slot is not None, "no offset has been logged"
+        return slot
+
+    def require_not_ahead(self) -> None:
+        """The slot is not beyond the last commit in the log of commits."""
+        committed = self.checkpoint.committed()
+        if isinstance(committed, Barrier):
+            oracle.require_not_ahead(self.database, self.slot, committed)
+
+    def finish(self) -> None:
+        """Everything is read; the sink is the table, and its whole history is right."""
+        self.live()
+        oracle.require_exact(self.sink, self.database, TABLE, self.shape.select)
+        self.require_not_ahead()
+
+    def require_constant_sum(self) -> int:
+        ((constant,),) = self.database.execute(f"SELECT sum(balance)::bigint FROM {TABLE}")
+        offsets = [self.checkpoint.offset(number) for number in range(self.checkpoint.commits.last() + 1)]
+        return oracle.require_constant_sum(self.sink, offsets, constant)
