@@ -25,7 +25,7 @@ def session(database: Database) -> Iterator[Session]:
 
 
 def described(session: Session, statements: str, dbtable: str = "t") -> TableDescription:
-    session.execute(statements)
+    session.execute(statements.encode())
     return read_table(session, dbtable)
 
 
@@ -159,7 +159,7 @@ def test_missing_rights_are_answered_with_the_grants(session: Session, stranger:
     assert grants == [f'GRANT USAGE ON SCHEMA "app" TO {role}', f'GRANT SELECT ON "app"."t" TO {role}']
     session.execute("RESET ROLE")
     for grant in grants:
-        session.execute(sql.SQL(grant))
+        session.execute(grant.encode())
     become(session, stranger)
     assert read_table(session, "app.t").role == stranger
 

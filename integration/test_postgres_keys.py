@@ -93,16 +93,17 @@ def filled(
     """The table that the statements make, with one row for each of the distinct keys; each type's values in a list."""
     with Connector.of(database.dsn, user="", password="", init_statement="").session() as session:
         session.execute("DROP SCHEMA IF EXISTS public CASCADE; CREATE SCHEMA public")
-        session.execute(statements)
+        session.execute(statements.encode())
         casts = ", ".join(f"CAST(v{index} AS {name})" for index, name in enumerate(types))
         names = ", ".join(f"v{index}" for index in range(len(types)))
         arrays = ", ".join(["%s::text[]"] * len(types))
         session.execute(
-            f"INSERT INTO t SELECT {casts} FROM unnest({arrays}) AS u ({names}) ON CONFLICT DO NOTHING", list(values)
+            f"INSERT INTO t SELECT {casts} FROM unnest({arrays}) AS u ({names}) ON CONFLICT DO NOTHING".encode(),
+            list(values),
         )
         # From here on no name is found by accident, and a plan that sorts has no other choice.
         for setting in ("search_path = ''", "enable_seqscan = off", "enable_bitmapscan = off", "enable_sort = off"):
-            session.execute(f"SET {setting}")
+            session.execute(f"SET {setting}".encode())
         table = Table(session, read_table(session, "public.t").key)
         yield replace(table, rows=table.sorted())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from datetime import UTC, date, datetime, time
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from backfill.upstream.postgres.text import UnreadableTextError, format_hex, parse_text
+from backfill.upstream.postgres.text import UnreadableTextError, format_decimal, format_hex, parse_text
 
 TEXTS = [pa.string(), pa.binary(), pa.large_string(), pa.large_binary()]
 
@@ -193,3 +193,13 @@ def test_what_stands_under_a_null_does_not_matter() -> None:
     data = pa.py_buffer(b"\\xAAjunk\\xBB")
     text = pa.Array.from_buffers(pa.string(), 3, [pa.py_buffer(b"\x05"), offsets, data])
     assert parse_text(text, pa.binary()).to_pylist() == [b"\xaa", None, b"\xbb"]
+
+
+@given(st.integers(0, 38).flatmap(lambda scale: st.tuples(st.just(scale), rows(st.integers(1 - 10**38, 10**38 - 1)))))
+def test_decimals_are_written_with_all_their_digits(case: tuple[int, list[int | None]]) -> None:
+    scale, units = case
+    values = [None if unit is None else Decimal(unit).scaleb(-scale, Context(prec=38)) for unit in units]
+    array = pa.array([None, *values], pa.decimal128(38, scale)).slice(1)
+    assert format_decimal(array).to_pylist() == [
+        None if value is None else f"{value:f}".replace("-0", "0") if not value else f"{value:f}" for value in values
+    ]

@@ -44,9 +44,9 @@ def taken_apart(texts: list[str | None], delimiter: str = ",") -> list[list[str 
     found = split_arrays(array, delimiter)
     elements = found.text.cast(pa.string())
     elements.validate(full=True)
-    lists: Any = pa.Array.from_buffers(
-        pa.list_(pa.string()), len(texts), [found.validity, pa.py_buffer(found.offsets.data)], children=[elements]
-    )
+    buffers = [found.validity, pa.py_buffer(found.offsets.data)]
+    children: Any = [elements]
+    lists: Any = pa.Array.from_buffers(pa.list_(pa.string()), len(texts), buffers, children=children)
     lists.validate(full=True)
     values: list[list[str | None] | None] = lists.to_pylist()
     return values

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from backfill.errors import OptionsError, UnsupportedTypeError, ValueOutOfRangeError
 from backfill.upstream.postgres.description import TypeDescription
@@ -216,3 +217,10 @@ def test_text_made_of_a_key_is_read_as_the_same_key(case: tuple[TypeDescription,
     again = decode_text(mapped(of), encode_text(values).cast(pa.binary()))
     # NaN is no equal of itself; compared as bytes it is.
     assert again.to_string() == values.to_string()
+
+
+def test_spark_has_the_same_arrow_type_for_each() -> None:
+    ours = [*(of for of, _ in KEYS), stored(21, "int2"), stored(700, "float4"), UUID]
+    types = [mapped(of).arrow for of in ours]
+    schema = pa.schema([(str(place), each) for place, each in enumerate([*types, *map(list_of, types)])])
+    assert to_arrow_schema(from_arrow_schema(schema), timezone="UTC").equals(schema)

@@ -93,7 +93,7 @@ def _structure(data: Bytes, quote: Mask, delimiter: str) -> Mask:
     structure: Mask = (data == ord(delimiter)) | (data == _OPEN) | (data == _CLOSE)
     if quote.any():
         # The count may wrap around: only its parity matters. Quotes come in pairs, so it is even between literals.
-        structure &= np.cumsum(quote, dtype=np.uint8) % 2 == 0
+        structure &= np.cumsum(quote, dtype=np.uint8) & 1 == 0
     return structure
 
 
@@ -101,9 +101,9 @@ def _gather(data: Bytes, keep: Mask, start: Positions, end: Positions) -> pa.Arr
     """The kept bytes of each span as a value; a bare NULL as a null."""
     null = _is_null(data, start, end)
     keep[(start[null][:, np.newaxis] + np.arange(4)).ravel()] = False
-    before = np.concatenate([[0], np.cumsum(keep)])
+    before = np.concatenate([np.zeros(1, np.int32), np.cumsum(keep, dtype=np.int32)])
     # All that is kept lies in some span, so the values follow each other without a gap.
-    offsets = np.concatenate([[0], before[end]]).astype(np.int32)
+    offsets = np.concatenate([before[:1], before[end]])
     content = pa.py_buffer(data[keep].data)
     return pa.Array.from_buffers(pa.binary(), len(start), [bitmap(~null), pa.py_buffer(offsets.data), content])
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from backfill.errors import UnsupportedTypeError
-from backfill.upstream.postgres.description import KeyColumn, QualifiedName
+from backfill.upstream.postgres.description import KeyColumn, QualifiedName, Verbatim
 from backfill.upstream.postgres.types import NUMERIC, MappedColumn, output_text
 
 KeyOrder: TypeAlias = Literal["local", "database"]
@@ -82,7 +82,7 @@ def _literal(text: str) -> sql.Composable:
         return sql.Literal(text)
     # In a statement with parameters psycopg takes a percent sign for a placeholder, also inside a literal.
     escaped = text.replace("\\", "\\\\").replace("'", "''").replace("%", "\\x25")
-    return sql.SQL(f"E'{escaped}'")
+    return Verbatim(f"E'{escaped}'")
 
 
 def key_value(key: KeyColumn, text: sql.Composable) -> sql.Composable:

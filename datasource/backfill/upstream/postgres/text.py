@@ -126,9 +126,22 @@ def format_hex(values: pa.Array[Any]) -> pa.Array[Any]:
     return _prefixed("\\x", hexed)
 
 
+def format_decimal(values: pa.Array[Any]) -> pa.Array[Any]:
+    """Decimals with all their digits; Arrow itself would write small ones with an exponent."""
+    scale = values.type.scale
+    whole = values.view(pa.decimal128(38, 0)) if scale else values
+    digits = pc.utf8_lpad(pc.abs(whole).cast(pa.string()), scale + 1, "0")
+    if scale:
+        digits = _joined(pc.utf8_slice_codeunits(digits, 0, -scale), ".", pc.utf8_slice_codeunits(digits, -scale))
+    sign = pc.if_else(pc.less(whole, pa.scalar(0)), pa.scalar("-"), pa.scalar(""))
+    return _joined(sign, "", digits)
+
+
 def _prefixed(prefix: str, text: pa.Array[Any]) -> pa.Array[Any]:
+    return _joined(pa.scalar(prefix), "", text)
+
+
+def _joined(left: pa.Array[Any] | pa.StringScalar, middle: str, right: pa.Array[Any]) -> pa.Array[Any]:
     options = pc.JoinOptions("emit_null")
-    joined: pa.Array[Any] = pc.call_function(
-        "binary_join_element_wise", [pa.scalar(prefix), text, pa.scalar("")], options
-    )
+    joined: pa.Array[Any] = pc.call_function("binary_join_element_wise", [left, right, pa.scalar(middle)], options)
     return joined

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from backfill.errors import UnsupportedTypeError, ValueOutOfRangeError
 from backfill.upstream.postgres.array_text import split_arrays
-from backfill.upstream.postgres.text import UnreadableTextError, format_hex, parse_text, unchecked
+from backfill.upstream.postgres.text import UnreadableTextError, format_decimal, format_hex, parse_text, unchecked
 from backfill.upstream.postgres.types import MappedColumn
 
 _DAY: Final = 86_400_000_000  # microseconds
@@ -94,4 +94,6 @@ def encode_text(array: pa.Array[Any]) -> pa.Array[Any]:
         return letters
     if pa.types.is_time(array.type):
         return array.cast(pa.time64("us")).cast(pa.string())
+    if pa.types.is_decimal128(array.type):
+        return format_decimal(array)
     return array.cast(pa.string())
