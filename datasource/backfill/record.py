@@ -63,12 +63,16 @@ class Record:
         except StateStoreError as error:
             raise StateError(str(error)) from error
 
-    def begin(self, upstream: Upstream, table: TableSchema) -> Barrier | None:
-        """For a new checkpoint: names the stream, durably; the barrier to resume from where that was asked for."""
+    def begin(self, upstream: Upstream, table: TableSchema, forget: Callable[[str], None]) -> Barrier | None:
+        """For a new checkpoint: names the stream, durably; the barrier to resume from where that was asked for.
+
+        `forget` is told the name of a stream that is given up for this one, maybe more than once.
+        """
         with self._open() as store:
             found = store.identity()
             if found is not None and self._on_existing is OnExistingState.RESTART:
                 upstream.detach(found.properties)
+                forget(found.stream_id)
                 store.reset()
                 found = None
             if found is not None and store.epoch() is not None:

@@ -188,7 +188,7 @@ class Stream:
 
     def _begin(self) -> Barrier | Progress:
         """The first batch: the stream's record is made, then its place in the change log, then the vnodes."""
-        found = self._record.begin(self._upstream, self.table)
+        found = self._record.begin(self._upstream, self.table, lambda stream: self._staging(stream).forget_all())
         if found is not None:
             self._attach(found)
             return found

@@ -55,6 +55,7 @@ class Folder:
     error: Exception | None = None
     now: float = 100.0
     opened: int = 0
+    forgotten: list[str] = field(default_factory=list)
     upstream: Upstream = field(default_factory=Upstream)
 
     @contextmanager
@@ -70,7 +71,7 @@ class Folder:
 
     def begun(self, on_existing: OnExistingState = OnExistingState.FAIL) -> Record:
         record = self.process(on_existing)
-        assert record.begin(self.upstream, TABLE) is None
+        assert record.begin(self.upstream, TABLE, self.forgotten.append) is None
         return record
 
     def recorded(self, number: int, progress: Progress = MIDDLE) -> Barrier:
@@ -148,7 +149,7 @@ def test_before_the_first_barrier_the_options_may_name_another_slot(folder: Fold
 def test_progress_of_another_checkpoint_is_an_error_that_names_the_ways_out(folder: Folder) -> None:
     barrier = folder.recorded(4)
     with pytest.raises(StateError) as caught:
-        folder.process().begin(folder.upstream, TABLE)
+        folder.process().begin(folder.upstream, TABLE, folder.forgotten.append)
     text = str(caught.value)
     assert f"stream {barrier.stream} (table public.t, epoch 4)" in text
     assert "onExistingState=resume" in text
@@ -159,7 +160,7 @@ def test_progress_of_another_checkpoint_is_an_error_that_names_the_ways_out(fold
 def test_progress_is_resumed_from_where_that_was_asked_for(folder: Folder) -> None:
     barrier = folder.recorded(4)
     record = folder.process(OnExistingState.RESUME)
-    assert record.begin(folder.upstream, TABLE) == barrier
+    assert record.begin(folder.upstream, TABLE, folder.forgotten.append) == barrier
     assert (record.stream, record.bookmark) == (barrier.stream, barrier.upstream)
     assert folder.upstream.detached == []
 
@@ -168,6 +169,7 @@ def test_a_restart_removes_what_the_old_stream_made_and_takes_a_new_name(folder:
     barrier = folder.recorded(4)
     record = folder.begun(OnExistingState.RESTART)
     assert folder.upstream.detached == [barrier.upstream]
+    assert folder.forgotten == [barrier.stream]
     assert record.stream != barrier.stream
     assert folder.epoch() is None
     assert folder.told() == {}
@@ -244,12 +246,12 @@ def test_a_directory_that_is_ahead_is_refused_with_both_epochs(folder: Folder) -
 def test_another_table_is_refused_by_every_way_in(folder: Folder, upstream: Upstream, reason: str) -> None:
     folder.begun()
     with pytest.raises(StateError, match=reason):
-        folder.process().begin(upstream, TABLE)
+        folder.process().begin(upstream, TABLE, folder.forgotten.append)
     barrier = folder.recorded(1)
     with pytest.raises(StateError, match=reason):
         folder.process().adopt(upstream, TABLE, barrier)
     with pytest.raises(StateError, match=reason):
-        folder.process(OnExistingState.RESUME).begin(upstream, TABLE)
+        folder.process(OnExistingState.RESUME).begin(upstream, TABLE, folder.forgotten.append)
 
 
 # -- recording barriers ----------------------------------------------------------------------------------------------
@@ -340,7 +342,7 @@ def test_barriers_of_the_backfill_are_all_recorded_however_fast_they_come(folder
 def test_a_store_that_is_busy_at_the_start_is_worth_another_try(folder: Folder) -> None:
     folder.error = StoreBusyError("the file", 42)
     with pytest.raises(StateBusyError, match="the file"):
-        folder.process().begin(folder.upstream, TABLE)
+        folder.process().begin(folder.upstream, TABLE, folder.forgotten.append)
 
 
 def test_a_store_that_is_damaged_is_an_error_of_the_state(folder: Folder) -> None:
