@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,6 +169,20 @@ def test_two_streams_follow_one_table_without_knowing_each_other(stream: SparkSt
         second.processAllAvailable()
     stream.require_equal()
     other.require_equal()
+
+
+def test_two_queries_on_one_state_directory_are_refused(stream: SparkStream) -> None:
+    """As happens when one DataFrame is started twice; the first query is none the worse for it."""
+    from pyspark.errors import StreamingQueryException  # noqa: PLC0415 - reads the environment
+
+    frame = stream.load()
+    other = replace(stream, folder=stream.folder / "other")
+    with stream.running(frame) as query, other.running(frame) as second:
+        with pytest.raises(StreamingQueryException, match=r"is used by another query \(process \d+\)\. Stop that one"):
+            second.awaitTermination()
+        write(stream.database, 10)
+        query.processAllAvailable()
+    stream.require_equal()
 
 
 def test_a_stream_may_be_used_twice_in_one_query(stream: SparkStream) -> None:

@@ -46,6 +46,7 @@ Where things are; each module may import only those below it:
     backfill.spark              Spark's calls and types; the only package that imports pyspark
     backfill.stream             from an offset to the next, and from two offsets to what is read
     backfill.batch, record      the readers' parts of one batch; the state directory and its rules
+    backfill.claim              one query at a time uses a state directory
     backfill.handoff            what travels to a reader, and how it becomes rows
     backfill.staging, rows      chunks on disk; the output columns
     backfill.upstream           the contract of a database, and one folder for each

@@ -14,7 +14,8 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, TextIO
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -27,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from backfill import handoff
+from backfill.claim import claim
 from backfill.offset import Nothing, from_json, to_json, to_text
 from backfill.opening import open_stream
 from backfill.options import Options, parse
@@ -61,6 +63,7 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._given = given
         self._schema = schema
         self._stream: Stream | None = None
+        self._claim: TextIO | None = None
         self._idle_since: float | None = None
 
     def __reduce__(self) -> tuple[type[BackfillStreamReader], tuple[Mapping[str, str], StructType]]:
@@ -74,7 +77,9 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _opened(self) -> Stream:
         if self._stream is None:
             _exit_on_sigterm()
-            self._stream = open_stream(self._options)
+            stream = open_stream(self._options)
+            self._claim = claim(Path(self._options.state_dir))
+            self._stream = stream
         return self._stream
 
     @plainly
@@ -127,6 +132,8 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._stream is not None:
             self._stream.close()
+        if self._claim is not None:
+            self._claim.close()
 
 
 def _budget(limit: ReadLimit) -> Budget:

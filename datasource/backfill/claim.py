@@ -1,0 +1,69 @@
+"""One query at a time uses a state directory.
+
+Two on one would share the slot, and each would take the other's staged chunks for its own. It happens easily: Spark
+starts a driver's process for each `start()`, also where both are called on one DataFrame.
+
+So the driver's process has a lock of the kernel on a file in the directory. It ends with the process, however that
+ends; a query that is started again waits for the process before it to do so.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Final, TextIO
+
+from backfill.errors import StateBusyError, StateError
+
+try:
+    import fcntl
+except ImportError:  # On Windows there is none, and a second query is not noticed.
+    fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger("backfill")
+
+FILE: Final = "claim"
+PATIENCE: Final = 10.0
+"""Seconds that a process which was told to end may take. One that has a call to the database under way ends after."""
+
+
+def claim(folder: Path, *, patience: float = PATIENCE) -> TextIO:
+    """What holds the claim until it is closed, or until this process ends; StateBusyError that names who has it."""
+    try:
+        file = (folder / FILE).open("a+")
+    except OSError as error:
+        raise StateError(f"stateDir cannot be written: {error}") from error
+    give_up = time.monotonic() + patience
+    while not _locked(file):
+        if time.monotonic() > give_up:
+            holder = _holder(file)
+            file.close()
+            raise StateBusyError(
+                f"stateDir {folder} is used by another query (process {holder}). Stop that one; or, to have the table "
+                "in two queries, load() it for each of them with a stateDir of its own"
+            )
+        time.sleep(0.1)
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def _locked(file: TextIO) -> bool:
+    if fcntl is None:
+        return True
+    try:
+        # Not flock: this kind works on network file systems as well.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError as error:
+        logger.warning("stateDir's file system knows no locks, so a second query would not be noticed: %s", error)
+    return True
+
+
+def _holder(file: TextIO) -> str:
+    file.seek(0)
+    return file.read() or "unknown"

@@ -1,0 +1,54 @@
+"""A state directory is used by one process at a time, and by the next as soon as that one has ended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backfill.claim import claim
+from backfill.errors import StateBusyError, StateError
+
+OTHER = """
+import sys, time
+from pathlib import Path
+from backfill.claim import claim
+held = claim(Path(sys.argv[1]))
+print("has it", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process, which has claimed the folder."""
+    command = [sys.executable, "-c", OTHER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "has it\n"
+        yield process
+        process.kill()
+
+
+def test_a_claimed_folder_is_refused_with_the_process_that_has_it(other: subprocess.Popen[str], tmp_path: Path) -> None:
+    with pytest.raises(StateBusyError, match=rf"is used by another query \(process {other.pid}\)"):
+        claim(tmp_path, patience=0.2)
+
+
+def test_a_claim_ends_with_its_process(other: subprocess.Popen[str], tmp_path: Path) -> None:
+    other.kill()
+    with claim(tmp_path):
+        assert (tmp_path / "claim").exists()
+
+
+def test_a_claim_that_was_closed_can_be_had_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        claim(tmp_path, patience=0.0).close()
+
+
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="stateDir cannot be written"):
+        claim(tmp_path / "missing")
