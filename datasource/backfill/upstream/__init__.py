@@ -145,8 +145,8 @@ class Upstream(Protocol):
 
         With `snapshot`, snapshot rows are to be read: the step has a pin, unless the log holds more changes than
         `max_changes`; then these are worked off first. Without it, `after` itself is returned where nothing
-        concerning the table has happened since, and no commit that `until` does not show is included. A commit is
-        never cut, so one large commit may exceed `max_changes`. Any earlier pin is released.
+        concerning the table has happened since, and nothing is included that was committed after the moment of
+        `until`. A commit is never cut, so one large commit may exceed `max_changes`. Any earlier pin is released.
         """
         ...
 

@@ -193,6 +193,8 @@ def _one(cursor: psycopg.Cursor[tuple[Any, ...]]) -> int:
 
 def covered_by_database(session: Session, table: KeyedTable, keys: pa.RecordBatch, coverage: Coverage) -> pa.Array[Any]:
     """For each key whether it lies in `coverage`, decided by the database: for keys whose order only it knows."""
+    if not coverage:
+        return pa.repeat(pa.scalar(False, pa.bool_()), keys.num_rows)
     # The keys become Python strings here, because only the database can compare them and it takes parameters: one
     # statement for a batch of changes, and only while some vnode is under way.
     texts = [encode_text(column).to_pylist() for column in keys.columns]
