@@ -26,7 +26,8 @@ ONLY = os.environ.get("BACKFILL_TEST_SCHEDULE")
 
 SHARES: dict[Schedule, float] = {
     schedule.without_a_crash: 0.3,
-    schedule.with_crashes: 0.4,
+    schedule.with_crashes: 0.3,
+    schedule.with_truncations: 0.1,
     schedule.with_new_checkpoints: 0.15,
     schedule.of_changes_only: 0.05,
     schedule.of_a_snapshot_only: 0.1,

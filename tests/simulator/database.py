@@ -67,7 +67,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row change; `old` for updates and deletes, `new` for inserts and updates."""
+    """One row change: `old` for updates and deletes, `new` for inserts and updates; neither for a truncation."""
 
     old: Row | None
     new: Row | None
@@ -75,6 +75,9 @@ class Change:
     @property
     def rows(self) -> tuple[Row, ...]:
         return tuple(row for row in (self.old, self.new) if row is not None)
+
+
+TRUNCATION = Change(None, None)
 
 
 @dataclass(slots=True, eq=False)
@@ -179,6 +182,8 @@ class Database:
 
 def _apply(rows: dict[Key, Row], entry: Commit) -> None:
     for change in entry.changes:
+        if change == TRUNCATION:
+            rows.clear()
         if change.old is not None:
             del rows[change.old[:2]]
         if change.new is not None:

@@ -21,7 +21,7 @@ from backfill.staging import Staging
 from backfill.stream import Budget, Stream
 from backfill.vnode import WHOLE_TABLE, Coverage, KeyRange
 from backfill_state import InMemoryProgressStore, ProgressStore, StateBusyError
-from tests.simulator.database import Database, Key, Row, View, inside
+from tests.simulator.database import TRUNCATION, Database, Key, Row, View, inside
 from tests.simulator.sink import Output, Sink, output_rows
 from tests.simulator.upstream import SLOT, Server, SimulatedUpstream
 
@@ -54,6 +54,7 @@ class Spark:
     partitions: int = 3
     mode: StartupMode = StartupMode.INITIAL
     on_existing: OnExistingState = OnExistingState.FAIL
+    on_truncate: OnTruncate = OnTruncate.FAIL
     sink: Sink = field(default_factory=Sink)
     store: InMemoryProgressStore = field(default_factory=InMemoryProgressStore)
     store_is_busy: bool = False
@@ -80,7 +81,7 @@ class Spark:
                 vnode_count=self.vnodes,
                 max_rows=10,
                 max_bytes=1 << 30,
-                on_truncate=OnTruncate.FAIL,
+                on_truncate=self.on_truncate,
                 on_existing_state=self.on_existing,
                 mark_unchanged=False,
             )
@@ -186,6 +187,9 @@ class Spark:
                 assert (version, timestamp) == (end.epoch.version, end.epoch.timestamp)
                 continue
             commit = self.database.log[version - 1]
+            if kind == "truncate":
+                assert TRUNCATION in commit.changes
+                continue
             sides = [change.old if kind in ("delete", "update_preimage") else change.new for change in commit.changes]
             assert row[:2] in [side[:2] for side in sides if side is not None], f"not in its commit: {row}"
             assert timestamp == version * 1_000_000

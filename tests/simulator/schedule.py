@@ -11,12 +11,12 @@ from random import Random
 import pyarrow as pa
 
 from backfill.errors import SnapshotGoneError, StagingError
-from backfill.options import OnExistingState, StartupMode
+from backfill.options import OnExistingState, OnTruncate, StartupMode
 from backfill_state import InMemoryProgressStore
 from tests.simulator.database import Database
 from tests.simulator.harness import Spark, same_rows
 from tests.simulator.upstream import Server
-from tests.simulator.writer import random_rows, reveal, write
+from tests.simulator.writer import random_rows, reveal, truncate, write
 
 Schedule = Callable[[Random, Path], None]
 Task = Iterator[pa.RecordBatch]
@@ -40,7 +40,7 @@ def query(random: Random, folder: Path, mode: StartupMode = StartupMode.INITIAL)
 def without_a_crash(random: Random, folder: Path) -> None:
     """Batches of all sizes. Each is read once or twice and must be the same (I4)."""
     spark = query(random, folder)
-    for _ in range(random.randrange(3, 30)):
+    for _ in range(random.randrange(3, 25)):
         write_some(random, spark)
         if spark.plan(random_budget(random)):
             rows = spark.read()
@@ -54,7 +54,7 @@ def without_a_crash(random: Random, folder: Path) -> None:
 def with_crashes(random: Random, folder: Path) -> None:
     """The driver dies at any moment, tasks outlive it, are run twice or given up; the store is busy or lost."""
     spark = query(random, folder)
-    for _ in range(random.randrange(3, 30)):
+    for _ in range(random.randrange(3, 25)):
         write_some(random, spark)
         batch_in_bad_weather(random, spark)
         spark.check()
@@ -64,12 +64,23 @@ def with_crashes(random: Random, folder: Path) -> None:
 def with_new_checkpoints(random: Random, folder: Path) -> None:
     """Now and then the checkpoint is lost, and the query goes on from the state directory or starts over."""
     spark = query(random, folder)
-    for _ in range(random.randrange(3, 30)):
+    for _ in range(random.randrange(3, 25)):
         write_some(random, spark)
         batch_in_bad_weather(random, spark, lose_store=False)
         spark.check()
         if random.random() < 0.1:
             spark.begin_anew(random.choice([OnExistingState.RESUME, OnExistingState.RESTART]))
+    quiet_down(spark)
+
+
+def with_truncations(random: Random, folder: Path) -> None:
+    """`onTruncate=emit`, in bad weather."""
+    spark = query(random, folder)
+    spark.on_truncate = OnTruncate.EMIT
+    for _ in range(random.randrange(3, 25)):
+        write_some(random, spark)
+        batch_in_bad_weather(random, spark)
+        spark.check()
     quiet_down(spark)
 
 
@@ -98,6 +109,9 @@ def of_a_snapshot_only(random: Random, folder: Path) -> None:
 def write_some(random: Random, spark: Spark) -> None:
     for _ in range(random.choice([0, 0, 1, 3])):
         write(random, spark.database)
+        # It waits for whoever reads the table at a pinned state.
+        if spark.on_truncate is OnTruncate.EMIT and random.random() < 0.2 and not spark.server.pins:
+            truncate(random, spark.database)
     reveal(random, spark.database)
 
 
@@ -137,8 +151,7 @@ def _lose_the_process(random: Random, spark: Spark, *, lose_store: bool) -> list
     spark.partitions = random.choice([1, 2, 5])
     if lose_store and random.random() < 0.1:
         spark.store = InMemoryProgressStore()
-    write(random, spark.database)
-    reveal(random, spark.database)
+    write_some(random, spark)
     return tasks
 
 

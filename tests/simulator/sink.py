@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import itemgetter
+from typing import Any
 
 import pyarrow as pa
 
 from tests.simulator.database import Key, Row
 
-Output = tuple[int, int, str | None, str, bool, int, int, int]
+Output = tuple[Any, Any, str | None, str, bool, int, int, int]
 """`a`, `b`, `v`, `_change_type`, `_is_snapshot`, `_commit_version`, `_commit_timestamp`, `_sequence`."""
 
 _sequence = itemgetter(7)
@@ -39,6 +40,10 @@ class Sink:
 
     def _apply(self, output: Output) -> None:
         row, kind, sequence = output[:3], output[3], output[7]
+        if kind == "truncate":
+            assert row == (None, None, None)
+            self.rows.clear()
+            return
         key = row[:2]
         assert sequence > self.sequences.get(key, -1), f"_sequence does not grow: {output}"
         self.sequences[key] = sequence

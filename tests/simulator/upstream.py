@@ -9,13 +9,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from backfill.changes import DELETE, INSERT, OLD_KEY, OLD_NONE, OLD_ROW, UPDATE, changes_schema
+from backfill.changes import DELETE, INSERT, OLD_KEY, OLD_NONE, OLD_ROW, TRUNCATE, UPDATE, changes_schema
 from backfill.epoch import Epoch
 from backfill.errors import DataLossError, SnapshotGoneError
 from backfill.plan import Extent, Request
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
 from backfill.vnode import Coverage, Key, KeyRange
-from tests.simulator.database import Change, Commit, Database, Row, Table, View, inside, key_text, rank
+from tests.simulator.database import TRUNCATION, Change, Commit, Database, Row, Table, View, inside, key_text, rank
 
 _FIELDS: list[pa.Field[Any]] = [pa.field("a", pa.int64()), pa.field("b", pa.int64()), pa.field("v", pa.string())]
 COLUMNS = pa.schema(_FIELDS)
@@ -230,6 +230,8 @@ def _batch(rows: list[tuple[Commit, Change]], *, full: bool) -> pa.RecordBatch:
 
 
 def _operation(change: Change) -> int:
+    if change == TRUNCATION:
+        return TRUNCATE
     return INSERT if change.old is None else DELETE if change.new is None else UPDATE
 
 

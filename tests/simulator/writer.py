@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tests.simulator.database import Change, Commit, Database, Key, Row
+from tests.simulator.database import TRUNCATION, Change, Commit, Database, Key, Row
 
 SPACE = 12
 
@@ -28,6 +28,15 @@ def write(random: Random, database: Database) -> Commit | None:
             rows[change.new[:2]] = change.new
         changes.append(change)
     return database.commit(changes, visible=random.random() > 0.2) if changes else None
+
+
+def truncate(random: Random, database: Database) -> Commit | None:
+    """A transaction that removes all rows and inserts a few; waits, so to speak, until nothing is locked."""
+    if database.hidden:
+        return None
+    return database.commit(
+        [TRUNCATION, *(Change(None, row) for row in random_rows(random, random.randrange(6)).values())]
+    )
 
 
 def _change(random: Random, rows: dict[Key, Row], locked: set[Key]) -> Change | None:
