@@ -138,6 +138,33 @@ def test_columns_that_the_table_does_not_have_are_named(stream: SparkStream) -> 
     assert "'price'" in of_load(stream, customSchema="price STRING")
 
 
+def test_other_uses_than_streams_are_refused_with_what_to_use(stream: SparkStream) -> None:
+    options = {**stream.database.options, "dbtable": "t"}
+    batch = stream.spark.read.format("backfill").options(**options).load()
+    assert "Use spark.readStream; with .trigger(availableNow=True)" in refusal(batch.collect)
+    listed = ", ".join(f"{name} '{value}'" for name, value in options.items())
+    found = refusal(lambda: stream.spark.sql(f"CREATE TABLE feed USING backfill OPTIONS ({listed})"))
+    assert "no table can be created USING backfill" in found
+    assert "createOrReplaceTempView to name it in SQL" in found
+
+
+def test_a_schema_that_is_not_the_tables_is_refused(stream: SparkStream) -> None:
+    frame = stream.load()
+    stream.database.execute("ALTER TABLE t ADD COLUMN more int")
+    found = refusal(lambda: stream.catch_up(frame))
+    assert "the DataFrame has the schema struct<id:bigint," in found
+    assert "If the table was altered, load() it again" in found
+    stream.catch_up()
+    stream.require_equal()
+
+
+def test_folders_that_cannot_be_written_are_named(stream: SparkStream) -> None:
+    (stream.folder / "file").touch()
+    assert "StateError: stateDir cannot be made: " in of_run(stream, stateDir=str(stream.folder / "file"))
+    found = of_run(stream, stagingDir=str(stream.folder / "file"))
+    assert "StagingError: stagingDir cannot be written: " in found
+
+
 # -- the server, and the way to it ------------------------------------------------------------------------------------
 
 
@@ -309,6 +336,13 @@ def test_a_slot_that_was_dropped_is_reported_and_may_be_done_without(stream: Spa
     stream.database.execute("UPDATE t SET v = 'seen' WHERE id = 2")
     stream.catch_up(careless)
     assert {row["v"] for row in stream.rows() if not row["_is_snapshot"]} == {"seen"}
+
+
+def test_a_checkpoint_of_another_table_is_refused(stream: SparkStream) -> None:
+    stream.catch_up()
+    stream.database.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    found = of_run(stream, dbtable="u")
+    assert 'the stream began with the table "public"."t", and dbtable names "public"."u"' in found
 
 
 # -- secrets ----------------------------------------------------------------------------------------------------------

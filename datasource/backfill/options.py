@@ -224,6 +224,7 @@ class Options:
 
 def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
     """The options; OptionsError that lists every problem. A stream needs more of them than a look at the schema."""
+    _refuse_table(given)
     problems = [_unknown(key) for key in given if key.lower() not in _BY_KEY and key.lower() not in _SPARKS_OWN]
     texts = {key.lower(): value for key, value in given.items()}
     values: dict[str, Any] = {}
@@ -243,6 +244,15 @@ def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
     if problems:
         raise OptionsError("the backfill source cannot use its options:\n  - " + "\n  - ".join(problems))
     return _options(values)
+
+
+def _refuse_table(given: Mapping[str, str]) -> None:
+    """CREATE TABLE gives each option a second time, with this prefix."""
+    if any(key.lower().startswith("option.") for key in given):
+        raise OptionsError(
+            "no table can be created USING backfill: Spark does not tell a Python source the table's options when the "
+            'table is read. Use spark.readStream.format("backfill"), and createOrReplaceTempView to name it in SQL'
+        )
 
 
 def _unknown(key: str) -> str:

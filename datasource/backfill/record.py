@@ -171,6 +171,11 @@ class Record:
                 f"the stream followed system {recorded.system}, and this url leads to system {now.system}; point url "
                 "at the former, or start over with a fresh checkpointLocation and onExistingState=restart"
             )
+        if recorded.table_id != now.table_id and recorded.table != now.table:
+            raise StateError(
+                f"the stream began with the table {recorded.table}, and dbtable names {now.table}; give each table a "
+                "checkpointLocation and a stateDir of its own"
+            )
         if recorded.table_id != now.table_id:
             raise StateError(
                 f"the table {now.table} was dropped and made again since the stream began (it was "

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -160,9 +161,15 @@ class Staging:
     def keep_manifest(self, epoch: int, manifest: Manifest) -> None:
         self._replace(epoch, _MANIFEST, manifest.to_text().encode())
 
-    def _replace(self, epoch: int, name: str, content: bytes) -> None:
+    def _folder(self, epoch: int) -> tuple[fs.FileSystem, str]:
+        """The folder of this epoch, made if it is not there."""
         filesystem, folder = self._path(str(epoch))
-        filesystem.create_dir(folder, recursive=True)
+        with _writing():
+            filesystem.create_dir(folder, recursive=True)
+        return filesystem, folder
+
+    def _replace(self, epoch: int, name: str, content: bytes) -> None:
+        filesystem, folder = self._folder(epoch)
         part = f"{folder}/.{name}.{uuid.uuid4().hex}"
         with filesystem.open_output_stream(part) as sink:
             sink.write(content)
@@ -172,15 +179,15 @@ class Staging:
         self, epoch: int, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     ) -> Generator[pa.RecordBatch, None, None]:
         """Passes the batches on and keeps them; the file has its name before the last batch is passed on."""
-        filesystem, folder = self._path(str(epoch))
-        filesystem.create_dir(folder, recursive=True)
+        filesystem, folder = self._folder(epoch)
         part = f"{folder}/.{name}.{uuid.uuid4().hex}"
         held: pa.RecordBatch | None = None
         try:
             # Unlike Arrow's stream format its file format has an end, so that a file that was cut short is noticed.
             with filesystem.open_output_stream(part) as sink, ipc.new_file(sink, schema, options=_WRITE) as writer:
                 for batch in batches:
-                    writer.write_batch(batch)
+                    with _writing():
+                        writer.write_batch(batch)
                     if held is not None:
                         yield held
                     held = batch
@@ -226,6 +233,15 @@ class Staging:
     def _delete_folder(filesystem: fs.FileSystem, path: str) -> None:
         if filesystem.get_file_info(path).type == fs.FileType.Directory:
             filesystem.delete_dir(path)
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """A full disk and the like, as our error."""
+    try:
+        yield
+    except OSError as error:
+        raise StagingError(f"stagingDir cannot be written: {error}") from error
 
 
 def _delete_quietly(filesystem: fs.FileSystem, path: str) -> None:

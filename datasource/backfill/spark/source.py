@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
+from backfill.errors import OptionsError
 from backfill.options import parse
 from backfill.spark.refusal import plainly
 
@@ -42,6 +43,14 @@ class BackfillDataSource(DataSource):
             return to_spark(RowFormat(upstream.schema(), options.stream.mark_unchanged).schema)
         finally:
             upstream.close()
+
+    @plainly
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark passes it by name
+        """Called for `spark.read`, which this source has no answer to."""
+        raise OptionsError(
+            "backfill is a source for streams. Use spark.readStream; with .trigger(availableNow=True) the query ends "
+            "when it has caught up, and with startupMode=snapshot it gives the table's rows and nothing else"
+        )
 
     def streamReader(self, schema: StructType) -> BackfillStreamReader:  # noqa: N802 - Spark's name
         """Called in several processes; opens nothing, and raises nothing. Spark passes `schema` by name."""

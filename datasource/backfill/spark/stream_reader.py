@@ -29,12 +29,13 @@ from pyspark.sql.types import StructType
 
 from backfill import handoff
 from backfill.claim import claim
+from backfill.errors import SchemaChangedError
 from backfill.offset import Nothing, from_json, to_json, to_text
 from backfill.opening import open_stream
 from backfill.options import Options, parse
 from backfill.rows import RowFormat
 from backfill.spark.refusal import plainly, plainly_yielding
-from backfill.spark.types import to_arrow
+from backfill.spark.types import to_arrow, to_spark
 from backfill.stream import Budget, Stream
 from backfill.upstream import SnapshotReader
 
@@ -78,9 +79,20 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._stream is None:
             _exit_on_sigterm()
             stream = open_stream(self._options)
+            self._require_schema(to_spark(stream.rows.schema))
             self._claim = claim(Path(self._options.state_dir))
             self._stream = stream
         return self._stream
+
+    def _require_schema(self, found: StructType) -> None:
+        """Spark gives back what `schema` said, or what the user said instead; meanwhile the table may have changed."""
+        wanted, now = ([(field.name, field.dataType) for field in each] for each in (self._schema, found))
+        if wanted != now:
+            raise SchemaChangedError(
+                f"the DataFrame has the schema {self._schema.simpleString()}, and the table gives "
+                f"{found.simpleString()}. If the table was altered, load() it again. Leave out schema(…); the options "
+                "columns and customSchema choose columns and types"
+            )
 
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
