@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,10 @@ class StreamRun:
             self.upstream._retries = QUICK
         return self._stream
 
+    def give_up_after(self, seconds: float) -> None:
+        """From now on transient errors are borne no longer than this."""
+        self.upstream._retries = replace(QUICK, give_up_after=seconds)
+
     @property
     def upstream(self) -> PostgresUpstream:
         upstream = self.stream()._upstream
@@ -172,13 +176,15 @@ class StreamRun:
     def parts(self) -> tuple[Part, ...]:
         return self.stream().parts(self.offset(self.committed), from_text(self.offsets[-1]))
 
-    def read_part(self, part: Part) -> list[Row]:
+    def batches_of(self, part: Part) -> Iterator[list[Row]]:
+        """What a task reads, batch by batch."""
         stream = self.stream()
-        rows: list[Row] = []
         for batch in handoff.read(part, self.upstream.reader(), stream.rows):
             assert batch.schema.equals(stream.rows.schema)
-            rows += batch.to_pylist()
-        return rows
+            yield batch.to_pylist()
+
+    def read_part(self, part: Part) -> list[Row]:
+        return [row for batch in self.batches_of(part) for row in batch]
 
     def read(self) -> list[Row]:
         return [row for part in self.parts() for row in self.read_part(part)]

@@ -1,0 +1,234 @@
+"""Somebody drops, moves or loses what the stream depends on: it ends before it emits anything with a gap in it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from backfill.errors import DatabaseSetupError, DataLossError, DefiniteError, StateError
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.servers import LocalServer
+from integration.stream_harness import StreamRun, table_of
+
+WHEN = {"in the middle of the backfill": 30, "while the log is followed": 200}
+RESTARTS = pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+AT_ANY_TIME = pytest.mark.parametrize("when", WHEN)
+
+
+def started(start_stream: StartStream, when: str, **options: str) -> StreamRun:
+    run = start_stream(vnodeCount="4", numPartitions="2", **options)
+    table_of(run.database, 100)
+    return following(run, when)
+
+
+def following(run: StreamRun, when: str) -> StreamRun:
+    run.batch(WHEN[when])
+    run.database.execute("UPDATE t SET v = 'read' WHERE id < 10")
+    run.batch(WHEN[when])
+    return run
+
+
+def refused(run: StreamRun, kind: type[DefiniteError], match: str, *, restarts: bool) -> None:
+    """The stream goes no further, in this process or in a new one, and has emitted nothing."""
+    rows = dict(run.fold.rows)
+    for _ in range(2):
+        if restarts:
+            run.restart()
+        with pytest.raises(kind, match=match):
+            run.catch_up(30)
+        assert run.fold.rows == rows
+        restarts = True
+
+
+@RESTARTS
+@AT_ANY_TIME
+def test_a_dropped_slot_ends_the_stream(
+    database: Database, start_stream: StartStream, when: str, *, restarts: bool
+) -> None:
+    run = started(start_stream, when)
+    database.execute("SELECT pg_drop_replication_slot(%s)", [run.slot])
+    database.execute("UPDATE t SET v = 'lost' WHERE id < 20")
+    refused(run, DataLossError, "does not exist.*failOnDataLoss=false", restarts=restarts)
+
+
+@RESTARTS
+@AT_ANY_TIME
+def test_a_slot_that_was_dropped_and_made_again_ends_the_stream(
+    database: Database, start_stream: StartStream, when: str, *, restarts: bool
+) -> None:
+    run = started(start_stream, when)
+    database.execute("SELECT pg_drop_replication_slot(%s)", [run.slot])
+    database.execute("UPDATE t SET v = 'lost' WHERE id < 20")
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [run.slot])
+    database.execute("UPDATE t SET v = 'not lost' WHERE id < 15")
+    refused(run, DataLossError, "made it again", restarts=restarts)
+
+
+@RESTARTS
+@AT_ANY_TIME
+def test_a_slot_that_somebody_else_advanced_ends_the_stream(
+    database: Database, start_stream: StartStream, when: str, *, restarts: bool
+) -> None:
+    run = started(start_stream, when)
+    database.execute("UPDATE t SET v = 'lost' WHERE id < 20")
+    database.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_insert_lsn())", [run.slot])
+    refused(run, DataLossError, "somebody else advanced it", restarts=restarts)
+
+
+@RESTARTS
+def test_a_slot_of_another_plugin_under_the_same_name_is_not_read(
+    database: Database, start_stream: StartStream, *, restarts: bool
+) -> None:
+    run = started(start_stream, "while the log is followed")
+    database.execute("SELECT pg_drop_replication_slot(%s)", [run.slot])
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", [run.slot])
+    database.execute("UPDATE t SET v = 'lost' WHERE id < 20")
+    refused(run, DefiniteError, "test_decoding|proto_version", restarts=restarts)
+
+
+@AT_ANY_TIME
+def test_without_failing_on_data_loss_the_stream_goes_on_behind_the_gap(
+    database: Database, start_stream: StartStream, when: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = started(start_stream, when, failOnDataLoss="false")
+    database.execute("SELECT pg_drop_replication_slot(%s)", [run.slot])
+    database.execute("UPDATE t SET v = 'lost' WHERE id = 1; UPDATE t SET v = 'lost' WHERE id = 100")
+    run.restart()
+    with caplog.at_level(logging.ERROR, "backfill"):
+        run.catch_up(30)
+    assert "although changes were lost" in caplog.text
+    database.execute("UPDATE t SET v = 'not lost' WHERE id IN (2, 99); INSERT INTO t VALUES (101, 'not lost')")
+    run.catch_up(30)
+    assert {run.fold.rows[(key,)]["v"] for key in (2, 99, 101)} == {"not lost"}
+    assert run.fold.rows[(1,)]["v"] == "read"
+    database.execute("UPDATE t SET v = 'read' WHERE id = 1; UPDATE t SET v = 'v100' WHERE id = 100")
+    run.finish()
+
+
+@RESTARTS
+@pytest.mark.parametrize("fails", [True, False], ids=["failing", "going on"])
+def test_a_slot_that_held_back_too_much_and_was_invalidated(
+    start_postgres: Callable[..., LocalServer],
+    start_stream: StartStream,
+    *,
+    restarts: bool,
+    fails: bool,
+) -> None:
+    server = start_postgres(max_slot_wal_keep_size="1MB", min_wal_size="32MB", max_wal_size="32MB")
+    database = Database(server, "postgres")
+    table_of(database, 100)
+    run = following(start_stream(database=database, failOnDataLoss=str(fails).lower()), "while the log is followed")
+    database.execute("UPDATE t SET v = 'lost' WHERE id = 1")
+    while database.execute("SELECT wal_status FROM pg_replication_slots") != [("lost",)]:
+        database.execute("SELECT pg_switch_wal() FROM pg_logical_emit_message(false, '', repeat('x', 1000))")
+        database.execute("CHECKPOINT")
+    if fails:
+        refused(run, DataLossError, "invalidated|can no longer|wal_status=lost", restarts=restarts)
+        return
+    if restarts:
+        run.restart()
+    else:
+        with pytest.raises(DataLossError):
+            run.catch_up()
+        run.restart()
+    run.catch_up()
+    database.execute("UPDATE t SET v = 'not lost' WHERE id = 2")
+    run.catch_up()
+    assert (run.fold.rows[(1,)]["v"], run.fold.rows[(2,)]["v"]) == ("read", "not lost")
+
+
+PUBLICATION = {
+    "dropped": "DROP PUBLICATION {0}",
+    "without the table": "ALTER PUBLICATION {0} DROP TABLE t",
+    "without deletes": "ALTER PUBLICATION {0} SET (publish = 'insert, update')",
+    "without some rows": "ALTER PUBLICATION {0} SET TABLE t WHERE (id > 5)",
+    "without a column": "ALTER PUBLICATION {0} SET TABLE t (id)",
+}
+
+
+@RESTARTS
+@AT_ANY_TIME
+@pytest.mark.parametrize("change", PUBLICATION)
+def test_a_publication_that_leaves_something_out_ends_the_stream(
+    database: Database, start_stream: StartStream, when: str, change: str, *, restarts: bool
+) -> None:
+    run = started(start_stream, when)
+    database.execute(PUBLICATION[change].format(run.slot))
+    database.execute("DELETE FROM t WHERE id < 5")
+    refused(run, DefiniteError, "publication|'v' is missing", restarts=restarts)
+
+
+def test_another_database_system_behind_the_url_is_not_taken_for_the_old_one(
+    start_postgres: Callable[..., LocalServer], start_stream: StartStream
+) -> None:
+    run = started(start_stream, "while the log is followed")
+    other = Database(start_postgres(), "postgres")
+    table_of(other, 100)
+    run.restart(**other.options)
+    with pytest.raises((DataLossError, StateError), match="system"):
+        run.catch_up()
+
+
+def test_an_older_checkpoint_is_refused(database: Database, start_stream: StartStream) -> None:
+    run = started(start_stream, "while the log is followed")
+    run.catch_up()
+    older = run.new_checkpoint()
+    older.offsets, older.committed = run.offsets[:1], 1
+    for round_ in range(3):
+        database.execute(f"UPDATE t SET v = 'round {round_}'")
+        run.catch_up()
+    run.stop()
+    with pytest.raises((StateError, DataLossError), match="older checkpoint"):
+        older.catch_up()
+    older.stop()
+
+
+def test_the_log_of_other_tables_does_not_pile_up_behind_an_idle_one(
+    database: Database, start_stream: StartStream
+) -> None:
+    run = started(start_stream, "while the log is followed")
+    run.catch_up()
+    database.execute("CREATE TABLE busy (id int, filler text)")
+    kept = []
+    for round_ in range(4):
+        for _ in range(5):
+            database.execute(
+                f"INSERT INTO busy SELECT {round_}, repeat('x', 1000) FROM generate_series(1, 4000);"
+                "SELECT pg_log_standby_snapshot()"
+            )
+        before = dict(run.fold.rows)
+        run.catch_up()
+        assert run.fold.rows == before
+        ((size,),) = database.execute(
+            "SELECT pg_current_wal_insert_lsn() - restart_lsn FROM pg_replication_slots WHERE slot_name = %s",
+            [run.slot],
+        )
+        kept.append(int(size))
+    assert max(kept) < 48 << 20
+    database.execute("UPDATE t SET v = 'after all'")
+    run.finish()
+
+
+def test_an_idle_stream_makes_no_batches(database: Database, start_stream: StartStream) -> None:
+    run = started(start_stream, "while the log is followed")
+    run.catch_up()
+    database.execute("CREATE TABLE other (id int); INSERT INTO other SELECT generate_series(1, 1000)")
+    assert [run.batch() for _ in range(5)] == [False] * 5
+    run.finish()
+
+
+def test_a_server_that_does_not_log_logically_is_refused_unless_only_a_snapshot_is_wanted(
+    start_postgres: Callable[..., LocalServer], start_stream: StartStream
+) -> None:
+    database = Database(start_postgres(wal_level="replica"), "postgres")
+    table_of(database, 100)
+    run = start_stream(database=database)
+    with pytest.raises(DatabaseSetupError, match="wal_level"):
+        run.batch()
+    run.stop()
+    run = start_stream(database=database, startupMode="snapshot", stateDir=f"{run.options['stateDir']}-2")
+    assert run.catch_up(10) == 1
+    run.require_equal()
