@@ -122,7 +122,7 @@ def test_decimals_are_read_exactly_or_refused(values: list[Decimal | None], kind
     st.integers(1, 38).flatmap(lambda p: st.tuples(st.just(p), st.integers(0, p))),
 )
 def test_a_decimal_is_never_rounded_nor_cut(digits: int, scale: int, to: tuple[int, int]) -> None:
-    value = Decimal(digits).scaleb(-scale) if digits else Decimal(0)
+    value = Decimal(f"{digits}e-{scale}")  # exact, as arithmetic with a context is not
     sign, whole = "-" * (digits < 0), f"{abs(digits):0{scale + 1}}"
     text = f"{sign}{whole[:-scale]}.{whole[-scale:]}" if scale else str(digits)
     try:
