@@ -31,7 +31,7 @@ UNLIMITED: Final = 1 << 62
 RELEASE_INTERVAL: Final = 0.1
 """Seconds between two looks at whether all chunks of a batch are staged."""
 
-MOST_LOST: Final = 5
+MOST_LOST: Final = 10
 """How many states in a row may be lost before a batch is planned; taking one waits for the database by itself."""
 
 Watch: TypeAlias = Callable[[Callable[[], bool]], Callable[[], None]]
