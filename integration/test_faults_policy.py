@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -141,3 +143,14 @@ def test_an_error_in_the_middle_of_a_bulk_read_is_judged_by_its_state(database: 
     with pytest.raises(DefiniteError, match="division by zero"):
         read()
     assert sum(sizes) > 40_000
+
+
+def test_a_server_that_vanishes_without_a_word_is_given_up_within_a_minute(database: Database) -> None:
+    connector = Connector.of(database.dsn, user="", password="", init_statement="")
+    with connector.session() as session, socket.socket(fileno=os.dup(session.fileno())) as connection:
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        idle, interval, count = (
+            connection.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+    assert idle + interval * count <= 60

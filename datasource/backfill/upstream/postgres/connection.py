@@ -31,6 +31,17 @@ SETTINGS: Final = {
 """What gives a value the same text in every session, whatever the role's or the database's own settings are."""
 
 
+NETWORK: Final = {
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+}
+"""When the other side is given up, unless the url says otherwise; all in seconds, save the count.
+
+A server that has vanished with its machine says nothing, and by itself a kernel looks after two hours.
+"""
+
 # The setting is new in version 17, and naming it at the start of a session would be refused by older ones.
 _NO_TIMEOUT: Final = (
     "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'"
@@ -54,7 +65,8 @@ class Connector:
             given["user"] = user
         if password:
             given["password"] = password
-        given.setdefault("connect_timeout", "10")
+        for name, value in NETWORK.items():
+            given.setdefault(name, value)
         given.setdefault("fallback_application_name", "backfill")
         given["client_encoding"] = "UTF8"
         settings = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
