@@ -31,7 +31,7 @@ DEFAULT_SECONDS = "20"
 SHAPES = (BIGINT, BIGINT, COMPOSITE, UUID, NUMERIC)
 SIZE = 600
 
-BY_READERS = ("in the middle of a chunk", "chunk about to be staged", "chunk staged")
+BY_READERS = ("chunk about to be read", "in the middle of a chunk", "chunk about to be staged", "chunk staged")
 EVERY_STEP = (*STEPS, *SINK_STEPS)
 
 REACHED_WITHIN = 1.5

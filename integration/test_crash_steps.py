@@ -25,7 +25,7 @@ IN_THE_FIRST_BATCH = (
     "slot made",
     "bounds kept",
 )
-BY_READERS = ("in the middle of a chunk", "chunk about to be staged", "chunk staged")
+BY_READERS = ("chunk about to be read", "in the middle of a chunk", "chunk about to be staged", "chunk staged")
 
 
 def a_stream(database: Database, folder: Path, **options: str) -> Lives:

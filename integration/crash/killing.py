@@ -73,6 +73,7 @@ STEPS: Final[Mapping[str, Step]] = {
     "changes staged": Step("backfill.staging", "Staging._path", "move after", "changes"),
     "partitions made": Step("backfill.stream", "Stream.parts", "after"),
     # readers
+    "chunk about to be read": Step("backfill.handoff", "_counted", "before"),
     "in the middle of a chunk": Step("backfill.handoff", "_counted", "yield"),
     "chunk about to be staged": Step("backfill.staging", "Staging._path", "move before", "chunk"),
     "chunk staged": Step("backfill.staging", "Staging._path", "move after", "chunk"),

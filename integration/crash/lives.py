@@ -132,11 +132,12 @@ class Lives:
         if self._process is None:
             return None
         pid = self._process.pid
-        assert pid is not None
-        # It leads a group of its own from its first moment on, but may be younger than that.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-        self._process.kill()
+        # Of a process that has ended somebody else may have the number by now.
+        if pid is not None and self._process.is_alive():
+            # It leads a group of its own, unless it is in its very first moments.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+            self._process.kill()
         return self.wait(PATIENCE)
 
     def die_at(self, strike: Strike, **how: int | None) -> None:

@@ -1,0 +1,75 @@
+"""A Spark cluster of two hosts on one machine: Spark starts no speculative copy of a task on the host of the first."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from integration.servers.local import free_port
+from integration.spark_session import environment
+
+HOSTS: Final = ("127.0.0.1", "127.0.0.2")
+PATIENCE: Final = 60.0
+
+
+@contextmanager
+def cluster(folder: Path, extra: Mapping[str, str]) -> Iterator[str]:
+    """The master's url; a worker of one core on each host. `extra` is added to the environment of executors."""
+    folder.mkdir()
+    variables = {**os.environ, **environment(), **extra, "SPARK_DAEMON_MEMORY": "256m"}
+    port = free_port()
+    with ExitStack() as stack:
+        master = ("org.apache.spark.deploy.master.Master", "--host", HOSTS[0], "--port", str(port))
+        stack.enter_context(_running(folder / "master", (*master, "--webui-port", "0"), variables))
+        _wait_for_port(port)
+        for host in HOSTS:
+            place = folder / host
+            worker = ("org.apache.spark.deploy.worker.Worker", "--host", host, "--cores", "1", "--memory", "1g")
+            rest = ("--webui-port", "0", "--work-dir", str(place), f"spark://{HOSTS[0]}:{port}")
+            own = {**variables, "SPARK_LOCAL_IP": host}
+            stack.enter_context(_running(place, (*worker, *rest), own))
+        yield f"spark://{HOSTS[0]}:{port}"
+
+
+@contextmanager
+def _running(folder: Path, arguments: tuple[str, ...], variables: Mapping[str, str]) -> Iterator[None]:
+    """One of Spark's daemons, in the foreground, and gone with its executors at the end."""
+    found = find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    folder.mkdir()
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [Path(found.origin).parent / "bin" / "spark-class", *arguments],
+            cwd=folder,
+            env=dict(variables),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        yield
+    finally:
+        top = psutil.Process(process.pid)
+        for each in (top, *top.children(recursive=True)):
+            each.kill()
+        process.wait()
+
+
+def _wait_for_port(port: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex((HOSTS[0], port)) == 0:
+                return
+        assert time.monotonic() < deadline, "Spark's master does not answer"
+        time.sleep(0.1)

@@ -1,0 +1,197 @@
+"""One stream over the lives and deaths of whole Sparks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from backfill.offset import Barrier, Nothing, Offset, from_text
+from integration.crash import oracle
+from integration.crash.cluster import cluster
+from integration.crash.killing import Plan, Strike, struck
+from integration.crash.sink import Sink
+from integration.crash.spark_driver import SITE, SparkJob
+from integration.database import Database
+from integration.spark_session import SOURCES
+from integration.writers import TABLE, Shape
+
+PATIENCE: Final = 120.0
+
+LOCAL: Final[Mapping[str, str]] = {"spark.master": "local[2,4]"}
+"""Two tasks at a time, each of them tried four times."""
+
+
+class SparkLives:
+    """A checkpoint, a state directory and a sink, and the Sparks that work on them one after the other."""
+
+    def __init__(
+        self, database: Database, folder: Path, shape: Shape, *, settings: Mapping[str, int], **options: str
+    ) -> None:
+        self.database, self.folder, self.shape = database, folder, shape
+        self.settings = dict(settings)
+        self.options = {
+            **database.options,
+            "dbtable": TABLE,
+            "stateDir": str(folder / "state"),
+            **shape.options,
+            **options,
+        }
+        self.checkpoint = folder / "checkpoint"
+        self.sink = Sink(folder / "sink.sqlite", shape.sink_key)
+        self.output = folder / "output"
+        self._lives = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._plan = Plan("")
+
+    # -- one life --------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        *strikes: Strike,
+        spark: Mapping[str, str] = LOCAL,
+        trigger: Mapping[str, str | bool] | None = None,
+        queries: int = 1,
+        gate: Path | None = None,
+        marks: Path | None = None,
+    ) -> None:
+        assert self._process is None, "a Spark is alive"
+        self._lives += 1
+        if marks is None:
+            marks = self.folder / "marks" / str(self._lives)
+            marks.mkdir(parents=True)
+        self._plan = Plan(str(marks), strikes, tuple(self.settings.items()))
+        own = self._variables()
+        job = SparkJob(
+            folder=str(self.folder / f"spark-{self._lives}"),
+            options=self.options,
+            checkpoint=str(self.checkpoint),
+            sink=str(self.sink.path),
+            key=self.sink.key,
+            spark=spark,
+            trigger=trigger or {"availableNow": True},
+            queries=queries,
+            gate="" if gate is None else str(gate),
+        )
+        with self.output.open("ab") as output:
+            output.write(f"--- Spark {self._lives}: {strikes}\n".encode())
+            output.flush()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "integration.crash.spark_driver", job.to_json()],
+                cwd=SOURCES,
+                env={**os.environ, **own},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+
+    def _variables(self) -> dict[str, str]:
+        path = filter(None, [SITE, SOURCES, os.environ.get("PYTHONPATH")])
+        return {**self._plan.to_environment(), "PYTHONPATH": os.pathsep.join(path)}
+
+    @contextmanager
+    def on_cluster(
+        self, *strikes: Strike, spark: Mapping[str, str], trigger: Mapping[str, str | bool]
+    ) -> Iterator[None]:
+        """A life on a cluster of two hosts, which ends with the block."""
+        marks = self.folder / "marks" / "cluster"
+        marks.mkdir(parents=True)
+        self._plan = Plan(str(marks), strikes, tuple(self.settings.items()))
+        with cluster(self.folder / "cluster", self._variables()) as master:
+            try:
+                self.start(*strikes, spark={**spark, "spark.master": master}, trigger=trigger, marks=marks)
+                yield
+            finally:
+                self.kill()
+
+    @property
+    def struck(self) -> list[str]:
+        """The steps at which something has happened in this life."""
+        return struck(self._plan)
+
+    def struck_at(self) -> float:
+        """When the first of them has."""
+        return min(mark.stat().st_mtime for mark in Path(self._plan.marks).iterdir())
+
+    def wait_for(self, steps: int) -> None:
+        """Until so many steps have struck."""
+        self._wait(lambda: len(self.struck) >= steps)
+
+    def wait_for_commit(self, number: int) -> None:
+        self._wait(lambda: self.last("commits") >= number)
+
+    def _wait(self, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not is_so():
+            assert self._process is not None
+            assert self._process.poll() is None, f"Spark ended before it came there:\n{self.said()}"
+            assert time.monotonic() < deadline, f"Spark does not come there:\n{self.said()}"
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """SIGKILL to the driver, the JVM, the stream's runner and all workers, as if at one instant."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            top = psutil.Process(process.pid)
+            top.suspend()
+            for each in (top, *top.children(recursive=True)):
+                try:
+                    each.kill()
+                except psutil.NoSuchProcess:
+                    continue
+        process.wait()
+
+    def die_at(self, step: str, nth: int = 1) -> None:
+        """A life that ends at a step: whoever comes there waits, and all are killed."""
+        self.start(Strike(step, nth, "wait"))
+        try:
+            self.wait_for(1)
+        finally:
+            self.kill()
+        self.require_not_ahead()
+
+    def live(self) -> None:
+        """Waits until Spark has read all that there was, and ended."""
+        process = self._process
+        assert process is not None
+        try:
+            assert process.wait(PATIENCE) == 0, self.said()
+        finally:
+            self.kill()
+
+    def said(self) -> str:
+        text = self.output.read_text(errors="replace") if self.output.exists() else ""
+        return text[-8000:]
+
+    # -- the checkpoint, as Spark writes it ------------------------------------------------------------------------
+
+    def offset(self, number: int) -> Offset:
+        """Where batch `number` ends: the first source's line, after the version and Spark's own settings."""
+        if number < 0:
+            return Nothing()
+        return from_text((self.checkpoint / "offsets" / str(number)).read_text().splitlines()[2])
+
+    def last(self, log: str) -> int:
+        names = [path.name for path in (self.checkpoint / log).glob("*")]
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    def committed_at(self, number: int) -> float:
+        return (self.checkpoint / "commits" / str(number)).stat().st_mtime
+
+    def require_not_ahead(self) -> None:
+        committed, logged = self.offset(self.last("commits")), self.offset(self.last("offsets"))
+        if isinstance(committed, Barrier) and isinstance(logged, Barrier):
+            oracle.require_not_ahead(self.database, dict(logged.upstream)["slot"], committed)
+
+    def require_exact(self) -> None:
+        oracle.require_exact(self.sink, self.database, TABLE, self.shape.select)
+        self.require_not_ahead()
