@@ -15,7 +15,7 @@ from backfill.stream import MOST_LOST, Budget
 from tests.simulator.conditions import simulated
 from tests.simulator.database import TRUNCATION, Change, Database, Key, Row, rank
 from tests.simulator.harness import Spark, same_rows
-from tests.simulator.sink import Output
+from tests.simulator.sink import Output, output_rows
 from tests.simulator.upstream import Server
 
 KEYS: list[Key] = sorted(((a, b) for a in range(5) for b in range(4)), key=rank)
@@ -283,6 +283,22 @@ def test_a_chunk_that_was_lost_is_read_again_and_its_changes_are_not_given_twice
     spark.check()
     update(spark, KEYS[2], "after")
     assert step(spark) == [("update_postimage", KEYS[2], "after")]
+
+
+def test_of_a_batch_that_was_cut_off_only_the_lost_chunk_is_read_again(start: StartQuery) -> None:
+    spark = start(KEYS[:12], vnodes=3, partitions=2)
+    spark.plan(None)
+    staged, _ = spark.parts()
+    done = output_rows(spark.task(staged), spark.stream().rows.schema)
+    spark.crash()
+    for key in KEYS[:12]:
+        update(spark, key)
+    rows = spark.read()
+    assert {row[2] for row in rows if row in done} == {"at first"}
+    assert {row[2] for row in rows if row not in done} == {"changed"}
+    assert len(rows) == 12
+    spark.finish(rows)
+    spark.check()
 
 
 def test_changes_that_an_earlier_chunk_shows_are_left_out_also_by_later_batches(start: StartQuery) -> None:

@@ -77,6 +77,7 @@ def with_truncations(random: Random, folder: Path) -> None:
     """`onTruncate=emit`, in bad weather."""
     spark = query(random, folder)
     spark.on_truncate = OnTruncate.EMIT
+    spark.server.batch_rows = random.choice([1, 2, 100])
     for _ in range(random.randrange(3, 25)):
         write_some(random, spark)
         batch_in_bad_weather(random, spark)
