@@ -13,7 +13,7 @@ from benchmarks.report import Comparison, Table, ratios, speeds, where
 from benchmarks.rounds import Rounds, Run, take_turns
 from benchmarks.stream import PARTS, WALL, drain
 
-ROWS = 150_000
+ROWS = 1_000_000
 SIZES = (1, 100, 10_000)
 """Changes per transaction."""
 

@@ -11,7 +11,7 @@ from benchmarks.report import Comparison, Table, ratios, speeds, where
 from benchmarks.rounds import Contender, Rounds, Run, take_turns
 from benchmarks.stream import PARTS, WALL, drain
 
-ROWS = 1_000_000
+ROWS = 4_000_000
 READERS = (1, 2)
 COPY = "psql COPY binary"
 FETCH_SIZE = 10_000

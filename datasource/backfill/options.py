@@ -165,7 +165,7 @@ OPTIONS: Final = (
     Option("numPartitions", "4", "How many readers a batch may use", _count(1, 10_000)),
     Option("vnodeCount", "256", "How many slices of the key space progress is kept for", _count(1, 65_536)),
     Option(
-        "maxRowsPerTrigger", "1000000", "About how many rows a batch takes; a commit is never cut", _count(1, 1 << 40)
+        "maxRowsPerTrigger", "2000000", "About how many rows a batch takes; a commit is never cut", _count(1, 1 << 40)
     ),
     Option("maxBytesPerTrigger", "1g", "About how many bytes of snapshot rows a batch takes", _bytes),
     Option("failOnDataLoss", "true", "Whether lost changes end the stream; if not, they are logged", _flag),

@@ -61,7 +61,7 @@ def test_two_options_are_enough_to_look_at_a_table() -> None:
             startup_mode=StartupMode.INITIAL,
             num_partitions=4,
             vnode_count=256,
-            max_rows=1_000_000,
+            max_rows=2_000_000,
             max_bytes=1 << 30,
             on_truncate=OnTruncate.FAIL,
             on_existing_state=OnExistingState.FAIL,

@@ -66,10 +66,10 @@ def marked(count: int, *, unchanged: list[str] | None = None) -> pa.RecordBatch:
     return mark(changes, key=TABLE.key, forwarded=everything, truncates=False)
 
 
-def test_the_columns_asked_for_come_first_then_the_metadata_all_nullable() -> None:
+def test_the_columns_asked_for_come_first_then_the_metadata_which_is_never_null() -> None:
     assert PLAIN.schema.names == ["n", "big", *METADATA.names]
     assert MARKING.schema.names == ["n", "big", *METADATA.names, UNCHANGED_COLUMNS]
-    assert all(field.nullable for field in MARKING.schema)
+    assert all(field.nullable == (field.name not in METADATA.names) for field in MARKING.schema)
     assert PLAIN.schema.field("n").type == pa.decimal128(10, 2)
     assert [str(kind) for kind in METADATA.types] == ["string", "bool", "int64", "timestamp[us, tz=UTC]", "int64"]
 

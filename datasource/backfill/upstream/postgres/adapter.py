@@ -78,6 +78,7 @@ class PostgresUpstream:
         self._reported: set[str] = set()
         self._reached = 0
         self._lag: tuple[float, dict[str, int]] = (-LAG_INTERVAL, {})
+        self._per_change = 1.0
 
     @classmethod
     def of(cls, options: Options, retries: RetryPolicy | None = None) -> PostgresUpstream:
@@ -310,7 +311,11 @@ class PostgresUpstream:
         return log.Feed(self._names[SLOT], self._names[PUBLICATION], table.description.oid, table.wanted)
 
     def _read(self, after: Position, shown: Position, upto: int, limit: int) -> log.Reading:
-        reading = log.peek(self._connector, self._feed(), after=after, shown=shown, upto=upto, limit=limit)
+        # The server counts messages, of which a commit has two more than changes: what was met lately is expected
+        # again, so that a backlog of small commits makes as few batches as one of large ones.
+        most = min(int(limit * self._per_change), log.MOST_MESSAGES)
+        reading = log.peek(self._connector, self._feed(), after=after, shown=shown, upto=upto, limit=most)
+        self._per_change = log.messages_per_change(reading, self._per_change)
         # Afterwards, so that a slot which was moved or made again in the meantime is noticed as well. Changes that are
         # not published are not in the log; without the publication itself, PostgreSQL 18 gives none at all.
         if self._options.fail_on_data_loss:

@@ -31,6 +31,9 @@ MESSAGE_BATCH_BYTES: Final = 4 << 20
 READ_AHEAD: Final = 4
 """How many such batches may wait to be decoded."""
 
+FEW_CHANGES: Final = 1000
+"""Fewer do not tell what is to be expected of many."""
+
 MOST_MESSAGES: Final = 2**31 - 1
 
 Messages: TypeAlias = Generator[pa.RecordBatch, None, None]
@@ -51,6 +54,7 @@ class Reading:
     """What has been read of the log: rows of wanted transactions, and every transaction that was looked at."""
 
     rows: Spool
+    message_count: int = 0
     complete: bool = False
     """Whether the log was read up to where it was asked for, and not only up to the limit."""
 
@@ -86,6 +90,16 @@ class Reading:
         return leading.last_end_lsn or 0
 
 
+def messages_per_change(reading: Reading, before: float) -> float:
+    """How many messages a change takes, its share of BEGIN and COMMIT included; `before` where too few were read.
+
+    Three where each has a commit of its own, the most that is expected: what is skipped counts as well, and may be
+    all there is.
+    """
+    changes = reading.rows.row_count
+    return before if changes < FEW_CHANGES else min(max(reading.message_count / changes, 1.0), 3.0)
+
+
 def keeping(after: Position, upto: Position) -> Keep:
     """The transactions that `upto` shows and `after` does not."""
     return lambda xids, lsns: upto.shows(xids, lsns) & ~after.shows(xids, lsns)
@@ -100,8 +114,8 @@ def peek(connector: Connector, feed: Feed, *, after: Position, shown: Position, 
     while True:
         decoder = Decoder(feed.table_oid, feed.wanted, keeping(after, shown))
         reading = Reading(Spool(decoder.schema))
-        count = _decode_into(reading, decoder, _peeked(connector, feed, upto, limit))
-        reading.complete = count < limit
+        _decode_into(reading, decoder, _peeked(connector, feed, upto, limit))
+        reading.complete = reading.message_count < limit
         if reading.complete or reading.end > after.lsn:
             reading.rows.finish()
             return reading
@@ -114,18 +128,16 @@ def _peeked(connector: Connector, feed: Feed, upto: int, limit: int) -> Messages
         yield from _messages(session, feed, upto, limit)
 
 
-def _decode_into(reading: Reading, decoder: Decoder, fetched: Messages) -> int:
-    """Adds what the messages say to the reading; returns how many there were."""
-    count = 0
+def _decode_into(reading: Reading, decoder: Decoder, fetched: Messages) -> None:
+    """Adds what the messages say to the reading."""
     for batch in ahead(fetched, READ_AHEAD):
         decoded = decoder.feed(batch.column(0))
         reading.rows.add(decoded.rows)
         reading.parts.append(decoded.transactions)
-        count += batch.num_rows
+        reading.message_count += batch.num_rows
     reading.ignored = decoder.ignored_columns
     if decoder.in_transaction:
         raise ConnectionLostError("the change log ended in the middle of a transaction")
-    return count
 
 
 def _messages(session: ArrowSession, feed: Feed, upto: int, limit: int) -> Messages:
