@@ -1,0 +1,92 @@
+"""Tasks that are run again, or twice at once, after the state they read at has been let go."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from backfill.handoff import Part, SnapshotPart
+from backfill.staging import Staging
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.stream_harness import Row, StreamRun
+from integration.writers import BIGINT, TABLE
+
+SIZE = 300
+PATIENCE = 10.0
+
+
+def planned(database: Database, run: StreamRun) -> list[Part]:
+    """The parts of a batch with several chunks, after which everything has changed."""
+    run.plan()
+    parts = run.parts()
+    assert sum(isinstance(part, SnapshotPart) for part in parts) > 1
+    database.execute(f"UPDATE {TABLE} SET note = 'too late', id = id + 1000000; DELETE FROM {TABLE} WHERE id % 2 = 0")
+    return list(parts)
+
+
+def held(database: Database) -> list[tuple[object, ...]]:
+    """Sessions with an open transaction, and what they said last."""
+    return database.execute(
+        "SELECT pid, state, query FROM pg_stat_activity "
+        "WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()"
+    )
+
+
+def wait_until_nothing_is_held(database: Database) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while found := held(database):
+        assert time.monotonic() < deadline, f"still open: {found}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def run(database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch) -> StreamRun:
+    BIGINT.create(database, SIZE, identity="FULL")
+    monkeypatch.setattr("backfill.batch.MIN_SPLIT_ROWS", 20)
+    monkeypatch.setattr("backfill.upstream.postgres.reader.BATCH_BYTES", 1000)
+    return start_stream(TABLE, select=BIGINT.select, vnodeCount="3", numPartitions="3")
+
+
+def test_the_exporting_transaction_ends_with_the_last_chunk_and_not_with_the_next_trigger(
+    database: Database, run: StreamRun
+) -> None:
+    parts = planned(database, run)
+    rows: list[Row] = []
+    for part in parts:
+        assert held(database), "the state was let go before all chunks were read"
+        rows += run.read_part(part)
+    wait_until_nothing_is_held(database)
+    run.commit(rows)
+    run.finish()
+
+
+def test_a_task_that_is_run_again_after_that_has_the_same_rows(database: Database, run: StreamRun) -> None:
+    parts = planned(database, run)
+    first = [run.read_part(part) for part in parts]
+    wait_until_nothing_is_held(database)
+    assert [run.read_part(part) for part in parts] == first
+    run.commit([row for rows in first for row in rows])
+    run.finish()
+
+
+def test_an_attempt_that_is_overtaken_by_another_has_the_same_rows(
+    database: Database, run: StreamRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = planned(database, run)
+    first: list[list[Row]] = []
+    plain = Staging.require_shared
+
+    def overtaken(staging: Staging, epoch: int) -> None:
+        """Between finding that its chunk is not staged, and reading it."""
+        plain(staging, epoch)
+        monkeypatch.setattr(Staging, "require_shared", plain)
+        first.extend(run.read_part(part) for part in parts)
+        wait_until_nothing_is_held(database)
+
+    monkeypatch.setattr(Staging, "require_shared", overtaken)
+    slow = run.read_part(parts[0])
+    assert slow == first[0]
+    run.commit([row for rows in first for row in rows])
+    run.finish()
