@@ -162,6 +162,7 @@ def test_a_server_takes_the_settings_of_a_test(start_postgres: Callable[..., Loc
 def test_a_server_that_cannot_start_says_why(start_postgres: Callable[..., LocalServer]) -> None:
     with pytest.raises(ServerError, match='unrecognized configuration parameter "wall_level"'):
         start_postgres(wall_level="logical")
+    assert one(start_postgres(), "SELECT 1") == 1  # and takes nothing from those after it
 
 
 def test_a_named_server_is_used_and_never_stopped(own_server: LocalServer) -> None:

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from integration.database import Database
+from integration.processes import kill
 from integration.spark_driver import MARKER
 from integration.spark_session import SOURCES
 from integration.spark_stream import SparkStream, make_table, wait_for, write
@@ -52,16 +52,6 @@ def driver(stream: SparkStream, trap: str) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         kill(process)
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to the driver, its JVM, the runner of the stream and all workers, as if at one instant."""
-    if process.poll() is None:
-        top = psutil.Process(process.pid)
-        top.suspend()
-        for each in (top, *top.children(recursive=True)):
-            each.kill()
-    process.wait()
 
 
 def log_of(stream: SparkStream) -> str:

@@ -12,8 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-import psutil
-
+from integration.processes import kill
 from integration.servers.local import free_port
 from integration.spark_session import environment
 
@@ -59,10 +58,7 @@ def _running(folder: Path, arguments: tuple[str, ...], variables: Mapping[str, s
     try:
         yield
     finally:
-        top = psutil.Process(process.pid)
-        for each in (top, *top.children(recursive=True)):
-            each.kill()
-        process.wait()
+        kill(process)
 
 
 def _wait_for_port(port: int) -> None:

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from backfill.offset import Barrier, Nothing, Offset, from_text
 from integration.crash import oracle
 from integration.crash.cluster import cluster
@@ -20,6 +18,7 @@ from integration.crash.killing import Plan, Strike, struck
 from integration.crash.sink import Sink
 from integration.crash.spark_driver import SITE, SparkJob
 from integration.database import Database
+from integration.processes import kill
 from integration.spark_session import SOURCES
 from integration.writers import TABLE, Shape
 
@@ -138,17 +137,8 @@ class SparkLives:
     def kill(self) -> None:
         """SIGKILL to the driver, the JVM, the stream's runner and all workers, as if at one instant."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        if process.poll() is None:
-            top = psutil.Process(process.pid)
-            top.suspend()
-            for each in (top, *top.children(recursive=True)):
-                try:
-                    each.kill()
-                except psutil.NoSuchProcess:
-                    continue
-        process.wait()
+        if process is not None:
+            kill(process)
 
     def die_at(self, step: str, nth: int = 1) -> None:
         """A life that ends at a step: whoever comes there waits, and all are killed."""

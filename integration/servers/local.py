@@ -166,12 +166,13 @@ class LocalServers:
         self._environment = environment
         self._site: Site | None = None
         self._servers: list[LocalServer] = []
+        self._names = map(str, itertools.count(1))  # one that could not be made keeps its folder
 
     def start(self, settings: Mapping[str, str] | None = None) -> LocalServer:
         """A fresh server with a system identifier of its own; `settings` are added to the usual ones."""
         if self._site is None:
             self._site = self._prepare()
-        server = LocalServer(self._site, str(len(self._servers) + 1), {**SETTINGS, **(settings or {})})
+        server = LocalServer(self._site, next(self._names), {**SETTINGS, **(settings or {})})
         self._servers.append(server)
         return server
 
