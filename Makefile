@@ -26,6 +26,11 @@ $(INSTALLED): requirements.lock pyproject.toml
 test: lint types imports ## lint, types, imports, then all tests
 	$(BIN)/python -m pytest tests integration $(ARGS)
 
+.PHONY: crash
+crash: export BACKFILL_CRASH_SECONDS ?= 900
+crash: setup ## kill drivers, readers and servers at random for BACKFILL_CRASH_SECONDS (900)
+	$(BIN)/python -m pytest --timeout 0 integration/test_crash_random.py $(ARGS)
+
 .PHONY: lint
 lint: setup ## style and layout of the code
 	$(BIN)/ruff check .

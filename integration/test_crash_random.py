@@ -1,9 +1,8 @@
 """Drivers, readers and the database are killed at random while clients write; the sink has to be exact all the same.
 
-BACKFILL_CRASH_SECONDS is how long it goes on, in rounds of a new table and a new stream each; 20 by default. The deep
-profile, with the seed that a failure prints set in BACKFILL_TEST_SEED to have the same choices again, is
-
-    BACKFILL_CRASH_SECONDS=1800 pytest --timeout 0 -s integration/test_crash_random.py
+It goes on for BACKFILL_CRASH_SECONDS, 20 by default, in rounds of a new table and a new stream each. In every second
+round the network between them fails as well. `make crash` is the deep profile; a failure names its round and prints
+its seed: BACKFILL_TEST_SEED=… BACKFILL_CRASH_ROUND=… makes the same choices again, from that round on.
 """
 
 from __future__ import annotations
@@ -12,7 +11,9 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -21,20 +22,26 @@ import pytest
 from integration.crash.killing import SINK_STEPS, STEPS, Strike
 from integration.crash.lives import SMALL, Lives
 from integration.crash.load import Load
+from integration.crash.proxy import Proxy
+from integration.crash.weather import proxied
 from integration.database import Database, temporary_database
 from integration.servers import LocalServer
 from integration.writers import BIGINT, COMPOSITE, NUMERIC, UUID
 
 SECONDS = "BACKFILL_CRASH_SECONDS"
 DEFAULT_SECONDS = "20"
+FIRST_ROUND = "BACKFILL_CRASH_ROUND"
 
 SHAPES = (BIGINT, BIGINT, COMPOSITE, UUID, NUMERIC)
-SIZE = 600
+SIZES = (600, 2000)
 
-BY_READERS = ("chunk about to be read", "in the middle of a chunk", "chunk about to be staged", "chunk staged")
-EVERY_STEP = (*STEPS, *SINK_STEPS)
+ALL_STEPS = (*STEPS, *SINK_STEPS)
+OF_THE_FIRST_BATCH = ALL_STEPS[: ALL_STEPS.index("bounds kept") + 1]
+OF_PLANNING = ALL_STEPS[len(OF_THE_FIRST_BATCH) : ALL_STEPS.index("offset logged")]
+OF_PARTITIONS = ALL_STEPS[ALL_STEPS.index("offset logged") : ALL_STEPS.index("chunk about to be read")]
+OF_READERS = ALL_STEPS[ALL_STEPS.index("chunk about to be read") : len(STEPS)]
 
-REACHED_WITHIN = 1.5
+REACHED_WITHIN = 1.0
 """Seconds after which a driver that has not come to its step is killed where it is."""
 
 
@@ -45,6 +52,7 @@ class Count:
     drivers: int = 0
     readers: int = 0
     servers: int = 0
+    cuts: int = 0
     failed: int = 0
     batches: int = 0
     read_again: int = 0
@@ -54,17 +62,24 @@ class Count:
     def kills(self) -> int:
         return self.drivers + self.readers + self.servers
 
+    def __str__(self) -> str:
+        return (
+            f"{self.kills} kills ({self.drivers} drivers, {self.readers} readers, {self.servers} servers) and "
+            f"{self.cuts} failures of the network; {self.failed} queries failed and were started again; "
+            f"{self.batches} batches, {self.read_again} read again to their end"
+        )
 
-def seconds_to_run() -> float:
-    text = os.environ.get(SECONDS, DEFAULT_SECONDS)
+
+def number(variable: str, default: str) -> int:
+    text = os.environ.get(variable, default)
     if not text.isdigit():
-        raise pytest.UsageError(f"{SECONDS} must be a whole number, not {text!r}")
-    return float(text)
+        raise pytest.UsageError(f"{variable} must be a whole number, not {text!r}")
+    return int(text)
 
 
-def random_stream(database: Database, folder: Path, rng: Random) -> Lives:
+def random_stream(database: Database, folder: Path, rng: Random, url: str | None, size: int) -> Lives:
     shape = rng.choice(SHAPES)
-    shape.create(database, SIZE, identity=rng.choice(["DEFAULT", "FULL"]))
+    shape.create(database, size, identity=rng.choice(["DEFAULT", "FULL"]))
     staging = {"stagingDir": (folder / "chunks, été 1").as_uri()} if rng.random() < 0.3 else {}
     settings = {
         **SMALL,
@@ -75,6 +90,7 @@ def random_stream(database: Database, folder: Path, rng: Random) -> Lives:
         database,
         folder,
         shape,
+        url=url,
         settings=settings,
         vnodeCount=str(rng.randrange(1, 9)),
         numPartitions=str(rng.randrange(1, 5)),
@@ -83,42 +99,62 @@ def random_stream(database: Database, folder: Path, rng: Random) -> Lives:
     )
 
 
-def random_strikes(rng: Random) -> list[Strike]:
-    if rng.random() < 0.25:
+def random_strikes(rng: Random, life: int) -> list[Strike]:
+    if rng.random() < 0.15:
         return []
-    step = rng.choice(EVERY_STEP)
+    kinds = [OF_PLANNING, OF_PARTITIONS, OF_READERS, OF_READERS, SINK_STEPS]
+    step = rng.choice(OF_THE_FIRST_BATCH if life < 2 and rng.random() < 0.7 else rng.choice(kinds))
     nth = rng.choice([1, 1, 1, 2, 3])
     strikes = [Strike(step, nth, "group")]
-    if step in BY_READERS and rng.random() < 0.5:
+    if step in OF_READERS and rng.random() < 0.5:
         strikes = [Strike(step, nth, "process")]
-    elif rng.random() < 0.3:
-        strikes.append(Strike(rng.choice(BY_READERS), rng.choice([1, 2]), "process"))
+    elif rng.random() < 0.4:
+        strikes.append(Strike(rng.choice(OF_READERS), rng.choice([1, 2]), "process"))
     return strikes
 
 
-def one_life(lives: Lives, server: LocalServer, rng: Random, count: Count) -> None:
-    """A driver starts, and it, a reader, the server or several of them are killed."""
-    strikes = random_strikes(rng)
+def kill_server(server: LocalServer, lives: Lives, rng: Random) -> None:
+    lives.wait_a_little(rng.uniform(0, 0.6))
+    server.kill()
+    if rng.random() < 0.5:
+        lives.wait_a_little(rng.uniform(0, 0.4))
+    server.start()
+
+
+def spoil(proxy: Proxy, lives: Lives, rng: Random) -> None:
+    """The network fails in some way for a while."""
+    lives.wait_a_little(rng.uniform(0, 0.6))
+    weathers: list[Callable[[], None]] = [proxy.cut, proxy.refuse, proxy.hold, partial(proxy.slow, 20_000)]
+    rng.choice(weathers)()
+    lives.wait_a_little(rng.uniform(0, 0.4))
+    proxy.mend()
+
+
+def one_life(lives: Lives, server: LocalServer, proxy: Proxy | None, rng: Random, life: int, count: Count) -> None:
+    """A driver starts, and it, a reader, the server, the network or several of them are killed."""
+    strikes = random_strikes(rng, life)
     lives.start(*strikes, budgets=(3, 50, 1000, 1000), seed=rng.getrandbits(32))
     if rng.random() < 0.15:
-        lives.wait_a_little(rng.uniform(0, 0.8))
-        server.kill()
+        kill_server(server, lives, rng)
         count.servers += 1
-        if rng.random() < 0.5:
-            lives.wait_a_little(rng.uniform(0, 0.5))
-        server.start()
-    status = lives.wait_a_little(REACHED_WITHIN if strikes else rng.uniform(0, 1.0))
+    if proxy is not None and rng.random() < 0.4:
+        spoil(proxy, lives, rng)
+        count.cuts += 1
+    status = lives.wait_a_little(REACHED_WITHIN if strikes else rng.uniform(0, 0.8))
     if status is None:
         lives.kill()
     lives.require_not_ahead()
 
 
-def one_round(server: LocalServer, folder: Path, rng: Random, count: Count, deadline: float) -> None:
-    with temporary_database(server) as database:
-        lives = random_stream(database, folder, rng)
-        with Load(database, lives.shape, SIZE, rng, pause=rng.choice([0.005, 0.02, 0.1])):
-            for _ in range(rng.randrange(8, 25)):
-                one_life(lives, server, rng, count)
+def one_round(server: LocalServer, folder: Path, rng: Random, count: Count, *, network: bool, deadline: float) -> None:
+    with ExitStack() as stack:
+        database = stack.enter_context(temporary_database(server))
+        proxy, url = stack.enter_context(proxied(database)) if network else (None, None)
+        size = rng.choice(SIZES)
+        lives = random_stream(database, folder, rng, url, size)
+        with Load(database, lives.shape, size, rng, pause=rng.choice([0.005, 0.02, 0.1])):
+            for life in range(rng.randrange(8, 25)):
+                one_life(lives, server, proxy, rng, life, count)
                 if time.monotonic() > deadline:
                     break
         lives.finish()
@@ -132,21 +168,23 @@ def one_round(server: LocalServer, folder: Path, rng: Random, count: Count, dead
 
 
 def test_the_sink_is_exact_whoever_is_killed_and_whenever(
-    start_postgres: Callable[..., LocalServer], tmp_path: Path, rng: Random, capsys: pytest.CaptureFixture[str]
+    start_postgres: Callable[..., LocalServer], tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seconds = seconds_to_run()
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + number(SECONDS, DEFAULT_SECONDS)
     server = start_postgres(autovacuum="off")
-    count, rounds = Count(), 0
-    while time.monotonic() < deadline:
-        rounds += 1
-        one_round(server, tmp_path / f"round {rounds}", rng, count, deadline)
+    count = Count()
+    first = rounds = number(FIRST_ROUND, "1")
+    while rounds == first or time.monotonic() < deadline:
+        rng = Random(f"{seed}:{rounds}")
+        network = rounds % 2 == 0
+        try:
+            one_round(server, tmp_path / f"round {rounds}", rng, count, network=network, deadline=deadline)
+        except BaseException as error:
+            error.add_note(f"in round {rounds}, after {count}")
+            raise
         with capsys.disabled():
-            print(
-                f"\n{count.kills} kills in {rounds} rounds: {count.drivers} drivers, {count.readers} readers, "
-                f"{count.servers} servers; {count.failed} queries failed and were started again; "
-                f"{count.batches} batches, {count.read_again} of them read again"
-            )
+            print(f"\nround {rounds}: by now {count}", end="", flush=True)
+        rounds += 1
     with capsys.disabled():
-        print("steps:", dict(sorted(count.steps.items())))
+        print(f"\nNothing was violated in {count}.\nSteps: {dict(sorted(count.steps.items()))}")
     assert count.kills
