@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM of whose work most is starting."""
+
 SOURCES = str(Path(__file__).resolve().parents[1])
 
 
@@ -41,7 +44,7 @@ def configuration(folder: Path) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "2g",
-        "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder / 'derby'} -Djava.io.tmpdir={folder}",
+        "spark.driver.extraJavaOptions": f'-Dderby.system.home="{folder / "derby"}" -Djava.io.tmpdir="{folder}"',
         "spark.local.dir": str(folder / "local"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,6 @@ from integration.spark_stream import SparkStream, make_table, slots
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from integration.fixtures.postgres import StartPostgres
 
 PASSWORD = "hunter2-secret"  # noqa: S105 - of a role that lives as long as this module
 
@@ -34,9 +32,6 @@ local all all trust
 host all guest 127.0.0.1/32 scram-sha-256
 host all all 127.0.0.1/32 trust
 """
-
-SOON = 60.0
-"""Seconds within which somebody who waits for `load()` has an answer, on a slow machine; it is a few on any other."""
 
 
 @pytest.fixture(scope="module")
@@ -128,11 +123,6 @@ def test_a_password_in_the_url_is_refused_and_not_repeated(stream: SparkStream, 
     assert "give it with the option password, a libpq passfile or a service file" in found
 
 
-def test_a_jdbc_url_is_refused(stream: SparkStream) -> None:
-    found = of_load(stream, url="jdbc:postgresql://127.0.0.1/shop")
-    assert "expected a PostgreSQL URI or libpq connection string, without the leading jdbc:" in found
-
-
 def test_columns_that_the_table_does_not_have_are_named(stream: SparkStream) -> None:
     assert "\"public\".\"t\" has no column 'att', did you mean 'at'?" in of_load(stream, columns="id, att")
     assert "'price'" in of_load(stream, customSchema="price STRING")
@@ -154,8 +144,6 @@ def test_a_schema_that_is_not_the_tables_is_refused(stream: SparkStream) -> None
     found = refusal(lambda: stream.catch_up(frame))
     assert "the DataFrame has the schema struct<id:bigint," in found
     assert "If the table was altered, load() it again" in found
-    stream.catch_up()
-    stream.require_equal()
 
 
 def test_folders_that_cannot_be_written_are_named(stream: SparkStream) -> None:
@@ -168,13 +156,10 @@ def test_folders_that_cannot_be_written_are_named(stream: SparkStream) -> None:
 # -- the server, and the way to it ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", [{"host": "no.such.host.invalid"}, {"port": "1"}])
-def test_a_server_out_of_reach_is_reported_soon(stream: SparkStream, place: dict[str, str]) -> None:
-    began = time.monotonic()
-    found = of_load(stream, url=as_uri(stream.database.dsn, **place))
-    assert time.monotonic() - began < SOON
+def test_a_server_out_of_reach_is_reported_with_what_to_check(stream: SparkStream) -> None:
+    found = of_load(stream, url=as_uri(stream.database.dsn, port="1"))
     assert "no connection to the database: " in found
-    assert place.get("host", "port 1") in found
+    assert "port 1" in found
     assert "check url, and that the server is up" in found
 
 
@@ -187,29 +172,12 @@ def test_a_wrong_password_role_or_database_is_reported_as_the_server_does(stream
     assert 'database "nowhere" does not exist' in of_load(stream, url=as_uri(stream.database.dsn, dbname="nowhere"))
 
 
-def test_a_server_that_does_not_log_enough_is_refused_with_the_remedy(
-    stream: SparkStream, start_postgres: StartPostgres
-) -> None:
-    with temporary_database(start_postgres(wal_level="replica")) as database:
-        make_table(database, 3)
-        replica = replace(stream, database=database)
-        found = of_run(replica)
-        assert "wal_level is replica, expected logical; run ALTER SYSTEM SET wal_level = 'logical'" in found
-        assert "startupMode=snapshot does without" in found
-        (batch,) = replace(replica, folder=stream.folder / "2").catch_up(
-            replica.load(startupMode="snapshot", stateDir=str(stream.folder / "2"))
-        )
-        assert batch.numInputRows == 3
-
-
 def test_a_server_without_a_free_slot_is_refused_with_the_remedy(stream: SparkStream) -> None:
     stream.database.execute("SELECT pg_create_logical_replication_slot('taken', 'pgoutput')")
     found = of_run(stream)
     assert "all replication slots are in use: drop a slot that is not used any more" in found
     assert "raise max_replication_slots and restart the server" in found
     stream.database.execute("SELECT pg_drop_replication_slot('taken')")
-    stream.catch_up()
-    stream.require_equal()
 
 
 # -- rights -----------------------------------------------------------------------------------------------------------
@@ -275,44 +243,28 @@ def test_a_value_without_a_counterpart_is_refused_with_the_type_to_use(stream: S
     assert {row["id"]: row["at"] for row in stream.rows()}[2] == "infinity"
 
 
-def test_a_change_to_such_a_value_is_refused_and_can_be_read_as_text_from_there(stream: SparkStream) -> None:
-    stream.database.execute(
-        "CREATE TABLE prices (id int PRIMARY KEY, price numeric(10,2)); INSERT INTO prices VALUES (1, 1)"
-    )
-    prices = replace(stream, options={**stream.options, "dbtable": "prices"})
-    assert len(run_to_nowhere(prices)) == 1
-    stream.database.execute("INSERT INTO prices VALUES (2, 'NaN')")
-    found = refusal(lambda: run_to_nowhere(prices))
-    assert "column 'price' (numeric(10,2)) holds NaN, infinity" in found
-    assert 'with .option("customSchema", "price STRING")' in found
-    assert run_to_nowhere(prices, customSchema="price STRING") == [1]
-
-
-def run_to_nowhere(stream: SparkStream, **options: str) -> list[int]:
-    """Like `catch_up`, without a sink: the number of rows in each batch that had any."""
-    writer = stream.load(**options).writeStream.format("noop")
-    query = writer.option("checkpointLocation", str(stream.checkpoint)).trigger(availableNow=True).start()
-    query.awaitTermination()
-    return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
-
-
 # -- what a stream goes on from ---------------------------------------------------------------------------------------
 
 
-def test_a_new_checkpoint_with_a_used_state_directory_is_refused(stream: SparkStream) -> None:
+def test_a_stream_that_cannot_go_on_says_what_it_would_lose_and_what_to_do(stream: SparkStream) -> None:
     stream.catch_up()
-    other = replace(stream, folder=stream.folder / "other")
-    state = {"stateDir": str(stream.state)}
-    found = of_run(other, **state)
+    stream.database.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    found = of_run(stream, dbtable="u")
+    assert 'the stream began with the table "public"."t", and dbtable names "public"."u"' in found
+
+    found = of_run(replace(stream, folder=stream.folder / "new"), stateDir=str(stream.state))
     assert re.search(r'stateDir already holds the progress of stream \w+ \(table "public"\."t", epoch \d+\)', found)
     assert "onExistingState=resume to go on where it stopped" in found
     assert "onExistingState=restart to read everything again" in found
-    other.catch_up(other.load(**state, onExistingState="restart"))
-    other.require_equal()
 
+    (slot,) = slots(stream.database)
+    stream.database.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+    stream.database.execute("UPDATE t SET v = 'missed' WHERE id = 1")
+    found = of_run(stream)
+    lost = rf"DataLossError: replication slot {slot} does not exist any more; the changes after [\dA-F]+/"
+    assert re.search(lost, found)
+    assert "onExistingState=restart, or set failOnDataLoss=false" in found
 
-def test_a_checkpoint_of_a_newer_release_is_refused(stream: SparkStream) -> None:
-    stream.catch_up()
     offset = max((stream.checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
     offset.write_text(offset.read_text().replace('{"version": 1, "stream"', '{"version": 7, "stream"'))
     (offset.parent / f".{offset.name}.crc").unlink()
@@ -321,35 +273,11 @@ def test_a_checkpoint_of_a_newer_release_is_refused(stream: SparkStream) -> None
     assert "install the release that wrote it, or a newer one" in found
 
 
-def test_a_slot_that_was_dropped_is_reported_and_may_be_done_without(stream: SparkStream) -> None:
-    stream.catch_up()
-    (slot,) = slots(stream.database)
-    stream.database.execute("SELECT pg_drop_replication_slot(%s)", [slot])
-    stream.database.execute("UPDATE t SET v = 'missed' WHERE id = 1")
-    found = of_run(stream)
-    assert re.search(
-        rf"DataLossError: replication slot {slot} does not exist any more; the changes after [\dA-F]+/", found
-    )
-    assert "onExistingState=restart, or set failOnDataLoss=false" in found
-    careless = stream.load(failOnDataLoss="false")
-    stream.catch_up(careless)
-    stream.database.execute("UPDATE t SET v = 'seen' WHERE id = 2")
-    stream.catch_up(careless)
-    assert {row["v"] for row in stream.rows() if not row["_is_snapshot"]} == {"seen"}
-
-
-def test_a_checkpoint_of_another_table_is_refused(stream: SparkStream) -> None:
-    stream.catch_up()
-    stream.database.execute("CREATE TABLE u (id int PRIMARY KEY)")
-    found = of_run(stream, dbtable="u")
-    assert 'the stream began with the table "public"."t", and dbtable names "public"."u"' in found
-
-
 # -- secrets ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_password_is_nowhere_to_be_seen(stream: SparkStream) -> None:
-    """Nor is it in Spark's log: see `test_spark_failures`."""
+    """Nor is it in Spark's log: see `test_crash_spark`."""
     frame = stream.load()
     with contextlib.redirect_stdout(io.StringIO()) as explained:
         frame.explain("extended")

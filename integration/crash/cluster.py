@@ -14,7 +14,7 @@ from typing import Final
 
 from integration.processes import kill
 from integration.servers.local import free_port
-from integration.spark_session import environment
+from integration.spark_session import QUICK_JVM, environment
 
 HOSTS: Final = ("127.0.0.1", "127.0.0.2")
 PATIENCE: Final = 60.0
@@ -24,7 +24,13 @@ PATIENCE: Final = 60.0
 def cluster(folder: Path, extra: Mapping[str, str]) -> Iterator[str]:
     """The master's url; a worker of one core on each host. `extra` is added to the environment of executors."""
     folder.mkdir()
-    variables = {**os.environ, **environment(), **extra, "SPARK_DAEMON_MEMORY": "256m"}
+    variables = {
+        **os.environ,
+        **environment(),
+        **extra,
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
+    }
     port = free_port()
     with ExitStack() as stack:
         master = ("org.apache.spark.deploy.master.Master", "--host", HOSTS[0], "--port", str(port))

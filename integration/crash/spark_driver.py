@@ -43,6 +43,7 @@ class SparkJob:
     key: tuple[str, ...]
     spark: Mapping[str, str]
     trigger: Mapping[str, str | bool]
+    log_level: str
     queries: int
     """How many queries may be started: one that fails by a transient error is followed by another."""
 
@@ -90,6 +91,7 @@ def main(text: str) -> None:
     # `spark_session` puts the sources on the path; `site` was there before and stays.
     assert SITE in os.environ["PYTHONPATH"]
     with spark_session(folder, job.spark) as session:
+        session.sparkContext.setLogLevel(job.log_level)
         run(session, job)
         if job.gate:
             while not Path(job.gate).exists():

@@ -9,23 +9,33 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from backfill.offset import Barrier, Nothing, Offset, from_text
 from integration.crash import oracle
 from integration.crash.cluster import cluster
 from integration.crash.killing import Plan, Strike, struck
 from integration.crash.sink import Sink
-from integration.crash.spark_driver import SITE, SparkJob
+from integration.crash.spark_driver import SITE, SparkJob, run
 from integration.database import Database
 from integration.processes import kill
-from integration.spark_session import SOURCES
+from integration.spark_session import QUICK_JVM, SOURCES
 from integration.writers import TABLE, Shape
 
-PATIENCE: Final = 120.0
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-LOCAL: Final[Mapping[str, str]] = {"spark.master": "local[2,4]"}
+PATIENCE: Final = 300.0
+"""Seconds for what takes ten where nobody else uses the machine."""
+
+QUICK: Final[Mapping[str, str]] = {
+    "spark.master": "local[2,4]",
+    "spark.driver.defaultJavaOptions": QUICK_JVM,
+    "spark.executor.defaultJavaOptions": QUICK_JVM,
+}
 """Two tasks at a time, each of them tried four times."""
+
+AVAILABLE_NOW: Final[Mapping[str, str | bool]] = {"availableNow": True}
 
 
 class SparkLives:
@@ -55,11 +65,12 @@ class SparkLives:
     def start(
         self,
         *strikes: Strike,
-        spark: Mapping[str, str] = LOCAL,
+        spark: Mapping[str, str] | None = None,
         trigger: Mapping[str, str | bool] | None = None,
         queries: int = 1,
         gate: Path | None = None,
         marks: Path | None = None,
+        log_level: str = "WARN",
     ) -> None:
         assert self._process is None, "a Spark is alive"
         self._lives += 1
@@ -68,14 +79,10 @@ class SparkLives:
             marks.mkdir(parents=True)
         self._plan = Plan(str(marks), strikes, tuple(self.settings.items()))
         own = self._variables()
-        job = SparkJob(
-            folder=str(self.folder / f"spark-{self._lives}"),
-            options=self.options,
-            checkpoint=str(self.checkpoint),
-            sink=str(self.sink.path),
-            key=self.sink.key,
-            spark=spark,
-            trigger=trigger or {"availableNow": True},
+        job = self._job(
+            spark={**QUICK, **(spark or {})},
+            trigger=trigger or AVAILABLE_NOW,
+            log_level=log_level,
             queries=queries,
             gate="" if gate is None else str(gate),
         )
@@ -90,6 +97,28 @@ class SparkLives:
                 stdout=output,
                 stderr=output,
             )
+
+    def _job(
+        self,
+        *,
+        spark: Mapping[str, str],
+        trigger: Mapping[str, str | bool] = AVAILABLE_NOW,
+        log_level: str = "WARN",
+        queries: int = 1,
+        gate: str = "",
+    ) -> SparkJob:
+        return SparkJob(
+            folder=str(self.folder / f"spark-{self._lives}"),
+            options=self.options,
+            checkpoint=str(self.checkpoint),
+            sink=str(self.sink.path),
+            key=self.sink.key,
+            spark=spark,
+            trigger=trigger,
+            log_level=log_level,
+            queries=queries,
+            gate=gate,
+        )
 
     def _variables(self) -> dict[str, str]:
         path = filter(None, [SITE, SOURCES, os.environ.get("PYTHONPATH")])
@@ -114,10 +143,6 @@ class SparkLives:
     def struck(self) -> list[str]:
         """The steps at which something has happened in this life."""
         return struck(self._plan)
-
-    def struck_at(self) -> float:
-        """When the first of them has."""
-        return min(mark.stat().st_mtime for mark in Path(self._plan.marks).iterdir())
 
     def wait_for(self, steps: int) -> None:
         """Until so many steps have struck."""
@@ -158,6 +183,11 @@ class SparkLives:
         finally:
             self.kill()
 
+    def live_in(self, session: SparkSession) -> None:
+        """Reads all that there is in a Spark that is not to be killed."""
+        assert self._process is None, "a Spark is alive"
+        run(session, self._job(spark={}))
+
     def said(self) -> str:
         text = self.output.read_text(errors="replace") if self.output.exists() else ""
         return text[-8000:]
@@ -173,9 +203,6 @@ class SparkLives:
     def last(self, log: str) -> int:
         names = [path.name for path in (self.checkpoint / log).glob("*")]
         return max((int(name) for name in names if name.isdigit()), default=-1)
-
-    def committed_at(self, number: int) -> float:
-        return (self.checkpoint / "commits" / str(number)).stat().st_mtime
 
     def require_not_ahead(self) -> None:
         committed, logged = self.offset(self.last("commits")), self.offset(self.last("offsets"))
