@@ -27,7 +27,7 @@ from integration.database import Database
 Row = dict[str, Any]
 Rows = dict[tuple[Any, ...], Row]
 
-QUICK = RetryPolicy(first=0.01, most=0.1, give_up_after=20.0)
+QUICK = RetryPolicy(first=0.01, most=0.1, give_up_after=120.0)
 """What a stream does about transient errors here: as in production, only sooner."""
 
 

@@ -1,4 +1,4 @@
-"""The network between the stream and its database fails in four ways, at every round trip of every operation.
+"""The network between the stream and its database fails in four ways, at the round trips of every operation.
 
 Refused: not done. Lost: done, but the answer did not arrive. Held: done later. Slow: done bit by bit. Each time the
 stream goes on by itself, or ends with a transient error and goes on in a new process, and its sink is exact.
@@ -7,10 +7,10 @@ stream goes on by itself, or ends with a transient error and goes on in a new pr
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from random import Random
+from typing import Any, Final, get_args
 
 import pytest
 
@@ -20,10 +20,15 @@ from backfill.upstream.postgres.adapter import PostgresUpstream
 from integration.crash.proxy import Fault, Kind, Proxy
 from integration.crash.weather import proxied
 from integration.database import Database
+from integration.fixtures.streams import StartStream
 from integration.stream_harness import Row, StreamRun
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
+UNDOING: tuple[Kind, ...] = ("refused", "lost")
+"""Those after which something has to be done again. Of the others it does not matter at which round trip they are."""
+
 ROWS = 400
+BATCHES = 40
 
 MANY = 10_000
 """Changes that a batch may take; snapshot rows are limited by their bytes."""
@@ -35,16 +40,28 @@ def network(database: Database) -> Iterator[tuple[Proxy, str]]:
         yield found
 
 
-STRIDES: Mapping[Kind, int] = {"refused": 1, "lost": 1, "held": 3, "slow": 3}
-"""Which round trips a fault strikes: where nothing is undone, it matters less at which of them that is."""
+@pytest.fixture
+def run(database: Database, network: tuple[Proxy, str], start_stream: StartStream) -> StreamRun:
+    """Some ten rows a batch, so that the snapshot is not read before the network has failed everywhere."""
+    create(database)
+    return start_stream(vnodeCount="3", numPartitions="1", url=network[1], maxBytesPerTrigger="600")
+
+
+@pytest.fixture
+def strikes(network: tuple[Proxy, str], kind: Kind, rng: Random) -> Strikes:
+    return Strikes(network[0], kind, rng)
+
+
+STRIDE: Final = 4
 
 
 class Strikes:
-    """Makes the fault strike at the first round trip of an operation's first call, at the second of its second, …"""
+    """Makes the fault strike at an early round trip of an operation's first call, at a later one of its second, …"""
 
-    def __init__(self, proxy: Proxy, kind: Kind) -> None:
-        self._proxy, self._kind = proxy, kind
-        self._next = 1
+    def __init__(self, proxy: Proxy, kind: Kind, rng: Random) -> None:
+        self._proxy, self._kind, self._rng = proxy, kind, rng
+        self._next = rng.randint(1, 2)
+        self.struck = 0
         self.all_struck = False
         """Whether a call needed fewer round trips than that at which the fault was to strike."""
 
@@ -56,7 +73,8 @@ class Strikes:
             yield
         finally:
             if not self._proxy.pending:
-                self._next += STRIDES[self._kind]
+                self.struck += 1
+                self._next += self._rng.randint(1, STRIDE)
             elif self._proxy.requests > before:
                 self.all_struck = True
             self._proxy.calm()
@@ -64,7 +82,7 @@ class Strikes:
 
     def require_all(self) -> None:
         assert self.all_struck, f"the operation takes more than {self._next} round trips"
-        assert self._next > 1, "the operation did not use the network"
+        assert self.struck, "the operation did not use the network"
 
 
 def create(database: Database) -> None:
@@ -83,31 +101,17 @@ def write(database: Database, number: int) -> None:
     )
 
 
-def stream(database: Database, folder: Path, url: str) -> StreamRun:
-    """Some ten rows a batch, so that the snapshot is not read before the network has failed everywhere."""
-    return StreamRun(database, folder, "t", vnodeCount="3", numPartitions="1", url=url, maxBytesPerTrigger="600")
-
-
 def finish(run: StreamRun) -> None:
     run.restart(maxBytesPerTrigger="1g")
     run.finish()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", UNDOING)
 @pytest.mark.parametrize("operation", ["attach", "next_epoch", "measure", "changes", "acknowledge", "repin"])
 def test_an_operation_that_the_network_fails_is_done_all_the_same(
-    database: Database,
-    tmp_path: Path,
-    network: tuple[Proxy, str],
-    monkeypatch: pytest.MonkeyPatch,
-    operation: str,
-    kind: Kind,
+    database: Database, run: StreamRun, strikes: Strikes, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    proxy, url = network
-    create(database)
-    run = stream(database, tmp_path, url)
     run.batch(MANY)
-    strikes = Strikes(proxy, kind)
     plain: Callable[..., Any] = getattr(PostgresUpstream, operation)
 
     def struck(*arguments: Any, **named: Any) -> Any:
@@ -117,7 +121,7 @@ def test_an_operation_that_the_network_fails_is_done_all_the_same(
             return iter(list(found)) if operation == "changes" else found
 
     monkeypatch.setattr(PostgresUpstream, operation, struck)
-    for number in range(30):
+    for number in range(BATCHES):
         write(database, number)
         if operation in ("attach", "changes", "repin"):
             run.plan(MANY)
@@ -129,49 +133,44 @@ def test_an_operation_that_the_network_fails_is_done_all_the_same(
     finish(run)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", UNDOING)
 def test_publication_and_slot_are_made_once_though_the_network_fails(
     database: Database,
     tmp_path: Path,
     network: tuple[Proxy, str],
+    start_stream: StartStream,
+    strikes: Strikes,
     monkeypatch: pytest.MonkeyPatch,
-    kind: Kind,
 ) -> None:
-    proxy, url = network
     create(database)
-    strikes = Strikes(proxy, kind)
     plain = PostgresUpstream.attach
 
     def struck(*arguments: Any) -> None:
         with strikes.one_call():
             plain(*arguments)
 
-    for number in itertools.count(1):
-        run = StreamRun(database, tmp_path / str(number), "t", vnodeCount="1", url=url)
+    made = 0
+    while not strikes.all_struck and made < BATCHES:
+        made += 1
+        run = start_stream(vnodeCount="1", url=network[1], stateDir=str(tmp_path / str(made)))
         with monkeypatch.context() as patched:
             patched.setattr(PostgresUpstream, "attach", struck)
             run.plan(MANY)
-        write(database, number)
+        write(database, made)
         run.finish()
-        if strikes.all_struck:
-            break
     strikes.require_all()
     ((slots,),) = database.execute("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()")
     ((publications,),) = database.execute("SELECT count(*) FROM pg_publication")
-    assert (slots, publications) == (number, number)
+    assert (slots, publications) == (made, made)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", UNDOING)
 def test_a_chunk_is_read_once_though_the_network_fails(
-    database: Database, tmp_path: Path, network: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch, kind: Kind
+    database: Database, run: StreamRun, strikes: Strikes, monkeypatch: pytest.MonkeyPatch, kind: Kind
 ) -> None:
-    proxy, url = network
-    create(database)
     monkeypatch.setattr("backfill.upstream.postgres.reader.BATCH_BYTES", 100)
-    run = stream(database, tmp_path, url)
     run.batch(MANY)
-    strikes = Strikes(proxy, kind)
-    for number in range(30):
+    for number in range(BATCHES):
         write(database, number)
         run.plan(MANY)
         write(database, 100 + number)
@@ -196,14 +195,12 @@ def read(run: StreamRun, part: Part, strikes: Strikes) -> list[Row]:
         return run.read_part(part)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_stream_waits_for_a_database_that_is_away_and_goes_on(
-    database: Database, tmp_path: Path, network: tuple[Proxy, str]
+    database: Database, run: StreamRun, network: tuple[Proxy, str], kind: Kind, rng: Random
 ) -> None:
-    proxy, url = network
-    create(database)
-    run = stream(database, tmp_path, url)
-    for number, kind in enumerate((*KINDS, *KINDS)):
+    for number in range(8):
         write(database, number)
         run.batch(MANY)
-        proxy.set(Fault(kind, seconds=0.5))
+        network[0].set(Fault(kind, at=rng.randint(1, 20), seconds=0.3))
     finish(run)

@@ -46,7 +46,7 @@ TASK_ATTEMPTS: Final = 4
 SPARE_READERS: Final = 12
 IDLE: Final = 0.02
 
-QUICK: Final = RetryPolicy(first=0.01, most=0.2, give_up_after=30.0)
+QUICK: Final = RetryPolicy(first=0.01, most=0.2)
 """As in production, only sooner."""
 
 
