@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -172,6 +175,54 @@ def test_another_database_system_behind_the_url_is_not_taken_for_the_old_one(
     run.restart(**other.options)
     with pytest.raises((DataLossError, StateError), match="system"):
         run.catch_up()
+
+
+def put_back(server: LocalServer, copy: Path) -> None:
+    server.stop()
+    data = server.folder / "data"
+    shutil.rmtree(data)
+    subprocess.run(["cp", "-a", copy, data], check=True)
+
+
+def recover_to_a_new_timeline(server: LocalServer, copy: Path) -> None:
+    """As after a recovery to a point in time, or as a standby that was promoted."""
+    put_back(server, copy)
+    with (server.folder / "data" / "postgresql.conf").open("a") as configuration:
+        configuration.write("restore_command = 'false'\n")
+    subprocess.run(
+        ["cp", "-a", server.folder / "data" / "PG_VERSION", server.folder / "data" / "recovery.signal"], check=True
+    )
+
+
+@RESTARTS
+@AT_ANY_TIME
+@pytest.mark.parametrize("restore", [put_back, recover_to_a_new_timeline])
+def test_a_server_that_was_restored_to_an_earlier_point_in_time_ends_the_stream(
+    start_postgres: Callable[..., LocalServer],
+    start_stream: StartStream,
+    tmp_path: Path,
+    restore: Callable[[LocalServer, Path], None],
+    when: str,
+    *,
+    restarts: bool,
+) -> None:
+    server = start_postgres(autovacuum="off")
+    database = Database(server, "postgres")
+    table_of(database, 100)
+    run = following(start_stream(database=database, vnodeCount="4", numPartitions="2"), when)
+    server.stop()
+    subprocess.run(["cp", "-a", server.folder / "data", tmp_path / "copy"], check=True)
+    server.start()
+    database.execute("UPDATE t SET v = 'undone' WHERE id < 20")
+    run.batch(30)
+    restore(server, tmp_path / "copy")
+    server.start()
+    while database.execute("SELECT pg_is_in_recovery()") == [(True,)]:
+        time.sleep(0.05)
+    refused(run, DataLossError, "it was restored.*failOnDataLoss=false", restarts=restarts)
+    if restore is recover_to_a_new_timeline:
+        database.execute("UPDATE t SET v = repeat('x', 10000)")  # now the log is longer than it was
+        refused(run, DataLossError, "timeline 1 and this server is on timeline 2", restarts=restarts)
 
 
 def test_an_older_checkpoint_is_refused(database: Database, start_stream: StartStream) -> None:

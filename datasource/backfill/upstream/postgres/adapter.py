@@ -31,6 +31,7 @@ from backfill.upstream.postgres.failures import RetryPolicy, translating
 from backfill.upstream.postgres.pin import Exported, ExportingSession, wait_for_flush
 from backfill.upstream.postgres.position import Position, Snapshot, parse_lsn
 from backfill.upstream.postgres.reader import PostgresSnapshotReader
+from backfill.upstream.postgres.server import require_same_log
 from backfill.upstream.postgres.table import (
     Table,
     covered_by_database,
@@ -191,8 +192,7 @@ class PostgresUpstream:
 
     def _find(self, session: Session, after: Position) -> None:
         try:
-            self._require_same_log()
-            slot.require_readable(session, self._names[SLOT], after.lsn)
+            self._require_readable(session, after.lsn)
         except DataLossError as error:
             if self._options.fail_on_data_loss:
                 raise
@@ -205,15 +205,10 @@ class PostgresUpstream:
         names = tuple(column.name for column in self._table.columns)
         slot.require_published(session, self._names[PUBLICATION], self._table.description.oid, names)
 
-    def _require_same_log(self) -> None:
-        server = self._table.server
-        for what, now in ((SYSTEM, server.system_identifier), (TIMELINE, server.timeline)):
-            if self._names[what] != str(now):
-                raise DataLossError(
-                    f"the stream followed {what} {self._names[what]} and this server is on {what} {now}: it was "
-                    "restored, failed over, or is another one, so changes may be missing or different. Start over "
-                    "with a fresh checkpointLocation and onExistingState=restart, or set failOnDataLoss=false"
-                )
+    def _require_readable(self, session: Session, after: int) -> None:
+        """Raises DataLossError unless every change after the LSN `after` can be had."""
+        require_same_log(session, system=self._names[SYSTEM], timeline=self._names[TIMELINE], reached=after)
+        slot.require_readable(session, self._names[SLOT], after)
 
     def detach(self, bookmark: Bookmark) -> None:
         names = dict(bookmark)
@@ -279,6 +274,8 @@ class PostgresUpstream:
             return Step(Epoch(1, str(Position(now.lsn)), now.lsn, time.time_ns() // 1000), None)
         began = Position.parse(after.position)
         upto = Position.parse(until).lsn if until else self._end_of_log()
+        if upto < self._idle_at and not until and self._options.fail_on_data_loss:
+            self._require_readable(self._session(), self._idle_at)
         if upto <= self._idle_at:
             return Step(after, None)
         reading = self._read(began, EVERY_COMMIT, upto, max_changes)
@@ -319,7 +316,7 @@ class PostgresUpstream:
         # Afterwards, so that a slot which was moved or made again in the meantime is noticed as well. Changes that are
         # not published are not in the log; without the publication itself, PostgreSQL 18 gives none at all.
         if self._options.fail_on_data_loss:
-            slot.require_readable(self._session(), self._names[SLOT], after.lsn)
+            self._require_readable(self._session(), after.lsn)
         self._require_published(self._session())
         self._report_added(reading.ignored)
         return reading

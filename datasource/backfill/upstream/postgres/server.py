@@ -7,20 +7,25 @@ from typing import Any, Final
 from psycopg import Connection
 from psycopg.rows import class_row
 
-from backfill.errors import DatabaseSetupError
+from backfill.errors import DatabaseSetupError, DataLossError, TransientError
 from backfill.upstream.postgres.description import ServerDescription
+from backfill.upstream.postgres.position import format_lsn, parse_lsn
 
 OLDEST: Final = 140000
 
+_TIMELINE: Final = """
+    ('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))
+        ::pg_catalog.bit(32)::int
+"""
+
 # In recovery there is no current WAL file; elsewhere its name begins with the timeline, which the control file
 # only learns at the first checkpoint after a promotion.
-_SERVER: Final = """
+_SERVER: Final = f"""
     SELECT pg_catalog.current_setting('server_version_num')::int AS version,
            pg_catalog.current_setting('server_version') AS version_text,
            (pg_catalog.pg_control_system()).system_identifier AS system_identifier,
            CASE WHEN pg_catalog.pg_is_in_recovery() THEN (pg_catalog.pg_control_checkpoint()).timeline_id
-                ELSE ('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8)
-                     )::pg_catalog.bit(32)::int
+                ELSE {_TIMELINE}
            END AS timeline,
            pg_catalog.current_setting('wal_level') AS wal_level,
            pg_catalog.pg_is_in_recovery() AS in_recovery,
@@ -29,6 +34,11 @@ _SERVER: Final = """
            pg_catalog.current_setting('server_encoding') AS encoding
     FROM pg_catalog.pg_database d
     WHERE d.datname = pg_catalog.current_database()
+"""
+
+_LOG: Final = f"""
+    SELECT (pg_catalog.pg_control_system()).system_identifier::text, ({_TIMELINE})::text,
+           pg_catalog.pg_current_wal_insert_lsn()::text
 """
 
 
@@ -42,3 +52,29 @@ def read_server(conn: Connection[Any]) -> ServerDescription:
     with conn.cursor(row_factory=class_row(ServerDescription)) as cursor:
         (server,) = cursor.execute(_SERVER).fetchall()
     return server
+
+
+def require_same_log(session: Connection[Any], *, system: str, timeline: str, reached: int) -> None:
+    """Raises DataLossError unless this primary goes on with the log that was followed up to the LSN `reached`.
+
+    A server whose files were put back as they were some time ago is on the same timeline; it is known by a log that
+    ends too early, for as long as it does.
+    """
+    row = session.execute(_LOG).fetchone()
+    if row is None:
+        raise TransientError("the server did not say where its log ends")
+    restart = (
+        "so changes may be missing or different. Start over with a fresh checkpointLocation and "
+        "onExistingState=restart, or set failOnDataLoss=false"
+    )
+    for what, was, now in (("system", system, row[0]), ("timeline", timeline, row[1])):
+        if was != now:
+            raise DataLossError(
+                f"the stream followed {what} {was} and this server is on {what} {now}: it was restored, failed over, "
+                f"or is another one, {restart}"
+            )
+    if parse_lsn(row[2]) < reached:
+        raise DataLossError(
+            f"the stream has followed the log to {format_lsn(reached)} and this server's log ends at {row[2]}: it was "
+            f"restored to an earlier point in time, {restart}"
+        )
