@@ -145,8 +145,12 @@ def test_streams_of_one_table_know_nothing_of_each_other_unless_they_share_a_sta
     frame = stream.load()
     twin = replace(stream, folder=stream.folder / "twin")
     other = replace(stream, folder=stream.folder / "other")
-    with stream.running(frame) as query, other.running() as second, twin.running(frame) as third:
-        with pytest.raises(StreamingQueryException, match=r"is used by another query \(process \d+\)\. Stop that one"):
+    with stream.running(frame) as query, other.running() as second:
+        wait_for(lambda: bool(batches(query)), query)
+        with (
+            twin.running(frame) as third,
+            pytest.raises(StreamingQueryException, match=r"is used by another query \(process \d+\)\. Stop that one"),
+        ):
             third.awaitTermination()
         write(stream.database, 10)
         query.processAllAvailable()
