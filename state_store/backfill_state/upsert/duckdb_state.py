@@ -44,8 +44,11 @@ from backfill_state.upsert.state import (
 )
 
 MEMORY_LIMIT: Final = "512MB"
-CHUNK_ROWS: Final = 1 << 17
-"""How many keys are looked up at once, unless told otherwise: each time, DuckDB goes over the whole state."""
+CHUNK_ROWS: Final = 122_880
+"""How many keys are looked up at once, unless told otherwise: each time, DuckDB goes over the whole state.
+
+It is also how many rows a row group of DuckDB's has, so that large writes leave no small ones to be merged later.
+"""
 
 
 @dataclass(frozen=True)
