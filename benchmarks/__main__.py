@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from benchmarks import changes, memory, snapshot, staging
+from benchmarks import changes, memory, snapshot, staging, upsert
 from benchmarks.bed import Bed, bed
 from benchmarks.report import Table
 from benchmarks.rounds import Rounds
@@ -18,6 +18,7 @@ BENCHMARKS: Final[Mapping[str, Callable[[Bed, int | None, Rounds], Iterator[Tabl
     "changes": changes.run,
     "staging": staging.run,
     "memory": memory.run,
+    "upsert": upsert.run,
 }
 ROUNDS = 5
 

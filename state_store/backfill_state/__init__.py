@@ -50,6 +50,8 @@ To recover:
 | `StateBusyError`                           | try again; another process has the file                              |
 | any other error while storing              | what was stored is intact; the call may be made again                |
 
+The package `upsert` keeps the last row of every key, in a file of its own.
+
 Nothing here knows the engine or an upstream. Not thread-safe: a store has one user at a time.
 """
 
@@ -58,6 +60,7 @@ from __future__ import annotations
 from backfill_state.duckdb_store import DuckDBProgressStore
 from backfill_state.errors import (
     BarrierBackwardsError,
+    ConsolidationError,
     DefiniteStateError,
     StateBusyError,
     StateConflictError,
@@ -67,6 +70,7 @@ from backfill_state.errors import (
     StateUnwritableError,
     StateVersionError,
     TransientStateError,
+    UpsertStateDamagedError,
 )
 from backfill_state.memory import InMemoryProgressStore
 from backfill_state.migrations import FORMAT_VERSION
@@ -76,6 +80,7 @@ __all__ = [
     "FORMAT_VERSION",
     "Barrier",
     "BarrierBackwardsError",
+    "ConsolidationError",
     "DefiniteStateError",
     "DuckDBProgressStore",
     "InMemoryProgressStore",
@@ -89,4 +94,5 @@ __all__ = [
     "StateVersionError",
     "StreamIdentity",
     "TransientStateError",
+    "UpsertStateDamagedError",
 ]

@@ -1,11 +1,13 @@
-"""Opening the file of a `DuckDBProgressStore`, and making it if there is none."""
+"""Opening a DuckDB file of this package, and making it if there is none."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import duckdb
 
@@ -14,12 +16,9 @@ from backfill_state.errors import StateUnwritableError
 from backfill_state.layout import CREATE_FORMAT, CREATE_STREAM
 from backfill_state.migrations import FORMAT_VERSION, migrate
 
-_CONFIG: Final[dict[str, str | bool | int | float | list[str]]] = {
-    # The store runs beside the engine and holds a few hundred rows.
-    "threads": 1,
-    "memory_limit": "64MB",
-    # Blocks of DuckDB's usual 256 kB would make the file of a few hundred rows a megabyte.
-    "default_block_size": 16384,
+Setting: TypeAlias = str | bool | int | float | list[str]
+
+_EVERY_FILE: Final[Mapping[str, Setting]] = {
     # The oldest DuckDB we run with can open what the newest has written.
     "storage_compatibility_version": "v1.2.0",
     "autoinstall_known_extensions": False,
@@ -29,33 +28,64 @@ _CONFIG: Final[dict[str, str | bool | int | float | list[str]]] = {
 }
 
 
-def opened(path: Path) -> duckdb.DuckDBPyConnection:
+@dataclass(frozen=True)
+class FileForm:
+    """What a kind of file is like: DuckDB's settings for it, how an empty one is written, and brought forward."""
+
+    settings: Mapping[str, Setting]
+    write_empty: Callable[[duckdb.DuckDBPyConnection], None]
+    migrate: Callable[[duckdb.DuckDBPyConnection, str], None]
+
+
+def _write_empty_progress(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute(CREATE_FORMAT)
+    connection.execute(CREATE_STREAM)
+    connection.execute("INSERT INTO format (version) VALUES (?)", [FORMAT_VERSION])
+
+
+PROGRESS_FILE: Final = FileForm(
+    {
+        # The store runs beside the engine and holds a few hundred rows.
+        "threads": 1,
+        "memory_limit": "64MB",
+        # Blocks of DuckDB's usual 256 kB would make the file of a few hundred rows a megabyte.
+        "default_block_size": 16384,
+    },
+    _write_empty_progress,
+    migrate,
+)
+
+
+def opened(path: Path, form: FileForm = PROGRESS_FILE) -> duckdb.DuckDBPyConnection:
     """A connection to the state file at `path`, in the newest format; the file is made if it is not there."""
     with explaining(path):
         try:
             if not path.exists():
-                _make(path)
+                _make(path, form)
         except OSError as error:
             raise StateUnwritableError(str(path), error.strerror or str(error)) from error
-        connection = _connect(path)
+        connection = _connect(path, form)
         try:
-            migrate(connection, str(path))
+            form.migrate(connection, str(path))
         except BaseException:
             connection.close()
             raise
         return connection
 
 
-def _connect(path: Path) -> duckdb.DuckDBPyConnection:
-    return duckdb.connect(str(path), config=_CONFIG)
+def _connect(path: Path, form: FileForm) -> duckdb.DuckDBPyConnection:
+    return duckdb.connect(str(path), config={**_EVERY_FILE, **form.settings})
 
 
-def _make(path: Path) -> None:
+def _make(path: Path, form: FileForm) -> None:
     """Makes a complete empty state file appear at once, so that a crash never leaves half a file at `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as directory:
         fresh = Path(directory) / path.name
-        _write_empty(fresh)
+        with _connect(fresh, form) as connection:
+            connection.begin()
+            form.write_empty(connection)
+            connection.commit()
         # The log of a database file that was deleted: DuckDB would replay it into the new one.
         path.with_name(path.name + ".wal").unlink(missing_ok=True)
         try:
@@ -64,12 +94,3 @@ def _make(path: Path) -> None:
             pass  # Another process was first. Its file is as good, and may be in use.
         except OSError:
             fresh.rename(path)  # A file system without hard links.
-
-
-def _write_empty(path: Path) -> None:
-    with _connect(path) as connection:
-        connection.begin()
-        connection.execute(CREATE_FORMAT)
-        connection.execute(CREATE_STREAM)
-        connection.execute("INSERT INTO format (version) VALUES (?)", [FORMAT_VERSION])
-        connection.commit()

@@ -4,8 +4,10 @@
       DefiniteStateError        trying again cannot help; somebody has to change something
         StateConflictError      the call does not fit what is stored
           BarrierBackwardsError a barrier older than the stored one
+          ConsolidationError    output that does not add up to one row for each key
         StateLayoutError        rows or a key that the layout cannot hold
         StateDamagedError       the file cannot be read as a state file
+          UpsertStateDamagedError the same of the file of an upsert state
         StateVersionError       the file was written by a newer release
         StateUnwritableError    the disk is full, or the place cannot be opened or written
       TransientStateError       trying again may help
@@ -57,6 +59,21 @@ class BarrierBackwardsError(StateConflictError):
         self.given = given
 
 
+class ConsolidationError(StateConflictError):
+    """Output that was taken for complete does not add up to one row for each key. Nothing was changed."""
+
+    def __init__(self, where: str, keys: int, lines: int) -> None:
+        super().__init__(
+            where,
+            f"the output does not add up: {keys} keys have a row that was added or retracted more than once too "
+            f"often, or two rows, among {lines} lines. A part of the output is missing or was given twice. Reset the "
+            "upsert state and consolidate it from the complete output, or build it from a new snapshot",
+        )
+        self.args = (where, keys, lines)
+        self.keys = keys
+        self.lines = lines
+
+
 class StateLayoutError(DefiniteStateError):
     """Rows or a key that do not fit the layout: a missing column, another type, a vnode named twice."""
 
@@ -81,6 +98,17 @@ class StateDamagedError(DefiniteStateError):
             f"the state file {self.path} is damaged or is not a state file ({self.found}). If it is this stream's, "
             f"delete it together with {self.path}.wal and start the query again: the checkpoint alone suffices to "
             "rebuild it"
+        )
+
+
+class UpsertStateDamagedError(StateDamagedError):
+    """The file of an upsert state is damaged, or is no DuckDB file at all."""
+
+    def __str__(self) -> str:
+        return (
+            f"the upsert state file {self.path} is damaged or is not a state file ({self.found}). If it is this "
+            f"stream's, delete it together with {self.path}.wal; then consolidate it from the stream's own output, or "
+            "start the stream over with a fresh checkpoint"
         )
 
 

@@ -25,32 +25,37 @@ STEPS: Final[tuple[Step, ...]] = ()
 FORMAT_VERSION: Final = 1 + len(STEPS)
 
 
-def migrate(connection: duckdb.DuckDBPyConnection, path: str, steps: Sequence[Step] = STEPS) -> None:
-    """Brings an open state file to the newest version; a file from a newer release is refused untouched."""
+def migrate(
+    connection: duckdb.DuckDBPyConnection, path: str, steps: Sequence[Step] = STEPS, table: str = "format"
+) -> None:
+    """Brings an open state file to the newest version; a file from a newer release is refused untouched.
+
+    `table` is where the version is kept; each kind of file has its own.
+    """
     newest = 1 + len(steps)
-    version = stored_version(connection, path)
+    version = stored_version(connection, path, table)
     if version > newest:
         raise StateVersionError(path, f"format version {version}", f"format versions 1 to {newest}")
     for reached, step in enumerate(steps[version - 1 :], start=version + 1):
         connection.begin()
         step(connection)
-        connection.execute("UPDATE format SET version = ?", [reached])
+        connection.execute(f"UPDATE {table} SET version = ?", [reached])
         connection.commit()
 
 
-def stored_version(connection: duckdb.DuckDBPyConnection, path: str) -> int:
+def stored_version(connection: duckdb.DuckDBPyConnection, path: str, table: str = "format") -> int:
     """The version an open state file says it has; a DuckDB file that says none is somebody else's."""
     try:
-        rows = connection.execute("SELECT version FROM format").fetchall()
+        rows = connection.execute(f"SELECT version FROM {table}").fetchall()
     except (duckdb.CatalogException, duckdb.BinderException) as error:
         # Not damage: nobody must be told to delete a database that is not ours.
         raise StateConflictError(
             f"the file {path}",
-            "this is a DuckDB database, but not one with the state of a stream (it has no table `format` with a "
+            f"this is a DuckDB database, but not one with the state of a stream (it has no table `{table}` with a "
             "column `version`); keep the state elsewhere",
         ) from error
     match rows:
         case [(int(version),)] if version >= 1:
             return version
         case _:
-            raise StateDamagedError(path, f"its table `format` has no single version but {rows}")
+            raise StateDamagedError(path, f"its table `{table}` has no single version but {rows}")

@@ -1,0 +1,106 @@
+"""What a batch costs in an upsert state: keys looked up and written a second, by how many the state holds.
+
+Rows are like pgbench's accounts, with a filler that hardly packs. A batch asks for the entries of its keys and then
+writes new ones. Its keys lie anywhere in the state, or among the newest: as with a table whose recent rows are those
+that change. DuckDB has `MEMORY` for each state; what it reads beyond that comes from the file, which the system may
+still have in its own memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from backfill_state.upsert import DuckDBUpsertState, Updates, UpsertLayout
+from benchmarks.bed import Bed
+from benchmarks.report import Comparison, Table, ratios, speeds, where
+from benchmarks.rounds import Rounds, Run, take_turns
+
+ROWS = 10_000_000
+PARTS_OF_ROWS = (10, 1)
+BATCH = 100_000
+NEWEST = 4 * BATCH
+FILL = 500_000
+FILLER = 84
+MEMORY = "512MB"
+AT_LEAST = 0.5
+
+AID = pa.field("aid", pa.int64())
+NUMBERS: list[pa.Field[Any]] = [pa.field("bid", pa.int32()), pa.field("abalance", pa.int32())]
+LAYOUT = UpsertLayout("benchmark", pa.schema([AID]), pa.schema([AID, *NUMBERS, pa.field("filler", pa.string())]))
+
+
+def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
+    sizes = [max(NEWEST, (rows or ROWS) // part) for part in PARTS_OF_ROWS]
+    folder = bed.fresh_folder()
+    with ExitStack() as stack:
+        states = [stack.enter_context(_filled(folder / f"{size}.duckdb", size)) for size in sizes]
+        contenders: dict[str, Callable[[], Run]] = {}
+        orders = itertools.count(1)
+        for size, state in zip(sizes, states, strict=True):
+            contenders[_anywhere(size)] = partial(_batch, state, orders, 0, size)
+            contenders[_newest(size)] = partial(_batch, state, orders, size - NEWEST, size)
+        results = take_turns(contenders, rounds)
+        files = [f"{state.usage().file / 1e6:.0f} MB for {size:,}" for size, state in zip(sizes, states, strict=True)]
+    notes = [f"Batches of {BATCH:,} keys, {MEMORY} of memory; on disk {', '.join(files)} keys."]
+    yield speeds("Upsert state: speed of a batch", results, notes, unit="keys")
+    yield where("Upsert state: where the time goes", results, ["get", "put", "processor"])
+    small, large = sizes[0], sizes[-1]
+    yield ratios(
+        "Upsert state: ratio",
+        results,
+        [Comparison(_newest(large), _newest(small), AT_LEAST), Comparison(_anywhere(large), _anywhere(small))],
+    )
+
+
+def _anywhere(size: int) -> str:
+    return f"{size:,} keys, anywhere"
+
+
+def _newest(size: int) -> str:
+    return f"{size:,} keys, the newest"
+
+
+def _filled(path: Path, size: int) -> DuckDBUpsertState:
+    state = DuckDBUpsertState(path, LAYOUT, memory_limit=MEMORY)
+    random = np.random.default_rng(size)
+    for begin in range(0, size, FILL):
+        with state.batch(f"fill-{begin}"):
+            state.multi_put(_updates(np.arange(begin, min(size, begin + FILL)), 0, random))
+    return state
+
+
+def _batch(state: DuckDBUpsertState, orders: Iterator[int], first: int, end: int) -> Run:
+    order = next(orders)
+    random = np.random.default_rng(order)
+    keys = np.unique(random.integers(first, end, BATCH * 2))
+    updates = _updates(random.permutation(keys)[:BATCH], order, random)
+    began, processor = time.perf_counter(), time.process_time()
+    with state.batch(f"batch-{order}"):
+        found = state.multi_get(updates.keys)
+        got = time.perf_counter()
+        put = state.multi_put(updates)
+    ended = time.perf_counter()
+    if found.stats.found != len(updates.keys) or put.updates != found.stats.found:
+        raise AssertionError(f"{found.stats.found} of {BATCH} keys were found and {put.updates} updated")
+    parts = {"get": got - began, "put": ended - got, "processor": time.process_time() - processor}
+    return Run(BATCH, ended - began, parts)
+
+
+def _updates(keys: np.ndarray[tuple[int], np.dtype[np.int64]], order: int, random: np.random.Generator) -> Updates:
+    count = len(keys)
+    orders = np.full(count, order, np.int64)
+    letters = random.integers(97, 123, count * FILLER, np.uint8)
+    ends = np.arange(0, count * FILLER + 1, FILLER).astype(np.int32)
+    filler = pa.StringArray.from_buffers(count, pa.py_buffer(ends.tobytes()), pa.py_buffer(letters.tobytes()))
+    heads = {"order_key": orders, "order_tie": orders, "present": np.ones(count, np.bool_)}
+    columns = {"aid": keys, "bid": (keys // 100_000).astype(np.int32), "abalance": orders.astype(np.int32)}
+    return Updates(pa.table({"aid": keys}), pa.table(heads), pa.table({**columns, "filler": filler}))

@@ -1,0 +1,58 @@
+"""The last row of every key, so that what a log leaves out can be filled in.
+
+An upsert state maps a key to its last row, or to the tombstone of one that was deleted, together with the order of
+the update that brought it. A stream asks it for what a change is about to replace (`multi_get`), and then tells it of
+the change (`multi_put`); both in one `batch`, whose token makes a replay harmless. A state that was lost is made anew
+from the output of the stream (`consolidate_chunk`).
+
+For example, with a key `id` and a row `name`, and nothing stored:
+
+    multi_put  id 7, order (10, 0), 'a'      inserts=1
+    multi_put  id 7, order (12, 1), 'b'      updates=1
+    multi_put  id 7, order (12, 0), 'c'      stale=1: the entry is of a later order
+    multi_put  id 7, order (15, 0), deleted  deletes=1
+    multi_put  id 7, order (14, 0), 'd'      stale=1: the tombstone keeps its order
+    multi_get  id 7, 8                       a tombstone of order (15, 0), and nothing
+
+state.py           the protocol, and its laws
+memory.py          the reference: a dictionary
+duckdb_state.py    one DuckDB file; duckdb_tables.py has its tables, segments.py the entries and why
+                   they are kept so, duckdb_writes.py goes through many keys in chunks
+admission.py       which calls fit, and their columns as they are stored
+codec.py           how a column of any type is stored, bit by bit
+sizes.py           how many bytes a row takes
+
+What is in the file follows from the stream, but not from the checkpoint alone: a state that is lost has to be
+consolidated, or the stream begun anew.
+"""
+
+from __future__ import annotations
+
+from backfill_state.upsert.duckdb_state import DuckDBUpsertState, Usage
+from backfill_state.upsert.memory import InMemoryUpsertState
+from backfill_state.upsert.state import (
+    ConsolidateStats,
+    Found,
+    GetStats,
+    MergeStats,
+    PutStats,
+    Totals,
+    Updates,
+    UpsertLayout,
+    UpsertState,
+)
+
+__all__ = [
+    "ConsolidateStats",
+    "DuckDBUpsertState",
+    "Found",
+    "GetStats",
+    "InMemoryUpsertState",
+    "MergeStats",
+    "PutStats",
+    "Totals",
+    "Updates",
+    "UpsertLayout",
+    "UpsertState",
+    "Usage",
+]

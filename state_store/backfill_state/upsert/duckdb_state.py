@@ -1,0 +1,253 @@
+"""The upsert state in one DuckDB file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backfill_state.duckdb_errors import explaining
+from backfill_state.duckdb_file import opened
+from backfill_state.errors import ConsolidationError, StateDamagedError, UpsertStateDamagedError
+from backfill_state.upsert.admission import (
+    Stored,
+    require_batch,
+    require_consolidatable,
+    require_consolidated,
+    require_layout,
+    require_no_batch,
+    restored,
+    stored_keys,
+    stored_output,
+    stored_updates,
+)
+from backfill_state.upsert.columns import Column
+from backfill_state.upsert.duckdb_tables import Standing, read_standing, upsert_file, write_standing
+from backfill_state.upsert.duckdb_writes import Written, look_up, write
+from backfill_state.upsert.segments import SEGMENT_ENTRIES, Segments
+from backfill_state.upsert.state import (
+    ConsolidateStats,
+    Found,
+    MergeStats,
+    PutStats,
+    Totals,
+    Updates,
+    UpsertLayout,
+)
+
+MEMORY_LIMIT: Final = "512MB"
+CHUNK_ROWS: Final = 122_880
+"""How many keys are looked up at once, unless told otherwise: each time, DuckDB goes over the whole state.
+
+It is also how many rows a row group of DuckDB's has, so that large writes leave no small ones to be merged later.
+"""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the state takes at present, in bytes."""
+
+    file: int
+    """The file and its log."""
+
+    memory: int
+    """What DuckDB holds of its allowance."""
+
+
+class DuckDBUpsertState:
+    """An `UpsertState` in the file at `path`.
+
+    Making the object opens nothing. The first verb opens the file, or makes it, and it stays open until `close`: as
+    long as that, no other process can open it. DuckDB takes at most `memory_limit` for what it keeps of the file and
+    for its work, and writes more than that to `<path>.tmp`; what is given and returned comes on top.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        layout: UpsertLayout,
+        *,
+        memory_limit: str = MEMORY_LIMIT,
+        threads: int = 2,
+        chunk_rows: int = CHUNK_ROWS,
+        segment_entries: int = SEGMENT_ENTRIES,
+    ) -> None:
+        self._path = Path(path).absolute()
+        self._layout = layout
+        self._segments = Segments(layout, segment_entries)
+        self._form = upsert_file(memory_limit, threads)
+        self._chunk_rows = chunk_rows
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._writing: Standing | None = None
+        self._batch: str | None = None
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    @property
+    def layout(self) -> UpsertLayout:
+        return self._layout
+
+    def token(self) -> str | None:
+        with self._reading() as (_, standing):
+            return standing.token
+
+    def totals(self) -> Totals:
+        with self._reading() as (_, standing):
+            return standing.totals
+
+    def consolidating(self) -> bool:
+        with self._reading() as (_, standing):
+            return standing.consolidating
+
+    def usage(self) -> Usage:
+        """What the state takes on disk and in memory."""
+        with self._reading() as (connection, _):
+            [(memory,)] = connection.execute("SELECT sum(memory_usage_bytes) FROM duckdb_memory()").fetchall()
+        log = self._path.with_name(self._path.name + ".wal")
+        return Usage(self._path.stat().st_size + (log.stat().st_size if log.exists() else 0), int(memory))
+
+    @contextmanager
+    def batch(self, token: str) -> Iterator[bool]:
+        require_no_batch(self._batch, self._where)
+        with self._transaction() as connection:
+            before = self._standing(connection)
+            self._batch, self._writing = token, before
+            try:
+                yield before.token != token
+                if before.token != token:
+                    self._segments.clean(connection)
+                    write_standing(connection, replace(self._writing, token=token))
+            finally:
+                self._batch = self._writing = None
+
+    def multi_get(self, keys: pa.Table) -> Found:
+        with self._reading() as (connection, standing):
+            require_consolidated(standing.consolidating, self._where)
+            stored = stored_keys(self._layout, keys)
+            found = look_up(self._segments, connection, stored, self._chunk_rows)
+        return Found(found.entries, restored(found.rows, self._layout.row), found.stats)
+
+    def multi_put(self, updates: Updates) -> PutStats:
+        require_batch(self._batch, self._where)
+        with self._reading() as (connection, standing):
+            stored = stored_updates(self._layout, updates)
+            if self._replayed(standing):
+                return PutStats()
+            require_consolidated(standing.consolidating, self._where)
+            given = Written(stored, updates.heads)
+            stats, seq = write(self._segments, connection, given, standing.seq, self._chunk_rows)
+            self._writing = replace(standing, totals=_grown(standing.totals, stats), seq=seq)
+        return stats
+
+    def multi_merge(self, keys: pa.Table, rows: pa.Table, diffs: Column) -> MergeStats:
+        require_batch(self._batch, self._where)
+        with self._reading() as (connection, standing):
+            stored = stored_output(self._layout, keys, rows, diffs)
+            if self._replayed(standing):
+                return MergeStats()
+            entries = standing.totals.values + standing.totals.tombstones
+            require_consolidatable(standing.consolidating, entries, self._where)
+            self._segments.add_pending(connection, _lines(stored, diffs))
+            self._writing = replace(standing, consolidating=True)
+        return MergeStats(len(diffs), int(stored.sizes.sum()), pc.sum(diffs, min_count=0).as_py())
+
+    def consolidate_chunk(self, keys: pa.Table, rows: pa.Table, diffs: Column, *, completed: bool) -> ConsolidateStats:
+        merge = self.multi_merge(keys, rows, diffs)
+        with self._reading() as (connection, standing):
+            if not completed or self._replayed(standing):
+                return ConsolidateStats(merge)
+            done = self._segments.complete(connection, standing.seq)
+            if done.wrong:
+                raise ConsolidationError(self._where, done.wrong, done.lines)
+            totals = Totals(done.count, 0, done.size)
+            self._writing = replace(standing, consolidating=False, totals=totals, seq=standing.seq + done.count)
+        return ConsolidateStats(merge, done.count, done.size)
+
+    def reset(self) -> None:
+        require_no_batch(self._batch, self._where)
+        with self._transaction() as connection:
+            self._begin(connection)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            # Everything is committed: what closing cannot write into the file, the next opening reads from the log.
+            with suppress(duckdb.Error):
+                connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def _where(self) -> str:
+        return f"the state file {self._path}"
+
+    def _replayed(self, standing: Standing) -> bool:
+        return self._batch == standing.token
+
+    def _standing(self, connection: duckdb.DuckDBPyConnection) -> Standing:
+        standing = read_standing(connection)
+        if standing is None:
+            return self._begin(connection)
+        require_layout(standing.layout, self._layout, self._where)
+        return standing
+
+    def _begin(self, connection: duckdb.DuckDBPyConnection) -> Standing:
+        standing = Standing(self._layout, None, consolidating=False, totals=Totals(), seq=0)
+        write_standing(connection, standing)
+        self._segments.create(connection)
+        return standing
+
+    @contextmanager
+    def _reading(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Standing]]:
+        """The batch that is being written, if any; else a transaction of its own."""
+        if self._writing is not None and self._connection is not None:
+            yield self._connection, self._writing
+            return
+        with self._transaction() as connection:
+            yield connection, self._standing(connection)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """One transaction on the open file; what it did is durable when the block has ended without an error."""
+        try:
+            if self._connection is None:
+                self._connection = opened(self._path, self._form)
+            with explaining(self._path):
+                try:
+                    self._connection.begin()
+                    yield self._connection
+                    self._connection.commit()
+                except BaseException:
+                    # Closing rolls back, and DuckDB may have given up on a database that it failed to write.
+                    self.close()
+                    raise
+        except StateDamagedError as error:
+            raise UpsertStateDamagedError(error.path, error.found) from error
+
+
+def _grown(was: Totals, by: PutStats) -> Totals:
+    return Totals(was.values + by.values_diff, was.tombstones + by.tombstones_diff, was.size + by.size_diff)
+
+
+def _lines(stored: Stored, diffs: Column) -> pa.Table:
+    names = [*stored.keys.schema.names, *stored.rows.schema.names, "diff", "size"]
+    return pa.table([*stored.keys.columns, *stored.rows.columns, diffs, pa.array(stored.sizes)], names=names)

@@ -1,0 +1,152 @@
+"""The file of a `DuckDBUpsertState`: its tables, and how it is made and brought forward.
+
+Format version 1, for a key of two columns and a row of three:
+
+    entries_1 ... | probe | k0 | k1 | seq | order_key | order_tie | present | size | v0 | v1 | v2 |
+    segments      | segment | entries | dead |                    how many of each `entries_N` are replaced
+    dead_1 ...    | seq |                                         which
+    pending       | k0 | k1 | v0 | v1 | v2 | diff | size |        output that waits for the rest of it
+    upsert_state  | stream_id | key_schema | row_schema | token | consolidating | values | tombstones | size | seq |
+    upsert_format | version |
+
+Columns are stored as `codec` says; the schemas are Arrow's own serialization of the user's. `segments` tells what the
+entries are for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+import pyarrow.types as pt
+
+from backfill_state.duckdb_file import FileForm, Setting
+from backfill_state.migrations import Step, migrate
+from backfill_state.upsert.columns import Field
+from backfill_state.upsert.state import Totals, UpsertLayout
+
+STEPS: Final[tuple[Step, ...]] = ()
+"""As in `migrations`: `STEPS[n - 1]` turns a file of version `n` into one of version `n + 1`."""
+
+UPSERT_FORMAT_VERSION: Final = 1 + len(STEPS)
+
+_CREATE_FORMAT: Final = "CREATE TABLE upsert_format (version INTEGER NOT NULL)"
+_CREATE_STATE: Final = """
+CREATE TABLE upsert_state (
+    stream_id VARCHAR NOT NULL,
+    key_schema BLOB NOT NULL,
+    row_schema BLOB NOT NULL,
+    token VARCHAR,
+    consolidating BOOLEAN NOT NULL,
+    "values" BIGINT NOT NULL,
+    tombstones BIGINT NOT NULL,
+    size BIGINT NOT NULL,
+    seq BIGINT NOT NULL
+)
+"""
+_CREATE_SEGMENTS: Final = """
+CREATE TABLE segments (segment BIGINT NOT NULL, entries BIGINT NOT NULL, dead BIGINT NOT NULL)
+"""
+_PLAIN: Final = {
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.uint8(): "UTINYINT",
+    pa.uint16(): "USMALLINT",
+    pa.uint32(): "UINTEGER",
+    pa.uint64(): "UBIGINT",
+    pa.bool_(): "BOOLEAN",
+    pa.string(): "VARCHAR",
+    pa.binary(): "BLOB",
+}
+
+
+def upsert_file(memory_limit: str, threads: int) -> FileForm:
+    """A state file that DuckDB keeps at most so much of in memory."""
+    settings: dict[str, Setting] = {
+        "threads": threads,
+        "memory_limit": memory_limit,
+        # Nothing here is read in the order it was written, and keeping that order takes memory.
+        "preserve_insertion_order": False,
+        # A batch is some ten megabytes: not each of them has to be moved from the log into the file at once.
+        "checkpoint_threshold": "128MB",
+    }
+    return FileForm(settings, _write_empty, _migrate)
+
+
+def _write_empty(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute(_CREATE_FORMAT)
+    for statement in (_CREATE_STATE, _CREATE_SEGMENTS):
+        connection.execute(statement)
+    connection.execute("INSERT INTO upsert_format (version) VALUES (?)", [UPSERT_FORMAT_VERSION])
+
+
+def _migrate(connection: duckdb.DuckDBPyConnection, path: str) -> None:
+    migrate(connection, path, STEPS, "upsert_format")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The one row of `upsert_state`."""
+
+    layout: UpsertLayout
+    token: str | None
+    consolidating: bool
+    totals: Totals
+    seq: int
+    """How many entries were ever written: the number of the next one."""
+
+
+def read_standing(connection: duckdb.DuckDBPyConnection) -> Standing | None:
+    """Where the state stands; None in a new file."""
+    rows = connection.execute(
+        "SELECT stream_id, key_schema, row_schema, token, consolidating, s.values, tombstones, size, seq "
+        "FROM upsert_state AS s"
+    ).fetchall()
+    if not rows:
+        return None
+    [(stream_id, key, row, token, consolidating, values, tombstones, size, seq)] = rows
+    layout = UpsertLayout(stream_id, _schema(key), _schema(row))
+    return Standing(layout, token, consolidating, Totals(values, tombstones, size), seq)
+
+
+def write_standing(connection: duckdb.DuckDBPyConnection, standing: Standing) -> None:
+    """Replaces the one row."""
+    layout, totals = standing.layout, standing.totals
+    connection.execute("DELETE FROM upsert_state")
+    connection.execute(
+        "INSERT INTO upsert_state VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            layout.stream_id,
+            layout.key.serialize().to_pybytes(),
+            layout.row.serialize().to_pybytes(),
+            standing.token,
+            standing.consolidating,
+            totals.values,
+            totals.tombstones,
+            totals.size,
+            standing.seq,
+        ],
+    )
+
+
+def _schema(serialized: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(serialized))
+
+
+def column_of(field: Field) -> str:
+    """A stored column in DuckDB's DDL."""
+    return f"{field.name} {_duckdb_type(field.type)}"
+
+
+def _duckdb_type(stored: pa.DataType) -> str:
+    if pt.is_list(stored):
+        return f"{_duckdb_type(stored.value_type)}[]"
+    if pt.is_struct(stored):
+        return f"STRUCT({', '.join(map(column_of, stored))})"
+    if pt.is_decimal(stored):
+        return f"DECIMAL({stored.precision},{stored.scale})"
+    return _PLAIN[stored]

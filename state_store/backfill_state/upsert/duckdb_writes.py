@@ -1,0 +1,148 @@
+"""Looking up and writing many keys, chunk by chunk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backfill_state.upsert.admission import ROW, Stored
+from backfill_state.upsert.columns import Column, Mask, Numbers
+from backfill_state.upsert.segments import Segments
+from backfill_state.upsert.state import ENTRIES, Found, GetStats, PutStats
+
+
+@dataclass(frozen=True)
+class Written:
+    """Updates as they are stored."""
+
+    stored: Stored
+    heads: pa.Table
+
+
+def look_up(segments: Segments, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch, chunk: int) -> Found:
+    """The entries of stored keys, with stored rows."""
+    found = [
+        _aligned(segments.entries(connection, keys.slice(begin, chunk)), min(chunk, keys.num_rows - begin))
+        for begin in range(0, max(1, keys.num_rows), chunk)
+    ]
+    table = pa.concat_tables(found)
+    sizes = table["size"]
+    stats = GetStats(keys.num_rows, len(sizes) - sizes.null_count, pc.sum(sizes, min_count=0).as_py())
+    rows = [name for name in table.schema.names if name.startswith(ROW)]
+    return Found(table.select(ENTRIES.names).cast(ENTRIES), table.select(rows), stats)
+
+
+def _aligned(found: pa.Table, count: int) -> pa.Table:
+    """What counts of what was found at each place, and nulls where nothing was."""
+    places = np.full(count, -1, np.int64)
+    counts = _counting(found)
+    places[found["nth"].to_numpy()[counts]] = counts
+    return found.drop_columns(["nth", "segment", "seq"]).take(pa.array(places, pa.int64(), mask=places < 0))
+
+
+def _counting(found: pa.Table) -> Numbers:
+    """Where the entries are that count: of each key the one with the greatest number."""
+    nth, seq = found["nth"].to_numpy(), found["seq"].to_numpy()
+    ascending = np.lexsort((seq, nth))
+    last = np.append(nth[ascending[1:]] != nth[ascending[:-1]], np.ones(min(1, len(nth)), np.bool_))
+    return np.asarray(ascending[last], np.int64)
+
+
+def write(
+    segments: Segments, connection: duckdb.DuckDBPyConnection, given: Written, seq: int, chunk: int
+) -> tuple[PutStats, int]:
+    """Writes the updates that are later than what there is, numbered from `seq` on; also gives the next number."""
+    heads, keys = given.heads, given.stored.keys
+    orders = [pa.array(np.arange(keys.num_rows), pa.int64()), heads["order_key"], heads["order_tie"]]
+    numbered = pa.table([*keys.columns, *orders], names=[*keys.schema.names, "nth", "order_key", "order_tie"])
+    last = segments.last_of_each(connection, numbered)["nth"].to_numpy()
+    total = PutStats(puts=keys.num_rows, stale=keys.num_rows - len(last))
+    for begin in range(0, len(last), chunk):
+        stats, seq = _write_chunk(segments, connection, _taken(given, last[begin : begin + chunk]), seq)
+        total = _sum(total, stats)
+    return total, seq
+
+
+def _taken(given: Written, places: Numbers) -> Written:
+    stored = given.stored
+    if len(places) == len(stored.sizes):
+        return given
+    indices = pa.array(places, pa.int64())
+    rows = pa.table(stored.rows.columns, schema=stored.rows.schema).take(indices)
+    keys = pa.table(stored.keys.columns, schema=stored.keys.schema).take(indices)
+    return Written(Stored(_batch(keys), _batch(rows), stored.sizes[places]), given.heads.take(indices))
+
+
+def _batch(table: pa.Table) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
+
+
+def _write_chunk(
+    segments: Segments, connection: duckdb.DuckDBPyConnection, given: Written, seq: int
+) -> tuple[PutStats, int]:
+    """Writes updates of different keys."""
+    found = segments.heads(connection, given.stored.keys)
+    old = found.take(pa.array(_counting(found), pa.int64()))
+    at = old["nth"].to_numpy()
+    later = np.ones(len(given.stored.sizes), np.bool_)
+    later[at] = _later(given.heads.take(pa.array(at, pa.int64())), old)
+    replaced = old.filter(pa.array(later[at]))
+    written = given if later.all() else _taken(given, np.flatnonzero(later))
+    segments.bury(connection, replaced.select(["segment", "seq"]))
+    segments.insert(connection, _entries(written, seq))
+    return _stats(given, later, old), seq + len(written.stored.sizes)
+
+
+def _later(new: pa.Table, old: pa.Table) -> Mask:
+    """Which updates are later than the entries beside them; all are later than one without an order."""
+    key, tie = new["order_key"].to_numpy(), new["order_tie"].to_numpy()
+    old_key, old_tie = (_filled(old[name]) for name in ("order_key", "order_tie"))
+    unordered = old["order_key"].is_null().to_numpy()
+    return np.asarray(unordered | (key > old_key) | ((key == old_key) & (tie > old_tie)), np.bool_)
+
+
+def _filled(column: Column) -> Numbers:
+    return np.asarray(column.fill_null(pa.scalar(0, pa.int64())).to_numpy(), np.int64)
+
+
+def _entries(written: Written, seq: int) -> pa.Table:
+    stored, heads = written.stored, written.heads
+    numbers = pa.array(np.arange(seq, seq + len(stored.sizes)))
+    names = [*stored.keys.schema.names, "seq", *ENTRIES.names, *stored.rows.schema.names]
+    columns = [*stored.keys.columns, numbers, *heads.columns, pa.array(stored.sizes), *stored.rows.columns]
+    return pa.table(columns, names=names)
+
+
+def _stats(given: Written, later: Mask, old: pa.Table) -> PutStats:
+    at = old["nth"].to_numpy()
+    before = np.zeros(len(later), np.bool_)
+    before[at] = old["present"].to_numpy()
+    tombstone = np.zeros(len(later), np.bool_)
+    tombstone[at] = ~old["present"].to_numpy()
+    size_before = np.zeros(len(later), np.int64)
+    size_before[at] = old["size"].to_numpy()
+    after = given.heads["present"].to_numpy()
+    sizes = given.stored.sizes
+
+    def count(which: Mask) -> int:
+        return int(np.count_nonzero(which & later))
+
+    inserts, deletes = count(~before & after), count(before & ~after)
+    return PutStats(
+        stale=int(np.count_nonzero(~later)),
+        size=int(sizes[later].sum()),
+        inserts=inserts,
+        updates=count(before & after),
+        deletes=deletes,
+        values_diff=inserts - deletes,
+        tombstones_diff=count(~after & ~tombstone) - count(after & tombstone),
+        size_diff=int((sizes - size_before)[later].sum()),
+    )
+
+
+def _sum(left: PutStats, right: PutStats) -> PutStats:
+    return PutStats(**{item.name: getattr(left, item.name) + getattr(right, item.name) for item in fields(PutStats)})

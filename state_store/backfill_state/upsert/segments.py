@@ -1,0 +1,226 @@
+"""The entries of a `DuckDBUpsertState`: segments that are only ever added to, found by a join.
+
+An entry is appended to the newest segment with the next number, `seq`; of several entries of a key the one with the
+greatest number counts, and the others are noted as dead. A full segment of which at least half is dead is cleaned: what
+lives is appended anew, and the table is dropped. One at a time, so that no batch waits for more than one of
+`SEGMENT_ENTRIES`. Why not the obvious ways, in DuckDB 2.0:
+
+- Deleting what is replaced: two batches of 100 thousand deletes all over a table of 50 million filled 512 MB of memory,
+  which only a checkpoint gave back; and that took 10 seconds and wrote 970 MB.
+- An index: joins were no faster for it, and writing was 20 times as slow at 10 million keys.
+- A table sorted by the key's hash: 100 thousand keys lie in all of its blocks anyhow.
+- Smaller blocks, so that less is read around each row: the file was half as large again, and nothing was faster.
+
+A look-up is a semi-join on one integer: the key itself where it is a single integer as stored (a date and an instant
+are), else `probe`, the lower half of the MD5 of the key's text. Only what it finds is compared by the whole key.
+DuckDB builds the join's table from the batch, and lets the segments stream past it: first that one column, and of the
+others only those vectors in which something was found. Where its smallest and largest integers lie outside of the
+batch's, a row group is not read at all, so that changes to recent keys cost the same in any state. Keys from all over
+a large state do cost more, as most blocks hold some of them: `benchmarks/upsert.py` tells how much.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from backfill_state.errors import StateLayoutError
+from backfill_state.upsert.admission import KEY, ROW, stored_schema
+from backfill_state.upsert.columns import Field
+from backfill_state.upsert.duckdb_tables import column_of
+from backfill_state.upsert.state import UpsertLayout
+
+SEGMENT_ENTRIES: Final = 1 << 22
+"""From how many entries on a segment is full: each costs a query per look-up, and the largest decides the pauses."""
+
+
+class Segments:
+    """The SQL of the entries and of the output that is being consolidated, for one layout. Nothing here commits."""
+
+    def __init__(self, layout: UpsertLayout, full: int = SEGMENT_ENTRIES) -> None:
+        key, row = stored_schema(layout.key, KEY), stored_schema(layout.row, ROW)
+        for field, user in zip(key, layout.key, strict=True):
+            if pt.is_nested(field.type):
+                raise StateLayoutError(f"key column {user.name!r} has type {user.type}; a key has no lists nor structs")
+        self._full = full
+        self._key, self._row = ", ".join(key.names), ", ".join(row.names)
+        self._columns = ", ".join([*key.names, "seq", "order_key", "order_tie", "present", "size", *row.names])
+        whole = len(key) == 1 and pt.is_integer(key.field(0).type)
+        self._probe_from = f"{KEY}0" if whole else f"md5_number_lower(concat_ws('/', {', '.join(map(_text, key))}))"
+        self._probe = f"{KEY}0" if whole else "probe"
+        keys, rows = [f"{column_of(field)} NOT NULL" for field in key], [column_of(field) for field in row]
+        numbers = ["seq BIGINT NOT NULL", "order_key BIGINT", "order_tie BIGINT"]
+        heads = [*numbers, "present BOOLEAN NOT NULL", "size BIGINT NOT NULL"]
+        probe = [] if whole else ["probe UBIGINT NOT NULL"]
+        self._entries = ", ".join([*probe, *keys, *heads, *rows])
+        self._pending = ", ".join([*keys, *rows, "diff BIGINT NOT NULL", "size BIGINT NOT NULL"])
+
+    def create(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Nothing, in place of whatever there is."""
+        for segment in self._all(connection):
+            self._drop(connection, segment)
+        connection.execute(f"CREATE OR REPLACE TABLE pending ({self._pending})")
+        self._room(connection)
+
+    # -- looking up ------------------------------------------------------------------------------------------------
+
+    def heads(self, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch) -> pa.Table:
+        """`| nth | segment | seq | order_key | order_tie | present | size |` of all entries of these keys, in no order.
+
+        `nth` is the key's place among those given. Dead entries are among them.
+        """
+        return self._look_up(connection, keys, "seq, order_key, order_tie, present, size")
+
+    def entries(self, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch) -> pa.Table:
+        """The same, and then the columns of the row."""
+        return self._look_up(connection, keys, f"seq, order_key, order_tie, present, size, {self._row}")
+
+    def _look_up(self, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch, columns: str) -> pa.Table:
+        places = pa.array(np.arange(keys.num_rows), pa.int64())
+        given = pa.table([places, *keys.columns], names=["nth", *keys.schema.names])
+        probe = "" if self._probe == self._probe_from else f", {self._probe_from} AS probe"
+        run(connection, given, f"CREATE OR REPLACE TEMP TABLE asked AS SELECT *{probe} FROM given")
+        found = [
+            connection.sql(f"""
+                WITH near AS MATERIALIZED (
+                    SELECT {self._key}, {columns} FROM entries_{segment}
+                    WHERE {self._probe} IN (SELECT {self._probe} FROM asked)
+                )
+                SELECT asked.nth, {segment}::BIGINT AS segment, near.* EXCLUDE ({self._key})
+                FROM asked JOIN near USING ({self._key})
+            """).to_arrow_table()
+            for segment in self._all(connection)
+        ]
+        return pa.concat_tables(found)
+
+    def last_of_each(self, connection: duckdb.DuckDBPyConnection, given: pa.Table) -> pa.Table:
+        """`| nth |`, ascending: of each key the last of the updates `| k0 ... | nth | order_key | order_tie |`."""
+        last = "arg_max(nth, row(order_key, order_tie, -nth))"
+        return run(connection, given, f"SELECT {last} AS nth FROM given GROUP BY {self._key} ORDER BY nth")
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def bury(self, connection: duckdb.DuckDBPyConnection, replaced: pa.Table) -> None:
+        """Notes the entries `| segment | seq |` as dead."""
+        for segment in replaced["segment"].unique().to_pylist():  # A few numbers, not rows.
+            here = replaced.filter(pc.equal(replaced["segment"], pa.scalar(segment, pa.int64())))
+            run(connection, here, f"INSERT INTO dead_{segment} SELECT seq FROM given")
+            connection.execute("UPDATE segments SET dead = dead + ? WHERE segment = ?", [here.num_rows, segment])
+
+    def insert(self, connection: duckdb.DuckDBPyConnection, entries: pa.Table) -> None:
+        """Adds entries `| k0 ... | seq | order_key | order_tie | present | size | v0 ... |`."""
+        if entries.num_rows:
+            connection.register("given", entries)
+            self._add(connection, self._room(connection), entries.num_rows, "given")
+            connection.unregister("given")
+
+    def clean(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Cleans the full segment with the largest part dead, if that is at least a half."""
+        found = connection.execute(
+            "SELECT segment, entries - dead FROM segments WHERE entries >= ? AND dead * 2 >= entries "
+            "ORDER BY dead / entries DESC, segment LIMIT 1",
+            [self._full],
+        ).fetchone()
+        if found is None:
+            return
+        segment, living = found
+        room = self._room(connection)
+        if living:
+            self._add(connection, room, living, f"entries_{segment} ANTI JOIN dead_{segment} USING (seq)")
+        self._drop(connection, segment)
+
+    def _drop(self, connection: duckdb.DuckDBPyConnection, segment: int) -> None:
+        connection.execute(f"DROP TABLE entries_{segment}")
+        connection.execute(f"DROP TABLE dead_{segment}")
+        connection.execute("DELETE FROM segments WHERE segment = ?", [segment])
+
+    def _room(self, connection: duckdb.DuckDBPyConnection) -> int:
+        """The newest segment, or a new one if that is full."""
+        (newest, entries) = connection.execute(
+            "SELECT segment, entries FROM segments ORDER BY segment DESC LIMIT 1"
+        ).fetchone() or (0, self._full)
+        if entries < self._full:
+            return int(newest)
+        connection.execute(f"CREATE TABLE entries_{newest + 1} ({self._entries})")
+        connection.execute(f"CREATE TABLE dead_{newest + 1} (seq BIGINT NOT NULL)")
+        connection.execute("INSERT INTO segments VALUES (?, 0, 0)", [newest + 1])
+        return int(newest) + 1
+
+    def _add(self, connection: duckdb.DuckDBPyConnection, segment: int, count: int, source: str) -> None:
+        probe = "" if self._probe == self._probe_from else f", {self._probe_from} AS probe"
+        connection.execute(f"INSERT INTO entries_{segment} BY NAME SELECT {self._columns}{probe} FROM {source}")
+        connection.execute("UPDATE segments SET entries = entries + ? WHERE segment = ?", [count, segment])
+
+    def _all(self, connection: duckdb.DuckDBPyConnection) -> list[int]:
+        return [
+            segment for (segment,) in connection.execute("SELECT segment FROM segments ORDER BY segment").fetchall()
+        ]
+
+    # -- consolidation ---------------------------------------------------------------------------------------------
+
+    def add_pending(self, connection: duckdb.DuckDBPyConnection, lines: pa.Table) -> None:
+        """Adds output `| k0 ... | v0 ... | diff | size |`."""
+        if lines.num_rows:
+            run(connection, lines, "INSERT INTO pending BY NAME SELECT * FROM given")
+
+    def complete(self, connection: duckdb.DuckDBPyConnection, seq: int) -> Completed:
+        """Makes the entries, numbered from `seq` on, from what is pending.
+
+        DuckDB adds up on disk what does not fit into memory. With a key that does not add up nothing is made.
+        """
+        lines = _number(connection, "SELECT count(*) FROM pending")
+        connection.execute(f"""
+            CREATE OR REPLACE TEMP TABLE sums AS
+            SELECT *, row_number() OVER () - 1 AS nth FROM (
+                SELECT {self._key}, {self._row}, size, sum(diff)::BIGINT AS copies
+                FROM pending GROUP BY ALL HAVING sum(diff) <> 0
+            )
+        """)
+        keys = f"SELECT 1 FROM sums GROUP BY {self._key} HAVING count(*) > 1 OR max(copies) <> 1"
+        wrong = _number(connection, f"SELECT count(*) FROM ({keys})")
+        count = _number(connection, "SELECT count(*) FROM sums")
+        size = _number(connection, "SELECT coalesce(sum(size), 0)::BIGINT FROM sums")
+        if not wrong:
+            heads = f"nth + {seq} AS seq, NULL AS order_key, NULL AS order_tie, true AS present"
+            for begin in range(0, count, self._full):
+                end = min(count, begin + self._full)
+                part = f"(SELECT * EXCLUDE (copies), {heads} FROM sums WHERE nth >= {begin} AND nth < {end})"
+                self._add(connection, self._room(connection), end - begin, part)
+            connection.execute(f"CREATE OR REPLACE TABLE pending ({self._pending})")
+        connection.execute("DROP TABLE sums")
+        return Completed(lines, wrong, count, size)
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What completing found: lines of output, keys that do not add up, and what else adds up to."""
+
+    lines: int
+    wrong: int
+    count: int
+    size: int
+
+
+def run(connection: duckdb.DuckDBPyConnection, given: pa.Table, sql: str) -> pa.Table:
+    """Runs a statement that reads `given`; after an error the connection is not used again."""
+    connection.register("given", given)
+    result = connection.sql(sql)
+    rows: pa.Table = pa.table({}) if result is None else result.to_arrow_table()
+    connection.unregister("given")
+    return rows
+
+
+def _number(connection: duckdb.DuckDBPyConnection, sql: str) -> int:
+    [(number,)] = connection.execute(sql).fetchall()
+    return int(number)
+
+
+def _text(field: Field) -> str:
+    """The column as text that no release of DuckDB writes otherwise; what two keys share costs a comparison."""
+    return f"hex({field.name})" if pt.is_binary(field.type) else f"{field.name}::VARCHAR"

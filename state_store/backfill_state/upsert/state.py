@@ -1,0 +1,221 @@
+"""What the state of an upsert is, and the laws every one of them obeys."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import pyarrow as pa
+
+from backfill_state.errors import StateLayoutError
+from backfill_state.upsert.codec import stored_type
+from backfill_state.upsert.columns import Column
+
+ORDER: Final = pa.schema([pa.field("order_key", pa.int64()), pa.field("order_tie", pa.int64())])
+HEADS: Final = pa.schema([*ORDER, pa.field("present", pa.bool_())])
+ENTRIES: Final = pa.schema([*HEADS, pa.field("size", pa.int64())])
+
+
+@dataclass(frozen=True)
+class UpsertLayout:
+    """Whose state it is, and the columns of its keys and rows. Equal layouts may share a state; others may not.
+
+    A row may repeat the columns of the key or leave them out. Nullability and metadata are dropped.
+    """
+
+    stream_id: str
+    key: pa.Schema
+    row: pa.Schema
+
+    def __post_init__(self) -> None:
+        if not self.key.names or not self.row.names:
+            raise StateLayoutError("an upsert state needs a key and a row of at least one column each")
+        for name in ("key", "row"):
+            plain = pa.schema([pa.field(item.name, item.type) for item in getattr(self, name)])
+            object.__setattr__(self, name, plain)
+            for item in plain:
+                stored_type(item.name, item.type)
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The new values of some keys: three tables side by side, a line each for one update.
+
+    `keys` has the key's columns, none of them null. `heads` is `| order_key int64 | order_tie int64 | present bool |`,
+    none of them null either: the two decide which of several updates of a key is the last, and where `present` is
+    false the key is deleted. `rows` has the row's columns; those of a deletion are not looked at.
+    """
+
+    keys: pa.Table
+    heads: pa.Table
+    rows: pa.Table
+
+
+@dataclass(frozen=True)
+class GetStats:
+    """What a `multi_get` did."""
+
+    gets: int = 0
+    """Keys asked for, duplicates included."""
+
+    found: int = 0
+    """Those for which there was an entry, be it a row or a tombstone."""
+
+    size: int = 0
+    """Bytes of the entries found."""
+
+
+@dataclass(frozen=True)
+class PutStats:
+    """What a `multi_put` did, net: each key counts once, whatever it went through within the call."""
+
+    puts: int = 0
+    """Updates given."""
+
+    stale: int = 0
+    """Updates dropped, because there was a later one of their key, in the state or in the call."""
+
+    size: int = 0
+    """Bytes of the entries written."""
+
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    """Keys whose row appeared, was replaced, and went."""
+
+    values_diff: int = 0
+    tombstones_diff: int = 0
+    size_diff: int = 0
+    """By how much the totals grew; each may be negative."""
+
+
+@dataclass(frozen=True)
+class MergeStats:
+    """What a `multi_merge` did."""
+
+    merges: int = 0
+    """Lines of output given."""
+
+    size: int = 0
+    """Bytes of their keys and rows."""
+
+    diff: int = 0
+    """The sum of their diffs."""
+
+
+@dataclass(frozen=True)
+class ConsolidateStats:
+    """What a `consolidate_chunk` did: a merge, and what the totals grew by if it was the last."""
+
+    merge: MergeStats = MergeStats()
+    values_diff: int = 0
+    size_diff: int = 0
+
+
+@dataclass(frozen=True)
+class Totals:
+    """How much there is: keys with a row, keys that are tombstones, and the bytes of all entries."""
+
+    values: int = 0
+    tombstones: int = 0
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found, a line for each key asked for and in that order.
+
+    `entries` is `| order_key | order_tie | present | size |`: all null where there is no entry; `present` is false
+    for a tombstone; the order is null for a row that came from consolidation. `rows` has the row's columns, null
+    where there is no row.
+    """
+
+    entries: pa.Table
+    rows: pa.Table
+    stats: GetStats
+
+
+class UpsertState(Protocol):
+    """A durable map from each key to its last row and the order of the update that brought it.
+
+    Laws, of every state:
+
+    1. Writing happens in a `batch`, and takes effect at its end together with the batch's token, wholly or not at
+       all, also if the process is killed. Inside of the block its own writes are seen; what `batch` raises or lets
+       through has stored nothing.
+    2. The token of the last batch is known. The same batch again is recognised by it: its block writes nothing, its
+       statistics are of nothing, and totals stay as they are. It reads what stands now, which is after itself.
+    3. An update takes effect exactly if it is later than the entry of its key: by `order_key`, then by `order_tie`.
+       Several updates of one key in a call are as good as one call each, in the order of their lines; only that
+       statistics tell of the call as a whole.
+    4. A deletion leaves a tombstone that keeps the order, so that an older update that comes late stays without
+       effect. Deleting an absent key does so as well.
+    5. Keys are one if all their columns are equal bit by bit; rows come back as they went in, bit by bit. (What lies
+       hidden under a null, and how a dictionary is numbered, is not part of a value.)
+    6. Sizes and statistics follow from the data alone, and are exact: the totals are the sums of the differences.
+
+    And of consolidation, which makes a state anew from what it once gave out:
+
+    7. An empty state takes lines of output by `consolidate_chunk`: a key, a row, and +1 where the row was added or -1
+       where it was retracted, in any order, over any number of chunks and batches. From the first until the completed
+       one, reading and putting is an error.
+    8. Completing adds up the lines of equal key and row. Each sum has to be 0 or 1, and each key may have one row at
+       most, or it is a `ConsolidationError` and the completing batch has stored nothing. What is left is the state,
+       without an order: any update is later.
+
+    One thread at a time. A state may be used again after `close`; leaving a `with` block closes it.
+    """
+
+    @property
+    def layout(self) -> UpsertLayout: ...
+
+    def token(self) -> str | None:
+        """The token of the last batch; None before the first."""
+        ...
+
+    def totals(self) -> Totals:
+        """How much there is; while it is being consolidated, nothing."""
+        ...
+
+    def consolidating(self) -> bool:
+        """Whether there is output that waits for the rest."""
+        ...
+
+    def batch(self, token: str) -> AbstractContextManager[bool]:
+        """Several writes that take effect together. Gives whether they are new; see laws 1 and 2."""
+        ...
+
+    def multi_get(self, keys: pa.Table) -> Found:
+        """The entries of these keys; a key may be asked for more than once. In a batch or outside of one."""
+        ...
+
+    def multi_put(self, updates: Updates) -> PutStats:
+        """Writes the later of these updates; see laws 3 and 4."""
+        ...
+
+    def multi_merge(self, keys: pa.Table, rows: pa.Table, diffs: Column) -> MergeStats:
+        """Adds lines of output to a state that is being consolidated, or to an empty one; see law 7."""
+        ...
+
+    def consolidate_chunk(self, keys: pa.Table, rows: pa.Table, diffs: Column, *, completed: bool) -> ConsolidateStats:
+        """`multi_merge`, and if this was the last of the output, completes it; see law 8."""
+        ...
+
+    def reset(self) -> None:
+        """Forgets everything, the token too. Not in a batch."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of whatever the state holds open. May be called at any time, and again."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...

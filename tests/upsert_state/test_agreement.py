@@ -1,0 +1,130 @@
+"""Whatever is done to them, the upsert state in DuckDB and the one in memory say the same, statistics included."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import pyarrow as pa
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from backfill_state import StateStoreError
+from backfill_state.upsert import DuckDBUpsertState, InMemoryUpsertState, UpsertLayout, UpsertState
+from tests.upsert_state.upserts import Cells, Update, columns_of, diffs_of, entries, keys_of, rows_of, updates
+
+LAYOUTS = (
+    UpsertLayout("s", columns_of(("id", pa.uint8())), columns_of(("id", pa.uint8()), ("x", pa.float32()))),
+    UpsertLayout(
+        "s",
+        columns_of(("Id", pa.string()), ("id", pa.date32())),
+        columns_of(("probe", pa.list_(pa.float64())), ("k0", pa.binary()), ("k0", pa.decimal256(50, 3))),
+    ),
+)
+_DAYS = (date(1969, 12, 31), date(1970, 1, 1), date(2024, 10, 4))
+_KEYS: tuple[list[Cells], ...] = (
+    [(0,), (1,), (7,), (255,)],
+    [(text, day) for text in ("", "a/", "a", "a\0") for day in _DAYS],
+)
+_ROWS = (
+    st.tuples(st.integers(0, 3), st.floats(width=32)),
+    st.tuples(
+        st.none() | st.lists(st.none() | st.floats(), max_size=2),
+        st.none() | st.binary(max_size=2),
+        st.none() | st.decimals(-100, 100, places=3),
+    ),
+)
+Orders = st.integers(-1, 2)
+
+
+class Agreement(RuleBasedStateMachine):
+    @initialize(which=st.integers(0, 1), chunk=st.sampled_from([3, 100]), full=st.sampled_from([4, 12]))
+    def begin(self, which: int, chunk: int, full: int) -> None:
+        self.directory = tempfile.mkdtemp()
+        self.which, self.layout = which, LAYOUTS[which]
+        self.memory = InMemoryUpsertState(self.layout)
+        path = Path(self.directory) / "upsert.duckdb"
+        self.duckdb = DuckDBUpsertState(path, self.layout, chunk_rows=chunk, segment_entries=full)
+        self.tokens = 0
+
+    def both(self, call: Callable[[UpsertState], object]) -> None:
+        """Makes the call on both: both say the same, or both refuse it with the same kind of error."""
+        assert _outcome(call, self.memory) == _outcome(call, self.duckdb)
+
+    def token(self, data: st.DataObject) -> str:
+        self.tokens += data.draw(st.sampled_from([1, 1, 1, 0]))
+        return f"t{self.tokens}"
+
+    @rule(data=st.data())
+    def put(self, data: st.DataObject) -> None:
+        update = st.tuples(st.sampled_from(_KEYS[self.which]), Orders, Orders, st.none() | _ROWS[self.which])
+        calls: list[list[Update]] = data.draw(st.lists(st.lists(update, max_size=6), min_size=1, max_size=2))
+        token = self.token(data)
+
+        def put(state: UpsertState) -> object:
+            with state.batch(token) as new:
+                return new, [state.multi_put(updates(*call, layout=self.layout)) for call in calls], _all(state)
+
+        self.both(put)
+
+    @rule(data=st.data(), completed=st.booleans())
+    def consolidate(self, data: st.DataObject, completed: bool) -> None:
+        line = st.tuples(st.sampled_from(_KEYS[self.which]), _ROWS[self.which])
+        added = data.draw(st.lists(line, max_size=4))
+        retracted = data.draw(st.lists(st.sampled_from(added), max_size=2)) if added else []
+        lines = [*((*item, 1) for item in added), *((*item, -1) for item in retracted)]
+        keys = keys_of([key for key, _, _ in lines], self.layout)
+        rows = rows_of([row for _, row, _ in lines], self.layout)
+        diffs = diffs_of(*(diff for *_, diff in lines))
+        token = self.token(data)
+
+        def consolidate(state: UpsertState) -> object:
+            with state.batch(token) as new:
+                return new, state.consolidate_chunk(keys, rows, diffs, completed=completed)
+
+        self.both(consolidate)
+
+    @rule()
+    def reset(self) -> None:
+        self.both(lambda state: state.reset())
+
+    @rule()
+    def close(self) -> None:
+        self.both(lambda state: state.close())
+
+    @invariant()
+    def agree(self) -> None:
+        if hasattr(self, "memory"):
+            self.both(lambda state: (state.token(), state.consolidating(), state.totals()))
+            self.both(_all)
+
+    def teardown(self) -> None:
+        if hasattr(self, "duckdb"):
+            self.duckdb.close()
+            shutil.rmtree(self.directory)
+
+
+def _all(state: UpsertState) -> object:
+    """What both say of every key there may be; as text, in which NaN equals itself and -0.0 does not equal 0.0."""
+    keys = _KEYS[LAYOUTS.index(state.layout)]
+    return str(entries(state, *keys)), state.multi_get(keys_of(keys, state.layout)).stats
+
+
+def _outcome(call: Callable[[UpsertState], object], state: UpsertState) -> object:
+    try:
+        return call(state)
+    except StateStoreError as error:
+        return type(error)
+
+
+TestTheStatesAgree = Agreement.TestCase
+TestTheStatesAgree.settings = settings(
+    max_examples=8,
+    stateful_step_count=6,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)

@@ -1,0 +1,131 @@
+"""The file of a `DuckDBUpsertState`: who may have it, how it is cleaned, and what happens when it is not one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from backfill_state import (
+    DuckDBProgressStore,
+    StateConflictError,
+    StateDamagedError,
+    StateVersionError,
+)
+from backfill_state.upsert import DuckDBUpsertState, Totals, UpsertLayout
+from tests.upsert_state.upserts import LAYOUT, diffs_of, entries, keys_of, put, rows_of
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "upsert.duckdb"
+
+
+def fill(path: Path) -> None:
+    with DuckDBUpsertState(path, LAYOUT) as state:
+        put(state, "t", (("eu", 1), 1, 0, ("x", 1.0)))
+
+
+def test_making_a_state_touches_nothing(path: Path) -> None:
+    DuckDBUpsertState(path, LAYOUT).close()
+    assert not path.parent.exists()
+
+
+def test_nothing_but_the_file_is_left_behind(path: Path) -> None:
+    fill(path)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_what_is_replaced_is_cleaned_away(path: Path) -> None:
+    with DuckDBUpsertState(path, LAYOUT, segment_entries=10) as state:
+        for order in range(20):
+            put(state, f"t{order}", *((("eu", number), order, 0, ("x", 1.0)) for number in range(order % 3, 6)))
+        assert state.totals().values == 6
+        assert [entry[0] for entry in entries(state, *(("eu", number) for number in range(6)))] == [18, 19, *[19] * 4]
+    with duckdb.connect(str(path), read_only=True) as plain:
+        [(segments, held)] = plain.execute("SELECT count(*), sum(entries) FROM segments").fetchall()
+        assert held < 30
+        assert segments <= 3
+        assert plain.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name LIKE 'entries_%'").fetchall() == [
+            (segments,)
+        ]
+
+
+def test_consolidated_rows_fill_segments_too(path: Path) -> None:
+    keys = [("eu", number) for number in range(25)]
+    with DuckDBUpsertState(path, LAYOUT, segment_entries=10, chunk_rows=7) as state:
+        with state.batch("t"):
+            rows = rows_of([("x", 1.0)] * 25)
+            state.consolidate_chunk(keys_of(list(keys)), rows, diffs_of(*[1] * 25), completed=True)
+        assert all(entry[2] for entry in entries(state, *keys))
+        put(state, "u", *((key, 1, 0, None) for key in keys))
+        assert (state.totals().values, state.totals().tombstones) == (0, 25)
+    with duckdb.connect(str(path), read_only=True) as plain:
+        assert plain.execute("SELECT count(*) FROM segments WHERE entries > 32").fetchall() == [(0,)]
+
+
+def test_what_it_takes_can_be_read(path: Path) -> None:
+    with DuckDBUpsertState(path, LAYOUT) as state:
+        put(state, "t", (("eu", 1), 1, 0, ("x", 1.0)))
+        usage = state.usage()
+    assert usage.file > 0
+    assert usage.memory > 0
+
+
+def test_a_state_of_another_stream_or_of_other_columns_is_refused(path: Path) -> None:
+    fill(path)
+    for other, match in [
+        (UpsertLayout("s2", LAYOUT.key, LAYOUT.row), "stream_id: stored 's1', given 's2'"),
+        (
+            UpsertLayout("s1", LAYOUT.key, pa.schema([pa.field("name", pa.string())])),
+            "row: stored name string, amount double",
+        ),
+    ]:
+        with pytest.raises(StateConflictError, match=match):
+            DuckDBUpsertState(path, other).totals()
+    with DuckDBUpsertState(path, LAYOUT) as state:
+        assert state.totals().values == 1
+
+
+def test_the_progress_of_a_stream_is_not_taken_for_its_upsert_state(path: Path) -> None:
+    with DuckDBProgressStore(path) as progress:
+        assert progress.identity() is None
+    with pytest.raises(StateConflictError, match="no table `upsert_format`"):
+        DuckDBUpsertState(path, LAYOUT).totals()
+    path.unlink()
+    fill(path)
+    with pytest.raises(StateConflictError, match="no table `format`"):
+        DuckDBProgressStore(path).identity()
+
+
+def test_a_file_that_is_no_database_is_called_damaged_and_says_how_to_go_on(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"not a database")
+    with pytest.raises(
+        StateDamagedError, match="then consolidate it from the stream's own output, or start the stream"
+    ):
+        DuckDBUpsertState(path, LAYOUT).totals()
+
+
+def test_a_newer_format_is_refused_with_both_numbers(path: Path) -> None:
+    fill(path)
+    with duckdb.connect(str(path)) as newer:
+        newer.execute("UPDATE upsert_format SET version = 7")
+    with pytest.raises(StateVersionError, match="has format version 7, and this release reads format versions 1 to 1"):
+        DuckDBUpsertState(path, LAYOUT).totals()
+
+
+def test_memory_is_capped_and_what_does_not_fit_goes_to_disk(path: Path) -> None:
+    layout = UpsertLayout("s", pa.schema([pa.field("id", pa.int64())]), pa.schema([pa.field("text", pa.string())]))
+    count = 60_000
+    keys = pa.table({"id": pa.array(range(count), pa.int64())})
+    rows = pa.table({"text": pa.array([f"{number:0800}" for number in range(count)])})
+    with DuckDBUpsertState(path, layout, memory_limit="48MB") as state:
+        with state.batch("t"):
+            state.consolidate_chunk(keys, rows, diffs_of(*[1] * count), completed=True)
+        assert state.totals() == Totals(count, 0, count * (16 + 8 + 800))
+        assert state.usage().memory <= 48_000_000
+        assert state.multi_get(keys.slice(count - 3)).rows == rows.slice(count - 3)
+    assert not path.with_name(path.name + ".tmp").exists()
