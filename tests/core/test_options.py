@@ -52,6 +52,7 @@ def test_two_options_are_enough_to_look_at_a_table() -> None:
         state_dir="",
         staging_dir="",
         columns=(),
+        filter="",
         custom_schema=(),
         fail_on_data_loss=True,
         slot_name="",
