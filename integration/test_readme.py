@@ -11,7 +11,7 @@ import pytest
 from integration.database import Database
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
@@ -31,7 +31,8 @@ def blocks(heading: str) -> list[tuple[str, str]]:
     """The language and the text of each block of code below this heading."""
     section = re.split(r"^## ", README, flags=re.MULTILINE)
     (text,) = [part for part in section if part.startswith(heading + "\n")]
-    return re.findall(r"^```(python|sql)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    return [(language, code) for language, code in found if language in ("python", "sql")]
 
 
 def run(heading: str, spark: SparkSession, database: Database, folder: Path) -> dict[str, Any]:
@@ -52,6 +53,41 @@ def test_reading_the_table_as_it_is_now(spark: SparkSession, orders: Database, t
     names = run("Reading the table as it is now", spark, orders, tmp_path)
     try:
         assert names["open_orders"].count() == 67
-        assert spark.table("orders_snapshot").count() == 300
+        snapshot = spark.table("orders_snapshot")
+        assert snapshot.count() == 300
+        assert snapshot.select("_commit_version").distinct().count() == 1
     finally:
         spark.sql("DROP TABLE orders_snapshot")
+
+
+def test_sql_and_watching(spark: SparkSession, orders: Database, tmp_path: Path) -> None:
+    spark.sql("CREATE DATABASE readme")
+    spark.sql("USE readme")
+    try:
+        names = run("SQL", spark, orders, tmp_path)
+        assert spark.table("orders").columns == ["id", "status", "total"]
+        assert spark.table("open_orders").count() == 100
+        assert names["by_sql"].columns == spark.table("orders_feed").columns
+        run_to_end(names["by_name"], tmp_path / "checkpoint")
+        look = run("Watching", spark, orders, tmp_path)["look"]
+        assert look("summary").collect()[0].snapshot_rows == 300
+    finally:
+        spark.sql("USE default")
+        spark.sql("DROP DATABASE readme CASCADE")
+        spark.sql("DROP VIEW IF EXISTS open_orders")
+
+
+def run_to_end(stream: DataFrame, checkpoint: Path) -> None:
+    writer = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def test_what_is_shown_of_pipelines_is_in_their_projects() -> None:
+    """Which `test_spark_pipelines` runs."""
+    projects = "\n".join(
+        file.read_text() for file in (Path(__file__).parent / "pipelines").rglob("*/transformations/*")
+    )
+    shown = blocks("Declarative pipelines")
+    assert len(shown) == 3
+    for _, text in shown:
+        assert text in projects

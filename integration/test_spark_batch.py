@@ -162,13 +162,3 @@ def test_a_state_that_is_lost_with_its_session_is_not_mixed_with_a_later_one(
     )
     with pytest.raises(ConnectionLostError, match="the rows have to be read again"):
         list(reading)
-
-
-def test_one_consistent_state_comes_from_a_snapshot_stream(
-    spark: SparkSession, table: Database, tmp_path: Path
-) -> None:
-    stream = SparkStream(spark, table, tmp_path, {"startupMode": "snapshot"})
-    (batch,) = stream.catch_up()
-    assert batch.numInputRows == ROWS
-    assert len({row["_commit_version"] for row in stream.rows()}) == 1
-    stream.require_equal()

@@ -144,7 +144,7 @@ class Table:
 
     count: int
     error: Exception | None = None
-    asked: list[tuple[str, tuple[KeyRange, ...]]] = field(default_factory=list)
+    asked: list[tuple[str | None, tuple[KeyRange, ...]]] = field(default_factory=list)
 
     def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
         self.asked.append((token, tuple(ranges)))
