@@ -249,7 +249,8 @@ def parse_view(given: Mapping[str, str]) -> tuple[View, str] | None:
     """Which view is asked for and the `stateDir` it is of, which is all it needs; None where a table is read."""
     if not any(key.lower() == "view" and value.strip() for key, value in given.items()):
         return None
-    values, problems = _values({**given, "url": "postgresql://", "dbtable": "none"})
+    needless = {"url": "postgresql://", "dbtable": "none"}
+    values, problems = _values({**needless, **{key.lower(): value for key, value in given.items()}})
     if not values["statedir"]:
         problems.append("stateDir is required for a view: the folder of the stream to look at")
     problems += _folders(values)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from backfill_state.duckdb_store import DuckDBProgressStore
-from backfill_state.errors import StateBusyError, StateUnwritableError
+from backfill_state.errors import StateBusyError, StateDamagedError, StateUnwritableError
 
 REST: Final = 0.02
 """Seconds for which a file must have been left alone before it is copied: the clock of file systems ticks that
@@ -32,8 +32,11 @@ def looked_at(path: Path, *, patience: float = PATIENCE) -> Iterator[DuckDBProgr
     with tempfile.TemporaryDirectory(prefix="backfill-look-") as folder:
         copy = Path(folder) / path.name
         _copy(path, copy, time.monotonic() + patience)
-        with DuckDBProgressStore(copy) as store:
-            yield store
+        try:
+            with DuckDBProgressStore(copy) as store:
+                yield store
+        except StateDamagedError as error:
+            raise StateDamagedError(str(path), error.found) from error
 
 
 def _copy(path: Path, copy: Path, give_up: float) -> None:

@@ -268,13 +268,14 @@ def test_a_view_needs_no_more_than_a_state_directory() -> None:
     assert parse_view({"stateDir": "/s", "VIEW": "Summary"}) == (View.SUMMARY, "/s")
     assert parse_view({**NEEDED, "view": "progress", "stateDir": "/s"}) == (View.PROGRESS, "/s")
     assert parse_view(NEEDED) is None
-    for given, problem in (
+    for wrong, problem in (
         ({"view": "progress"}, "stateDir is required for a view"),
+        ({"view": "progress", "stateDir": "/s", "url": "postgresql://app:x@db/shop"}, "url cannot be used"),
         ({"view": "lag", "stateDir": "/s"}, "view is 'lag'; expected one of progress, summary"),
         ({"view": "progress", "stateDir": "here"}, "stateDir is 'here'; expected an absolute path"),
     ):
         with pytest.raises(OptionsError, match=problem):
-            parse_view(given)
+            parse_view(wrong)
 
 
 @pytest.mark.parametrize("name", ["path", "provider", "owner", "location", "is_managed_location", "external"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from backfill_state import DuckDBProgressStore, looked_at
+from backfill_state import DuckDBProgressStore, StateDamagedError, looked_at
 from tests.state_store.streams import barrier, everything, rows_of, stream
 
 WRITER = """
@@ -57,6 +58,12 @@ def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), looked_at(tmp_path / "progress.duckdb"):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_file_is_named_and_not_its_copy(path: Path) -> None:
+    path.write_bytes(b"x" * 20_000)
+    with pytest.raises(StateDamagedError, match=re.escape(str(path))), looked_at(path) as look:
+        look.epoch()
 
 
 def test_looks_show_whole_barriers_and_never_keep_the_writer_from_its_file(path: Path) -> None:
