@@ -9,14 +9,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pyarrow.parquet as pq
 import pyspark
+import pytest
 
 from integration.database import Database
 from integration.spark_session import configuration, environment
 
 PROJECTS = Path(__file__).parent / "pipelines"
-PATIENCE = 250
+PATIENCE = 400
 PASSWORD = "hunter2-secret"  # noqa: S105 - which the server does not ask for
 
 TABLE = """
@@ -42,10 +44,24 @@ def settings(folder: Path) -> dict[str, str]:
 def run(command: list[str], folder: Path) -> str:
     """What the command prints. Its server for Connect takes a port of its own."""
     env = {**os.environ, **environment(), "SPARK_TESTING": "1", "SPARK_HOME": str(Path(pyspark.__file__).parent)}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    (folder / f"{Path(command[0]).name}.log").write_text(done.stdout + done.stderr)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
-    return done.stdout
+    log = folder / f"{Path(command[0]).name}.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        try:
+            process.wait(PATIENCE)
+        finally:
+            kill(process)
+    assert process.returncode == 0, log.read_text()[-8000:]
+    return log.read_text()
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends it with all that it has started, if it has not ended."""
+    if process.poll() is None:
+        top = psutil.Process(process.pid)
+        for each in (*top.children(recursive=True), top):
+            each.kill()
+    process.wait()
 
 
 def project(name: str, folder: Path, url: str) -> Path:
@@ -77,6 +93,7 @@ def run_pipeline(spec: Path, folder: Path) -> None:
     run([program, "run", *settled, "--spec", str(spec)], folder)
 
 
+@pytest.mark.timeout(2 * PATIENCE + 60)
 def test_a_connect_session_then_a_pipeline_over_the_table_it_has_made(database: Database, tmp_path: Path) -> None:
     """So the table has outlived its session; and what both have left behind names no password."""
     database.execute(TABLE)

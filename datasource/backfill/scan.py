@@ -7,7 +7,8 @@ of one state; a row that moves to another key meanwhile may be in two parts, or 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,9 +21,9 @@ from backfill.vnode import WHOLE_TABLE, Coverage, KeyRange, merged, ranges_betwe
 
 READ_AHEAD: Final = 2
 
-_METADATA: Final = {"_change_type": "insert", "_is_snapshot": True, "_sequence": 0}
-"""What a row says of itself where the stream's columns are asked for. It is of no commit; of each key it comes before
-all that a stream says."""
+_METADATA: Final = {"_change_type": "insert", "_is_snapshot": True, "_commit_version": 0, "_sequence": 0}
+"""What a row says of itself where the stream's columns are asked for. It is of no commit, and comes before all that a
+stream says of its key."""
 
 
 def cut(upstream: Upstream, options: StreamOptions) -> tuple[Coverage, ...]:
@@ -44,12 +45,14 @@ def read(reader: SnapshotReader, ranges: Sequence[KeyRange], columns: pa.Schema)
 def _rows(
     reader: SnapshotReader, ranges: Sequence[KeyRange], columns: pa.Schema
 ) -> Generator[pa.RecordBatch, None, None]:
+    made_up = {**_METADATA, "_commit_timestamp": datetime.now(UTC)}
     for batch in reader.read(None, ranges):
-        yield pa.RecordBatch.from_arrays([_column(batch, field) for field in columns], schema=columns)
+        arrays = [_column(batch, field, made_up) for field in columns]
+        yield pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
-def _column(rows: pa.RecordBatch, field: pa.Field[Any]) -> Any:
+def _column(rows: pa.RecordBatch, field: pa.Field[Any], made_up: Mapping[str, Any]) -> Any:
     if field.name in rows.schema.names:
         return rows.column(field.name).cast(field.type)
-    value: Any = pa.scalar(_METADATA.get(field.name), field.type)
+    value: Any = pa.scalar(made_up.get(field.name), field.type)
     return pa.repeat(value, rows.num_rows)
