@@ -83,7 +83,7 @@ def connected(folder: Path, url: str) -> dict[str, object]:
     }
     out = run([sys.executable, "-m", "integration.connect_driver", json.dumps(given)], folder)
     assert "Run is COMPLETED" in out
-    found: dict[str, object] = json.loads(next(line for line in out.splitlines() if line.startswith("{")))
+    found: dict[str, object] = json.loads(next(line for line in out.splitlines() if line.startswith('{"session"')))
     return found
 
 
