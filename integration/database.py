@@ -16,6 +16,7 @@ from integration.servers.address import as_uri
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from integration.servers.server import Server
 
@@ -44,6 +45,16 @@ class Database:
         given = conninfo_to_dict(self.dsn)
         password = {"password": str(given["password"])} if "password" in given else {}
         return {"url": as_uri(self.dsn, password=None), **password}
+
+    def url(self, folder: Path) -> str:
+        """The Spark option `url` that is enough to come here: a password, where one is wanted, is in a file there."""
+        password = conninfo_to_dict(self.dsn).get("password")
+        if password is None:
+            return self.options["url"]
+        file = folder / "pgpass"
+        file.write_text(f"*:*:*:*:{password}\n")
+        file.chmod(0o600)
+        return as_uri(self.dsn, password=None, passfile=str(file))
 
     def connect(self, **parameters: Any) -> psycopg.Connection[Row]:
         """A connection; `parameters` are those of `psycopg.connect`."""

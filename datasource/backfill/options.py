@@ -48,6 +48,13 @@ class OnExistingState(enum.Enum):
     RESTART = "restart"
 
 
+class View(enum.Enum):
+    """What can be read of a stream instead of its table."""
+
+    PROGRESS = "progress"
+    SUMMARY = "summary"
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option as the user knows it; `parse` raises ValueError with what is allowed."""
@@ -161,6 +168,7 @@ OPTIONS: Final = (
     Option("stagingDir", "", "Where chunks are staged: a path or URI all executors reach (default: in `stateDir`)"),
     Option("startupMode", "initial", "`initial`, `latest` or `snapshot`", _choice(StartupMode)),
     Option("columns", "", "The columns to carry, separated by commas (default: all)", _names),
+    Option("filter", "", "For `spark.read`: a condition in SQL; the database gives only rows for which it holds"),
     Option("customSchema", "", "Other types for columns: `STRING` for any, `DECIMAL(p,s)` for a numeric", _types),
     Option("numPartitions", "4", "How many readers a batch may use", _count(1, 10_000)),
     Option("vnodeCount", "256", "How many slices of the key space progress is kept for", _count(1, 65_536)),
@@ -182,6 +190,12 @@ OPTIONS: Final = (
     Option("slotName", "", "The replication slot (default: made from the table's name)", _slot_name),
     Option("publicationName", "", "The publication (default: made from the table's name)"),
     Option("sessionInitStatement", "", "SQL that each session runs after it has connected"),
+    Option(
+        "view",
+        "",
+        "For `spark.read`: `progress` or `summary` of the stream with this `stateDir`, in place of the table",
+        _choice(View),
+    ),
 )
 
 _BY_KEY: Final = {option.name.lower(): option for option in OPTIONS}
@@ -214,6 +228,7 @@ class Options:
     state_dir: str
     staging_dir: str
     columns: tuple[str, ...]
+    filter: str
     custom_schema: tuple[tuple[str, str], ...]
     fail_on_data_loss: bool
     slot_name: str
@@ -224,7 +239,32 @@ class Options:
 
 def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
     """The options; OptionsError that lists every problem. A stream needs more of them than a look at the schema."""
-    _refuse_table(given)
+    values, problems = _values(given)
+    problems += _contradictions(values, streaming=streaming)
+    _raise(problems)
+    return _options(values)
+
+
+def parse_view(given: Mapping[str, str]) -> tuple[View, str] | None:
+    """Which view is asked for and the `stateDir` it is of, which is all it needs; None where a table is read."""
+    if not any(key.lower() == "view" and value.strip() for key, value in given.items()):
+        return None
+    needless = {"url": "postgresql://", "dbtable": "none"}
+    values, problems = _values({**needless, **{key.lower(): value for key, value in given.items()}})
+    if not values["statedir"]:
+        problems.append("stateDir is required for a view: the folder of the stream to look at")
+    problems += _folders(values)
+    _raise(problems)
+    return values["view"], values["statedir"]
+
+
+def _raise(problems: list[str]) -> None:
+    if problems:
+        raise OptionsError("the backfill source cannot use its options:\n  - " + "\n  - ".join(problems))
+
+
+def _values(given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Each option's value, as far as it is right, and what is wrong with the others."""
     problems = [_unknown(key) for key in given if key.lower() not in _BY_KEY and key.lower() not in _SPARKS_OWN]
     texts = {key.lower(): value for key, value in given.items()}
     values: dict[str, Any] = {}
@@ -240,19 +280,7 @@ def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
             except ValueError as error:
                 shown = "cannot be used" if key in ("url", "password") else f"is {text!r}"
                 problems.append(f"{option.name} {shown}; expected {error}")
-    problems += _contradictions(values, streaming=streaming)
-    if problems:
-        raise OptionsError("the backfill source cannot use its options:\n  - " + "\n  - ".join(problems))
-    return _options(values)
-
-
-def _refuse_table(given: Mapping[str, str]) -> None:
-    """CREATE TABLE gives each option a second time, with this prefix."""
-    if any(key.lower().startswith("option.") for key in given):
-        raise OptionsError(
-            "no table can be created USING backfill: Spark does not tell a Python source the table's options when the "
-            'table is read. Use spark.readStream.format("backfill"), and createOrReplaceTempView to name it in SQL'
-        )
+    return values, problems
 
 
 def _unknown(key: str) -> str:
@@ -264,16 +292,25 @@ def _unknown(key: str) -> str:
 def _contradictions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
     """What is wrong with values that are right each for itself; those that are not are missing here."""
     problems = []
-    state_dir = values["statedir"]
-    if streaming and not state_dir:
+    if streaming and not values["statedir"]:
         problems.append("stateDir is required for a stream: a folder of the driver that outlives the query")
+    problems += _folders(values)
+    if streaming and values["filter"]:
+        problems.append("filter is for spark.read: a stream carries all rows; leave it out, and use where() instead")
+    if streaming and values.get("view"):
+        problems.append("view is for spark.read; leave it out")
+    if values.get("startupmode") is StartupMode.SNAPSHOT and (values.get("slotname") or values["publicationname"]):
+        problems.append("startupMode=snapshot reads no change log; leave out slotName and publicationName")
+    return problems
+
+
+def _folders(values: Mapping[str, Any]) -> list[str]:
+    problems = []
     for key, name in (("statedir", "stateDir"), ("stagingdir", "stagingDir")):
         if values[key] and "://" not in values[key] and not Path(values[key]).is_absolute():
             problems.append(f"{name} is {values[key]!r}; expected an absolute path")
-    if "://" in state_dir:
+    if "://" in values["statedir"]:
         problems.append("stateDir is a URI; expected a local path of the driver (stagingDir may be a URI)")
-    if values.get("startupmode") is StartupMode.SNAPSHOT and (values.get("slotname") or values["publicationname"]):
-        problems.append("startupMode=snapshot reads no change log; leave out slotName and publicationName")
     return problems
 
 
@@ -286,6 +323,7 @@ def _options(values: Mapping[str, Any]) -> Options:
         state_dir=values["statedir"],
         staging_dir=values["stagingdir"] or (f"{values['statedir']}/staging" if values["statedir"] else ""),
         columns=values["columns"],
+        filter=values["filter"],
         custom_schema=values["customschema"],
         fail_on_data_loss=values["failondataloss"],
         slot_name=values["slotname"],

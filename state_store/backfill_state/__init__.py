@@ -57,6 +57,7 @@ Nothing here knows the engine or an upstream. Not thread-safe: a store has one u
 
 from __future__ import annotations
 
+from backfill_state.duckdb_copy import looked_at
 from backfill_state.duckdb_store import DuckDBProgressStore
 from backfill_state.errors import (
     BarrierBackwardsError,
@@ -95,4 +96,5 @@ __all__ = [
     "StreamIdentity",
     "TransientStateError",
     "UpsertStateDamagedError",
+    "looked_at",
 ]

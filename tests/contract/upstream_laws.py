@@ -344,6 +344,26 @@ class UpstreamLaws:
             found += [key for key, _ in rows_of(reader, upstream.schema())]
         assert found == list(laboratory.keys[:40])
 
+    def test_without_a_token_each_reading_is_of_the_state_of_its_own_moment(self, laboratory: Laboratory) -> None:
+        """Also where no place in the log was ever made, and when the upstream that gave the reader is long closed."""
+        fill(laboratory)
+        upstream = laboratory.open()
+        reader, ranges, schema = upstream.reader(), ranges_between(upstream.bounds(4)), upstream.schema()
+        upstream.close()
+        for key in laboratory.keys[10:12]:
+            laboratory.write(delete(key))
+            assert rows_of(reader.read(None, ranges), schema) == in_order(laboratory, laboratory.rows())
+
+    def test_without_a_token_all_ranges_of_one_reading_are_of_one_state(self, laboratory: Laboratory) -> None:
+        fill(laboratory)
+        upstream = laboratory.open()
+        first, *others = ranges_between(upstream.bounds(4))
+        before = in_order(laboratory, laboratory.rows())
+        reading = iter(upstream.reader().read(None, [first, *others]))
+        begun = next(reading)
+        laboratory.write(delete(laboratory.keys[39]), move(laboratory.keys[38], laboratory.keys[40]))
+        assert rows_of([begun, *reading], upstream.schema()) == before
+
     def test_a_state_that_was_released_is_gone(self, laboratory: Laboratory) -> None:
         fill(laboratory, 3)
         upstream = begun(laboratory)

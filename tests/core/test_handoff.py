@@ -43,7 +43,7 @@ def changes(*sizes: int) -> list[pa.RecordBatch]:
 class Unused:
     """A reader that nobody needs."""
 
-    def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+    def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
         raise AssertionError(f"read at {token}: {ranges}")
 
 
@@ -144,9 +144,9 @@ class Table:
 
     count: int
     error: Exception | None = None
-    asked: list[tuple[str, tuple[KeyRange, ...]]] = field(default_factory=list)
+    asked: list[tuple[str | None, tuple[KeyRange, ...]]] = field(default_factory=list)
 
-    def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+    def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
         self.asked.append((token, tuple(ranges)))
         if self.error is not None:
             raise self.error
@@ -201,7 +201,7 @@ def test_when_the_state_is_gone_but_another_attempt_has_staged_the_chunk_it_is_r
     part = planned(staging, 4)
 
     class Late(Table):
-        def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
             assert numbers(part, Table(4)) == [0, 1, 2, 3]
             return super().read(token, ranges)
 

@@ -19,7 +19,9 @@ from backfill.options import (
     Options,
     StartupMode,
     StreamOptions,
+    View,
     parse,
+    parse_view,
 )
 
 NEEDED = {"url": "postgresql://app@db/shop", "dbtable": "public.orders"}
@@ -52,6 +54,7 @@ def test_two_options_are_enough_to_look_at_a_table() -> None:
         state_dir="",
         staging_dir="",
         columns=(),
+        filter="",
         custom_schema=(),
         fail_on_data_loss=True,
         slot_name="",
@@ -252,6 +255,27 @@ def test_names_may_be_written_in_any_case(option: Any, random: Any) -> None:
     name = "".join(random.choice([letter.upper(), letter.lower()]) for letter in option.name)
     text = {"url": NEEDED["url"], "dbtable": NEEDED["dbtable"]}.get(option.name, option.default)
     assert parse({**{k: v for k, v in NEEDED.items() if k != option.name}, name: text}) == parsed()
+
+
+def test_a_filter_and_a_view_are_for_batches() -> None:
+    assert parsed(filter="id > 1", stateDir="/s").filter == "id > 1"
+    for name, value in (("filter", "id > 1"), ("view", "progress")):
+        with pytest.raises(OptionsError, match=rf"- {name} is for spark\.read"):
+            parse({**NEEDED, "stateDir": "/s", name: value}, streaming=True)
+
+
+def test_a_view_needs_no_more_than_a_state_directory() -> None:
+    assert parse_view({"stateDir": "/s", "VIEW": "Summary"}) == (View.SUMMARY, "/s")
+    assert parse_view({**NEEDED, "view": "progress", "stateDir": "/s"}) == (View.PROGRESS, "/s")
+    assert parse_view(NEEDED) is None
+    for wrong, problem in (
+        ({"view": "progress"}, "stateDir is required for a view"),
+        ({"view": "progress", "stateDir": "/s", "url": "postgresql://app:x@db/shop"}, "url cannot be used"),
+        ({"view": "lag", "stateDir": "/s"}, "view is 'lag'; expected one of progress, summary"),
+        ({"view": "progress", "stateDir": "here"}, "stateDir is 'here'; expected an absolute path"),
+    ):
+        with pytest.raises(OptionsError, match=problem):
+            parse_view(wrong)
 
 
 @pytest.mark.parametrize("name", ["path", "provider", "owner", "location", "is_managed_location", "external"])

@@ -177,13 +177,14 @@ class SimulatedUpstream:
 
 
 class SimulatedReader:
-    """Reads a pinned state, in batches of two rows; what it has begun, to the end, as a session does."""
+    """Reads a pinned state, or that of now, in batches of two rows; what it has begun, to the end."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
-        table = self._server.database.table(self._server.pinned(token))
+    def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        database = self._server.database
+        table = database.table(database.now if token is None else self._server.pinned(token))
         found = [row for item in ranges for row in table.within(item)]
         for at in range(0, len(found), 2):
             yield pa.RecordBatch.from_arrays(_columns(found[at : at + 2]), schema=COLUMNS)

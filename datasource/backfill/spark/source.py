@@ -1,18 +1,19 @@
-"""`format("backfill")`."""
+"""`format("backfill")` and `USING backfill`."""
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
-from backfill.errors import OptionsError
-from backfill.options import parse
+from backfill.options import Options, parse, parse_view
 from backfill.spark.refusal import plainly
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from backfill.spark.stream_reader import BackfillStreamReader
 
 FIRST_LOOK: Final = 5.0
@@ -20,7 +21,11 @@ FIRST_LOOK: Final = 5.0
 
 
 class BackfillDataSource(DataSource):
-    """A table with all its changes. Options are described in `backfill.options` and in the README."""
+    """A table with all its changes. Options are described in `backfill.options` and in the README.
+
+    Spark's drivers import this module in every session, also where no database driver is installed; so what needs
+    more than the options is imported where it is needed.
+    """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -31,29 +36,55 @@ class BackfillDataSource(DataSource):
 
     @plainly
     def schema(self) -> StructType:
-        """Spark calls this once when the DataFrame is made: here wrong options and tables are refused."""
-        # Imported here because Spark imports this module in every session, also where no driver is installed.
-        from backfill.opening import open_upstream  # noqa: PLC0415
-        from backfill.rows import RowFormat  # noqa: PLC0415
+        """Spark calls this once when the DataFrame or table is made: here wrong options and tables are refused.
+
+        It does not say whether a stream or a batch will be read. Only a stream has a `stateDir`, so that decides
+        whether its columns are those of a stream or the table's alone.
+        """
+        from backfill.spark import table_options  # noqa: PLC0415
         from backfill.spark.types import to_spark  # noqa: PLC0415
 
-        options = parse(self.options)
-        upstream = open_upstream(options, patience=FIRST_LOOK)
-        try:
-            return to_spark(RowFormat(upstream.schema(), options.stream.mark_unchanged).schema)
-        finally:
-            upstream.close()
+        table = table_options.of_new_table(self.options)
+        given = self.options if table is None else table
+        found = to_spark(_columns(given))
+        return found if table is None else table_options.kept(found, table)
 
     @plainly
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark passes it by name
-        """Called for `spark.read`, which this source has no answer to."""
-        raise OptionsError(
-            "backfill is a source for streams. Use spark.readStream; with .trigger(availableNow=True) the query ends "
-            "when it has caught up, and with startupMode=snapshot it gives the table's rows and nothing else"
-        )
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Called for `spark.read` and SELECT; Spark passes `schema` by name."""
+        from backfill.spark import table_options  # noqa: PLC0415
+        from backfill.spark.batch_reader import BackfillBatchReader  # noqa: PLC0415
+        from backfill.spark.view_reader import ViewReader  # noqa: PLC0415
+
+        given = table_options.of_table(schema, self.options)
+        view = parse_view(given)
+        return BackfillBatchReader(given, schema) if view is None else ViewReader(*view, schema)
 
     def streamReader(self, schema: StructType) -> BackfillStreamReader:  # noqa: N802 - Spark's name
         """Called in several processes; opens nothing, and raises nothing. Spark passes `schema` by name."""
         from backfill.spark.stream_reader import BackfillStreamReader  # noqa: PLC0415
 
         return BackfillStreamReader(dict(self.options), schema)
+
+
+def _columns(given: Mapping[str, str]) -> pa.Schema:
+    view = parse_view(given)
+    if view is not None:
+        from backfill.views import look  # noqa: PLC0415
+
+        return look(*view).schema
+    return _table_columns(parse(given))
+
+
+def _table_columns(options: Options) -> pa.Schema:
+    from backfill.opening import open_upstream  # noqa: PLC0415
+    from backfill.rows import RowFormat  # noqa: PLC0415
+
+    upstream = open_upstream(options, patience=FIRST_LOOK)
+    try:
+        table = upstream.schema()
+    finally:
+        upstream.close()
+    if options.state_dir:
+        return RowFormat(table, options.stream.mark_unchanged).schema
+    return table.output_columns

@@ -35,6 +35,7 @@ from backfill.opening import open_stream
 from backfill.options import Options, parse
 from backfill.rows import RowFormat
 from backfill.spark.refusal import plainly, plainly_yielding
+from backfill.spark.table_options import keeps_options, of_table, with_columns
 from backfill.spark.types import to_arrow, to_spark
 from backfill.stream import Budget, Stream
 from backfill.upstream import SnapshotReader
@@ -73,7 +74,9 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _options(self) -> Options:
         """Not in `__init__`: an error raised there is buried under one of Spark's own (4.3.0)."""
-        return parse(self._given, streaming=True)
+        options = parse(of_table(self._schema, self._given), streaming=True)
+        # A table of Spark's catalog keeps its columns when the table in the database gets further ones.
+        return with_columns(options, self._schema) if keeps_options(self._schema) else options
 
     def _opened(self) -> Stream:
         if self._stream is None:
@@ -91,7 +94,8 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise SchemaChangedError(
                 f"the DataFrame has the schema {self._schema.simpleString()}, and the table gives "
                 f"{found.simpleString()}. If the table was altered, load() it again. Leave out schema(…); the options "
-                "columns and customSchema choose columns and types"
+                "columns and customSchema choose columns and types. A table of Spark's catalog has the columns of a "
+                "stream if it was made with the option stateDir, and without a list of columns"
             )
 
     @plainly

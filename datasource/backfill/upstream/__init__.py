@@ -31,6 +31,10 @@ class TableSchema:
     key: tuple[str, ...]
 
     @property
+    def output_columns(self) -> pa.Schema:
+        return pa.schema([self.columns.field(name) for name in self.output])
+
+    @property
     def key_schema(self) -> pa.Schema:
         return pa.schema([self.columns.field(name) for name in self.key])
 
@@ -81,9 +85,14 @@ class SnapshotReader(Protocol):
     Law: the rows of `read(token, ranges)` are exactly the table's rows with a key in `ranges` as of the pinned
     state, in key order, in the columns of `TableSchema.columns`; the same again for the same arguments. Raises
     SnapshotGoneError where the state has been released.
+
+    Without a token they are those of the state of the moment at which reading begins: one state for all the ranges of
+    one call, and another one for the next call. Raises a TransientError where that state is lost in the middle.
+
+    A filter that was given to the upstream leaves out the rows for which it does not hold.
     """
 
-    def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]: ...
+    def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]: ...
 
 
 class Upstream(Protocol):
@@ -104,6 +113,16 @@ class Upstream(Protocol):
 
     def identity(self) -> Identity: ...
 
+    def bounds(self, vnodes: int) -> tuple[Key, ...]:
+        """At most `vnodes - 1` distinct keys in ascending order that cut the table into about equal parts."""
+        ...
+
+    def size(self) -> TableSize: ...
+
+    def typed(self, keys: Sequence[Key]) -> pa.RecordBatch:
+        """Keys as columns of their types, named as the key columns."""
+        ...
+
     def bookmark(self, stream: str) -> Bookmark:
         """What the stream named `stream` needs to find its place in the change log again; names no secret.
 
@@ -120,16 +139,6 @@ class Upstream(Protocol):
 
     def detach(self, bookmark: Bookmark) -> None:
         """Removes what `attach` made; nothing happens where it is gone already."""
-        ...
-
-    def bounds(self, vnodes: int) -> tuple[Key, ...]:
-        """At most `vnodes - 1` distinct keys in ascending order that cut the table into about equal parts."""
-        ...
-
-    def size(self) -> TableSize: ...
-
-    def typed(self, keys: Sequence[Key]) -> pa.RecordBatch:
-        """Keys as columns of their types, named as the key columns."""
         ...
 
     def present(self) -> str:

@@ -124,7 +124,10 @@ class PostgresUpstream:
         return self._table.schema
 
     def reader(self) -> PostgresSnapshotReader:
-        return PostgresSnapshotReader(self._connector, self._table.keyed, self._table.columns, self._retries)
+        table = self._table
+        return PostgresSnapshotReader(
+            self._connector, table.keyed, table.columns, self._retries, filter=self._options.filter
+        )
 
     def identity(self) -> Identity:
         table = self._table

@@ -49,6 +49,7 @@ _NO_TIMEOUT: Final = (
 
 # The driver has no types of its own.
 ArrowSession: TypeAlias = Any
+ArrowCursor: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Reads snapshot rows on an executor: binary COPY into Arrow, in the exporting transaction's snapshot."""
+"""Reads snapshot rows on an executor: binary COPY into Arrow, in the exporting transaction's snapshot or its own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Final
 import pyarrow as pa
 from psycopg import sql
 
-from backfill.errors import SnapshotGoneError, TransientError
-from backfill.upstream.postgres.connection import Connector, record_batches
+from backfill.errors import ConnectionLostError, SnapshotGoneError, TransientError
+from backfill.upstream.postgres.condition import condition
+from backfill.upstream.postgres.connection import ArrowCursor, Connector, record_batches
 from backfill.upstream.postgres.failures import RetryPolicy, translating
 from backfill.upstream.postgres.pin import require_stored, snapshot_of
 from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
@@ -25,15 +26,17 @@ BATCH_BYTES: Final = 8 << 20
 @dataclass(frozen=True, slots=True)
 class PostgresSnapshotReader:
     """See `backfill.upstream.SnapshotReader`. A lost connection is made anew and reading goes on behind the last row
-    that was passed on, which is the same row again: same snapshot, same order.
+    that was passed on, which is the same row again: same snapshot, same order. A state that nobody has pinned is lost
+    with its connection; then that is done only where no row has been passed on.
     """
 
     connector: Connector
     table: KeyedTable
     columns: tuple[MappedColumn, ...]
     retries: RetryPolicy
+    filter: str = ""
 
-    def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+    def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([pa.field(column.name, column.arrow) for column in self.columns])
         passed_on = 0
         failures = 0
@@ -52,27 +55,41 @@ class PostgresSnapshotReader:
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
             except SnapshotGoneError:
                 raise
-            except TransientError:
+            except TransientError as error:
+                if token is None and passed_on:
+                    raise ConnectionLostError(
+                        f"the state that was read is lost with its session, and the rows have to be read again: {error}"
+                    ) from None
                 failures += 1
                 self.retries.pause_or_raise(failures)
             else:
                 return
 
-    def _once(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+    def _once(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
         selected = sql.SQL(", ").join(snapshot_expression(column) for column in self.columns)
         with translating(), self.connector.arrow_session() as session, session.cursor() as cursor:
             cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            cursor.execute(
-                sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot_of(token))).as_string(None)
-            )
-            cursor.execute(self.table.lock.as_string(None))
-            cursor.execute(sql.SQL("SELECT {}").format(self.table.storage).as_string(None))
-            require_stored(token, (cursor.fetchone() or (None,))[0])
-            for setting in INDEX_PLANS_ONLY:
+            if token is None:
+                # The lock takes no snapshot; the first SELECT does, when nothing can empty the table any more.
+                cursor.execute(self.table.lock.as_string(None))
+            else:
+                self._enter(cursor, token)
+            # A filter may have an index of its own.
+            for setting in () if self.filter else INDEX_PLANS_ONLY:
                 cursor.execute(setting)
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
             for item in ranges:
-                statement = sql.SQL("{} ORDER BY {}").format(self.table.select(selected, item), self.table.order)
-                cursor.execute(statement.as_string(None))
+                rows = self.table.select(selected, item)
+                if self.filter:
+                    rows = sql.SQL("{} AND {}").format(rows, condition(self.filter))
+                cursor.execute(sql.SQL("{} ORDER BY {}").format(rows, self.table.order).as_string(None))
                 yield from record_batches(cursor)
             cursor.execute("ROLLBACK")
+
+    def _enter(self, cursor: ArrowCursor, token: str) -> None:
+        """Makes the pinned state that of the transaction which has just begun."""
+        snapshot = sql.Literal(snapshot_of(token))
+        cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot).as_string(None))
+        cursor.execute(self.table.lock.as_string(None))
+        cursor.execute(sql.SQL("SELECT {}").format(self.table.storage).as_string(None))
+        require_stored(token, (cursor.fetchone() or (None,))[0])

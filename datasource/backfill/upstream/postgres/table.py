@@ -15,6 +15,7 @@ from backfill.options import Options
 from backfill.plan import Extent, Request
 from backfill.upstream import TableSchema, TableSize
 from backfill.upstream.postgres.catalog import read_table
+from backfill.upstream.postgres.condition import require_condition
 from backfill.upstream.postgres.description import ServerDescription, TableDescription
 from backfill.upstream.postgres.keys import key_order, key_value
 from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
@@ -94,7 +95,10 @@ def describe(session: Session, options: Options) -> Table:
     by_name = {column.name: column for column in columns}
     local = [key_order(item, by_name[item.column.name]) == "local" for item in description.key]
     output = options.columns or tuple(column.name for column in description.columns)
-    return Table(server, description, columns, output, all(local))
+    table = Table(server, description, columns, output, all(local))
+    if options.filter:
+        require_condition(session, table.keyed, options.filter)
+    return table
 
 
 def require_unchanged(session: Session, table: Table) -> None:

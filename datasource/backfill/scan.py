@@ -1,0 +1,58 @@
+"""Reading the table as it is now, in parallel: `spark.read`.
+
+No state is pinned, because Spark keeps what was planned and reads it again hours later, when no pin would be left. So
+each reader reads its key ranges in a state of its own, that of the moment at which it begins. Rows within a part are
+of one state; a row that moves to another key meanwhile may be in two parts, or in none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+
+from backfill.batch import MIN_SPLIT_ROWS
+from backfill.options import StreamOptions
+from backfill.readahead import ahead
+from backfill.upstream import SnapshotReader, Upstream
+from backfill.vnode import WHOLE_TABLE, Coverage, KeyRange, merged, ranges_between
+
+READ_AHEAD: Final = 2
+
+_METADATA: Final = {"_change_type": "insert", "_is_snapshot": True, "_commit_version": 0, "_sequence": 0}
+"""What a row says of itself where the stream's columns are asked for. It is of no commit, and comes before all that a
+stream says of its key."""
+
+
+def cut(upstream: Upstream, options: StreamOptions) -> tuple[Coverage, ...]:
+    """The key space in at most `numPartitions` contiguous vnode ranges with about equally many rows."""
+    parts = max(1, min(options.num_partitions, upstream.size().row_count // MIN_SPLIT_ROWS))
+    if parts == 1:
+        return ((WHOLE_TABLE,),)
+    ranges = ranges_between(upstream.bounds(max(options.vnode_count, parts + 1)))
+    parts = min(parts, len(ranges))
+    ends = [len(ranges) * part // parts for part in range(parts + 1)]
+    return tuple(merged(ranges[ends[at] : ends[at + 1]]) for at in range(parts))
+
+
+def read(reader: SnapshotReader, ranges: Sequence[KeyRange], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of the ranges as they are now, with these columns: the table's, and maybe a stream's further ones."""
+    return ahead(_rows(reader, ranges, columns), READ_AHEAD)
+
+
+def _rows(
+    reader: SnapshotReader, ranges: Sequence[KeyRange], columns: pa.Schema
+) -> Generator[pa.RecordBatch, None, None]:
+    made_up = {**_METADATA, "_commit_timestamp": datetime.now(UTC)}
+    for batch in reader.read(None, ranges):
+        arrays = [_column(batch, field, made_up) for field in columns]
+        yield pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def _column(rows: pa.RecordBatch, field: pa.Field[Any], made_up: Mapping[str, Any]) -> Any:
+    if field.name in rows.schema.names:
+        return rows.column(field.name).cast(field.type)
+    value: Any = pa.scalar(made_up.get(field.name), field.type)
+    return pa.repeat(value, rows.num_rows)

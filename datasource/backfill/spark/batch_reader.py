@@ -1,0 +1,76 @@
+"""`spark.read`: the table's rows as they are now, in parallel key ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from backfill import scan
+from backfill.errors import SchemaChangedError
+from backfill.opening import open_upstream
+from backfill.options import Options, parse
+from backfill.spark.refusal import plainly, plainly_yielding
+from backfill.spark.table_options import with_columns
+from backfill.spark.types import to_arrow, to_spark
+from backfill.upstream import SnapshotReader, Upstream
+from backfill.vnode import Coverage
+
+
+@dataclass
+class RangePartition(InputPartition):
+    """Key ranges, and what reads them. Good for as long as the table stays what it is: no state is pinned."""
+
+    ranges: Coverage
+    reader: SnapshotReader
+
+    def __repr__(self) -> str:
+        return f"RangePartition({self.ranges!r})"
+
+
+class BackfillBatchReader(DataSourceReader):
+    """Reads the columns that `schema` names; those of a stream that are not the table's are made up."""
+
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        self._given = given
+        self._schema = schema
+
+    @plainly
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options()
+        upstream = open_upstream(options)
+        try:
+            self._require_types(upstream)
+            reader = upstream.reader()
+            return [RangePartition(ranges, reader) for ranges in scan.cut(upstream, options.stream)]
+        finally:
+            upstream.close()
+
+    def _options(self) -> Options:
+        return with_columns(parse(self._given), self._schema)
+
+    def _require_types(self, upstream: Upstream) -> None:
+        """Spark gives back what `schema` said, or what the user said instead; meanwhile the table may have changed."""
+        table = upstream.schema()
+        found = {field.name: field.dataType for field in to_spark(table.columns)}
+        wrong = [
+            f"column {field.name} is {found[field.name].simpleString()}, and {field.dataType.simpleString()} is asked "
+            "for"
+            for field in self._schema
+            if field.name in table.output and found[field.name] != field.dataType
+        ]
+        if wrong:
+            raise SchemaChangedError(
+                f"{'; '.join(wrong)}. If the table was altered, load() it or create its Spark table again; the option "
+                "customSchema chooses types"
+            )
+
+    @plainly_yielding
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Runs in a task. Every batch has exactly the schema Spark expects, because it checks only the first."""
+        if not isinstance(partition, RangePartition):
+            raise TypeError(f"not a partition of this source: {type(partition).__name__}")
+        yield from scan.read(partition.reader, partition.ranges, to_arrow(self._schema))

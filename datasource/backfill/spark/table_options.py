@@ -1,0 +1,76 @@
+"""What a table made with `CREATE TABLE … USING backfill OPTIONS (…)` remembers of its options.
+
+Spark (4.3) passes a table's options to a Python source when the table is made, each under its name and once more with
+a prefix, and never again: a read gets the options of its own `WITH (…)` and the columns that the source gave when the
+table was made. So the options travel in the metadata of the first column. Whatever Spark may show or hand on must not
+be among them: no password (a URL with one is refused anyway), and no SQL of which nobody knows what it says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from pyspark.sql.types import StructField, StructType
+
+from backfill.errors import OptionsError
+from backfill.options import Options
+from backfill.rows import METADATA, UNCHANGED_COLUMNS
+
+PREFIX: Final = "option."
+
+KEY: Final = "__file_source_generated_metadata_col"
+"""A key that means nothing beside a table's column, and that Spark's writers of files leave out of what they write:
+any other would put the options into the footer of each Parquet file."""
+
+_NOT_KEPT: Final = {"password": "password", "sessioninitstatement": "sessionInitStatement"}
+
+
+def of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
+    """The options that a table is being made with; None where no table is made."""
+    found = {key[len(PREFIX) :]: value for key, value in given.items() if key.lower().startswith(PREFIX)}
+    if not found:
+        return None
+    secret = [name for key, name in _NOT_KEPT.items() if any(key == each.lower() for each in found)]
+    if secret:
+        raise OptionsError(
+            f"a table keeps no {' and no '.join(secret)}, because Spark writes a table's options into its catalog and "
+            "its logs. Let libpq find the password (a passfile, which url may name: "
+            "postgresql://app@db/shop?passfile=/etc/app/pgpass; a service file; PGPASSWORD), and use ALTER ROLE … SET "
+            "or url with options=-c… in place of a statement"
+        )
+    return found
+
+
+def kept(columns: StructType, options: Mapping[str, str]) -> StructType:
+    """The columns, with these options in them."""
+    text = json.dumps({key.lower(): value for key, value in options.items()}, sort_keys=True)
+    first, *others = columns.fields
+    return StructType([StructField(first.name, first.dataType, first.nullable, {KEY: text}), *others])
+
+
+def keeps_options(columns: StructType) -> bool:
+    """Whether these are the columns of a table that was made with options."""
+    return any(KEY in field.metadata for field in columns.fields[:1])
+
+
+def of_table(columns: StructType, given: Mapping[str, str]) -> dict[str, str]:
+    """The options to read with: those that the table keeps, if these are a table's columns, and those given now."""
+    own = {key.lower(): value for key, value in given.items()}
+    if keeps_options(columns):
+        return {**json.loads(columns.fields[0].metadata[KEY]), **own}
+    if "url" not in own and "dbtable" not in own and "view" not in own:
+        raise OptionsError(
+            "Spark does not tell which options this table was made with: it was made with a list of columns. Make it "
+            "again without the list (the option columns chooses columns, customSchema their types); or give the "
+            "options with each read: SELECT … FROM … WITH (url = '…', dbtable = '…')"
+        )
+    return own
+
+
+def with_columns(options: Options, columns: StructType) -> Options:
+    """The options, so that they name exactly these columns of the table."""
+    made_up = {*METADATA.names, UNCHANGED_COLUMNS} if options.state_dir else set()
+    return replace(options, columns=tuple(name for name in columns.names if name not in made_up))

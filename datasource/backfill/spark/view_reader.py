@@ -1,0 +1,52 @@
+"""`spark.read` with the option `view`: where a stream is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import ipc
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from backfill.options import View
+from backfill.spark.refusal import plainly
+from backfill.spark.types import to_arrow
+from backfill.views import look
+
+
+@dataclass
+class ViewPartition(InputPartition):
+    """All rows of a view, as an Arrow stream."""
+
+    content: bytes = field(repr=False)
+
+
+class ViewReader(DataSourceReader):
+    """Looks when the read is planned, because that is done where `stateDir` is."""
+
+    def __init__(self, view: View, state_dir: str, schema: StructType) -> None:
+        self._view = view
+        self._state_dir = state_dir
+        self._schema = schema
+
+    @plainly
+    def partitions(self) -> Sequence[InputPartition]:
+        found = look(self._view, self._state_dir)
+        columns: list[Any] = [
+            found[field.name].cast(field.type) if field.name in found.column_names else pa.nulls(len(found), field.type)
+            for field in to_arrow(self._schema)
+        ]
+        sink = pa.BufferOutputStream()
+        rows = pa.Table.from_arrays(columns, schema=to_arrow(self._schema)).combine_chunks()
+        with ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        return [ViewPartition(sink.getvalue().to_pybytes())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, ViewPartition):
+            raise TypeError(f"not a partition of this source: {type(partition).__name__}")
+        with ipc.open_stream(pa.py_buffer(partition.content)) as stream:
+            yield from stream

@@ -1,0 +1,69 @@
+"""What can be read of a stream's state while it runs, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from backfill.errors import StateBusyError, StateError
+from backfill.offset import Barrier, Offset, from_text
+from backfill.opening import STATE_FILE
+from backfill.options import View
+from backfill.progress import Finished
+from backfill_state import ProgressStore, StateStoreError, TransientStateError, looked_at
+
+_SUMMARY: Final[tuple[tuple[str, pa.DataType], ...]] = (
+    ("stream", pa.string()),
+    ("table", pa.string()),
+    ("phase", pa.string()),
+    ("epoch", pa.int64()),
+    ("as_of", pa.timestamp("us", tz="UTC")),
+    ("snapshot_rows", pa.int64()),
+    ("vnodes", pa.int32()),
+    ("vnodes_completed", pa.int32()),
+)
+SUMMARY: Final = pa.schema(_SUMMARY)
+
+
+def look(view: View, state_dir: str) -> pa.Table:
+    """The view of the stream that keeps its state in this folder, as of its last recorded barrier."""
+    path = Path(state_dir) / STATE_FILE
+    try:
+        with looked_at(path) as store:
+            return store.progress() if view is View.PROGRESS else _summary(store)
+    except FileNotFoundError:
+        raise StateError(f"there is no {STATE_FILE} in {state_dir}; expected the stateDir of a stream") from None
+    except TransientStateError as error:
+        raise StateBusyError(str(error)) from error
+    except StateStoreError as error:
+        raise StateError(str(error)) from error
+
+
+def _summary(store: ProgressStore) -> pa.Table:
+    """One row, or none where no stream has begun."""
+    identity, text = store.identity(), store.offset()
+    if identity is None:
+        return SUMMARY.empty_table()
+    row: Mapping[str, Any] = {"stream": identity.stream_id, "table": identity.table, "phase": "starting"}
+    if text is not None:
+        row = {**row, **_reached(from_text(text))}
+    return pa.Table.from_pylist([row], schema=SUMMARY)
+
+
+def _reached(offset: Offset) -> Mapping[str, Any]:
+    """The figures of a barrier, under the names that the stream itself reports them with."""
+    if not isinstance(offset, Barrier):
+        return {}
+    progress = offset.progress
+    left = 0 if isinstance(progress, Finished) else len(progress.unfinished)
+    return {
+        "phase": "snapshot" if left else "changes",
+        "epoch": offset.epoch.number,
+        "as_of": offset.epoch.timestamp,
+        "snapshot_rows": progress.row_count,
+        "vnodes": progress.vnode_count,
+        "vnodes_completed": progress.vnode_count - left,
+    }

@@ -1,0 +1,61 @@
+"""A Spark Connect session of its own, with a catalog that outlives it.
+
+    python -m integration.connect_driver '{"folder": …, "url": …, "password": …, "pipeline": …, "settings": {…}}'
+
+makes the table `orders_feed` over `public.orders` with SQL, reads it as a batch and as a stream, and prints what it
+found as JSON. Wherever a password may be given, one is. At last it has the pipeline checked, without running it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def main(given: dict[str, Any]) -> None:
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - reads the environment
+
+    builder = SparkSession.builder.remote("local[2]")
+    for name, value in given["settings"].items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    try:
+        print(json.dumps(surfaces(spark, given["url"], given["password"], Path(given["folder"]))))
+        check(Path(given["pipeline"]))
+    finally:
+        spark.stop()
+
+
+def surfaces(spark: SparkSession, url: str, password: str, folder: Path) -> dict[str, Any]:
+    where = f"url '{url}', dbtable 'public.orders'"
+    spark.sql(f"CREATE TABLE orders_feed USING backfill OPTIONS ({where}, stateDir '{folder / 'feed'}')")
+    spark.sql(f"CREATE TEMPORARY VIEW v USING backfill OPTIONS ({where}, password '{password}')")
+    batch = spark.read.format("backfill").option("url", url).option("dbtable", "orders").option("password", password)
+    stream = spark.sql(
+        f"SELECT * FROM STREAM orders_feed WITH (stateDir = '{folder / 'connect'}', password = '{password}')"
+    )
+    writer = stream.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+    writer.trigger(availableNow=True).start(str(folder / "out")).awaitTermination()
+    return {
+        "session": type(spark).__module__,
+        "batch": batch.option("filter", "id <= 3").load().count(),
+        "table": spark.sql(f"SELECT count(*) FROM orders_feed WITH (password = '{password}')").collect()[0][0],
+        "view": spark.table("v").count(),
+        "stream": spark.read.parquet(str(folder / "out")).where("_change_type = 'insert'").count(),
+    }
+
+
+def check(spec: Path) -> None:
+    """What `spark-pipelines dry-run` does, in this session."""
+    from pyspark.pipelines.cli import run  # noqa: PLC0415 - reads the environment
+
+    run(spec, full_refresh=[], full_refresh_all=False, refresh=[], dry=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,93 @@
+"""What the README shows is run as it stands there, against a database of our own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from integration.database import Database
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+TABLE = """
+    CREATE TABLE orders (id bigint PRIMARY KEY, status text, total numeric(10,2));
+    INSERT INTO orders SELECT i, CASE WHEN i % 3 = 0 THEN 'open' ELSE 'paid' END, i FROM generate_series(1, 300) i;
+"""
+
+
+@pytest.fixture
+def orders(database: Database) -> Database:
+    database.execute(TABLE)
+    return database
+
+
+def blocks(heading: str) -> list[tuple[str, str]]:
+    """The language and the text of each block of code below this heading."""
+    section = re.split(r"^## ", README, flags=re.MULTILINE)
+    (text,) = [part for part in section if part.startswith(heading + "\n")]
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    return [(language, code) for language, code in found if language in ("python", "sql")]
+
+
+def run(heading: str, spark: SparkSession, database: Database, folder: Path) -> dict[str, Any]:
+    """Runs the blocks in their order; the names that they define."""
+    names: dict[str, Any] = {"spark": spark}
+    for language, text in blocks(heading):
+        here = text.replace("/data/", f"{folder}/")
+        here = re.sub(r"postgresql://app@db/shop(\?passfile=[\w/]+)?", database.url(folder), here)
+        if language == "python":
+            exec(compile(here, f"README.md, {heading}", "exec"), names)  # noqa: S102 - our own text
+        else:
+            for statement in filter(str.strip, here.split(";\n")):
+                names["_"] = spark.sql(statement).collect()
+    return names
+
+
+def test_reading_the_table_as_it_is_now(spark: SparkSession, orders: Database, tmp_path: Path) -> None:
+    names = run("Reading the table as it is now", spark, orders, tmp_path)
+    try:
+        assert names["open_orders"].count() == 67
+        snapshot = spark.table("orders_snapshot")
+        assert snapshot.count() == 300
+        assert snapshot.select("_commit_version").distinct().count() == 1
+    finally:
+        spark.sql("DROP TABLE orders_snapshot")
+
+
+def test_sql_and_watching(spark: SparkSession, orders: Database, tmp_path: Path) -> None:
+    spark.sql("CREATE DATABASE readme")
+    spark.sql("USE readme")
+    try:
+        names = run("SQL", spark, orders, tmp_path)
+        assert spark.table("orders").columns == ["id", "status", "total"]
+        assert spark.table("open_orders").count() == 100
+        assert names["by_sql"].columns == spark.table("orders_feed").columns
+        run_to_end(names["by_name"], tmp_path / "checkpoint")
+        look = run("Watching", spark, orders, tmp_path)["look"]
+        assert look("summary").collect()[0].snapshot_rows == 300
+    finally:
+        spark.sql("USE default")
+        spark.sql("DROP DATABASE readme CASCADE")
+        spark.sql("DROP VIEW IF EXISTS open_orders")
+
+
+def run_to_end(stream: DataFrame, checkpoint: Path) -> None:
+    writer = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def test_what_is_shown_of_pipelines_is_in_their_projects() -> None:
+    """Which `test_spark_pipelines` runs."""
+    projects = "\n".join(
+        file.read_text() for file in (Path(__file__).parent / "pipelines").rglob("*/transformations/*")
+    )
+    shown = blocks("Declarative pipelines")
+    assert len(shown) == 3
+    for _, text in shown:
+        assert text in projects

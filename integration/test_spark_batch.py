@@ -1,0 +1,164 @@
+"""`spark.read`: the table as it is now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from pyspark.errors import AnalysisException
+
+from backfill.errors import ConnectionLostError, OptionsError
+from backfill.options import parse
+from backfill.upstream.postgres import PostgresUpstream, reader
+from backfill.vnode import WHOLE_TABLE, ranges_between
+from integration.database import Database
+from integration.spark_stream import SparkStream, make_table, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS = 60_000
+"""Enough for three readers."""
+
+
+@pytest.fixture
+def table(database: Database) -> Database:
+    make_table(database, ROWS)
+    return database
+
+
+def load(spark: SparkSession, database: Database, **options: str) -> DataFrame:
+    return spark.read.format("backfill").options(**{**database.options, "dbtable": "t", **options}).load()
+
+
+def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = frame.toArrow().to_pylist()
+    return sorted(found, key=lambda row: row["id"])
+
+
+def in_database(database: Database, condition: str = "true") -> list[dict[str, Any]]:
+    with (
+        database.connect(options="-c timezone=UTC") as connection,
+        connection.cursor(row_factory=psycopg.rows.dict_row) as cursor,
+    ):
+        return cursor.execute(f"SELECT * FROM t WHERE {condition} ORDER BY id".encode()).fetchall()
+
+
+def test_a_read_gives_the_table_in_parallel_and_again_as_it_is_later(spark: SparkSession, table: Database) -> None:
+    frame = load(spark, table, numPartitions="3")
+    assert frame.columns == ["id", "v", "n", "at"]
+    assert frame.rdd.getNumPartitions() == 3
+    assert rows_of(frame) == in_database(table)
+    write(table, 10)
+    table.execute("VACUUM t")
+    assert rows_of(frame) == in_database(table)
+    table.execute("TRUNCATE t")
+    assert rows_of(frame) == []
+
+
+def test_a_read_has_the_columns_asked_for_in_their_order_and_types(spark: SparkSession, table: Database) -> None:
+    chosen = load(spark, table, columns="n, v", customSchema="n STRING", filter="id = 5")
+    assert chosen.dtypes == [("n", "string"), ("v", "string")]
+    assert chosen.collect() == [("1.67", "v5")]
+    declared = spark.read.schema("v string, id long").format("backfill").options(**table.options)
+    assert declared.options(dbtable="t", filter="id = 5").load().collect() == [("v5", 5)]
+    other = spark.read.schema("id int").format("backfill").options(**table.options).option("dbtable", "t").load()
+    with pytest.raises(AnalysisException, match="column id is bigint, and int is asked for"):
+        other.collect()
+
+
+@pytest.mark.parametrize(
+    "condition", ["id % 7 = 3 OR v = 'v9' -- with a comment", "n > 19990 AND id IN (SELECT max(id) - 1 FROM t)"]
+)
+def test_a_filter_is_evaluated_by_the_database(spark: SparkSession, table: Database, condition: str) -> None:
+    expected = in_database(table, condition.partition("--")[0])
+    assert expected
+    assert rows_of(load(spark, table, filter=condition)) == expected
+
+
+@pytest.mark.parametrize(
+    ("condition", "problem"),
+    [
+        ("nope = 1", 'column "nope" does not exist'),
+        ("id", "must be type boolean, not type bigint"),
+        ("id = 'five'", "invalid input syntax for type bigint"),
+        ("id = 1) OR (id > 1", 'syntax error at or near ")"'),
+        ("id = 1 ORDER BY id", "syntax error"),
+        ("true; DELETE FROM t", "cannot insert multiple commands"),
+        ("v = 'open", "unterminated quoted string"),
+        ("true /* open", "unterminated /* comment"),
+    ],
+)
+def test_what_is_no_condition_is_refused_when_the_source_is_loaded(
+    database: Database, condition: str, problem: str
+) -> None:
+    """Without Spark: its `load()` asks for the schema."""
+    make_table(database, 3)
+    upstream = PostgresUpstream.of(parse({**database.options, "dbtable": "t", "filter": condition}))
+    try:
+        with pytest.raises(
+            OptionsError, match=r"filter is .*, which is no condition on a row of \"public\".\"t\""
+        ) as caught:
+            upstream.schema()
+    finally:
+        upstream.close()
+    assert problem in str(caught.value)
+    assert len(in_database(database)) == 3
+
+
+def test_a_wrong_filter_is_named_at_load(spark: SparkSession, database: Database) -> None:
+    make_table(database, 3)
+    with pytest.raises(AnalysisException, match="OptionsError: filter is 'nope = 1', which is no condition"):
+        load(spark, database, filter="nope = 1")
+
+
+def test_with_a_state_directory_a_read_has_the_columns_of_the_stream(
+    spark: SparkSession, database: Database, tmp_path: Path
+) -> None:
+    make_table(database, 3)
+    stream = SparkStream(spark, database, tmp_path)
+    frame = load(spark, database, stateDir=str(stream.state))
+    assert frame.schema == stream.load().schema
+    first = rows_of(frame)[0]
+    assert first.pop("_commit_timestamp") > first["at"]
+    assert {name: value for name, value in first.items() if name.startswith("_")} == {
+        "_change_type": "insert",
+        "_is_snapshot": True,
+        "_commit_version": 0,
+        "_sequence": 0,
+    }
+    assert not stream.state.exists()
+
+
+def test_each_part_is_of_one_state_while_somebody_writes(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written after the first rows have come is in no later rows of the same part."""
+    make_table(database, 50_000)
+    monkeypatch.setattr(reader, "BATCH_BYTES", 1 << 16)
+    before = in_database(database)
+    upstream = PostgresUpstream.of(parse({**database.options, "dbtable": "t"}))
+    reading = upstream.reader().read(None, ranges_between(upstream.bounds(3)))
+    upstream.close()
+    found = next(reading).to_pylist()
+    write(database, 10)
+    for batch in reading:
+        found += batch.to_pylist()
+    assert found == before
+
+
+def test_a_state_that_is_lost_with_its_session_is_not_mixed_with_a_later_one(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_table(database, 400_000)
+    monkeypatch.setattr(reader, "BATCH_BYTES", 1 << 16)
+    upstream = PostgresUpstream.of(parse({**database.options, "dbtable": "t"}))
+    reading = upstream.reader().read(None, [WHOLE_TABLE])
+    upstream.close()
+    next(reading)
+    database.execute(
+        "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    with pytest.raises(ConnectionLostError, match="the rows have to be read again"):
+        list(reading)

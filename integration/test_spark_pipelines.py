@@ -1,0 +1,117 @@
+"""Spark Connect and Spark Declarative Pipelines, each in processes of their own, over one persistent catalog."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pyspark
+import pytest
+
+from integration.database import Database
+from integration.spark_session import configuration, environment
+
+PROJECTS = Path(__file__).parent / "pipelines"
+PATIENCE = 400
+PASSWORD = "hunter2-secret"  # noqa: S105 - which the server does not ask for
+
+TABLE = """
+    CREATE TABLE orders (id bigint PRIMARY KEY, status text, total numeric(10,2));
+    INSERT INTO orders SELECT i, CASE WHEN i % 3 = 0 THEN 'open' ELSE 'paid' END, i FROM generate_series(1, 300) i;
+"""
+
+
+def settings(folder: Path) -> dict[str, str]:
+    """Those of the session that all tests share, with a catalog and a log of events that are kept in the folder."""
+    (folder / "events").mkdir(exist_ok=True)
+    own = configuration(folder)
+    del own["spark.master"]  # which a Connect session may not name
+    return {
+        **own,
+        "spark.sql.catalogImplementation": "hive",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={folder / 'metastore'};create=true",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": (folder / "events").as_uri(),
+    }
+
+
+def run(command: list[str], folder: Path) -> str:
+    """What the command prints. Its server for Connect takes a port of its own."""
+    env = {**os.environ, **environment(), "SPARK_TESTING": "1", "SPARK_HOME": str(Path(pyspark.__file__).parent)}
+    log = folder / f"{Path(command[0]).name}.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        try:
+            process.wait(PATIENCE)
+        finally:
+            kill(process)
+    assert process.returncode == 0, log.read_text()[-8000:]
+    return log.read_text()
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends it with all that it has started, if it has not ended."""
+    if process.poll() is None:
+        top = psutil.Process(process.pid)
+        for each in (*top.children(recursive=True), top):
+            each.kill()
+    process.wait()
+
+
+def project(name: str, folder: Path, url: str) -> Path:
+    """The description of this pipeline, copied, with our own database and folder."""
+    copy = folder / name
+    shutil.copytree(PROJECTS / name, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in copy.rglob("*.*"):
+        file.write_text(file.read_text().replace("postgresql://app@db/shop", url).replace("/data/", f"{folder}/"))
+    return copy / "spark-pipeline.yml"
+
+
+def connected(folder: Path, url: str) -> dict[str, object]:
+    given = {
+        "folder": str(folder),
+        "url": url,
+        "password": PASSWORD,
+        "pipeline": str(project("orders_copy", folder, url)),
+        "settings": settings(folder),
+    }
+    out = run([sys.executable, "-m", "integration.connect_driver", json.dumps(given)], folder)
+    assert "Run is COMPLETED" in out
+    found: dict[str, object] = json.loads(next(line for line in out.splitlines() if line.startswith('{"session"')))
+    return found
+
+
+def run_pipeline(spec: Path, folder: Path) -> None:
+    program = str(Path(sys.executable).with_name("spark-pipelines"))
+    settled = [word for key, value in settings(folder).items() for word in ("--conf", f"{key}={value}")]
+    run([program, "run", *settled, "--spec", str(spec)], folder)
+
+
+@pytest.mark.timeout(2 * PATIENCE + 60)
+def test_a_connect_session_then_a_pipeline_over_the_table_it_has_made(database: Database, tmp_path: Path) -> None:
+    """So the table has outlived its session; and what both have left behind names no password."""
+    database.execute(TABLE)
+    url = database.url(tmp_path)
+    assert connected(tmp_path, url) == {
+        "session": "pyspark.sql.connect.session",
+        "batch": 3,
+        "table": 300,
+        "view": 300,
+        "stream": 300,
+    }
+    database.execute("DELETE FROM orders WHERE id = 300")
+    run_pipeline(project("orders", tmp_path, url), tmp_path)
+    warehouse = tmp_path / "warehouse"
+    assert pq.read_table(warehouse / "orders_log").num_rows == 299
+    assert set(pq.read_table(warehouse / "orders_from_table")["id"].to_pylist()) == set(range(1, 300))
+    (kinds,) = pq.read_table(warehouse / "changes_by_kind").to_pylist()
+    assert kinds == {"_change_type": "insert", "changes": 299}
+    left = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert any(file.is_relative_to(tmp_path / "events") for file in left)
+    assert [file for file in left if PASSWORD.encode() in file.read_bytes()] == []

@@ -1,0 +1,147 @@
+"""SQL: tables and views over the source, read as batches and as streams; secrets in none of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+
+from integration.database import Database
+from integration.spark_stream import SparkStream, make_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PASSWORD = "hunter2-secret"  # noqa: S105 - which the server does not ask for
+ROWS = 30
+STREAMED = ["_change_type", "_is_snapshot", "_commit_version", "_commit_timestamp", "_sequence"]
+
+
+class Catalog:
+    """The Spark session's own, with the table `t` of a database in reach."""
+
+    def __init__(self, spark: SparkSession, database: Database, folder: Path) -> None:
+        self.spark, self.folder = spark, folder
+        self.options = {"url": database.url(folder), "dbtable": "t", "vnodeCount": "16"}
+
+    def create(self, name: str, columns: str = "", rest: str = "", **options: str) -> None:
+        self.spark.sql(f"CREATE TABLE {name} {columns} USING backfill {self.clause(**options)} {rest}")
+
+    def clause(self, **options: str) -> str:
+        return "OPTIONS (" + ", ".join(f"{key} '{value}'" for key, value in {**self.options, **options}.items()) + ")"
+
+    def state(self, name: str) -> str:
+        return str(self.folder / name / "state")
+
+
+@pytest.fixture
+def catalog(spark: SparkSession, database: Database, tmp_path: Path) -> Iterator[Catalog]:
+    make_table(database, ROWS)
+    spark.sql("CREATE DATABASE surfaces")
+    spark.sql("USE surfaces")
+    yield Catalog(spark, database, tmp_path)
+    spark.sql("USE default")
+    spark.sql("DROP DATABASE surfaces CASCADE")
+
+
+def streamed(frame: DataFrame, catalog: Catalog, database: Database, name: str) -> SparkStream:
+    """All that the frame brings until it has caught up."""
+    stream = SparkStream(catalog.spark, database, catalog.folder / name)
+    stream.catch_up(frame)
+    return stream
+
+
+def test_a_table_without_a_state_directory_is_the_table_and_no_stream(catalog: Catalog) -> None:
+    spark = catalog.spark
+    catalog.create("orders", rest="COMMENT 'orders' TBLPROPERTIES ('purpose' = 'test')")
+    assert spark.table("orders").columns == ["id", "v", "n", "at"]
+    assert spark.sql("SELECT count(*), min(v) FROM orders WHERE id > 10").collect() == [(20, "v11")]
+    assert spark.sql("SELECT id FROM orders WITH (filter = 'id < 3', numPartitions = '1')").count() == 2
+    with pytest.raises(StreamingQueryException, match="stateDir is required for a stream"):
+        spark.readStream.table("orders").writeStream.format("noop").start().awaitTermination()
+
+
+def test_a_table_with_a_state_directory_is_read_as_a_stream_and_as_a_batch(
+    catalog: Catalog, database: Database
+) -> None:
+    spark = catalog.spark
+    catalog.create("feed", stateDir=catalog.state("feed"))
+    assert spark.table("feed").columns == ["id", "v", "n", "at", *STREAMED]
+    streamed(spark.readStream.table("feed"), catalog, database, "feed").require_equal()
+    database.execute("ALTER TABLE t ADD COLUMN more text; UPDATE t SET v = 'new', more = 'x' WHERE id = 3")
+    of_sql = spark.sql(f"SELECT * FROM STREAM feed WITH (stateDir = '{catalog.state('other')}')")
+    streamed(of_sql, catalog, database, "other").require_equal("id, v, n, at")
+    streamed(spark.readStream.table("feed"), catalog, database, "feed").require_equal("id, v, n, at")
+    assert spark.sql("SELECT v, _change_type, _sequence FROM feed WHERE id = 3").collect() == [("new", "insert", 0)]
+
+
+def test_what_a_table_keeps_of_its_options_reaches_no_file(catalog: Catalog, database: Database) -> None:
+    catalog.create("feed", stateDir=catalog.state("feed"))
+    stream = streamed(catalog.spark.readStream.table("feed"), catalog, database, "feed")
+    catalog.spark.table("feed").write.parquet(str(catalog.folder / "batch"))
+    catalog.spark.sql("CREATE TABLE copied USING parquet AS SELECT * FROM feed")
+    warehouse = Path(str(catalog.spark.conf.get("spark.sql.warehouse.dir")).removeprefix("file:"))
+    written = [
+        *(stream.folder / "out").glob("*.parquet"),
+        *(catalog.folder / "batch").glob("*.parquet"),
+        *(warehouse / "surfaces.db" / "copied").glob("*.parquet"),
+    ]
+    assert len(written) >= 3
+    for file in written:
+        assert b"stateDir".lower() not in str(pq.read_metadata(file).metadata).lower().encode()
+    assert catalog.spark.table("copied").dtypes == catalog.spark.table("feed").dtypes
+
+
+def test_a_declared_list_of_columns_needs_options_with_each_read(catalog: Catalog) -> None:
+    spark = catalog.spark
+    catalog.create("declared", "(v STRING, id BIGINT)")
+    with pytest.raises(AnalysisException, match="it was made with a list of columns"):
+        spark.sql("SELECT * FROM declared").collect()
+    given = f"url = '{catalog.options['url']}', dbtable = 't'"
+    assert spark.sql(f"SELECT * FROM declared WITH ({given}) WHERE id = 4").collect() == [("v4", 4)]
+    with pytest.raises(StreamingQueryException, match="it was made with a list of columns"):
+        spark.readStream.table("declared").writeStream.format("noop").start().awaitTermination()
+
+
+def test_a_temporary_view_is_the_table(catalog: Catalog) -> None:
+    catalog.spark.sql(f"CREATE TEMPORARY VIEW v USING backfill {catalog.clause(columns='id')}")
+    try:
+        assert catalog.spark.sql("SELECT * FROM v ORDER BY id DESC LIMIT 1").collect() == [(ROWS,)]
+    finally:
+        catalog.spark.sql("DROP VIEW v")
+
+
+def test_passwords_are_nowhere_to_be_seen(catalog: Catalog, capfd: pytest.CaptureFixture[str]) -> None:
+    """Neither in descriptions, plans and logs, nor in our own errors. For events see `test_spark_pipelines`."""
+    spark = catalog.spark
+    with pytest.raises(AnalysisException, match="a table keeps no password, because") as refused:
+        catalog.create("secret", password=PASSWORD)
+    shown = [str(refused.value)]
+    catalog.create("orders")
+    spark.sql(f"CREATE TEMPORARY VIEW v USING backfill {catalog.clause(password=PASSWORD)}")
+    frames = [
+        spark.table("v"),
+        spark.sql(f"SELECT * FROM orders WITH (password = '{PASSWORD}')"),
+        spark.read.format("backfill").options(**catalog.options, password=PASSWORD).load(),
+    ]
+    for frame in frames:
+        frame.explain("extended")
+        frame.collect()
+        shown.append(frame._jdf.queryExecution().toString())
+    for statement in (
+        "DESCRIBE TABLE EXTENDED orders",
+        "SHOW CREATE TABLE orders",
+        "SHOW TBLPROPERTIES orders",
+        f"EXPLAIN EXTENDED SELECT * FROM orders WITH (password = '{PASSWORD}')",
+    ):
+        shown += [str(row) for row in spark.sql(statement).collect()]
+    with pytest.raises(AnalysisException) as wrong:
+        spark.read.format("backfill").options(**catalog.options, password=PASSWORD, filter="nope").load()
+    shown.append(str(wrong.value))
+    spark.sql("DROP VIEW v")
+    assert PASSWORD not in "\n".join(shown)
+    assert PASSWORD not in "".join(capfd.readouterr())

@@ -1,0 +1,54 @@
+"""What a table of Spark's catalog keeps of its options, and what it gives back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from backfill.errors import OptionsError
+from backfill.spark.table_options import keeps_options, kept, of_new_table, of_table
+
+COLUMNS = StructType([StructField("id", LongType()), StructField("v", StringType())])
+SECRET = "hunter2-is-secret"  # noqa: S105 - a password for tests
+GIVEN = {"url": "postgresql://app@db/shop", "dbTable": "orders"}
+
+
+def created(**options: str) -> dict[str, str]:
+    """What Spark passes for CREATE TABLE: each option twice, properties once, and words of its own."""
+    doubled = {f"option.{name}": value for name, value in options.items()}
+    return {**options, **doubled, "provider": "backfill", "owner": "root", "a.property": "x"}
+
+
+def test_the_options_of_a_new_table_are_those_of_the_options_clause() -> None:
+    assert of_new_table(created(**GIVEN)) == GIVEN
+    assert of_new_table(GIVEN) is None
+
+
+def test_a_table_gives_back_its_options_and_what_a_read_says_goes_first() -> None:
+    columns = kept(COLUMNS, GIVEN)
+    assert columns.names == COLUMNS.names
+    assert keeps_options(columns)
+    assert of_table(columns, {}) == {"url": GIVEN["url"], "dbtable": "orders"}
+    assert of_table(columns, {"DBTABLE": "others"}) == {"url": GIVEN["url"], "dbtable": "others"}
+
+
+def test_a_declared_list_of_columns_keeps_nothing_and_is_told_apart_from_no_table() -> None:
+    assert not keeps_options(COLUMNS)
+    assert of_table(COLUMNS, GIVEN) == {"url": GIVEN["url"], "dbtable": "orders"}
+    with pytest.raises(OptionsError, match="made with a list of columns"):
+        of_table(COLUMNS, {"numPartitions": "2"})
+
+
+@pytest.mark.parametrize("name", ["password", "PASSWORD", "sessionInitStatement"])
+def test_what_may_be_secret_is_refused_and_not_repeated(name: str) -> None:
+    with pytest.raises(OptionsError, match=r"a table keeps no (password|sessionInitStatement), because") as caught:
+        of_new_table(created(**GIVEN, **{name: SECRET}))
+    assert SECRET not in str(caught.value)
+
+
+def test_what_is_kept_is_one_text_for_the_same_options() -> None:
+    one = kept(COLUMNS, GIVEN)
+    other = kept(COLUMNS, dict(reversed(GIVEN.items())))
+    assert json.dumps(one.jsonValue()) == json.dumps(other.jsonValue())

@@ -1,0 +1,82 @@
+"""Looking at a state file beside the stream that writes it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from backfill_state import DuckDBProgressStore, StateDamagedError, looked_at
+from tests.state_store.streams import barrier, everything, rows_of, stream
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from backfill_state import DuckDBProgressStore
+from tests.state_store.streams import barrier, stream
+path = Path(sys.argv[1])
+for epoch in range(1, int(sys.argv[2]) + 1):
+    with DuckDBProgressStore(path) as store:
+        store.commit(barrier(epoch, (0, "eu", epoch, False, epoch), (1, None, None, False, epoch)))
+    time.sleep(0.03)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with DuckDBProgressStore(tmp_path / "progress.duckdb") as store:
+        store.begin(stream())
+        store.commit(barrier(0, (0, "eu", 0, False, 0), (1, None, None, False, 0)))
+    return tmp_path / "progress.duckdb"
+
+
+def test_a_look_shows_what_the_store_shows_and_leaves_the_file_alone(path: Path) -> None:
+    with DuckDBProgressStore(path) as store:
+        expected = everything(store)
+    before = path.read_bytes()
+    with looked_at(path) as look:
+        assert everything(look) == expected
+        look.reset()
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_look_is_possible_while_somebody_has_the_file_open_and_shows_what_is_committed(path: Path) -> None:
+    with DuckDBProgressStore(path) as store:
+        store.commit(barrier(7, (0, "eu", 7, False, 7)))
+        with looked_at(path) as look:
+            assert look.epoch() == 7
+        store.commit(barrier(8, (0, "eu", 8, False, 8)))
+    with looked_at(path) as look:
+        assert look.epoch() == 8
+
+
+def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), looked_at(tmp_path / "progress.duckdb"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_file_is_named_and_not_its_copy(path: Path) -> None:
+    path.write_bytes(b"x" * 20_000)
+    with pytest.raises(StateDamagedError, match=re.escape(str(path))), looked_at(path) as look:
+        look.epoch()
+
+
+def test_looks_show_whole_barriers_and_never_keep_the_writer_from_its_file(path: Path) -> None:
+    """The writer ends with an error if the file is not its own at any moment."""
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path), "20"], stderr=subprocess.PIPE, text=True) as writer:
+        seen = []
+        while writer.poll() is None:
+            with looked_at(path) as look:
+                epoch, rows = look.epoch(), rows_of(look.progress())
+            assert {row[-1] for row in rows} == {epoch}
+            seen.append(epoch)
+        assert writer.stderr is not None
+        assert writer.wait() == 0, writer.stderr.read()
+    assert seen == sorted(seen, key=lambda epoch: epoch or 0)
+    with looked_at(path) as look:
+        assert look.epoch() == 20
