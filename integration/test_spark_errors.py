@@ -128,16 +128,6 @@ def test_columns_that_the_table_does_not_have_are_named(stream: SparkStream) -> 
     assert "'price'" in of_load(stream, customSchema="price STRING")
 
 
-def test_other_uses_than_streams_are_refused_with_what_to_use(stream: SparkStream) -> None:
-    options = {**stream.database.options, "dbtable": "t"}
-    batch = stream.spark.read.format("backfill").options(**options).load()
-    assert "Use spark.readStream; with .trigger(availableNow=True)" in refusal(batch.collect)
-    listed = ", ".join(f"{name} '{value}'" for name, value in options.items())
-    found = refusal(lambda: stream.spark.sql(f"CREATE TABLE feed USING backfill OPTIONS ({listed})"))
-    assert "no table can be created USING backfill" in found
-    assert "createOrReplaceTempView to name it in SQL" in found
-
-
 def test_a_schema_that_is_not_the_tables_is_refused(stream: SparkStream) -> None:
     frame = stream.load()
     stream.database.execute("ALTER TABLE t ADD COLUMN more int")
