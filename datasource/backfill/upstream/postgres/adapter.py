@@ -25,13 +25,15 @@ from backfill.options import Options
 from backfill.order import within
 from backfill.plan import Extent, Request
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
-from backfill.upstream.postgres import log, slot
+from backfill.upstream.postgres import slot
+from backfill.upstream.postgres.changelog import ChangeLog
 from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import RetryPolicy, translating
+from backfill.upstream.postgres.log import MOST_MESSAGES, Reading
 from backfill.upstream.postgres.pin import Exported, ExportingSession, wait_for_flush
+from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import Position, Snapshot, parse_lsn
 from backfill.upstream.postgres.reader import PostgresSnapshotReader
-from backfill.upstream.postgres.server import require_same_log
 from backfill.upstream.postgres.table import (
     Table,
     covered_by_database,
@@ -56,9 +58,6 @@ LAG_INTERVAL: Final = 1.0
 
 EVERY_COMMIT: Final = Position((1 << 63) - 1)
 
-SLOT, PUBLICATION, OWN_PUBLICATION = "slot", "publication", "own_publication"
-SYSTEM, TIMELINE = "system", "timeline"
-
 
 class PostgresUpstream:
     """One table of one database. Opens its sessions when they are needed, and again when they were lost."""
@@ -72,14 +71,10 @@ class PostgresUpstream:
         self._control: Session | None = None
         self._described: Table | None = None
         self._exporter: ExportingSession | None = None
-        self._names: dict[str, str] = {}
-        self._reading: tuple[str, str, log.Reading] | None = None
-        self._acknowledgeable: dict[str, int] = {}
+        self._attached: tuple[Place, ChangeLog] | None = None
         self._idle_at = 0
-        self._reported: set[str] = set()
         self._reached = 0
         self._lag: tuple[float, dict[str, int]] = (-LAG_INTERVAL, {})
-        self._per_change = 1.0
 
     @classmethod
     def of(cls, options: Options, retries: RetryPolicy | None = None) -> PostgresUpstream:
@@ -158,65 +153,50 @@ class PostgresUpstream:
     # -- the place in the change log -------------------------------------------------------------------------------
 
     def bookmark(self, stream: str) -> Bookmark:
-        name = self._table.description.name
-        own = slot.default_name(name.schema, name.name, stream)
-        return (
-            (SLOT, self._options.slot_name or own),
-            (PUBLICATION, self._options.publication_name or own),
-            (OWN_PUBLICATION, "false" if self._options.publication_name else "true"),
-            (SYSTEM, str(self._table.server.system_identifier)),
-            (TIMELINE, str(self._table.server.timeline)),
-        )
+        return Place.of_stream(stream, self._options, self._table).bookmark
 
     def attach(self, bookmark: Bookmark, after: Epoch | None) -> None:
-        self._names = dict(bookmark)
-        server = self._table.server
-        if server.in_recovery:
+        table, place = self._table, Place.of(bookmark)
+        self._attached = place, ChangeLog(self._connector, self._options, table, place)
+        if table.server.in_recovery:
             raise DatabaseSetupError("the server is a standby, and the stream needs the primary; point url at that")
-        if server.wal_level != "logical":
+        if table.server.wal_level != "logical":
             raise DatabaseSetupError(
-                f"wal_level is {server.wal_level}, expected logical; run ALTER SYSTEM SET wal_level = 'logical' and "
-                "restart the server. startupMode=snapshot does without"
+                f"wal_level is {table.server.wal_level}, expected logical; run ALTER SYSTEM SET wal_level = 'logical' "
+                "and restart the server. startupMode=snapshot does without"
             )
         if after is None:
-            self._do(self._make)
+            self._do(lambda session: place.make(self._connector, session, table))
         else:
             self._do(lambda session: self._find(session, Position.parse(after.position)))
 
-    def _make(self, session: Session) -> None:
-        table, publication = self._table, self._names[PUBLICATION]
-        if self._names[OWN_PUBLICATION] == "true":
-            partitioned = table.description.partitioned
-            slot.make_publication(
-                self._connector, session, publication, table.keyed.identifier, partitioned=partitioned
-            )
-        self._require_published(session)
-        slot.make_slot(self._connector, session, self._names[SLOT])
-
     def _find(self, session: Session, after: Position) -> None:
+        place = self._place
         try:
-            self._require_readable(session, after.lsn)
+            place.require_readable(session, after.lsn)
         except DataLossError as error:
             if self._options.fail_on_data_loss:
                 raise
             logger.error("going on although changes were lost, as failOnDataLoss=false asks: %s", error)  # noqa: TRY400
-            slot.drop_if_lost(session, self._names[SLOT])
-            self._make(session)
-        self._require_published(session)
+            slot.drop_if_lost(session, place.slot)
+            place.make(self._connector, session, self._table)
+        place.require_published(session, self._table)
 
-    def _require_published(self, session: Session) -> None:
-        names = tuple(column.name for column in self._table.columns)
-        slot.require_published(session, self._names[PUBLICATION], self._table.description.oid, names)
+    @property
+    def _place(self) -> Place:
+        return self._require_attached()[0]
 
-    def _require_readable(self, session: Session, after: int) -> None:
-        """Raises DataLossError unless every change after the LSN `after` can be had."""
-        require_same_log(session, system=self._names[SYSTEM], timeline=self._names[TIMELINE], reached=after)
-        slot.require_readable(session, self._names[SLOT], after)
+    @property
+    def _log(self) -> ChangeLog:
+        return self._require_attached()[1]
+
+    def _require_attached(self) -> tuple[Place, ChangeLog]:
+        if self._attached is None:
+            raise RuntimeError("attach comes before everything that concerns the change log")
+        return self._attached
 
     def detach(self, bookmark: Bookmark) -> None:
-        names = dict(bookmark)
-        publication = names[PUBLICATION] if names[OWN_PUBLICATION] == "true" else None
-        self._do(lambda session: slot.drop(session, names[SLOT], publication))
+        self._do(Place.of(bookmark).drop)
 
     # -- epochs ----------------------------------------------------------------------------------------------------
 
@@ -260,7 +240,7 @@ class PostgresUpstream:
             if not reading.complete:
                 exporter.release(exported.token)
                 epoch = _exported_epoch(number, replace(exported, position=replace(exported.position, lsn=reading.end)))
-            self._keep(after, epoch, reading, upto)
+            self._log.keep(after, epoch, reading, upto)
             if not reading.complete:
                 return Step(epoch, None)
         return Step(epoch, Pin(epoch, exported.token))
@@ -278,7 +258,7 @@ class PostgresUpstream:
         began = Position.parse(after.position)
         upto = Position.parse(until).lsn if until else self._end_of_log()
         if upto < self._idle_at and not until and self._options.fail_on_data_loss:
-            self._require_readable(self._session(), self._idle_at)
+            self._place.require_readable(self._session(), self._idle_at)
         if upto <= self._idle_at:
             return Step(after, None)
         reading = self._read(began, EVERY_COMMIT, upto, max_changes)
@@ -290,7 +270,7 @@ class PostgresUpstream:
         end = upto if idle else reading.end
         position = Position(max(end, began.lsn))
         epoch = Epoch(after.number + 1, str(position), position.lsn, reading.timestamp or after.timestamp)
-        self._keep(after, epoch, reading, upto)
+        self._log.keep(after, epoch, reading, upto)
         return Step(epoch, None)
 
     def _end_of_log(self) -> int:
@@ -306,61 +286,23 @@ class PostgresUpstream:
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
-    def _feed(self) -> log.Feed:
-        table = self._table
-        return log.Feed(self._names[SLOT], self._names[PUBLICATION], table.description.oid, table.wanted)
-
-    def _read(self, after: Position, shown: Position, upto: int, limit: int) -> log.Reading:
-        # The server counts messages, of which a commit has two more than changes: what was met lately is expected
-        # again, so that a backlog of small commits makes as few batches as one of large ones.
-        most = min(int(limit * self._per_change), log.MOST_MESSAGES)
-        reading = log.peek(self._connector, self._feed(), after=after, shown=shown, upto=upto, limit=most)
-        self._per_change = log.messages_per_change(reading, self._per_change)
-        # Afterwards, so that a slot which was moved or made again in the meantime is noticed as well. Changes that are
-        # not published are not in the log; without the publication itself, PostgreSQL 18 gives none at all.
-        if self._options.fail_on_data_loss:
-            self._require_readable(self._session(), after.lsn)
-        self._require_published(self._session())
-        self._report_added(reading.ignored)
-        return reading
-
-    def _report_added(self, ignored: tuple[str, ...]) -> None:
-        """Says once of each column that the table did not have when this process began."""
-        described = self._table.description
-        added = [name for name in ignored if described.column(name) is None and name not in self._reported]
-        if added:
-            self._reported.update(added)
-            logger.warning(
-                "column %s was added to %s and is left out; after a restart it is carried, unless the option columns "
-                "says otherwise",
-                ", ".join(added),
-                described.name.quoted(),
-            )
-
-    def _keep(self, after: Epoch, upto: Epoch, reading: log.Reading, read_up_to: int) -> None:
-        """Keeps what was read to find the epoch: the batch that ends there is about to be planned."""
-        if self._reading is not None:
-            self._reading[2].rows.close()
-        self._reading = (after.position, upto.position, reading)
-        position = Position.parse(upto.position)
-        if position.snapshot is not None:
-            self._acknowledgeable[upto.position] = reading.acknowledgeable(position, read_up_to)
+    def _read(self, after: Position, shown: Position, upto: int, limit: int) -> Reading:
+        return self._log.read(self._session(), after, shown, upto, limit)
 
     def changes(self, after: Epoch | None, upto: Epoch) -> Iterator[pa.RecordBatch]:
         if after is None:
             return
-        if self._reading is None or self._reading[:2] != (after.position, upto.position):
-            self._read_again(after, upto)
-        if self._reading is not None:
-            yield from self._reading[2].rows
+        yield from self._log.kept(after, upto) or self._read_again(after, upto)
 
-    def _read_again(self, after: Epoch, upto: Epoch) -> None:
+    def _read_again(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch]:
         shown = Position.parse(upto.position)
 
-        def attempt() -> log.Reading:
-            return self._read(Position.parse(after.position), shown, shown.lsn, log.MOST_MESSAGES)
+        def attempt() -> Reading:
+            return self._read(Position.parse(after.position), shown, shown.lsn, MOST_MESSAGES)
 
-        self._keep(after, upto, self._retries.run(attempt, self._forget_session), shown.lsn)
+        found = self._retries.run(attempt, self._forget_session)
+        self._log.keep(after, upto, found, shown.lsn)
+        return iter(found.rows)
 
     def shown(self, position: str, changes: pa.RecordBatch) -> pa.BooleanArray:
         xids = changes["commit_id"].to_numpy().astype(np.uint32)
@@ -368,16 +310,9 @@ class PostgresUpstream:
         return pa.array(Position.parse(position).shows(xids, lsns))
 
     def acknowledge(self, epoch: Epoch) -> None:
-        """A position with a snapshot can only be acknowledged by the process that read the log up to it.
-
-        After a restart nothing is; the next batch makes up for it.
-        """
-        position = Position.parse(epoch.position)
-        known = position.lsn if position.snapshot is None else 0
-        to = self._acknowledgeable.pop(epoch.position, known)
-        self._acknowledgeable = {}
+        to = self._log.acknowledgeable(epoch)
         if to:
-            self._do(lambda session: slot.advance(session, self._names[SLOT], to))
+            self._do(lambda session: slot.advance(session, self._place.slot, to))
 
     # -- snapshot rows ---------------------------------------------------------------------------------------------
 
@@ -407,7 +342,7 @@ class PostgresUpstream:
     def lag(self) -> dict[str, int]:
         taken, figures = self._lag
         if time.monotonic() - taken >= LAG_INTERVAL:
-            figures = self._do(self._figures) if self._names else {}
+            figures = self._do(self._figures) if self._attached else {}
             self._lag = (time.monotonic(), figures)
         return figures
 
@@ -415,7 +350,7 @@ class PostgresUpstream:
         row = session.execute(
             "SELECT pg_current_wal_insert_lsn()::text, "
             "(SELECT restart_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = %s)",
-            [self._names[SLOT]],
+            [self._place.slot],
         ).fetchone()
         if row is None:
             return {}

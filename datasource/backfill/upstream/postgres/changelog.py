@@ -1,0 +1,92 @@
+"""The changes of one table as its slot gives them, read once for the batch that is about to be planned."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+
+from backfill.epoch import Epoch
+from backfill.options import Options
+from backfill.upstream.postgres import log
+from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.place import Place
+from backfill.upstream.postgres.position import Position
+from backfill.upstream.postgres.table import Table
+
+logger = logging.getLogger("backfill")
+
+Session = psycopg.Connection[tuple[Any, ...]]
+
+
+class ChangeLog:
+    """Finding where a batch ends takes reading its changes; so the last reading is kept until the next one."""
+
+    def __init__(self, connector: Connector, options: Options, table: Table, place: Place) -> None:
+        self._connector = connector
+        self._fails_on_data_loss = options.fail_on_data_loss
+        self._table = table
+        self._place = place
+        self._feed = log.Feed(place.slot, place.publication, table.description.oid, table.wanted)
+        self._kept: tuple[str, str, log.Reading] | None = None
+        self._acknowledgeable: dict[str, int] = {}
+        self._reported: set[str] = set()
+        self._per_change = 1.0
+
+    def read(self, session: Session, after: Position, shown: Position, upto: int, limit: int) -> log.Reading:
+        """The changes that `shown` shows and `after` does not, up to the LSN `upto` and about `limit` of them."""
+        # The server counts messages, of which a commit has two more than changes: what was met lately is expected
+        # again, so that a backlog of small commits makes as few batches as one of large ones.
+        most = min(int(limit * self._per_change), log.MOST_MESSAGES)
+        reading = log.peek(self._connector, self._feed, after=after, shown=shown, upto=upto, limit=most)
+        self._per_change = log.messages_per_change(reading, self._per_change)
+        # Afterwards, so that a slot which was moved or made again in the meantime is noticed as well. Changes that are
+        # not published are not in the log; without the publication itself, PostgreSQL 18 gives none at all.
+        if self._fails_on_data_loss:
+            self._place.require_readable(session, after.lsn)
+        self._place.require_published(session, self._table)
+        self._report_added(reading.ignored)
+        return reading
+
+    def _report_added(self, ignored: tuple[str, ...]) -> None:
+        """Says once of each column that the table did not have when this process began."""
+        described = self._table.description
+        added = [name for name in ignored if described.column(name) is None and name not in self._reported]
+        if added:
+            self._reported.update(added)
+            logger.warning(
+                "column %s was added to %s and is left out; after a restart it is carried, unless the option columns "
+                "says otherwise",
+                ", ".join(added),
+                described.name.quoted(),
+            )
+
+    def keep(self, after: Epoch, upto: Epoch, reading: log.Reading, read_up_to: int) -> None:
+        """Keeps what was read from `after` to `upto`; the log was looked at as far as the LSN `read_up_to`."""
+        if self._kept is not None:
+            self._kept[2].rows.close()
+        self._kept = (after.position, upto.position, reading)
+        position = Position.parse(upto.position)
+        if position.snapshot is not None:
+            self._acknowledgeable[upto.position] = reading.acknowledgeable(position, read_up_to)
+
+    def kept(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch] | None:
+        """The changes between the two epochs; None where they are not what was read last."""
+        if self._kept is None or self._kept[:2] != (after.position, upto.position):
+            return None
+        return iter(self._kept[2].rows)
+
+    def acknowledgeable(self, epoch: Epoch) -> int:
+        """Up to which LSN the server may forget the log once `epoch` has been committed; 0 where that is not known.
+
+        A position with a snapshot says so only to the process that read the log up to it. After a restart nothing is
+        acknowledged; the next batch makes up for it.
+        """
+        position = Position.parse(epoch.position)
+        known = position.lsn if position.snapshot is None else 0
+        found = self._acknowledgeable.pop(epoch.position, known)
+        self._acknowledgeable = {}
+        return found

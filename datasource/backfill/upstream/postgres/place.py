@@ -1,0 +1,85 @@
+"""A stream's place in the change log: made when the stream begins, found again and checked ever after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from backfill.options import Options
+from backfill.upstream import Bookmark
+from backfill.upstream.postgres import slot
+from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.server import require_same_log
+from backfill.upstream.postgres.table import Table
+
+Session = psycopg.Connection[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A replication slot and a publication, and the log they belong to."""
+
+    slot: str
+    publication: str
+    own_publication: bool
+    """Whether the publication was made for this stream, and goes with it."""
+
+    system: str
+    timeline: str
+
+    @classmethod
+    def of_stream(cls, stream: str, options: Options, table: Table) -> Place:
+        """Where a new stream of this name will be."""
+        name = table.description.name
+        own = slot.default_name(name.schema, name.name, stream)
+        return cls(
+            slot=options.slot_name or own,
+            publication=options.publication_name or own,
+            own_publication=not options.publication_name,
+            system=str(table.server.system_identifier),
+            timeline=str(table.server.timeline),
+        )
+
+    @classmethod
+    def of(cls, bookmark: Bookmark) -> Place:
+        """The place that `bookmark` said."""
+        names = dict(bookmark)
+        return cls(
+            slot=names["slot"],
+            publication=names["publication"],
+            own_publication=names["own_publication"] == "true",
+            system=names["system"],
+            timeline=names["timeline"],
+        )
+
+    @property
+    def bookmark(self) -> Bookmark:
+        return (
+            ("slot", self.slot),
+            ("publication", self.publication),
+            ("own_publication", "true" if self.own_publication else "false"),
+            ("system", self.system),
+            ("timeline", self.timeline),
+        )
+
+    def make(self, connector: Connector, session: Session, table: Table) -> None:
+        """Makes what is not there yet; may wait for transactions that are under way, and says so."""
+        if self.own_publication:
+            keyed = table.keyed
+            slot.make_publication(connector, session, self.publication, keyed.identifier, partitioned=keyed.partitioned)
+        self.require_published(session, table)
+        slot.make_slot(connector, session, self.slot)
+
+    def require_published(self, session: Session, table: Table) -> None:
+        names = tuple(column.name for column in table.columns)
+        slot.require_published(session, self.publication, table.description.oid, names)
+
+    def require_readable(self, session: Session, after: int) -> None:
+        """Raises DataLossError unless every change after the LSN `after` can be had."""
+        require_same_log(session, system=self.system, timeline=self.timeline, reached=after)
+        slot.require_readable(session, self.slot, after)
+
+    def drop(self, session: Session) -> None:
+        slot.drop(session, self.slot, self.publication if self.own_publication else None)
