@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
 import duckdb
 
+from backfill_state.closing import Closing
 from backfill_state.duckdb_errors import explaining
 from backfill_state.errors import StateUnwritableError
 from backfill_state.layout import CREATE_FORMAT, CREATE_STREAM
@@ -54,6 +56,49 @@ PROGRESS_FILE: Final = FileForm(
     _write_empty_progress,
     migrate,
 )
+
+
+class StateFile(Closing):
+    """A file that the first transaction opens, or makes, and that stays open until `close`.
+
+    As long as it is open DuckDB lets no other process open it, not even for reading.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], form: FileForm = PROGRESS_FILE) -> None:
+        # Absolute, because DuckDB gives a meaning of its own to names such as `:memory:` and `md:state`.
+        self.path: Final = Path(path).absolute()
+        self._form = form
+        self._connection: duckdb.DuckDBPyConnection | None = None
+
+    def __str__(self) -> str:
+        return f"the state file {self.path}"
+
+    @property
+    def connection(self) -> duckdb.DuckDBPyConnection | None:
+        """None while the file is not open."""
+        return self._connection
+
+    @contextmanager
+    def transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """One transaction on the open file; what it did is durable when the block has ended without an error."""
+        if self._connection is None:
+            self._connection = opened(self.path, self._form)
+        with explaining(self.path):
+            try:
+                self._connection.begin()
+                yield self._connection
+                self._connection.commit()
+            except BaseException:
+                # Closing rolls back, and DuckDB may have given up on a database that it failed to write.
+                self.close()
+                raise
+
+    def close(self) -> None:
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            # Everything is committed: what closing cannot write into the file, the next opening reads from the log.
+            with suppress(duckdb.Error):
+                connection.close()
 
 
 def opened(path: Path, form: FileForm = PROGRESS_FILE) -> duckdb.DuckDBPyConnection:

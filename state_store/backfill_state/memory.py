@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +16,7 @@ from backfill_state.admission import (
     require_fitting_barrier,
     require_fitting_bounds,
 )
+from backfill_state.closing import Closing
 from backfill_state.layout import bounds_schema, progress_schema
 from backfill_state.store import Barrier, StreamIdentity
 
@@ -24,7 +24,7 @@ _WHERE: Final = "the state in memory"
 _NO_KEY: Final = pa.schema([])
 
 
-class InMemoryProgressStore:
+class InMemoryProgressStore(Closing):
     """A `ProgressStore` that lasts as long as the object; the reference for all others, and for tests."""
 
     def __init__(self) -> None:
@@ -75,17 +75,6 @@ class InMemoryProgressStore:
 
     def close(self) -> None:
         """Nothing is held open; what is stored stays."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _forget_rows(self, key: pa.Schema) -> None:
         self._progress = progress_schema(key).empty_table()

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill_state.duckdb_errors import explaining
-from backfill_state.duckdb_file import opened
+from backfill_state.closing import Closing
+from backfill_state.duckdb_file import StateFile
 from backfill_state.errors import ConsolidationError, StateDamagedError, UpsertStateDamagedError
 from backfill_state.upsert.admission import (
     Stored,
@@ -62,7 +61,7 @@ class Usage:
     """What DuckDB holds of its allowance."""
 
 
-class DuckDBUpsertState:
+class DuckDBUpsertState(Closing):
     """An `UpsertState` in the file at `path`.
 
     Making the object opens nothing. The first verb opens the file, or makes it, and it stays open until `close`: as
@@ -80,18 +79,16 @@ class DuckDBUpsertState:
         chunk_rows: int = CHUNK_ROWS,
         segment_entries: int = SEGMENT_ENTRIES,
     ) -> None:
-        self._path = Path(path).absolute()
+        self._file = StateFile(path, upsert_file(memory_limit, threads))
         self._layout = layout
         self._segments = Segments(layout, segment_entries)
-        self._form = upsert_file(memory_limit, threads)
         self._chunk_rows = chunk_rows
-        self._connection: duckdb.DuckDBPyConnection | None = None
         self._writing: Standing | None = None
         self._batch: str | None = None
 
     @property
     def path(self) -> Path:
-        return self._path
+        return self._file.path
 
     @property
     def layout(self) -> UpsertLayout:
@@ -113,12 +110,13 @@ class DuckDBUpsertState:
         """What the state takes on disk and in memory."""
         with self._reading() as (connection, _):
             [(memory,)] = connection.execute("SELECT sum(memory_usage_bytes) FROM duckdb_memory()").fetchall()
-        log = self._path.with_name(self._path.name + ".wal")
-        return Usage(self._path.stat().st_size + (log.stat().st_size if log.exists() else 0), int(memory))
+        path = self._file.path
+        log = path.with_name(path.name + ".wal")
+        return Usage(path.stat().st_size + (log.stat().st_size if log.exists() else 0), int(memory))
 
     @contextmanager
     def batch(self, token: str) -> Iterator[bool]:
-        require_no_batch(self._batch, self._where)
+        require_no_batch(self._batch, str(self._file))
         with self._transaction() as connection:
             before = self._standing(connection)
             self._batch, self._writing = token, before
@@ -132,31 +130,31 @@ class DuckDBUpsertState:
 
     def multi_get(self, keys: pa.Table) -> Found:
         with self._reading() as (connection, standing):
-            require_consolidated(standing.consolidating, self._where)
+            require_consolidated(standing.consolidating, str(self._file))
             stored = stored_keys(self._layout, keys)
             found = look_up(self._segments, connection, stored, self._chunk_rows)
         return Found(found.entries, restored(found.rows, self._layout.row), found.stats)
 
     def multi_put(self, updates: Updates) -> PutStats:
-        require_batch(self._batch, self._where)
+        require_batch(self._batch, str(self._file))
         with self._reading() as (connection, standing):
             stored = stored_updates(self._layout, updates)
             if self._replayed(standing):
                 return PutStats()
-            require_consolidated(standing.consolidating, self._where)
+            require_consolidated(standing.consolidating, str(self._file))
             given = Written(stored, updates.heads)
             stats, seq = write(self._segments, connection, given, standing.seq, self._chunk_rows)
             self._writing = replace(standing, totals=_grown(standing.totals, stats), seq=seq)
         return stats
 
     def multi_merge(self, keys: pa.Table, rows: pa.Table, diffs: Column) -> MergeStats:
-        require_batch(self._batch, self._where)
+        require_batch(self._batch, str(self._file))
         with self._reading() as (connection, standing):
             stored = stored_output(self._layout, keys, rows, diffs)
             if self._replayed(standing):
                 return MergeStats()
             entries = standing.totals.values + standing.totals.tombstones
-            require_consolidatable(standing.consolidating, entries, self._where)
+            require_consolidatable(standing.consolidating, entries, str(self._file))
             self._segments.add_pending(connection, _lines(stored, diffs))
             self._writing = replace(standing, consolidating=True)
         return MergeStats(len(diffs), int(stored.sizes.sum()), pc.sum(diffs, min_count=0).as_py())
@@ -168,37 +166,18 @@ class DuckDBUpsertState:
                 return ConsolidateStats(merge)
             done = self._segments.complete(connection, standing.seq)
             if done.wrong:
-                raise ConsolidationError(self._where, done.wrong, done.lines)
+                raise ConsolidationError(str(self._file), done.wrong, done.lines)
             totals = Totals(done.count, 0, done.size)
             self._writing = replace(standing, consolidating=False, totals=totals, seq=standing.seq + done.count)
         return ConsolidateStats(merge, done.count, done.size)
 
     def reset(self) -> None:
-        require_no_batch(self._batch, self._where)
+        require_no_batch(self._batch, str(self._file))
         with self._transaction() as connection:
             self._begin(connection)
 
     def close(self) -> None:
-        if self._connection is not None:
-            connection, self._connection = self._connection, None
-            # Everything is committed: what closing cannot write into the file, the next opening reads from the log.
-            with suppress(duckdb.Error):
-                connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    @property
-    def _where(self) -> str:
-        return f"the state file {self._path}"
+        self._file.close()
 
     def _replayed(self, standing: Standing) -> bool:
         return self._batch == standing.token
@@ -207,7 +186,7 @@ class DuckDBUpsertState:
         standing = read_standing(connection)
         if standing is None:
             return self._begin(connection)
-        require_layout(standing.layout, self._layout, self._where)
+        require_layout(standing.layout, self._layout, str(self._file))
         return standing
 
     def _begin(self, connection: duckdb.DuckDBPyConnection) -> Standing:
@@ -219,27 +198,17 @@ class DuckDBUpsertState:
     @contextmanager
     def _reading(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Standing]]:
         """The batch that is being written, if any; else a transaction of its own."""
-        if self._writing is not None and self._connection is not None:
-            yield self._connection, self._writing
+        if self._writing is not None and self._file.connection is not None:
+            yield self._file.connection, self._writing
             return
         with self._transaction() as connection:
             yield connection, self._standing(connection)
 
     @contextmanager
     def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """One transaction on the open file; what it did is durable when the block has ended without an error."""
         try:
-            if self._connection is None:
-                self._connection = opened(self._path, self._form)
-            with explaining(self._path):
-                try:
-                    self._connection.begin()
-                    yield self._connection
-                    self._connection.commit()
-                except BaseException:
-                    # Closing rolls back, and DuckDB may have given up on a database that it failed to write.
-                    self.close()
-                    raise
+            with self._file.transaction() as connection:
+                yield connection
         except StateDamagedError as error:
             raise UpsertStateDamagedError(error.path, error.found) from error
 

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from backfill_state.closing import Closing
 from backfill_state.errors import ConsolidationError
 from backfill_state.upsert.admission import (
     ROW,
@@ -64,7 +64,7 @@ class _Content:
     token: str | None = None
 
 
-class InMemoryUpsertState:
+class InMemoryUpsertState(Closing):
     """An `UpsertState` that lasts as long as the object; the reference for all others, and for tests."""
 
     def __init__(self, layout: UpsertLayout) -> None:
@@ -192,17 +192,6 @@ class InMemoryUpsertState:
 
     def close(self) -> None:
         """Nothing is held open; what is stored stays."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def _replayed(self) -> bool:
