@@ -235,9 +235,13 @@ def _saying_what_blocks(connector: Connector, pid: int, what: str) -> Iterator[N
 
 
 def advance(session: Session, slot: str, to: int) -> None:
-    """Lets the server forget what lies before the LSN `to`. A slot that is further already stays there."""
+    """Lets the server forget what lies before the LSN `to`. A slot that is further already stays there.
+
+    Raises DataLossError where the slot was invalidated: servers before 16 only say that it cannot be advanced.
+    """
     found = find(session, slot)
     if found is not None and found.confirmed < to:
+        require_readable(session, slot, to)
         session.execute("SELECT pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)", [slot, format_lsn(to)])
 
 
