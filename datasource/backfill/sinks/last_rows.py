@@ -50,7 +50,7 @@ def last_rows(batch: pa.Table, key: Sequence[str]) -> LastRows:
     rows = batch.select([name for name in batch.column_names if name not in METADATA])
     kept: dict[str, Mask] = {}
     for name in _marked(batch):
-        rows, kept[name] = _filled(batch, rows, name, first)
+        rows, kept[name] = _filled(batch, rows, name, first, last)
     chosen = np.flatnonzero(last)
     deleted: Mask = _is(batch, "delete")[chosen]
     return LastRows(emptied, rows.take(chosen), deleted, {name: mask[chosen] for name, mask in kept.items()})
@@ -86,7 +86,7 @@ def _marked(batch: pa.Table) -> list[str]:
     return sorted(str(name) for name in pc.unique(pc.list_flatten(batch[UNCHANGED_COLUMNS].combine_chunks())))
 
 
-def _filled(batch: pa.Table, rows: pa.Table, name: str, first: Mask) -> tuple[pa.Table, Mask]:
+def _filled(batch: pa.Table, rows: pa.Table, name: str, first: Mask, last: Mask) -> tuple[pa.Table, Mask]:
     """The rows with the value that an earlier row of the key has, and where there is none: there the target's stays.
 
     An insert begins a row anew, so nothing from before it can be meant.
@@ -100,7 +100,7 @@ def _filled(batch: pa.Table, rows: pa.Table, name: str, first: Mask) -> tuple[pa
     known = np.maximum.accumulate(np.where(~marked | _is(batch, "insert"), places, -1))
     kept = known < np.maximum.accumulate(np.where(first, places, 0))
     source = np.where(kept, places, known)
-    if (marked[source] & ~kept).any():
+    if (marked[source] & ~kept & last).any():
         raise UnchangedToastError(
             f"an update changed the key of a row and left its large value of column {name} unchanged, so the change "
             "log has it under neither key. Run ALTER TABLE … REPLICA IDENTITY FULL on the source, or leave the column "
