@@ -12,18 +12,17 @@ from hypothesis import strategies as st
 from backfill.errors import OptionsError, UnchangedToastError
 from backfill.sinks.last_rows import LastRows, last_rows
 
-SCHEMA = pa.schema(
-    [
-        ("a", pa.int64()),
-        ("b", pa.string()),
-        ("v", pa.string()),
-        ("w", pa.string()),
-        ("_change_type", pa.string()),
-        ("_commit_version", pa.int64()),
-        ("_sequence", pa.int64()),
-        ("_unchanged_columns", pa.list_(pa.string())),
-    ]
-)
+FIELDS: list[tuple[str, pa.DataType]] = [
+    ("a", pa.int64()),
+    ("b", pa.string()),
+    ("v", pa.string()),
+    ("w", pa.string()),
+    ("_change_type", pa.string()),
+    ("_commit_version", pa.int64()),
+    ("_sequence", pa.int64()),
+    ("_unchanged_columns", pa.list_(pa.string())),
+]
+SCHEMA = pa.schema(FIELDS)
 Row = dict[str, Any]
 Target = dict[tuple[int, str], Row]
 
