@@ -15,12 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-import pyarrow as pa
 from psycopg import sql
 
 from backfill.sinks.applied import Applied, is_new
+from backfill.sinks.batch import Batch
 from backfill.sinks.last_rows import LastRows, last_rows
 from backfill.sinks.postgres.merge import merge
 from backfill.sinks.postgres.record import last_applied, record
@@ -29,13 +28,6 @@ from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import RetryPolicy, translating
 
 __all__ = ["PostgresSink", "apply_to", "start_over"]
-
-
-class Batch(Protocol):
-    """What is needed of Spark's DataFrame."""
-
-    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
-        ...
 
 
 def apply_to(
