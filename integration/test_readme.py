@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 from integration.database import Database
 
@@ -92,8 +93,15 @@ def test_into_a_keyed_table(spark: SparkSession, orders: Database, tmp_path: Pat
         assert orders.execute(difference("orders_copy", "orders")) == []
     finally:
         names["query"].stop()
-    run(heading, spark, orders, tmp_path, slice(1, None))
+    run(heading, spark, orders, tmp_path, slice(1, 2))
     assert orders.execute("TABLE orders_copy") == orders.execute("TABLE backfill_batches") == []
+    names = run(heading, spark, orders, tmp_path, slice(2, None))
+    try:
+        names["query"].processAllAvailable()
+        rows = DeltaTable(tmp_path / "lake" / "orders").to_pyarrow_table().to_pylist()
+        assert sorted(tuple(row.values()) for row in rows) == orders.execute("TABLE orders ORDER BY id")
+    finally:
+        names["query"].stop()
 
 
 def run_to_end(stream: DataFrame, checkpoint: Path) -> None:
