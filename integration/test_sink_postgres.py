@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from backfill.errors import BackfillError, OptionsError, StateError, TableError, UnchangedToastError
+from backfill.errors import (
+    BackfillError,
+    OptionsError,
+    StateError,
+    TableError,
+    UnchangedToastError,
+    UnsupportedTypeError,
+)
 from backfill.sinks.postgres import PostgresSink, apply_to, start_over
 from integration.database import Database
 from integration.spark_stream import SparkStream, make_table, wait_for, write
@@ -191,6 +198,7 @@ ROW = {"id": 1, "v": "secret words", "_change_type": "insert", "_commit_version"
         ("none", ROW, TableError, "there is no table 'none'"),
         ("keyless", ROW, TableError, r'no unique index on exactly \("id"\).*ALTER TABLE keyless ADD PRIMARY KEY'),
         ("copy", ROW | {"more": 1}, OptionsError, 'table "public"."copy" has no column more'),
+        ("copy", ROW | {"v": {"a": 1}}, UnsupportedTypeError, r"column 'v' is a struct.*with to_json"),
         ("copy", ROW, BackfillError, "value too long for type character varying"),
         (
             "copy",
@@ -224,6 +232,15 @@ def test_each_query_has_batches_of_its_own_and_none_goes_back(database: Database
     recorded = "SELECT query, target, batch_id FROM backfill_batches ORDER BY query"
     copy = '"public"."copy"'
     assert database.execute(recorded) == [("a", copy, 1), ("b", copy, 0)]
+
+
+def test_a_session_that_was_cut_between_two_batches_is_made_anew(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    for number in range(3):
+        apply(Rows(pa.Table.from_pylist([{name: ROW[name] for name in ROW if name != "v"} | {"id": number}])), number)
+        database.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'backfill'")
+    assert database.execute("TABLE copy") == [(0,), (1,), (2,)]
 
 
 def test_a_driver_that_was_thought_dead_and_its_successor_apply_a_batch_once(

@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 from psycopg import sql
 
-from backfill.errors import OptionsError, UnchangedToastError
+from backfill.errors import OptionsError, UnchangedToastError, UnsupportedTypeError
 from backfill.sinks.last_rows import LastRows
 from backfill.sinks.postgres.target import Target, execute
 from backfill.upstream.postgres.connection import ArrowCursor
@@ -51,8 +51,21 @@ def _written(target: Target, names: Sequence[str]) -> list[str]:
     return [name for name in names if name in target.types]
 
 
+def _require_types(columns: pa.Schema) -> None:
+    """Refuses what the driver cannot write: it would say so with an error that looks like a lost connection."""
+    for column in columns:
+        element = column.type.value_type if pa.types.is_list(column.type) else column.type
+        if pa.types.is_nested(element):
+            raise UnsupportedTypeError(
+                f"column {column.name!r} is a {column.type}, which cannot be copied into PostgreSQL. Make it a string "
+                "before foreachBatch, with to_json, for a column of type jsonb"
+            )
+
+
 def _staged(last: LastRows, names: Sequence[str]) -> pa.Table:
-    staged = last.rows.select(names).append_column(_DELETED, pa.array(last.deleted))
+    rows = last.rows.select(names)
+    _require_types(rows.schema)
+    staged = rows.append_column(_DELETED, pa.array(last.deleted))
     for at, mask in enumerate(last.kept.values()):
         staged = staged.append_column(_kept_name(at), pa.array(mask))
     return staged.combine_chunks()
