@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 from integration.database import Database
 
@@ -35,10 +36,12 @@ def blocks(heading: str) -> list[tuple[str, str]]:
     return [(language, code) for language, code in found if language in ("python", "sql")]
 
 
-def run(heading: str, spark: SparkSession, database: Database, folder: Path) -> dict[str, Any]:
-    """Runs the blocks in their order; the names that they define."""
+def run(
+    heading: str, spark: SparkSession, database: Database, folder: Path, only: slice = slice(None)
+) -> dict[str, Any]:
+    """Runs the blocks in their order, all or only some of them; the names that they define."""
     names: dict[str, Any] = {"spark": spark}
-    for language, text in blocks(heading):
+    for language, text in blocks(heading)[only]:
         here = text.replace("/data/", f"{folder}/")
         here = re.sub(r"postgresql://app@db/shop(\?passfile=[\w/]+)?", database.url(folder), here)
         if language == "python":
@@ -75,6 +78,30 @@ def test_sql_and_watching(spark: SparkSession, orders: Database, tmp_path: Path)
         spark.sql("USE default")
         spark.sql("DROP DATABASE readme CASCADE")
         spark.sql("DROP VIEW IF EXISTS open_orders")
+
+
+def test_into_a_keyed_table(spark: SparkSession, orders: Database, tmp_path: Path) -> None:
+    heading = "Into a keyed table"
+    orders.execute("CREATE TABLE orders_copy (LIKE orders INCLUDING ALL)")
+    names = run(heading, spark, orders, tmp_path, slice(1))
+    try:
+        names["query"].processAllAvailable()
+        orders.execute("UPDATE orders SET id = -id WHERE id < 9; DELETE FROM orders WHERE id > 290")
+        names["query"].processAllAvailable()
+        difference = "(TABLE {} EXCEPT TABLE {})".format
+        assert orders.execute(difference("orders", "orders_copy")) == []
+        assert orders.execute(difference("orders_copy", "orders")) == []
+    finally:
+        names["query"].stop()
+    run(heading, spark, orders, tmp_path, slice(1, 2))
+    assert orders.execute("TABLE orders_copy") == orders.execute("TABLE backfill_batches") == []
+    names = run(heading, spark, orders, tmp_path, slice(2, None))
+    try:
+        names["query"].processAllAvailable()
+        rows = DeltaTable(tmp_path / "lake" / "orders").to_pyarrow_table().to_pylist()
+        assert sorted(tuple(row.values()) for row in rows) == orders.execute("TABLE orders ORDER BY id")
+    finally:
+        names["query"].stop()
 
 
 def run_to_end(stream: DataFrame, checkpoint: Path) -> None:

@@ -44,6 +44,7 @@ Where things are; each module may import only those below it:
 
     pyspark_backfill            what Spark finds
     backfill.spark              Spark's calls and types; the only package that imports pyspark
+    backfill.sinks              keyed targets that follow a stream, for foreachBatch
     backfill.stream             from an offset to the next, and from two offsets to what is read
     backfill.views              what can be read of a running stream's state
     backfill.scan               the table as it is now, in parallel: a batch read

@@ -1,0 +1,149 @@
+"""A keyed Delta table that follows a stream, one commit for each batch.
+
+The commit is a MERGE: rows of deleted keys go, all others are updated or inserted. With it goes the record of the
+batch, in Delta's own form for that, application transactions: `{query}` has the batch id as its version, and
+`{query}/rows`, `/version` and `/sequence` tell the batch from one of another checkpoint. So a batch that Spark runs
+again changes nothing, and of two drivers that apply the same one the second fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import TableNotFoundError
+
+from backfill.errors import OptionsError, UnchangedToastError
+from backfill.sinks.applied import Applied, is_new
+from backfill.sinks.batch import Batch
+from backfill.sinks.last_rows import LastRows, last_rows
+
+_DELETED: Final = "_deleted"
+_FORGOTTEN: Final = -1
+"""The batch id of a query that begins anew: application transactions cannot be removed."""
+
+
+def apply_to(
+    *, path: str, key: Sequence[str], query: str, storage_options: Mapping[str, str] | None = None
+) -> Callable[[Batch, int], None]:
+    """A function for `foreachBatch` that makes the Delta table at `path` follow the stream.
+
+    The table is created with the columns of the first batch if there is none. `key` is the source's key. `query` names
+    the query in the record of batches: one name for each checkpoint. The rows are those of the stream, with its
+    metadata columns. A batch passes through the driver's memory, so `maxRowsPerTrigger` bounds what that takes; each
+    one joins the whole table, so it should not be small while the table is large.
+    """
+    return DeltaSink(path, tuple(key), query, dict(storage_options or {}))
+
+
+def start_over(*, path: str, query: str, storage_options: Mapping[str, str] | None = None) -> None:
+    """Empties the table and forgets which batches of the query it has, for a new checkpoint under the same name."""
+    table = DeltaTable(path, storage_options=dict(storage_options or {}))
+    table.delete(commit_properties=_record(query, Applied(_FORGOTTEN, 0, None, None)))
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSink:
+    """What `apply_to` returns. Picklable, as Spark Connect wants it."""
+
+    path: str
+    key: tuple[str, ...]
+    query: str
+    storage_options: dict[str, str] = field(repr=False)
+
+    def __call__(self, batch: Batch, batch_id: int) -> None:
+        rows = batch.toArrow()
+        last = last_rows(rows, self.key)
+        now = Applied.of(batch_id, rows)
+        table = self._table(last.rows.schema)
+        if is_new(_last_applied(table, self.query), now, self.query):
+            _require_columns(table, last)
+            _require_kept(table, self.key, last)
+            _merge(table, self.key, last, _record(self.query, now))
+
+    def _table(self, columns: pa.Schema) -> DeltaTable:
+        try:
+            return DeltaTable(self.path, storage_options=self.storage_options)
+        except TableNotFoundError:
+            return DeltaTable.create(self.path, schema=columns, storage_options=self.storage_options)
+
+
+def _last_applied(table: DeltaTable, query: str) -> Applied | None:
+    batch_id, rows, version, sequence = (table.transaction_version(name) for name in _names(query))
+    if batch_id is None or batch_id == _FORGOTTEN:
+        return None
+    return Applied(batch_id, rows or 0, *(None if value == -1 else value for value in (version, sequence)))
+
+
+def _record(query: str, now: Applied) -> CommitProperties:
+    versions = (now.batch_id, now.rows, *(-1 if value is None else value for value in (now.version, now.sequence)))
+    return CommitProperties(app_transactions=list(map(Transaction, _names(query), versions)))
+
+
+def _names(query: str) -> tuple[str, str, str, str]:
+    return query, f"{query}/rows", f"{query}/version", f"{query}/sequence"
+
+
+def _require_columns(table: DeltaTable, last: LastRows) -> None:
+    present = [column.name for column in table.schema().fields]
+    unknown = [name for name in last.rows.column_names if name not in present]
+    if unknown:
+        raise OptionsError(
+            f"the Delta table has no column {', '.join(unknown)}; it has {', '.join(present)}. Add it, or leave it out "
+            "of the batch with the stream's option columns"
+        )
+
+
+def _require_kept(table: DeltaTable, key: Sequence[str], last: LastRows) -> None:
+    """Where the target's value stays, the target has the row."""
+    kept = np.zeros(last.rows.num_rows, np.bool_)
+    for mask in last.kept.values():
+        kept |= mask & ~last.deleted
+    if not kept.any():
+        return
+    wanted = ds.dataset(last.rows.select(list(key)).filter(pa.array(kept)))
+    present = table.to_pyarrow_dataset().join(wanted, list(key), join_type="right semi")
+    if last.emptied or present.count_rows() < wanted.count_rows():
+        raise UnchangedToastError(
+            f"an update left out the large unchanged value of column {' or '.join(last.kept)}, and the target has no "
+            "row to take it from. Was the target emptied, or begun with startupMode=latest? Fill it and start over"
+        )
+
+
+def _merge(table: DeltaTable, key: Sequence[str], last: LastRows, record: CommitProperties) -> None:
+    if not last.rows.num_rows:
+        if last.emptied:
+            table.delete(commit_properties=record)
+        return
+    values = {_quoted(name): f"s.{_quoted(name)}" for name in last.rows.column_names}
+    kept = {
+        _quoted(name): f"CASE WHEN s.{_kept_name(at)} THEN t.{_quoted(name)} ELSE s.{_quoted(name)} END"
+        for at, name in enumerate(last.kept)
+    }
+    same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in key)
+    merger = table.merge(_staged(last), same, source_alias="s", target_alias="t", commit_properties=record)
+    merger = merger.when_matched_delete(f"s.{_DELETED}").when_matched_update(values | kept)
+    merger = merger.when_not_matched_insert(values, f"NOT s.{_DELETED}")
+    if last.emptied:
+        merger = merger.when_not_matched_by_source_delete()
+    merger.execute()
+
+
+def _staged(last: LastRows) -> pa.Table:
+    staged = last.rows.append_column(_DELETED, pa.array(last.deleted))
+    for at, mask in enumerate(last.kept.values()):
+        staged = staged.append_column(_kept_name(at), pa.array(mask))
+    return staged
+
+
+def _kept_name(at: int) -> str:
+    return f"_kept_{at}"
+
+
+def _quoted(name: str) -> str:
+    return f"`{name}`"

@@ -1,0 +1,119 @@
+"""What a whole batch comes to: for each key its last row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backfill.errors import OptionsError, UnchangedToastError
+
+CHANGE_TYPE: Final = "_change_type"
+SEQUENCE: Final = "_sequence"
+UNCHANGED_COLUMNS: Final = "_unchanged_columns"
+NEEDED: Final = (CHANGE_TYPE, "_commit_version", SEQUENCE)
+METADATA: Final = frozenset({*NEEDED, "_is_snapshot", "_commit_timestamp", UNCHANGED_COLUMNS})
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class LastRows:
+    """A batch as it is applied: if `emptied` all rows of the target go first; then `rows`, one for each key.
+
+    `rows` has the table's columns and `deleted`, of equal length. `kept` tells for a column in which rows the target's
+    own value stays, because the change log left it out.
+    """
+
+    emptied: bool
+    rows: pa.Table
+    deleted: Mask
+    kept: dict[str, Mask]
+
+
+def last_rows(batch: pa.Table, key: Sequence[str]) -> LastRows:
+    """The last row of each key, by `_sequence`, after the last `truncate`.
+
+    Raises OptionsError if a column is missing, UnchangedToastError if a value is neither here nor in the target.
+    """
+    _require_columns(batch, key)
+    batch, emptied = _after_truncate(batch)
+    batch = batch.filter(pc.not_equal(batch[CHANGE_TYPE], pa.scalar("update_preimage")))
+    batch = batch.take(pc.sort_indices(batch, sort_keys=[(name, "ascending") for name in (*key, SEQUENCE)]))
+    first = _begins_key(batch, key)
+    last = np.append(first[1:], True)[: len(first)]
+    rows = batch.select([name for name in batch.column_names if name not in METADATA])
+    kept: dict[str, Mask] = {}
+    for name in _marked(batch):
+        rows, kept[name] = _filled(batch, rows, name, first, last)
+    chosen = np.flatnonzero(last)
+    deleted: Mask = _is(batch, "delete")[chosen]
+    return LastRows(emptied, rows.take(chosen), deleted, {name: mask[chosen] for name, mask in kept.items()})
+
+
+def _require_columns(batch: pa.Table, key: Sequence[str]) -> None:
+    missing = [name for name in (*key, *NEEDED) if name not in batch.column_names]
+    if missing or not key:
+        raise OptionsError(
+            f"the batch has no column {', '.join(missing) or 'for its key'}; it has {', '.join(batch.column_names)}. "
+            "The sink needs the stream's rows with their metadata columns, and the key of its table"
+        )
+
+
+def _after_truncate(batch: pa.Table) -> tuple[pa.Table, bool]:
+    at = pc.max(batch[SEQUENCE].filter(pc.equal(batch[CHANGE_TYPE], pa.scalar("truncate"))))
+    return (batch.filter(pc.greater(batch[SEQUENCE], at)), True) if at.is_valid else (batch, False)
+
+
+def _begins_key(batch: pa.Table, key: Sequence[str]) -> Mask:
+    """Where in the sorted rows another key begins."""
+    first = np.zeros(batch.num_rows, np.bool_)
+    first[:1] = True
+    for name in key:
+        values = batch[name].combine_chunks()
+        first[1:] |= _mask(pc.not_equal(values[1:], values[:-1]))
+    return first
+
+
+def _marked(batch: pa.Table) -> list[str]:
+    if UNCHANGED_COLUMNS not in batch.column_names:
+        return []
+    return sorted(str(name) for name in pc.unique(pc.list_flatten(batch[UNCHANGED_COLUMNS].combine_chunks())))
+
+
+def _filled(batch: pa.Table, rows: pa.Table, name: str, first: Mask, last: Mask) -> tuple[pa.Table, Mask]:
+    """The rows with the value that an earlier row of the key has, and where there is none: there the target's stays.
+
+    An insert begins a row anew, so nothing from before it can be meant.
+    """
+    count = batch.num_rows
+    marks = batch[UNCHANGED_COLUMNS].combine_chunks()
+    marked = np.zeros(count, np.bool_)
+    named = _mask(pc.equal(pc.list_flatten(marks), pa.scalar(name)))
+    marked[pc.list_parent_indices(marks).to_numpy()[named]] = True
+    places = np.arange(count)
+    known = np.maximum.accumulate(np.where(~marked | _is(batch, "insert"), places, -1))
+    kept = known < np.maximum.accumulate(np.where(first, places, 0))
+    source = np.where(kept, places, known)
+    if (marked[source] & ~kept & last).any():
+        raise UnchangedToastError(
+            f"an update changed the key of a row and left its large value of column {name} unchanged, so the change "
+            "log has it under neither key. Run ALTER TABLE … REPLICA IDENTITY FULL on the source, or leave the column "
+            "out with the option columns, and start over"
+        )
+    return rows.set_column(rows.column_names.index(name), rows.schema.field(name), rows[name].take(source)), kept
+
+
+def _is(batch: pa.Table, change_type: str) -> Mask:
+    return _mask(pc.equal(batch[CHANGE_TYPE], pa.scalar(change_type)))
+
+
+def _mask(values: Any) -> Mask:
+    found = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    mask: Mask = np.asarray(found.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
+    return mask

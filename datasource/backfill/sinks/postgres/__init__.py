@@ -1,0 +1,83 @@
+"""A keyed table of PostgreSQL that follows a stream, one transaction for each batch.
+
+In that transaction the rows go by COPY into a temporary table, deleted keys are deleted, all others are upserted, and
+the batch is recorded in the table `backfill_batches` of the target's schema:
+
+| query | target | batch_id | row_count | version | sequence | applied_at |
+|---|---|---|---|---|---|---|
+| orders | "public"."orders_copy" | 41 | 300 | 24051624 | 180388626432 | … |
+
+So readers of the target see the source's table as of the end of one batch and nothing in between, and a batch that
+Spark runs again changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from backfill.sinks.applied import Applied, is_new
+from backfill.sinks.batch import Batch
+from backfill.sinks.last_rows import LastRows, last_rows
+from backfill.sinks.postgres.merge import merge
+from backfill.sinks.postgres.record import last_applied, record
+from backfill.sinks.postgres.target import execute, find_target
+from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.failures import RetryPolicy, translating
+
+__all__ = ["PostgresSink", "apply_to", "start_over"]
+
+
+def apply_to(
+    *, url: str, table: str, key: Sequence[str], query: str, user: str = "", password: str = ""
+) -> Callable[[Batch, int], None]:
+    """A function for `foreachBatch` that makes `table` follow the stream. The table has to be there.
+
+    `key` are the columns of a primary key or unique index of it, and the source's key. `query` names the query in the
+    record of batches: one name for each checkpoint. The rows are those of the stream, with its metadata columns; their
+    other columns must be columns of the table, and are cast to its types. Connection errors are tried again for two
+    minutes. A batch passes through the driver's memory, so `maxRowsPerTrigger` bounds what that takes.
+    """
+    connector = Connector.of(url, user=user, password=password, init_statement="")
+    return PostgresSink(connector, table, tuple(key), query, RetryPolicy())
+
+
+def start_over(*, url: str, table: str, query: str, user: str = "", password: str = "") -> None:
+    """Empties the table and forgets which batches of the query it has, for a new checkpoint under the same name."""
+    connector = Connector.of(url, user=user, password=password, init_statement="")
+    with translating(), connector.arrow_session() as session, session.cursor() as cursor:
+        cursor.execute("BEGIN")
+        target = find_target(cursor, table, ())
+        execute(cursor, "DELETE FROM {target}", target=target.name)
+        if target.has_record:
+            where = {"record": target.record, "query": sql.Literal(query), "name": sql.Literal(target.text)}
+            execute(cursor, "DELETE FROM {record} WHERE query = {query} AND target = {name}", **where)
+        cursor.execute("COMMIT")
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresSink:
+    """What `apply_to` returns. Picklable, as Spark Connect wants it."""
+
+    connector: Connector
+    table: str
+    key: tuple[str, ...]
+    query: str
+    retries: RetryPolicy
+
+    def __call__(self, batch: Batch, batch_id: int) -> None:
+        rows = batch.toArrow()
+        last = last_rows(rows, self.key)
+        now = Applied.of(batch_id, rows)
+        self.retries.run(lambda: self._apply(now, last), lambda: None)
+
+    def _apply(self, now: Applied, last: LastRows) -> None:
+        with translating(), self.connector.arrow_session() as session, session.cursor() as cursor:
+            cursor.execute("BEGIN")
+            target = find_target(cursor, self.table, self.key)
+            if is_new(last_applied(cursor, target, self.query), now, self.query):
+                merge(cursor, target, self.key, last)
+                record(cursor, target, self.query, now)
+            cursor.execute("COMMIT")

@@ -1,0 +1,55 @@
+"""The record of the batches that were applied, beside the target; its columns are shown in `__init__`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from psycopg import sql
+
+from backfill.sinks.applied import Applied
+from backfill.sinks.postgres.target import Target, execute
+from backfill.upstream.postgres.connection import ArrowCursor
+
+_CREATE_RECORD: Final = """
+    CREATE TABLE IF NOT EXISTS {record} (
+        query text, target text, batch_id int8 NOT NULL, row_count int8 NOT NULL, version int8, sequence int8,
+        applied_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (query, target))
+"""
+
+
+def last_applied(cursor: ArrowCursor, target: Target, query: str) -> Applied | None:
+    """The last batch of the query. Until the transaction ends no other one can apply a batch of it."""
+    names = {"record": target.record, "query": sql.Literal(query), "name": sql.Literal(target.text)}
+    if not target.has_record:
+        # Else two queries that create it at the same time would fail.
+        cursor.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('backfill_batches'))")
+        cursor.fetchall()
+        cursor.execute("SET LOCAL client_min_messages = warning")
+        execute(cursor, _CREATE_RECORD, **names)
+    execute(
+        cursor,
+        "INSERT INTO {record} (query, target, batch_id, row_count) VALUES ({query}, {name}, -1, 0) "
+        "ON CONFLICT DO NOTHING",
+        **names,
+    )
+    execute(cursor, "SELECT 1 FROM {record} WHERE query = {query} AND target = {name} FOR UPDATE", **names)
+    cursor.fetchall()
+    columns = "batch_id, row_count, version, sequence"
+    execute(cursor, f"SELECT {columns} FROM {{record}} WHERE query = {{query}} AND target = {{name}}", **names)
+    found = Applied(*cursor.fetchone())
+    return None if found.batch_id < 0 else found
+
+
+def record(cursor: ArrowCursor, target: Target, query: str, now: Applied) -> None:
+    execute(
+        cursor,
+        "UPDATE {record} SET batch_id = {batch_id}, row_count = {rows}, version = {version}, sequence = {sequence}, "
+        "applied_at = now() WHERE query = {query} AND target = {name}",
+        record=target.record,
+        query=sql.Literal(query),
+        name=sql.Literal(target.text),
+        batch_id=sql.Literal(now.batch_id),
+        rows=sql.Literal(now.rows),
+        version=sql.Literal(now.version),
+        sequence=sql.Literal(now.sequence),
+    )

@@ -1,0 +1,82 @@
+"""The table that batches are applied to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from psycopg import sql
+
+from backfill.errors import TableError
+from backfill.upstream.postgres.connection import ArrowCursor
+
+RECORD: Final = "backfill_batches"
+
+_TARGET: Final = """
+    SELECT n.nspname::text, c.relname::text,
+           EXISTS (SELECT FROM pg_catalog.pg_class r WHERE r.relnamespace = n.oid AND r.relname = {record}),
+           EXISTS (
+               SELECT FROM pg_catalog.pg_index i
+               WHERE i.indrelid = c.oid AND i.indisunique AND i.indimmediate AND i.indpred IS NULL
+                 AND ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
+                           WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey[:i.indnkeyatts - 1]) ORDER BY 1)
+                     = ARRAY(SELECT pg_catalog.unnest({key}::text[]) ORDER BY 1))
+    FROM pg_catalog.pg_class c
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = pg_catalog.to_regclass({table})
+"""
+
+# A type's name without its modifier, so that the cast neither cuts nor rounds: the assignment then refuses.
+_COLUMNS: Final = """
+    SELECT a.attname::text, pg_catalog.format_type(a.atttypid, -1), a.attgenerated::text
+    FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = pg_catalog.to_regclass({table}) AND a.attnum > 0 AND NOT a.attisdropped
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A table with the types of the columns that can be written."""
+
+    schema: str
+    table: str
+    has_record: bool
+    types: dict[str, str]
+    generated: frozenset[str]
+
+    @property
+    def name(self) -> sql.Identifier:
+        return sql.Identifier(self.schema, self.table)
+
+    @property
+    def record(self) -> sql.Identifier:
+        return sql.Identifier(self.schema, RECORD)
+
+    @property
+    def text(self) -> str:
+        return self.name.as_string(None)
+
+
+def find_target(cursor: ArrowCursor, table: str, key: Sequence[str]) -> Target:
+    name = sql.Literal(table)
+    execute(cursor, _TARGET, record=sql.Literal(RECORD), key=sql.Literal(list(key)), table=name)
+    found = cursor.fetchone()
+    if found is None:
+        raise TableError(f"there is no table {table!r} to apply batches to; create it with the stream's columns")
+    schema, own_name, has_record, unique = found
+    if key and not unique:
+        columns = sql.SQL(", ").join(map(sql.Identifier, key)).as_string(None)
+        raise TableError(
+            f"the table {table} has no unique index on exactly ({columns}). "
+            f"Run ALTER TABLE {table} ADD PRIMARY KEY ({columns}), or name the columns of the one it has as key"
+        )
+    execute(cursor, _COLUMNS, table=name)
+    columns = cursor.fetchall()
+    types = {column: type_name for column, type_name, generated in columns if not generated}
+    return Target(schema, own_name, has_record, types, frozenset(c for c, _, generated in columns if generated))
+
+
+def execute(cursor: ArrowCursor, statement: str, **parts: sql.Composable) -> None:
+    composed: Any = sql.SQL(statement)
+    cursor.execute(composed.format(**parts).as_string(None))

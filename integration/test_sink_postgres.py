@@ -1,0 +1,279 @@
+"""A second table of PostgreSQL follows the first one through `foreachBatch`; the server compares the two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from backfill.errors import (
+    BackfillError,
+    OptionsError,
+    StateError,
+    TableError,
+    UnchangedToastError,
+    UnsupportedTypeError,
+)
+from backfill.sinks.postgres import PostgresSink, apply_to, start_over
+from integration.database import Database
+from integration.spark_stream import SparkStream, make_table, wait_for, write
+from integration.writers import COMPOSITE, TABLE, Writers
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    Apply = Callable[[DataFrame, int], None]
+
+WIDE = """
+    CREATE TYPE colour AS ENUM ('red', 'green');
+    CREATE TABLE t (
+        region varchar(8), id int, ref uuid, doc jsonb, tags text[], refs uuid[], amounts numeric(9,2)[], ids bigint[],
+        price numeric(12,2), exact numeric, at timestamptz, local timestamp, day date, clock time, raw bytea,
+        code char(5), kind colour, address inet, small smallint, real real, double double precision, flag boolean,
+        span interval, "Größe" int, total numeric GENERATED ALWAYS AS (price * 2) STORED, PRIMARY KEY (id, region));
+    INSERT INTO t SELECT 'r' || i % 3, i, gen_random_uuid(), jsonb_build_object('i', i, 'q', '"'),
+        ARRAY['a', NULL, 'c,"' || i], ARRAY[gen_random_uuid()], ARRAY[i / 3.0, NULL], ARRAY[i, NULL, -i],
+        i / 7.0, i / 7.0, now(), now(), current_date, '12:34:56.789', decode(md5(i::text), 'hex'),
+        'c' || i % 10, 'red', '10.0.0.1/8', i, i / 3.0, i / 3.0, i % 2 = 0, make_interval(hours => i), i
+    FROM generate_series(1, 60) i;
+    INSERT INTO t (region, id) SELECT 'none', i FROM generate_series(1, 40) i;
+    ANALYZE t;
+    CREATE TABLE copy (LIKE t INCLUDING ALL)
+"""
+
+
+def sink(stream: SparkStream, *key: str, query: str = "t") -> PostgresSink:
+    made = apply_to(url=stream.database.url(stream.folder), table="copy", key=key or ("id",), query=query)
+    assert isinstance(made, PostgresSink)
+    return made
+
+
+def follow(stream: SparkStream, apply: Apply, **options: str) -> None:
+    """Runs until what has happened up to now has come."""
+    writer = stream.load(**options).writeStream.foreachBatch(apply)
+    writer.option("checkpointLocation", str(stream.checkpoint)).trigger(availableNow=True).start().awaitTermination()
+
+
+def require_equal(database: Database, table: str = "t") -> None:
+    query = f"(TABLE {table} EXCEPT ALL TABLE copy) UNION ALL (TABLE copy EXCEPT ALL TABLE {table})"
+    assert database.execute(query) == []
+
+
+def versions(database: Database) -> list[tuple[object, ...]]:
+    """The rows of the copy and of the record with what says that nobody has written them since."""
+    rows = database.execute("SELECT xmin::text, ctid::text, copy::text FROM copy ORDER BY 2")
+    return rows + database.execute("SELECT xmin::text, ctid::text, batch_id FROM backfill_batches")
+
+
+@pytest.fixture
+def stream(spark: SparkSession, database: Database, tmp_path: Path) -> SparkStream:
+    """A stream of `t`, some three batches long, and an empty table `copy`."""
+    make_table(database, 300)
+    database.execute("CREATE TABLE copy (LIKE t INCLUDING ALL)")
+    return SparkStream(spark, database, tmp_path, {"maxRowsPerTrigger": "120"})
+
+
+def test_a_batch_that_is_applied_again_changes_nothing(stream: SparkStream) -> None:
+    """Spark runs a batch again that was applied, and whose commit it has not written."""
+    from pyspark.errors import StreamingQueryException  # noqa: PLC0415 - reads the environment
+
+    apply = sink(stream)
+    ids: list[int] = []
+
+    def twice(batch: DataFrame, batch_id: int) -> None:
+        apply(batch, batch_id)
+        before = versions(stream.database)
+        apply(batch, batch_id)
+        assert versions(stream.database) == before
+        write(stream.database, 20 + batch_id)
+        ids.append(batch_id)
+
+    def dies(batch: DataFrame, batch_id: int) -> None:
+        twice(batch, batch_id)
+        if batch_id == 1:
+            raise RuntimeError("after the batch was applied")
+
+    with pytest.raises(StreamingQueryException, match="after the batch was applied"):
+        follow(stream, dies)
+    before = versions(stream.database)
+    seen: list[bool] = []
+
+    def first_again(batch: DataFrame, batch_id: int) -> None:
+        apply(batch, batch_id)
+        seen.append(versions(stream.database) == before)
+        ids.append(batch_id)
+
+    follow(stream, first_again)
+    assert ids[:3] == [0, 1, 1]
+    assert seen[0]
+    assert not all(seen[1:])
+    require_equal(stream.database)
+
+
+def test_the_copy_follows_while_clients_write(
+    spark: SparkSession, database: Database, tmp_path: Path, rng: Random
+) -> None:
+    """Key changes, deletes, savepoints and rollbacks, with a composite key of text."""
+    COMPOSITE.create(database, 400, identity="DEFAULT")
+    database.execute(f"CREATE TABLE copy (LIKE {TABLE} INCLUDING ALL)")
+    stream = SparkStream(spark, database, tmp_path, {"maxRowsPerTrigger": "60", "dbtable": TABLE})
+    apply = sink(stream, "b", "a")
+    ((balance,),) = database.execute(f"SELECT sum(balance) FROM {TABLE}")
+    writer = stream.load().writeStream.foreachBatch(apply).option("checkpointLocation", str(stream.checkpoint))
+    query = writer.start()
+    try:
+        with Writers(database, COMPOSITE, 400, rng, clients=2):
+            wait_for(lambda: (query.lastProgress or {"batchId": 0})["batchId"] >= 8, query)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    require_equal(database, TABLE)
+    assert database.execute("SELECT sum(balance) FROM copy") == [(balance,)]
+
+
+def test_values_of_every_type_arrive_and_a_truncate_empties_the_copy(
+    spark: SparkSession, database: Database, tmp_path: Path
+) -> None:
+    database.execute(WIDE)
+    stream = SparkStream(spark, database, tmp_path, {"onTruncate": "emit"})
+    apply = sink(stream, "region", "id")
+    follow(stream, apply)
+    require_equal(database)
+    database.execute(
+        "UPDATE t SET tags = '{}', amounts = '{1.5}', raw = NULL, code = 'x ' WHERE id % 3 = 0;"
+        "UPDATE t SET id = id + 1000, region = 'far' WHERE id % 5 = 0 AND region <> 'none'; DELETE FROM t WHERE id < 9"
+    )
+    follow(stream, apply)
+    require_equal(database)
+    database.execute("INSERT INTO t (region, id) VALUES ('late', 1); TRUNCATE t")
+    database.execute("INSERT INTO t (region, id, price) VALUES ('new', 1, 2), ('far', 1010, 3)")
+    follow(stream, apply)
+    require_equal(database)
+    assert database.execute("SELECT count(*) FROM copy") == [(2,)]
+
+
+def test_large_values_that_the_log_leaves_out_stay(spark: SparkSession, database: Database, tmp_path: Path) -> None:
+    large = "(SELECT string_agg(md5((s * 1000 + i)::text), '') FROM generate_series(1, 200) i)"
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, title text, body text NOT NULL, extra text);"
+        "ALTER TABLE t ALTER body SET STORAGE EXTERNAL, ALTER extra SET STORAGE EXTERNAL;"
+        f"INSERT INTO t SELECT s, 'title', {large}, {large} FROM generate_series(1, 12) s; ANALYZE t;"
+        "CREATE TABLE copy (LIKE t INCLUDING ALL)"
+    )
+    stream = SparkStream(spark, database, tmp_path, {"onUnchangedToast": "mark"})
+    apply = sink(stream)
+    follow(stream, apply)
+    database.execute(
+        "UPDATE t SET title = 'a' WHERE id % 2 = 0; UPDATE t SET body = 'small' WHERE id % 3 = 0;"
+        "UPDATE t SET extra = NULL WHERE id = 4; UPDATE t SET title = 'b' WHERE id > 6; DELETE FROM t WHERE id = 5;"
+        f"INSERT INTO t SELECT s, 'new', {large}, {large} FROM generate_series(100, 101) s;"
+        "UPDATE t SET title = 'c' WHERE id >= 100"
+    )
+    follow(stream, apply)
+    require_equal(database)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the sink asks of a DataFrame."""
+
+    table: pa.Table
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
+        return self.table
+
+
+ROW = {"id": 1, "v": "secret words", "_change_type": "insert", "_commit_version": 1, "_sequence": 1}
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "error", "message"),
+    [
+        ("none", ROW, TableError, "there is no table 'none'"),
+        ("keyless", ROW, TableError, r'no unique index on exactly \("id"\).*ALTER TABLE keyless ADD PRIMARY KEY'),
+        ("copy", ROW | {"more": 1}, OptionsError, 'table "public"."copy" has no column more'),
+        ("copy", ROW | {"v": {"a": 1}}, UnsupportedTypeError, r"column 'v' is a struct.*with to_json"),
+        ("copy", ROW, BackfillError, "value too long for type character varying"),
+        (
+            "copy",
+            ROW | {"v": "a", "_unchanged_columns": ["v"], "_change_type": "update_postimage"},
+            UnchangedToastError,
+            "has no row",
+        ),
+    ],
+)
+def test_what_cannot_be_applied_is_refused_and_leaves_no_trace(
+    database: Database, tmp_path: Path, table: str, row: dict[str, object], error: type[Exception], message: str
+) -> None:
+    database.execute("CREATE TABLE keyless (id int, v text); CREATE TABLE copy (id int PRIMARY KEY, v varchar(4))")
+    apply = apply_to(url=database.url(tmp_path), table=table, key=["id"], query="t")
+    with pytest.raises(error, match=message) as caught:
+        apply(Rows(pa.Table.from_pylist([row])), 0)
+    assert "secret" not in str(caught.value)
+    assert database.execute("TABLE copy") == []
+    assert database.execute("SELECT to_regclass('backfill_batches')") == [(None,)]
+
+
+def test_each_query_has_batches_of_its_own_and_none_goes_back(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
+    rows = pa.Table.from_pylist([{name: ROW[name] for name in ROW if name != "v"}])
+    apply, other = (apply_to(url=database.url(tmp_path), table="copy", key=["id"], query=query) for query in ("a", "b"))
+    apply(Rows(rows), 0)
+    apply(Rows(rows.slice(1)), 1)
+    with pytest.raises(StateError, match="has applied batch 1, and batch 0"):
+        apply(Rows(rows), 0)
+    other(Rows(rows), 0)
+    recorded = "SELECT query, target, batch_id FROM backfill_batches ORDER BY query"
+    copy = '"public"."copy"'
+    assert database.execute(recorded) == [("a", copy, 1), ("b", copy, 0)]
+
+
+def test_a_session_that_was_cut_between_two_batches_is_made_anew(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    for number in range(3):
+        apply(Rows(pa.Table.from_pylist([{name: ROW[name] for name in ROW if name != "v"} | {"id": number}])), number)
+        database.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'backfill'")
+    assert database.execute("TABLE copy") == [(0,), (1,), (2,)]
+
+
+def test_a_driver_that_was_thought_dead_and_its_successor_apply_a_batch_once(
+    database: Database, tmp_path: Path
+) -> None:
+    database.execute(
+        "CREATE TABLE copy (id int PRIMARY KEY); CREATE TABLE written (id int);"
+        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN INSERT INTO written VALUES (NEW.id); RETURN NULL; END $$;"
+        "CREATE TRIGGER note AFTER INSERT OR UPDATE ON copy FOR EACH ROW EXECUTE FUNCTION note()"
+    )
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    ids = range(1000)
+    rows = pa.table(
+        {"id": ids, "_change_type": ["insert"] * 1000, "_commit_version": [1] * 1000, "_sequence": [1] * 1000}
+    )
+    with ThreadPoolExecutor(4) as drivers:
+        for done in [drivers.submit(apply, Rows(rows), 0) for _ in range(4)]:
+            done.result()
+    assert database.execute("SELECT count(*) FROM written") == [(1000,)]
+
+
+def test_a_new_checkpoint_under_the_same_name_wants_an_empty_table(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
+    url = database.url(tmp_path)
+    apply = apply_to(url=url, table="copy", key=["id"], query="t")
+    rows = pa.table({"id": [1, 2], "_change_type": ["insert"] * 2, "_commit_version": [7, 7], "_sequence": [9, 9]})
+    apply(Rows(rows), 0)
+    rows = rows.set_column(2, "_commit_version", pa.array([8, 8])).set_column(0, "id", pa.array([2, 3]))
+    with pytest.raises(StateError, match="has applied batch 0, and batch 0 with other rows was to be applied now"):
+        apply(Rows(rows), 0)
+    assert database.execute("TABLE copy") == [(1,), (2,)]
+    start_over(url=url, table="copy", query="t")
+    assert database.execute("TABLE copy") == database.execute("TABLE backfill_batches") == []
+    apply(Rows(rows), 0)
+    assert database.execute("TABLE copy") == [(2,), (3,)]

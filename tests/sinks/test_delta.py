@@ -1,0 +1,101 @@
+"""A Delta table follows batches as the model of `test_last_rows` does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+from backfill.errors import OptionsError, StateError, UnchangedToastError
+from backfill.sinks.applied import Applied
+from backfill.sinks.delta import _merge, _record, apply_to, start_over
+from backfill.sinks.last_rows import last_rows
+from tests.sinks.test_last_rows import Row, batch, row
+
+
+class Rows:
+    """What the sink asks of a DataFrame."""
+
+    def __init__(self, *rows: Row) -> None:
+        self.table = batch(*rows)
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
+        return self.table
+
+
+def content(path: Path) -> list[tuple[Any, ...]]:
+    rows = DeltaTable(path).to_pyarrow_table().to_pylist()
+    return sorted(tuple(row.values()) for row in rows)
+
+
+def test_of_two_drivers_that_apply_the_same_batch_one_fails(tmp_path: Path) -> None:
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    apply(Rows(row("insert", 1, "x", "1")), 0)
+    last = last_rows(batch(row("insert", 2, "x", "2")), ["a", "b"])
+    first, second = DeltaTable(tmp_path), DeltaTable(tmp_path)
+    record = _record("q", Applied(1, 1, 1, 1))
+    _merge(first, ["a", "b"], last, record)
+    with pytest.raises(CommitFailedError, match="concurrent"):
+        _merge(second, ["a", "b"], last, record)
+    assert content(tmp_path) == [(1, "x", "1", "1"), (2, "x", "2", "2")]
+
+
+TRUNCATE: Row = {"_change_type": "truncate"}
+
+
+def test_a_table_follows_and_a_batch_that_comes_again_makes_no_commit(tmp_path: Path) -> None:
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    first = Rows(row("insert", 1, "x", "1"), row("insert", 2, "x", "2"), row("insert", 3, "x", "3"))
+    apply(first, 0)
+    apply(first, 0)
+    assert content(tmp_path) == [(1, "x", "1", "1"), (2, "x", "2", "2"), (3, "x", "3", "3")]
+    version = DeltaTable(tmp_path).version()
+    second = Rows(
+        row("delete", 1, "x", None),
+        row("insert", 1, "y", "4"),
+        row("update_preimage", 2, "x", "2"),
+        row("update_postimage", 2, "x", "5", ["w"]),
+        row("insert", 4, "x", "6"),
+        row("update_postimage", 4, "x", "7", ["v"]),
+        row("delete", 9, "x", None),
+    )
+    apply(second, 1)
+    apply(second, 1)
+    assert DeltaTable(tmp_path).version() == version + 1
+    assert content(tmp_path) == [(1, "y", "4", "4"), (2, "x", "5", "2"), (3, "x", "3", "3"), (4, "x", "6", "7")]
+    apply(Rows(), 2)
+    apply(Rows(row("insert", 8, "x", "8"), TRUNCATE, row("insert", 2, "x", "9")), 3)
+    assert content(tmp_path) == [(2, "x", "9", "9")]
+    apply(Rows(TRUNCATE), 4)
+    assert content(tmp_path) == []
+
+
+def test_a_new_checkpoint_under_the_same_name_wants_an_empty_table(tmp_path: Path) -> None:
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    apply(Rows(row("insert", 1, "x", "1")), 0)
+    other = Rows(row("insert", 1, "x", "1"), row("insert", 2, "x", "1"))
+    with pytest.raises(StateError, match="'q' has applied batch 0, and batch 0 with other rows"):
+        apply(other, 0)
+    apply_to(path=str(tmp_path), key=["a", "b"], query="second")(other, 0)
+    start_over(path=str(tmp_path), query="q")
+    assert content(tmp_path) == []
+    apply(other, 0)
+    assert len(content(tmp_path)) == 2
+
+
+def test_what_cannot_be_applied_is_refused_and_leaves_no_trace(tmp_path: Path) -> None:
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    apply(Rows(row("insert", 1, "x", "1")), 0)
+    with pytest.raises(UnchangedToastError, match="column w, and the target has no row to take it from"):
+        apply(Rows(row("update_postimage", 2, "x", "1", ["w"])), 1)
+    wide = Rows(row("insert", 1, "x", "1"))
+    wide.table = wide.table.append_column("more", pa.array([1]))
+    with pytest.raises(OptionsError, match="the Delta table has no column more; it has a, b, v, w"):
+        apply(wide, 1)
+    assert content(tmp_path) == [(1, "x", "1", "1")]
+    apply(Rows(row("delete", 1, "x", "1")), 1)
+    assert content(tmp_path) == []

@@ -1,0 +1,105 @@
+"""A batch comes to what one gets by applying its rows one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backfill.errors import OptionsError, UnchangedToastError
+from backfill.sinks.last_rows import LastRows, last_rows
+
+FIELDS: list[tuple[str, pa.DataType]] = [
+    ("a", pa.int64()),
+    ("b", pa.string()),
+    ("v", pa.string()),
+    ("w", pa.string()),
+    ("_change_type", pa.string()),
+    ("_commit_version", pa.int64()),
+    ("_sequence", pa.int64()),
+    ("_unchanged_columns", pa.list_(pa.string())),
+]
+SCHEMA = pa.schema(FIELDS)
+Row = dict[str, Any]
+Target = dict[tuple[int, str], Row]
+
+
+def batch(*rows: Row) -> pa.Table:
+    """The rows, given without what they do not need; each has its place as `_sequence`."""
+    return pa.Table.from_pylist([{"_commit_version": 1, "_sequence": at, **row} for at, row in enumerate(rows)], SCHEMA)
+
+
+def row(change_type: str, a: int, b: str, v: str | None, unchanged: list[str] | None = None) -> Row:
+    values = {"v": v, "w": v} | dict.fromkeys(unchanged or (), None)
+    return {"a": a, "b": b, **values, "_change_type": change_type, "_unchanged_columns": unchanged}
+
+
+def applied(last: LastRows, target: Target) -> Target:
+    """What a target makes of it."""
+    result = {} if last.emptied else dict(target)
+    for at, new in enumerate(last.rows.to_pylist()):
+        key = (new["a"], new["b"])
+        before = result.pop(key, {})
+        if not last.deleted[at]:
+            result[key] = new | {name: before[name] for name, kept in last.kept.items() if kept[at]}
+    return result
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[Target, list[Row], Target]:
+    """A target, rows that can be applied to it one by one, and what it is after them."""
+    keys = st.tuples(st.integers(0, 2), st.sampled_from("xy"))
+    before = {(a, b): {"a": a, "b": b, "v": "old", "w": "old"} for a, b in draw(st.sets(keys))}
+    now, rows = dict(before), []
+    for number, (a, b) in enumerate(draw(st.lists(keys, max_size=20))):
+        value = str(number)
+        if draw(st.integers(0, 9)) == 0:
+            rows.append({"_change_type": "truncate"})
+            now = {}
+        elif (a, b) not in now:
+            rows.append(row("insert", a, b, value))
+            now[a, b] = {"a": a, "b": b, "v": value, "w": value}
+        elif draw(st.booleans()):
+            rows.append(row("delete", a, b, None))
+            del now[a, b]
+        else:
+            kept = draw(st.sampled_from([None, ["v"], ["w"], ["v", "w"]]))
+            rows.append(row("update_preimage", a, b, "before"))
+            rows.append(row("update_postimage", a, b, value, kept))
+            now[a, b] = {"a": a, "b": b, "v": value, "w": value} | {name: now[a, b][name] for name in kept or ()}
+    return before, rows, now
+
+
+@given(histories(), st.randoms(use_true_random=False))
+def test_the_last_rows_are_the_whole_batch_whatever_the_order_in_which_readers_give_it(
+    history: tuple[Target, list[Row], Target], chance: Any
+) -> None:
+    before, rows, after = history
+    table = batch(*rows)
+    order = list(range(table.num_rows))
+    chance.shuffle(order)
+    assert applied(last_rows(table.take(pa.array(order, pa.int64())), ["a", "b"]), before) == after
+
+
+def test_columns_of_the_source_are_left_and_the_batch_need_not_have_marks() -> None:
+    table = batch(row("insert", 1, "x", "1")).drop_columns(["_unchanged_columns"])
+    last = last_rows(table, ["a"])
+    assert last.rows.column_names == ["a", "b", "v", "w"]
+    assert last.kept == {}
+
+
+def test_a_value_that_was_left_out_while_the_key_changed_is_nowhere_to_be_had() -> None:
+    moved = batch(row("delete", 1, "x", None), row("insert", 2, "x", "1", ["w"]))
+    with pytest.raises(UnchangedToastError, match="changed the key of a row and left its large value of column w"):
+        last_rows(moved, ["a", "b"])
+    deleted = batch(row("insert", 2, "x", "1", ["w"]), row("delete", 2, "x", None))
+    assert last_rows(deleted, ["a", "b"]).deleted.all()
+
+
+@pytest.mark.parametrize("key", [["a", "id"], []])
+def test_a_batch_without_what_is_needed_is_refused(key: list[str]) -> None:
+    with pytest.raises(OptionsError, match=r"the batch has no column .*; it has a, b, v"):
+        last_rows(batch(), key)
