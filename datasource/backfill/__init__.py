@@ -45,6 +45,7 @@ Where things are; each module may import only those below it:
     pyspark_backfill            what Spark finds
     backfill.spark              Spark's calls and types; the only package that imports pyspark
     backfill.stream             from an offset to the next, and from two offsets to what is read
+    backfill.display, status    the command's picture of a stream
     backfill.views              what can be read of a running stream's state
     backfill.scan               the table as it is now, in parallel: a batch read
     backfill.batch, record      the readers' parts of one batch; the state directory and its rules

@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import argparse
+import io
+import json
+import os
+import shutil
 import sys
+import time
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
+from backfill.display import Window, drawn
 from backfill.errors import BackfillError, StateError
 from backfill.opening import STATE_FILE, open_store, open_upstream
 from backfill.options import parse
 from backfill.staging import Staging
+from backfill.status import Status, as_json, figures_of, pace, status
 from backfill_state import StateStoreError
+
+WATCH_INTERVAL: Final = 1.0
+LOOKS: Final = 30
+"""Over how many looks that differ the rate is taken."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status, 1 for an error that was said on stderr."""
     given = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # A table may have a name that the terminal cannot show.
     try:
-        _drop(given)
+        given.run(given)
+    except KeyboardInterrupt:
+        return 0
     except (BackfillError, StateStoreError) as error:
         print(f"backfill: {error}", file=sys.stderr)  # noqa: T201 - a command-line tool
         return 1
@@ -34,11 +52,54 @@ def _parser() -> argparse.ArgumentParser:
         description="Drops the stream's replication slot and publication, and removes its progress and staged chunks. "
         "Stop the query first. The password comes from PGPASSWORD, a passfile or a service file.",
     )
+    drop.set_defaults(run=_drop)
     drop.add_argument("--state-dir", required=True, help="the stream's stateDir")
     drop.add_argument("--staging-dir", default="", help="the stream's stagingDir, if it had one of its own")
     drop.add_argument("--url", required=True, help="the database, as in the stream's option url")
     drop.add_argument("--user", default="", help="the role to connect as")
+    status = commands.add_parser(
+        "status",
+        help="show where a stream is",
+        description="Shows where a stream is, running or stopped: how many rows it has read, and which of its vnodes "
+        "(slices of the key space) are completed, in progress and not started. The stream does not notice. With --url "
+        "also how far it is behind the database, and how much log its slot makes the database keep.",
+    )
+    status.set_defaults(run=_status)
+    status.add_argument("--state-dir", required=True, help="the stream's stateDir")
+    status.add_argument("--url", default="", help="the database, as in the stream's option url")
+    status.add_argument("--user", default="", help="the role to connect as")
+    status.add_argument("--watch", action="store_true", help="look again each second, with rate and time left")
+    status.add_argument("--json", action="store_true", help="for programs: a line of JSON for each look")
     return parser
+
+
+def _status(given: argparse.Namespace) -> None:
+    recent = deque[Status](maxlen=LOOKS)
+    live = given.watch and not given.json and sys.stdout.isatty()
+    while True:
+        now = status(given.state_dir)
+        if given.url:
+            figures, unreachable = figures_of(now, given.url, given.user)
+            now = replace(now, figures=figures, unreachable=unreachable)
+        if not recent or recent[-1].as_of != now.as_of:
+            recent.append(now)
+        at = pace(recent[0], now)
+        text = json.dumps(as_json(now, at)) if given.json else drawn(now, at, _window(), time.time())
+        # To the corner, then each line to its end and what is left below: so that nothing flickers.
+        _say("\x1b[H" + text.replace("\n", "\x1b[K\n") + "\x1b[K\x1b[J" if live else text)
+        if not given.watch:
+            return
+        time.sleep(WATCH_INTERVAL)
+
+
+def _window() -> Window:
+    coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    plain = not (sys.stdout.encoding or "").lower().startswith("utf")
+    return Window(shutil.get_terminal_size().columns, coloured, plain)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - a command-line tool
 
 
 def _drop(given: argparse.Namespace) -> None:
@@ -69,7 +130,7 @@ def _drop(given: argparse.Namespace) -> None:
     for left in (folder / STATE_FILE, folder / f"{STATE_FILE}.wal"):
         left.unlink(missing_ok=True)
     names = ", ".join(f"{name} {text}" for name, text in identity.properties if name in ("slot", "publication"))
-    print(f"dropped stream {identity.stream_id} of {identity.table}: {names}")  # noqa: T201
+    _say(f"dropped stream {identity.stream_id} of {identity.table}: {names}")
 
 
 if __name__ == "__main__":

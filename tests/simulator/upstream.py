@@ -169,6 +169,9 @@ class SimulatedUpstream:
     def lag(self) -> dict[str, int]:
         return {"lag_bytes": 0}
 
+    def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> dict[str, int]:
+        return {"lag_bytes": 0} if dict(bookmark)[SLOT] in self._database.slots and epoch is not None else {}
+
     def close(self) -> None:
         self._server.pins = None
 

@@ -347,17 +347,12 @@ class PostgresUpstream:
         return figures
 
     def _figures(self, session: Session) -> dict[str, int]:
-        row = session.execute(
-            "SELECT pg_current_wal_insert_lsn()::text, "
-            "(SELECT restart_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = %s)",
-            [self._place.slot],
-        ).fetchone()
-        if row is None:
-            return {}
-        end = parse_lsn(row[0])
-        retained = {"retained_bytes": end - parse_lsn(row[1])} if row[1] else {}
         # What was looked at and held nothing for us is no lag.
-        return {"lag_bytes": max(0, end - max(self._reached, self._idle_at)), **retained}
+        return slot.figures(session, self._place.slot, max(self._reached, self._idle_at))
+
+    def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> dict[str, int]:
+        reached = None if epoch is None else Position.parse(epoch.position).lsn
+        return self._do(lambda session: slot.figures(session, Place.of(bookmark).slot, reached))
 
 
 def _exported_epoch(number: int, exported: Exported) -> Epoch:
