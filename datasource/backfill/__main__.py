@@ -10,11 +10,14 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from backfill.control import Control
+from backfill.control_file import FILE as CONTROL_FILE
+from backfill.control_file import keep_control, read_control
 from backfill.display import Window, drawn
 from backfill.errors import BackfillError, StateError
 from backfill.opening import STATE_FILE, open_store, open_upstream
@@ -70,7 +73,67 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--user", default="", help="the role to connect as")
     status.add_argument("--watch", action="store_true", help="look again each second, with rate and time left")
     status.add_argument("--json", action="store_true", help="for programs: a line of JSON for each look")
+    _add_control(commands)
     return parser
+
+
+def _add_control(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The commands that tell a stream something: each says what becomes of what it has been told so far."""
+    told: dict[str, tuple[str, str, Callable[[Control, argparse.Namespace], Control]]] = {
+        "pause": (
+            "hold the snapshot, while changes go on flowing",
+            "Holds the reading of the table from the next batch on, also over restarts. Changes go on flowing.",
+            lambda control, _: control.paused_too(),
+        ),
+        "resume": (
+            "go on with the snapshot after pause",
+            "Goes on with reading the table from the next batch on. A throttle stays, unless it was 0.",
+            lambda control, _: control.resumed(),
+        ),
+        "throttle": (
+            "limit how many snapshot rows a batch reads",
+            "Limits how many rows of the table a batch reads, from the next batch on. Changes are not limited.",
+            lambda control, given: control.throttled(given.rows),
+        ),
+    }
+    for name, (short, long, change) in told.items():
+        command = commands.add_parser(
+            name,
+            help=short,
+            description=f"{long} A stream with startupMode=snapshot is "
+            "one batch, and can only be held before it begins.",
+        )
+        command.set_defaults(run=_tell, change=change)
+        if name == "throttle":
+            command.add_argument(
+                "rows",
+                type=_rows,
+                metavar="ROWS",
+                help="a whole number; 0 holds the snapshot, off takes the limit away",
+            )
+        command.add_argument("--state-dir", required=True, help="the stream's stateDir")
+
+
+def _rows(text: str) -> int | None:
+    if text == "off":
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number nor off")
+    return int(text)
+
+
+def _tell(given: argparse.Namespace) -> None:
+    folder = _folder_of(given)
+    control: Control = given.change(read_control(folder), given)
+    keep_control(folder, control)
+    _say(f"from the next batch on: {control.told() or 'the snapshot is read without a limit of its own'}")
+
+
+def _folder_of(given: argparse.Namespace) -> Path:
+    folder = Path(given.state_dir).absolute()
+    if not (folder / STATE_FILE).exists():
+        raise StateError(f"there is no {STATE_FILE} in {folder}; expected the stateDir of a stream")
+    return folder
 
 
 def _status(given: argparse.Namespace) -> None:
@@ -103,9 +166,7 @@ def _say(text: str) -> None:
 
 
 def _drop(given: argparse.Namespace) -> None:
-    folder = Path(given.state_dir).absolute()
-    if not (folder / STATE_FILE).exists():
-        raise StateError(f"there is no {STATE_FILE} in {folder}; expected the stateDir of a stream")
+    folder = _folder_of(given)
     with open_store(str(folder)) as store:
         identity = store.identity()
     if identity is None:
@@ -127,7 +188,7 @@ def _drop(given: argparse.Namespace) -> None:
     Staging(options.staging_dir).of_stream(identity.stream_id).forget_all()
     with open_store(str(folder)) as store:
         store.reset()
-    for left in (folder / STATE_FILE, folder / f"{STATE_FILE}.wal"):
+    for left in (folder / STATE_FILE, folder / f"{STATE_FILE}.wal", folder / CONTROL_FILE):
         left.unlink(missing_ok=True)
     names = ", ".join(f"{name} {text}" for name, text in identity.properties if name in ("slot", "publication"))
     _say(f"dropped stream {identity.stream_id} of {identity.table}: {names}")

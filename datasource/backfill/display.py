@@ -52,7 +52,8 @@ def _lines(of: Status, at: Pace | None, window: Window, now: float) -> Iterator[
 
 
 def _facts(of: Status, now: float) -> list[str]:
-    facts = [f"phase {of.phase}", f"{of.snapshot_rows:,} rows read"]
+    told = of.control.told() if of.phase != "changes" else ""
+    facts = [f"phase {of.phase}{f' ({told})' if told else ''}", f"{of.snapshot_rows:,} rows read"]
     if of.as_of is not None:
         taken = datetime.fromtimestamp(of.as_of / MICROSECONDS, UTC)
         facts.append(f"as of {taken:%Y-%m-%d %H:%M:%S} UTC, {duration(now - taken.timestamp())} ago")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from backfill.control_file import read_control
 from backfill.errors import OptionsError, StateError
 from backfill.options import Options
 from backfill.record import Record
@@ -44,4 +45,10 @@ def open_stream(options: Options) -> Stream:
     except OSError as error:
         raise StateError(f"stateDir cannot be made: {error}") from error
     record = Record(lambda: open_store(options.state_dir), options.stream.on_existing_state, clock=time.monotonic)
-    return Stream(open_upstream(options), record, Staging(options.staging_dir), options.stream)
+    return Stream(
+        open_upstream(options),
+        record,
+        Staging(options.staging_dir),
+        options.stream,
+        read_control=lambda: read_control(Path(options.state_dir)),
+    )

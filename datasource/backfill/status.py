@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
+from backfill.control import Control
+from backfill.control_file import read_control
 from backfill.errors import BackfillError, StateError
 from backfill.offset import Barrier, Nothing, Offset, from_text
 from backfill.opening import open_upstream
@@ -36,6 +39,7 @@ class Status:
     snapshot_rows: int = 0
     completed_rows: int = 0
     vnodes: tuple[str, ...] = ()
+    control: Control = field(default_factory=Control)
     figures: Mapping[str, int] = field(default_factory=dict)
     unreachable: str = ""
 
@@ -62,7 +66,8 @@ def status(state_dir: str) -> Status:
         identity, text = store.identity(), store.offset()
     if identity is None:
         raise StateError(f"the state in {state_dir} is of no stream yet; look again when the query has begun")
-    of = Status(identity.stream_id, identity.table, "starting", identity.properties)
+    control = read_control(Path(state_dir))
+    of = Status(identity.stream_id, identity.table, "starting", identity.properties, control=control)
     return of if text is None else _at(of, from_text(text))
 
 
@@ -85,6 +90,7 @@ def _at(of: Status, offset: Offset) -> Status:
         snapshot_rows=progress.row_count,
         completed_rows=completed,
         vnodes=states,
+        control=of.control,
     )
 
 
@@ -136,6 +142,8 @@ def as_json(of: Status, at: Pace | None) -> dict[str, Any]:
         "stream": of.stream,
         "table": of.table,
         "phase": of.phase,
+        "paused": of.control.paused,
+        "max_rows": of.control.max_rows,
         "epoch": None if of.barrier is None else of.barrier.epoch.number,
         "as_of": taken,
         "snapshot_rows": of.snapshot_rows,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from backfill.control import Control
 from backfill.display import MOST_GRID_LINES, Window, drawn, duration, size
 from backfill.epoch import Epoch
 from backfill.offset import Barrier
@@ -42,6 +43,12 @@ def test_before_the_first_barrier_there_is_no_picture() -> None:
         "phase starting, 0 rows read",
         "database: no connection",
     ]
+
+
+def test_it_is_said_that_the_snapshot_is_held() -> None:
+    of = replace(at(10, 1), control=Control(paused=True))
+    assert "phase snapshot (paused), 1 rows read" in drawn(of, None, Window(80), now=10.0)
+    assert "paused" not in drawn(replace(of, phase="changes"), None, Window(80), now=10.0)
 
 
 @pytest.mark.parametrize("width", [10, 24, 40, 79, 80, 200])
@@ -95,6 +102,8 @@ def test_programs_get_the_names_of_the_views() -> None:
         "stream": "s1",
         "table": '"public"."t"',
         "phase": "snapshot",
+        "paused": False,
+        "max_rows": None,
         "epoch": 1,
         "as_of": "1970-01-01T00:00:01+00:00",
         "snapshot_rows": 7,

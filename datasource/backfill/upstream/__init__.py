@@ -159,6 +159,14 @@ class Upstream(Protocol):
         """
         ...
 
+    def held_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
+        """The state the next batch ends at while somebody holds the snapshot: no rows are to be read there.
+
+        As `next_epoch` with `snapshot`, of which a later one may go on from it; but without a pin, and `after` itself
+        is returned where nothing concerning the table has happened since. Any earlier pin is released.
+        """
+        ...
+
     def repin(self, after: Epoch) -> Pin:
         """A pin at the present state, which is not before `after`; for a chunk that has to be read again."""
         ...

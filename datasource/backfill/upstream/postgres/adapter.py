@@ -73,6 +73,7 @@ class PostgresUpstream:
         self._exporter: ExportingSession | None = None
         self._attached: tuple[Place, ChangeLog] | None = None
         self._idle_at = 0
+        self._held_at: Position | None = None
         self._reached = 0
         self._lag: tuple[float, dict[str, int]] = (-LAG_INTERVAL, {})
 
@@ -271,6 +272,35 @@ class PostgresUpstream:
         position = Position(max(end, began.lsn))
         epoch = Epoch(after.number + 1, str(position), position.lsn, reading.timestamp or after.timestamp)
         self._log.keep(after, epoch, reading, upto)
+        return Step(epoch, None)
+
+    def held_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
+        def step() -> Step:
+            if self._exporter is not None:
+                self._exporter.close()
+            return self._held_epoch(after, max_changes)
+
+        found = self._retries.run(step, self._forget_session)
+        self._reached = Position.parse(found.epoch.position).lsn
+        return found
+
+    def _held_epoch(self, after: Epoch | None, max_changes: int) -> Step:
+        """What is visible now, as far as the log is read: the snapshot that goes on later must see all of it."""
+        now = self._present(self._session())
+        if after is None:
+            return Step(Epoch(1, str(now), now.lsn, time.time_ns() // 1000), None)
+        if now == self._held_at:
+            return Step(after, None)
+        began = Position.parse(after.position)
+        reading = self._read(began, now, now.lsn, max_changes)
+        if reading.complete and reading.rows.row_count == 0:
+            self._held_at = now
+            if now.lsn - began.lsn < HEARTBEAT_BYTES:
+                return Step(after, None)
+        position = now if reading.complete else replace(now, lsn=reading.end)
+        taken = max(reading.timestamp or 0, after.timestamp)
+        epoch = Epoch(after.number + 1, str(position), position.lsn, taken)
+        self._log.keep(after, epoch, reading, now.lsn)
         return Step(epoch, None)
 
     def _end_of_log(self) -> int:
