@@ -20,7 +20,7 @@ from backfill.control_file import FILE as CONTROL_FILE
 from backfill.control_file import keep_control, read_control
 from backfill.display import Window, drawn
 from backfill.errors import BackfillError, StateError
-from backfill.opening import STATE_FILE, open_store, open_upstream
+from backfill.opening import STATE_FILE, examine, open_store, open_upstream
 from backfill.options import parse
 from backfill.staging import Staging
 from backfill.status import Status, as_json, figures_of, pace, status
@@ -32,18 +32,18 @@ LOOKS: Final = 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status, 1 for an error that was said on stderr."""
+    """Runs one command; returns the exit status, 1 for an error that was said on stderr or what a doctor refuses."""
     given = _parser().parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # A table may have a name that the terminal cannot show.
     try:
-        given.run(given)
+        exit_status: int | None = given.run(given)
     except KeyboardInterrupt:
         return 0
     except (BackfillError, StateStoreError) as error:
         print(f"backfill: {error}", file=sys.stderr)  # noqa: T201 - a command-line tool
         return 1
-    return 0
+    return exit_status or 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -74,6 +74,24 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--watch", action="store_true", help="look again each second, with rate and time left")
     status.add_argument("--json", action="store_true", help="for programs: a line of JSON for each look")
     _add_control(commands)
+    doctor = commands.add_parser(
+        "doctor",
+        help="look at a table before a stream is started",
+        description="Looks for what would refuse a stream over a table, or surprise it later: the server's settings, "
+        "free slots, rights, key, replica identity, types, partitions. Prints each with the SQL that mends it. Changes "
+        "nothing. The exit status is 1 where a stream would be refused.",
+    )
+    doctor.set_defaults(run=_doctor)
+    doctor.add_argument("--url", required=True, help="the database, as in the stream's option url")
+    doctor.add_argument("--dbtable", required=True, help="the table, as in the stream's option dbtable")
+    doctor.add_argument("--user", default="", help="the role to connect as")
+    doctor.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a further option of the stream, such as columns=id,total; may be repeated",
+    )
     return parser
 
 
@@ -127,6 +145,18 @@ def _tell(given: argparse.Namespace) -> None:
     control: Control = given.change(read_control(folder), given)
     keep_control(folder, control)
     _say(f"from the next batch on: {control.told() or 'the snapshot is read without a limit of its own'}")
+
+
+def _doctor(given: argparse.Namespace) -> int:
+    further = dict(text.partition("=")[::2] for text in given.option)
+    findings = examine(parse({**further, "url": given.url, "dbtable": given.dbtable, "user": given.user}))
+    for finding in findings:
+        _say(f"{'refused' if finding.refuses else 'note'}: {finding.what}")
+        if finding.mend:
+            _say(f"    {finding.mend};")
+    refused = any(finding.refuses for finding in findings)
+    _say(f"{given.dbtable}: a stream would {'be refused' if refused else 'begin'}")
+    return int(refused)
 
 
 def _folder_of(given: argparse.Namespace) -> Path:

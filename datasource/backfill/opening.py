@@ -11,7 +11,7 @@ from backfill.options import Options
 from backfill.record import Record
 from backfill.staging import Staging
 from backfill.stream import Stream
-from backfill.upstream import Upstream
+from backfill.upstream import Finding, Upstream
 from backfill_state import DuckDBProgressStore
 
 STATE_FILE = "backfill.duckdb"
@@ -31,6 +31,18 @@ def open_upstream(options: Options, *, patience: float | None = None) -> Upstrea
             "driver and on every executor"
         ) from error
     return PostgresUpstream.of(options, RetryPolicy() if patience is None else RetryPolicy(give_up_after=patience))
+
+
+def examine(options: Options) -> tuple[Finding, ...]:
+    """What would keep a stream with these options from beginning, or surprise it; changes nothing."""
+    open_upstream(options).close()  # For the error where the adapter's packages are missing.
+    from backfill.upstream.postgres.connection import Connector  # noqa: PLC0415
+    from backfill.upstream.postgres.doctor import examine  # noqa: PLC0415
+
+    connector = Connector.of(
+        options.url, user=options.user, password=options.password, init_statement=options.session_init_statement
+    )
+    return examine(connector, options)
 
 
 def open_store(state_dir: str) -> DuckDBProgressStore:

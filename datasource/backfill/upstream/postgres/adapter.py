@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from backfill.epoch import Epoch
 from backfill.errors import (
     ConnectionLostError,
-    DatabaseSetupError,
     DataLossError,
     SnapshotGoneError,
     TransientError,
@@ -34,6 +33,7 @@ from backfill.upstream.postgres.pin import Exported, ExportingSession, wait_for_
 from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import Position, Snapshot, parse_lsn
 from backfill.upstream.postgres.reader import PostgresSnapshotReader
+from backfill.upstream.postgres.server import require_logical, require_primary
 from backfill.upstream.postgres.table import (
     Table,
     covered_by_database,
@@ -159,13 +159,8 @@ class PostgresUpstream:
     def attach(self, bookmark: Bookmark, after: Epoch | None) -> None:
         table, place = self._table, Place.of(bookmark)
         self._attached = place, ChangeLog(self._connector, self._options, table, place)
-        if table.server.in_recovery:
-            raise DatabaseSetupError("the server is a standby, and the stream needs the primary; point url at that")
-        if table.server.wal_level != "logical":
-            raise DatabaseSetupError(
-                f"wal_level is {table.server.wal_level}, expected logical; run ALTER SYSTEM SET wal_level = 'logical' "
-                "and restart the server. startupMode=snapshot does without"
-            )
+        require_primary(table.server)
+        require_logical(table.server)
         if after is None:
             self._do(lambda session: place.make(self._connector, session, table))
         else:
