@@ -46,14 +46,17 @@ Where things are; each module may import only those below it:
     backfill.spark              Spark's calls and types; the only package that imports pyspark
     backfill.sinks              keyed targets that follow a stream, for foreachBatch
     backfill.stream             from an offset to the next, and from two offsets to what is read
+    backfill.display, status    the command's picture of a stream
     backfill.views              what can be read of a running stream's state
     backfill.scan               the table as it is now, in parallel: a batch read
     backfill.batch, record      the readers' parts of one batch; the state directory and its rules
     backfill.claim              one query at a time uses a state directory
+    backfill.control_file       how another process pauses and throttles a stream
     backfill.handoff            what travels to a reader, and how it becomes rows
     backfill.staging, rows      chunks on disk; the output columns
     backfill.upstream           the contract of a database, and one folder for each
     backfill.plan, mark, offset the decisions, pure; what the checkpoint holds
+    backfill.control            what a person has told the stream
     backfill.progress, epoch    how far it is; the states batches end at
     backfill.options, vnode, order, changes
     backfill.errors

@@ -3,26 +3,47 @@
 from __future__ import annotations
 
 import argparse
+import io
+import json
+import os
+import shutil
 import sys
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
+from backfill.control import Control
+from backfill.control_file import FILE as CONTROL_FILE
+from backfill.control_file import keep_control, read_control
+from backfill.display import Window, drawn
 from backfill.errors import BackfillError, StateError
-from backfill.opening import STATE_FILE, open_store, open_upstream
+from backfill.opening import STATE_FILE, examine, open_store, open_upstream
 from backfill.options import parse
 from backfill.staging import Staging
+from backfill.status import Status, as_json, figures_of, pace, status
 from backfill_state import StateStoreError
+
+WATCH_INTERVAL: Final = 1.0
+LOOKS: Final = 30
+"""Over how many looks that differ the rate is taken."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status, 1 for an error that was said on stderr."""
+    """Runs one command; returns the exit status, 1 for an error that was said on stderr or what a doctor refuses."""
     given = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # A table may have a name that the terminal cannot show.
     try:
-        _drop(given)
+        exit_status: int | None = given.run(given)
+    except KeyboardInterrupt:
+        return 0
     except (BackfillError, StateStoreError) as error:
         print(f"backfill: {error}", file=sys.stderr)  # noqa: T201 - a command-line tool
         return 1
-    return 0
+    return exit_status or 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -34,17 +55,148 @@ def _parser() -> argparse.ArgumentParser:
         description="Drops the stream's replication slot and publication, and removes its progress and staged chunks. "
         "Stop the query first. The password comes from PGPASSWORD, a passfile or a service file.",
     )
+    drop.set_defaults(run=_drop)
     drop.add_argument("--state-dir", required=True, help="the stream's stateDir")
     drop.add_argument("--staging-dir", default="", help="the stream's stagingDir, if it had one of its own")
     drop.add_argument("--url", required=True, help="the database, as in the stream's option url")
     drop.add_argument("--user", default="", help="the role to connect as")
+    status = commands.add_parser(
+        "status",
+        help="show where a stream is",
+        description="Shows where a stream is, running or stopped: how many rows it has read, and which of its vnodes "
+        "(slices of the key space) are completed, in progress and not started. The stream does not notice. With --url "
+        "also how far it is behind the database, and how much log its slot makes the database keep.",
+    )
+    status.set_defaults(run=_status)
+    status.add_argument("--state-dir", required=True, help="the stream's stateDir")
+    status.add_argument("--url", default="", help="the database, as in the stream's option url")
+    status.add_argument("--user", default="", help="the role to connect as")
+    status.add_argument("--watch", action="store_true", help="look again each second, with rate and time left")
+    status.add_argument("--json", action="store_true", help="for programs: a line of JSON for each look")
+    _add_control(commands)
+    doctor = commands.add_parser(
+        "doctor",
+        help="look at a table before a stream is started",
+        description="Looks for what would refuse a stream over a table, or surprise it later: the server's settings, "
+        "free slots, rights, key, replica identity, types, partitions. Prints each with the SQL that mends it. Changes "
+        "nothing. The exit status is 1 where a stream would be refused.",
+    )
+    doctor.set_defaults(run=_doctor)
+    doctor.add_argument("--url", required=True, help="the database, as in the stream's option url")
+    doctor.add_argument("--dbtable", required=True, help="the table, as in the stream's option dbtable")
+    doctor.add_argument("--user", default="", help="the role to connect as")
+    doctor.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a further option of the stream, such as columns=id,total; may be repeated",
+    )
     return parser
 
 
-def _drop(given: argparse.Namespace) -> None:
+def _add_control(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The commands that tell a stream something: each says what becomes of what it has been told so far."""
+    told: dict[str, tuple[str, str, Callable[[Control, argparse.Namespace], Control]]] = {
+        "pause": (
+            "hold the snapshot, while changes go on flowing",
+            "Holds the reading of the table from the next batch on, also over restarts. Changes go on flowing.",
+            lambda control, _: control.paused_too(),
+        ),
+        "resume": (
+            "go on with the snapshot after pause",
+            "Goes on with reading the table from the next batch on. A throttle stays, unless it was 0.",
+            lambda control, _: control.resumed(),
+        ),
+        "throttle": (
+            "limit how many snapshot rows a batch reads",
+            "Limits how many rows of the table a batch reads, from the next batch on. Changes are not limited.",
+            lambda control, given: control.throttled(given.rows),
+        ),
+    }
+    for name, (short, long, change) in told.items():
+        command = commands.add_parser(
+            name,
+            help=short,
+            description=f"{long} A stream with startupMode=snapshot is "
+            "one batch, and can only be held before it begins.",
+        )
+        command.set_defaults(run=_tell, change=change)
+        if name == "throttle":
+            command.add_argument(
+                "rows",
+                type=_rows,
+                metavar="ROWS",
+                help="a whole number; 0 holds the snapshot, off takes the limit away",
+            )
+        command.add_argument("--state-dir", required=True, help="the stream's stateDir")
+
+
+def _rows(text: str) -> int | None:
+    if text == "off":
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number nor off")
+    return int(text)
+
+
+def _tell(given: argparse.Namespace) -> None:
+    folder = _folder_of(given)
+    control: Control = given.change(read_control(folder), given)
+    keep_control(folder, control)
+    _say(f"from the next batch on: {control.told() or 'the snapshot is read without a limit of its own'}")
+
+
+def _doctor(given: argparse.Namespace) -> int:
+    further = dict(text.partition("=")[::2] for text in given.option)
+    findings = examine(parse({**further, "url": given.url, "dbtable": given.dbtable, "user": given.user}))
+    for finding in findings:
+        _say(f"{'refused' if finding.refuses else 'note'}: {finding.what}")
+        if finding.mend:
+            _say(f"    {finding.mend};")
+    refused = any(finding.refuses for finding in findings)
+    _say(f"{given.dbtable}: a stream would {'be refused' if refused else 'begin'}")
+    return int(refused)
+
+
+def _folder_of(given: argparse.Namespace) -> Path:
     folder = Path(given.state_dir).absolute()
     if not (folder / STATE_FILE).exists():
         raise StateError(f"there is no {STATE_FILE} in {folder}; expected the stateDir of a stream")
+    return folder
+
+
+def _status(given: argparse.Namespace) -> None:
+    recent = deque[Status](maxlen=LOOKS)
+    live = given.watch and not given.json and sys.stdout.isatty()
+    while True:
+        now = status(given.state_dir)
+        if given.url:
+            figures, unreachable = figures_of(now, given.url, given.user)
+            now = replace(now, figures=figures, unreachable=unreachable)
+        if not recent or recent[-1].as_of != now.as_of:
+            recent.append(now)
+        at = pace(recent[0], now)
+        text = json.dumps(as_json(now, at)) if given.json else drawn(now, at, _window(), time.time())
+        # To the corner, then each line to its end and what is left below: so that nothing flickers.
+        _say("\x1b[H" + text.replace("\n", "\x1b[K\n") + "\x1b[K\x1b[J" if live else text)
+        if not given.watch:
+            return
+        time.sleep(WATCH_INTERVAL)
+
+
+def _window() -> Window:
+    coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    plain = not (sys.stdout.encoding or "").lower().startswith("utf")
+    return Window(shutil.get_terminal_size().columns, coloured, plain)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - a command-line tool
+
+
+def _drop(given: argparse.Namespace) -> None:
+    folder = _folder_of(given)
     with open_store(str(folder)) as store:
         identity = store.identity()
     if identity is None:
@@ -66,10 +218,10 @@ def _drop(given: argparse.Namespace) -> None:
     Staging(options.staging_dir).of_stream(identity.stream_id).forget_all()
     with open_store(str(folder)) as store:
         store.reset()
-    for left in (folder / STATE_FILE, folder / f"{STATE_FILE}.wal"):
+    for left in (folder / STATE_FILE, folder / f"{STATE_FILE}.wal", folder / CONTROL_FILE):
         left.unlink(missing_ok=True)
     names = ", ".join(f"{name} {text}" for name, text in identity.properties if name in ("slot", "publication"))
-    print(f"dropped stream {identity.stream_id} of {identity.table}: {names}")  # noqa: T201
+    _say(f"dropped stream {identity.stream_id} of {identity.table}: {names}")
 
 
 if __name__ == "__main__":

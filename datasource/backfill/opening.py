@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from backfill.control_file import read_control
 from backfill.errors import OptionsError, StateError
 from backfill.options import Options
 from backfill.record import Record
 from backfill.staging import Staging
 from backfill.stream import Stream
-from backfill.upstream import Upstream
+from backfill.upstream import Finding, Upstream
 from backfill_state import DuckDBProgressStore
 
 STATE_FILE = "backfill.duckdb"
@@ -32,6 +33,18 @@ def open_upstream(options: Options, *, patience: float | None = None) -> Upstrea
     return PostgresUpstream.of(options, RetryPolicy() if patience is None else RetryPolicy(give_up_after=patience))
 
 
+def examine(options: Options) -> tuple[Finding, ...]:
+    """What would keep a stream with these options from beginning, or surprise it; changes nothing."""
+    open_upstream(options).close()  # For the error where the adapter's packages are missing.
+    from backfill.upstream.postgres.connection import Connector  # noqa: PLC0415
+    from backfill.upstream.postgres.doctor import examine  # noqa: PLC0415
+
+    connector = Connector.of(
+        options.url, user=options.user, password=options.password, init_statement=options.session_init_statement
+    )
+    return examine(connector, options)
+
+
 def open_store(state_dir: str) -> DuckDBProgressStore:
     """The state store in this folder, which has to exist."""
     return DuckDBProgressStore(Path(state_dir) / STATE_FILE)
@@ -44,4 +57,10 @@ def open_stream(options: Options) -> Stream:
     except OSError as error:
         raise StateError(f"stateDir cannot be made: {error}") from error
     record = Record(lambda: open_store(options.state_dir), options.stream.on_existing_state, clock=time.monotonic)
-    return Stream(open_upstream(options), record, Staging(options.staging_dir), options.stream)
+    return Stream(
+        open_upstream(options),
+        record,
+        Staging(options.staging_dir),
+        options.stream,
+        read_control=lambda: read_control(Path(options.state_dir)),
+    )

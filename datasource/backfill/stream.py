@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from backfill.batch import Batch
+from backfill.control import Control
 from backfill.epoch import Epoch
 from backfill.errors import OffsetError, SnapshotGoneError
 from backfill.handoff import Part, SnapshotPart
@@ -33,6 +34,9 @@ RELEASE_INTERVAL: Final = 0.1
 
 MOST_LOST: Final = 10
 """How many states in a row may be lost before a batch is planned; taking one waits for the database by itself."""
+
+ReadControl: TypeAlias = Callable[[], Control]
+"""What the stream has been told by now."""
 
 Watch: TypeAlias = Callable[[Callable[[], bool]], Callable[[], None]]
 """Looks now and then until a look says that all is seen; what it returns ends the watch before."""
@@ -68,6 +72,7 @@ class Stream:
         options: StreamOptions,
         *,
         watch: Watch = in_background,
+        read_control: ReadControl = Control,
     ) -> None:
         self._upstream = upstream
         self._record = record
@@ -82,6 +87,8 @@ class Stream:
         self._end_watch: Callable[[], None] | None = None
         self._schema: TableSchema | None = None
         self._reported: Progress | None = None
+        self._read_control = read_control
+        self._control = Control()
 
     @property
     def table(self) -> TableSchema:
@@ -101,16 +108,20 @@ class Stream:
         """Where the stream is, for whoever watches: phase, rows and vnodes done, and the upstream's own figures."""
         progress = self._reported
         if progress is None:
-            return {"phase": "starting"}
+            return {"phase": "starting", **self._told()}
         finished = isinstance(progress, Finished) or not progress.unfinished
         left = 0 if isinstance(progress, Finished) else len(progress.unfinished)
         return {
             "phase": "changes" if finished else "snapshot",
+            **({} if finished else self._told()),
             "snapshot_rows": progress.row_count,
             "vnodes": progress.vnode_count,
             "vnodes_completed": progress.vnode_count - left,
             **self._upstream.lag(),
         }
+
+    def _told(self) -> dict[str, str]:
+        return {"control": self._control.told()} if self._control.told() else {}
 
     def stop_at_present(self) -> None:
         """From now on nothing that happens after this moment is read, except what finishing the backfill needs."""
@@ -123,7 +134,12 @@ class Stream:
 
         `start` has been committed: Spark asks for the next batch only then. So progress is recorded and the
         upstream is acknowledged here.
+
+        While the snapshot is held only changes are read; then too `start` is returned where there are none.
         """
+        self._control = self._read_control()
+        if self._control.holds and self._options.startup_mode is StartupMode.SNAPSHOT:
+            return start
         base = self._begin() if isinstance(start, Nothing) else self._go_on(start)
         after = base.epoch if isinstance(base, Barrier) else None
         progress = settled(base.progress) if isinstance(base, Barrier) else base
@@ -144,7 +160,8 @@ class Stream:
         self._staging(self._record.stream).forget(step.epoch.number)
         # A writer that makes more changes in the time of a batch than a batch may take would hold up the snapshot
         # for ever. So each batch in a row that only works off changes may take twice as many as the one before.
-        self._worked_off = self._worked_off + 1 if isinstance(progress, Frontier) and step.pin is None else 0
+        works_off = isinstance(progress, Frontier) and step.pin is None and not self._control.holds
+        self._worked_off = self._worked_off + 1 if works_off else 0
         if isinstance(progress, Frontier) and isinstance(moved, Frontier) and step.pin is not None:
             self._batch(self._record.stream).cut(progress, moved, step.epoch.number)
         progress = moved
@@ -164,6 +181,8 @@ class Stream:
         A state that is lost with its session before that is known is of no use; another one is.
         """
         snapshot = isinstance(progress, Frontier)
+        if snapshot and self._control.holds:
+            return self._upstream.held_epoch(after, max_changes=max_changes), progress
         lost = 0
         while True:
             step = self._upstream.next_epoch(
@@ -184,7 +203,8 @@ class Stream:
     def _is_over(self, progress: Progress, after: Epoch) -> bool:
         if self._options.startup_mode is StartupMode.SNAPSHOT:
             return True
-        return isinstance(progress, Finished) and self._until is not None and self._upstream.reached(after, self._until)
+        waits = isinstance(progress, Finished) or self._control.holds
+        return waits and self._until is not None and self._upstream.reached(after, self._until)
 
     def _begin(self) -> Barrier | Progress:
         """The first batch: the stream's record is made, then its place in the change log, then the vnodes."""
@@ -242,9 +262,12 @@ class Stream:
 
     def _max_rows(self, budget: Budget, row_bytes: int) -> int:
         """The rows one batch may read. A snapshot-only stream is one batch: one commit is never cut."""
-        if budget.max_rows is None or self._options.startup_mode is StartupMode.SNAPSHOT:
+        if self._options.startup_mode is StartupMode.SNAPSHOT:
             return UNLIMITED
-        return max(1, min(budget.max_rows, self._options.max_bytes // max(1, row_bytes)))
+        if budget.max_rows is None:
+            return self._control.rows_of(UNLIMITED)
+        rows = max(1, min(budget.max_rows, self._options.max_bytes // max(1, row_bytes)))
+        return self._control.rows_of(rows)
 
     def _ahead(self, base: Barrier) -> tuple[Ahead, ...]:
         """The keys that were read later than `base`, as far as the state at `base` does not show that yet."""

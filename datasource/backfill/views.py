@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,10 +31,17 @@ SUMMARY: Final = pa.schema(_SUMMARY)
 
 def look(view: View, state_dir: str) -> pa.Table:
     """The view of the stream that keeps its state in this folder, as of its last recorded barrier."""
+    with looking(state_dir) as store:
+        return store.progress() if view is View.PROGRESS else _summary(store)
+
+
+@contextmanager
+def looking(state_dir: str) -> Iterator[ProgressStore]:
+    """What the stream with this folder has recorded last; a running stream does not notice it."""
     path = Path(state_dir) / STATE_FILE
     try:
         with looked_at(path) as store:
-            return store.progress() if view is View.PROGRESS else _summary(store)
+            yield store
     except FileNotFoundError:
         raise StateError(f"there is no {STATE_FILE} in {state_dir}; expected the stateDir of a stream") from None
     except TransientStateError as error:

@@ -84,6 +84,13 @@ def followed(upstream: Upstream, after: Epoch, *, most: int = UNLIMITED, until: 
     return step.epoch
 
 
+def held(upstream: Upstream, after: Epoch, *, most: int = UNLIMITED) -> Epoch:
+    """The next epoch of a stream whose snapshot is held."""
+    step = upstream.held_epoch(after, max_changes=most)
+    assert step.pin is None
+    return step.epoch
+
+
 def read(
     upstream: Upstream, pin: Pin, ranges: Sequence[KeyRange] = (WHOLE_TABLE,)
 ) -> list[tuple[KeyValue, str | None]]:
@@ -678,6 +685,45 @@ class UpstreamLaws:
         assert steps[-1].pin is not None
         assert dict(read(upstream, steps[-1].pin)) == rows == laboratory.rows()
 
+    def test_while_the_snapshot_is_held_changes_are_read_and_it_can_go_on(self, laboratory: Laboratory) -> None:
+        keys = laboratory.keys
+        fill(laboratory, 10)
+        upstream = begun(laboratory)
+        first = pinned(upstream)
+        rows = dict(read(upstream, first))
+        assert held(upstream, first.epoch) == first.epoch
+        with pytest.raises(SnapshotGoneError):
+            read(upstream, first)
+        epochs = [first.epoch]
+        open_one = laboratory.hold(update(keys[0], "open"))
+        for number in range(3):
+            laboratory.write(update(keys[1], f"change {number}"), insert(keys[20 + number]))
+        while (later := held(upstream, epochs[-1], most=2)) != epochs[-1]:
+            assert upstream.reached(later, epochs[-1].position)
+            epochs.append(later)
+        assert len(epochs) == 4, "two changes at a time"
+        open_one.commit()
+        for adapter in now_and_then(laboratory, upstream, epochs[-1]):
+            epochs.append(held(adapter, epochs[-1]))
+            upstream = adapter
+        assert epochs[-1] == epochs[-2]
+        pin = pinned(upstream, epochs[-1])
+        for one, two in pairwise([*epochs, pin.epoch]):
+            for commit in commits(upstream, one, two):
+                rows = applied(rows, commit)
+        assert rows == dict(read(upstream, pin)) == laboratory.rows()
+
+    def test_a_stream_may_begin_with_its_snapshot_held(self, laboratory: Laboratory) -> None:
+        fill(laboratory, 3)
+        upstream = begun(laboratory)
+        step = upstream.held_epoch(None, max_changes=UNLIMITED)
+        assert (step.epoch.number, step.pin) == (1, None)
+        laboratory.write(update(laboratory.keys[0]))
+        later = pinned(upstream, step.epoch)
+        assert [commit.writes for commit in commits(upstream, step.epoch, later.epoch)] == [
+            (update(laboratory.keys[0]),)
+        ]
+
     def test_a_large_commit_is_not_cut(self, laboratory: Laboratory) -> None:
         upstream = begun(laboratory)
         epoch = pinned(upstream).epoch
@@ -940,3 +986,20 @@ class HidingUpstreamLaws:
         assert rows == laboratory.rows()
         found = [commit.version for one, two in pairwise(epochs) for commit in commits(upstream, one, two)]
         assert len(found) == len(set(found)) == 3
+
+    def test_a_commit_that_is_not_seen_waits_while_the_snapshot_is_held(self, laboratory: HidingLaboratory) -> None:
+        """Else the snapshot that goes on, which does not see it either, would have to have its row."""
+        keys = laboratory.keys
+        fill(laboratory, 10)
+        upstream = begun(laboratory)
+        epoch = pinned(upstream).epoch
+        unseen = laboratory.commit_unseen(update(keys[0], "unseen"))
+        laboratory.write(update(keys[1], "seen"))
+        later = held(upstream, epoch)
+        assert [commit.writes for commit in commits(upstream, epoch, later)] == [(update(keys[1], "seen"),)]
+        upstream.acknowledge(later)
+        assert held(upstream, later) == later
+        assert dict(read(upstream, pinned(upstream, later)))[keys[0]] != "unseen"
+        unseen.commit()
+        last = held(upstream, later)
+        assert [commit.writes for commit in commits(upstream, later, last)] == [(update(keys[0], "unseen"),)]

@@ -25,8 +25,9 @@ SCHEDULES = int(os.environ.get("BACKFILL_TEST_SCHEDULES", "2000"))
 ONLY = os.environ.get("BACKFILL_TEST_SCHEDULE")
 
 SHARES: dict[Schedule, float] = {
-    schedule.without_a_crash: 0.3,
-    schedule.with_crashes: 0.3,
+    schedule.without_a_crash: 0.25,
+    schedule.with_crashes: 0.25,
+    schedule.with_pauses: 0.1,
     schedule.with_truncations: 0.1,
     schedule.with_new_checkpoints: 0.15,
     schedule.of_changes_only: 0.05,

@@ -1,4 +1,4 @@
-"""Offsets and manifests of every released version are read to the last value; today's are written to the letter."""
+"""What is stored as JSON is read to the last value in every released version, and written to the letter in today's."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from backfill.errors import OffsetError, StagingError
+from backfill.control import CONTROL_VERSION, Control
+from backfill.errors import OffsetError, StagingError, StateError
 from backfill.offset import VERSION, from_json, from_text, to_text
 from backfill.staging import MANIFEST_VERSION, Manifest
-from tests.golden.values import MANIFESTS, OFFSETS
+from tests.golden.values import CONTROLS, MANIFESTS, OFFSETS
 
 FOLDER = Path(__file__).parent
 
@@ -39,10 +40,22 @@ def test_a_manifest_is_written_to_the_letter_of_its_version(name: str) -> None:
     assert MANIFESTS[name].to_text() == golden("manifest", name)
 
 
+@pytest.mark.parametrize("name", CONTROLS)
+def test_a_control_file_of_version_1_is_read_and_written_to_the_letter(name: str) -> None:
+    assert Control.from_text(golden("control", name)) == CONTROLS[name]
+    assert CONTROLS[name].to_text() == golden("control", name)
+
+
+def test_a_control_file_of_a_newer_version_is_refused_with_both_numbers() -> None:
+    with pytest.raises(StateError, match=f"version 2, and this release reads up to {CONTROL_VERSION};"):
+        Control.from_text('{"version":2,"speed":"low"}')
+
+
 def test_each_file_is_read_by_a_test() -> None:
     assert {path.name for path in FOLDER.glob("*.json")} == {
         *(f"offset-v1-{name}.json" for name in OFFSETS),
         *(f"manifest-v1-{name}.json" for name in MANIFESTS),
+        *(f"control-v1-{name}.json" for name in CONTROLS),
     }
 
 

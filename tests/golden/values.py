@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from backfill.control import Control
 from backfill.epoch import Epoch
 from backfill.offset import Ahead, Barrier, Nothing, Offset
 from backfill.plan import Split
@@ -69,6 +70,13 @@ OFFSETS: Final[dict[str, Offset]] = {
         ),
     ),
     "base": Barrier("1f0c9a77", UPSTREAM, LOG, Finished(7, 2002), base=MID_BACKFILL),
+}
+
+CONTROLS: Final = {
+    "paused": Control(paused=True),
+    "throttled": Control(max_rows=9_223_372_036_854_775_807),
+    "paused-and-throttled": Control(paused=True, max_rows=0),
+    "untouched": Control(),
 }
 
 MANIFESTS: Final[dict[str, Manifest]] = {

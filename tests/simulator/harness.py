@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from backfill import handoff
+from backfill.control import Control
 from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
 from backfill.options import OnExistingState, OnTruncate, StartupMode, StreamOptions
 from backfill.progress import Frontier
@@ -58,6 +59,7 @@ class Spark:
     sink: Sink = field(default_factory=Sink)
     store: InMemoryProgressStore = field(default_factory=InMemoryProgressStore)
     store_is_busy: bool = False
+    control: Control = field(default_factory=Control)
     offsets: list[str] = field(default_factory=list)
     committed: int = 0
     watched: Watched = field(default_factory=Watched)
@@ -87,7 +89,14 @@ class Spark:
             )
             record = Record(self._open, self.on_existing, clock=self._now)
             upstream = SimulatedUpstream(self.server)
-            self._stream = Stream(upstream, record, Staging(str(self.folder)), options, watch=self.watched.start)
+            self._stream = Stream(
+                upstream,
+                record,
+                Staging(str(self.folder)),
+                options,
+                watch=self.watched.start,
+                read_control=lambda: self.control,
+            )
         return self._stream
 
     @contextmanager

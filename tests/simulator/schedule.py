@@ -10,6 +10,7 @@ from random import Random
 
 import pyarrow as pa
 
+from backfill.control import Control
 from backfill.errors import SnapshotGoneError, StagingError
 from backfill.options import OnExistingState, OnTruncate, StartupMode
 from backfill_state import InMemoryProgressStore
@@ -83,6 +84,42 @@ def with_truncations(random: Random, folder: Path) -> None:
         batch_in_bad_weather(random, spark)
         spark.check()
     quiet_down(spark)
+
+
+def with_pauses(random: Random, folder: Path) -> None:
+    """Somebody pauses, throttles and resumes the stream, in bad weather."""
+    spark = query(random, folder)
+    for _ in range(random.randrange(5, 25)):
+        write_some(random, spark)
+        if random.random() < 0.5:
+            spark.control = Control(paused=random.random() < 0.4, max_rows=random.choice([None, None, 0, 1, 5]))
+        before = _rows_read(spark)
+        batch_in_bad_weather(random, spark, lose_store=False)
+        spark.check()
+        read = _rows_read(spark) - before
+        assert read <= spark.control.rows_of(MANY), f"{read} rows were read: {spark.control}"
+        if spark.control.holds:
+            _require_rest(spark)
+    spark.control = Control()
+    quiet_down(spark)
+
+
+MANY = 1 << 40
+
+
+def _rows_read(spark: Spark) -> int:
+    return spark.barrier().progress.row_count if spark.committed else 0
+
+
+def _require_rest(spark: Spark) -> None:
+    """While the snapshot is held and nobody writes, there is an end to batches, and nobody holds a state."""
+    spark.store_is_busy = False
+    for _ in range(MOST_BATCHES):
+        if not spark.batch():
+            break
+        spark.check()
+    assert not spark.plan(), "there is a batch although nothing has happened"
+    assert not spark.server.pins
 
 
 def of_changes_only(random: Random, folder: Path) -> None:

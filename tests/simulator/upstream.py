@@ -125,6 +125,14 @@ class SimulatedUpstream:
             return Step(after, None)
         return self._step(after.number + 1, upto, pinned=snapshot and cut is None)
 
+    def held_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
+        if after is not None and not self._database.between(View.parse(after.position), self._database.now):
+            self._server.pins = None
+            return Step(after, None)
+        found = self.next_epoch(after, snapshot=True, max_changes=max_changes, until=None)
+        self._server.pins = None
+        return Step(found.epoch, None)
+
     def _step(self, number: int, view: View, *, pinned: bool) -> Step:
         epoch = Epoch(number, str(view), view.lsn, number * 1_000_000)
         return Step(epoch, Pin(epoch, self._server.pin(view)) if pinned else None)
@@ -168,6 +176,9 @@ class SimulatedUpstream:
 
     def lag(self) -> dict[str, int]:
         return {"lag_bytes": 0}
+
+    def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> dict[str, int]:
+        return {"lag_bytes": 0} if dict(bookmark)[SLOT] in self._database.slots and epoch is not None else {}
 
     def close(self) -> None:
         self._server.pins = None

@@ -79,6 +79,18 @@ class Identity:
     table_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing found before a stream is started: in words, with the SQL that mends it where the words do not say it.
+
+    `refuses`: a stream would not begin, or would end soon; else it is only good to know.
+    """
+
+    what: str
+    mend: str = ""
+    refuses: bool = True
+
+
 class SnapshotReader(Protocol):
     """Reads snapshot rows on an executor; picklable, opens nothing before `read`.
 
@@ -159,6 +171,14 @@ class Upstream(Protocol):
         """
         ...
 
+    def held_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
+        """The state the next batch ends at while somebody holds the snapshot: no rows are to be read there.
+
+        As `next_epoch` with `snapshot`, of which a later one may go on from it; but without a pin, and `after` itself
+        is returned where nothing concerning the table has happened since. Any earlier pin is released.
+        """
+        ...
+
     def repin(self, after: Epoch) -> Pin:
         """A pin at the present state, which is not before `after`; for a chunk that has to be read again."""
         ...
@@ -195,6 +215,10 @@ class Upstream(Protocol):
 
     def lag(self) -> dict[str, int]:
         """Figures for whoever watches: `lag_bytes`, `retained_bytes`; an upstream gives those it has."""
+        ...
+
+    def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> dict[str, int]:
+        """The same figures of a stream that another process runs, and that stands at `epoch`; needs no `attach`."""
         ...
 
     def close(self) -> None: ...

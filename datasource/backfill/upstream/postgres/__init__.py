@@ -8,6 +8,7 @@ types, values, text, array_text, flat     PostgreSQL's values as Arrow's
 keys, ranges, table     comparing keys, reading ranges of them, cutting the key space
 pin, reader  exported snapshots, and reading them on executors
 position     which transactions a state shows
+doctor       what would refuse a stream, before it is started
 slot         the replication slot and the publication
 log, spool   peeking at the slot; keeping what was found until the batch is planned
 pgoutput, messages, relation, transactions, tuples, row_changes    the decoder

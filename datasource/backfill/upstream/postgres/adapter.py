@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from backfill.epoch import Epoch
 from backfill.errors import (
     ConnectionLostError,
-    DatabaseSetupError,
     DataLossError,
     SnapshotGoneError,
     TransientError,
@@ -34,6 +33,7 @@ from backfill.upstream.postgres.pin import Exported, ExportingSession, wait_for_
 from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import Position, Snapshot, parse_lsn
 from backfill.upstream.postgres.reader import PostgresSnapshotReader
+from backfill.upstream.postgres.server import require_logical, require_primary
 from backfill.upstream.postgres.table import (
     Table,
     covered_by_database,
@@ -73,6 +73,7 @@ class PostgresUpstream:
         self._exporter: ExportingSession | None = None
         self._attached: tuple[Place, ChangeLog] | None = None
         self._idle_at = 0
+        self._held_at: Position | None = None
         self._reached = 0
         self._lag: tuple[float, dict[str, int]] = (-LAG_INTERVAL, {})
 
@@ -158,13 +159,8 @@ class PostgresUpstream:
     def attach(self, bookmark: Bookmark, after: Epoch | None) -> None:
         table, place = self._table, Place.of(bookmark)
         self._attached = place, ChangeLog(self._connector, self._options, table, place)
-        if table.server.in_recovery:
-            raise DatabaseSetupError("the server is a standby, and the stream needs the primary; point url at that")
-        if table.server.wal_level != "logical":
-            raise DatabaseSetupError(
-                f"wal_level is {table.server.wal_level}, expected logical; run ALTER SYSTEM SET wal_level = 'logical' "
-                "and restart the server. startupMode=snapshot does without"
-            )
+        require_primary(table.server)
+        require_logical(table.server)
         if after is None:
             self._do(lambda session: place.make(self._connector, session, table))
         else:
@@ -273,6 +269,35 @@ class PostgresUpstream:
         self._log.keep(after, epoch, reading, upto)
         return Step(epoch, None)
 
+    def held_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
+        def step() -> Step:
+            if self._exporter is not None:
+                self._exporter.close()
+            return self._held_epoch(after, max_changes)
+
+        found = self._retries.run(step, self._forget_session)
+        self._reached = Position.parse(found.epoch.position).lsn
+        return found
+
+    def _held_epoch(self, after: Epoch | None, max_changes: int) -> Step:
+        """What is visible now, as far as the log is read: the snapshot that goes on later must see all of it."""
+        now = self._present(self._session())
+        if after is None:
+            return Step(Epoch(1, str(now), now.lsn, time.time_ns() // 1000), None)
+        if now == self._held_at:
+            return Step(after, None)
+        began = Position.parse(after.position)
+        reading = self._read(began, now, now.lsn, max_changes)
+        if reading.complete and reading.rows.row_count == 0:
+            self._held_at = now
+            if now.lsn - began.lsn < HEARTBEAT_BYTES:
+                return Step(after, None)
+        position = now if reading.complete else replace(now, lsn=reading.end)
+        taken = max(reading.timestamp or 0, after.timestamp)
+        epoch = Epoch(after.number + 1, str(position), position.lsn, taken)
+        self._log.keep(after, epoch, reading, now.lsn)
+        return Step(epoch, None)
+
     def _end_of_log(self) -> int:
         """Up to where the log can be read: the end of a whole record, so that no commit is half before it."""
         session = self._session()
@@ -347,17 +372,12 @@ class PostgresUpstream:
         return figures
 
     def _figures(self, session: Session) -> dict[str, int]:
-        row = session.execute(
-            "SELECT pg_current_wal_insert_lsn()::text, "
-            "(SELECT restart_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = %s)",
-            [self._place.slot],
-        ).fetchone()
-        if row is None:
-            return {}
-        end = parse_lsn(row[0])
-        retained = {"retained_bytes": end - parse_lsn(row[1])} if row[1] else {}
         # What was looked at and held nothing for us is no lag.
-        return {"lag_bytes": max(0, end - max(self._reached, self._idle_at)), **retained}
+        return slot.figures(session, self._place.slot, max(self._reached, self._idle_at))
+
+    def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> dict[str, int]:
+        reached = None if epoch is None else Position.parse(epoch.position).lsn
+        return self._do(lambda session: slot.figures(session, Place.of(bookmark).slot, reached))
 
 
 def _exported_epoch(number: int, exported: Exported) -> Epoch:

@@ -54,6 +54,20 @@ def read_server(conn: Connection[Any]) -> ServerDescription:
     return server
 
 
+def require_primary(server: ServerDescription) -> None:
+    if server.in_recovery:
+        raise DatabaseSetupError("the server is a standby, and the stream needs the primary; point url at that")
+
+
+def require_logical(server: ServerDescription) -> None:
+    """Refuses a server whose log cannot be decoded."""
+    if server.wal_level != "logical":
+        raise DatabaseSetupError(
+            f"wal_level is {server.wal_level}, expected logical; run ALTER SYSTEM SET wal_level = 'logical' and "
+            "restart the server. startupMode=snapshot does without"
+        )
+
+
 def require_same_log(session: Connection[Any], *, system: str, timeline: str, reached: int) -> None:
     """Raises DataLossError unless this primary goes on with the log that was followed up to the LSN `reached`.
 

@@ -98,12 +98,7 @@ def make_publication(
     """Publishes the table, through its root where it is partitioned. Nothing happens where the name is taken."""
     if session.execute("SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s", [name]).fetchone():
         return
-    generated = (
-        ", publish_generated_columns = stored" if session.info.server_version >= _GENERATED_ARE_PUBLISHED else ""
-    )
-    statement = sql.SQL("CREATE PUBLICATION {} FOR TABLE {}{} WITH (publish_via_partition_root = true{})").format(
-        sql.Identifier(name), sql.SQL("" if partitioned else "ONLY "), table, sql.SQL(generated)
-    )
+    statement = publication_statement(session, name, table, partitioned=partitioned)
     try:
         with _saying_what_blocks(connector, session.info.backend_pid, f"publication {name}"):
             session.execute(statement)
@@ -115,6 +110,16 @@ def make_publication(
             f"the role may not publish the table ({error.diag.message_primary}). Let the table's owner run: "
             f"{statement.as_string(session)}; and set publicationName={name}"
         ) from None
+
+
+def publication_statement(session: Session, name: str, table: sql.Composable, *, partitioned: bool) -> sql.Composed:
+    """What publishes all that a stream may carry of the table, on this server."""
+    generated = (
+        ", publish_generated_columns = stored" if session.info.server_version >= _GENERATED_ARE_PUBLISHED else ""
+    )
+    return sql.SQL("CREATE PUBLICATION {} FOR TABLE {}{} WITH (publish_via_partition_root = true{})").format(
+        sql.Identifier(name), sql.SQL("" if partitioned else "ONLY "), table, sql.SQL(generated)
+    )
 
 
 def require_published(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> None:
@@ -243,6 +248,20 @@ def advance(session: Session, slot: str, to: int) -> None:
     if found is not None and found.confirmed < to:
         require_readable(session, slot, to)
         session.execute("SELECT pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)", [slot, format_lsn(to)])
+
+
+def figures(session: Session, slot: str, reached: int | None) -> dict[str, int]:
+    """How far the log's end is from the LSN `reached`, and how much of the log the slot keeps; those that are known."""
+    row = session.execute(
+        "SELECT pg_current_wal_insert_lsn()::text, "
+        "(SELECT restart_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = %s)",
+        [slot],
+    ).fetchone()
+    if row is None:
+        return {}
+    end = parse_lsn(row[0])
+    behind = {} if reached is None else {"lag_bytes": max(0, end - reached)}
+    return {**behind, **({"retained_bytes": end - parse_lsn(row[1])} if row[1] else {})}
 
 
 def drop_if_lost(session: Session, slot: str) -> None:

@@ -1,0 +1,46 @@
+"""The file by which another process controls a stream: `control.json` in its stateDir.
+
+Not in the state store, which the stream has locked whenever it writes. The file is replaced as a whole, so who reads
+it meets all of one version; it is read before each batch, and stays over restarts.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from backfill.control import Control
+from backfill.errors import StateError
+
+FILE: Final = "control.json"
+
+
+def read_control(folder: Path) -> Control:
+    """What the stream with this stateDir has been told; nothing, where there is no file."""
+    try:
+        text = (folder / FILE).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Control()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StateError(f"{folder / FILE} cannot be read ({error}); a stream may have been told to pause") from error
+    return Control.from_text(text)
+
+
+def keep_control(folder: Path, control: Control) -> None:
+    """Durable when it returns."""
+    part = ""
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=f".{FILE}.", encoding="utf-8", delete=False) as file:
+            part = file.name
+            file.write(control.to_text())
+            file.flush()
+            os.fsync(file.fileno())
+        # The driver may run as somebody else, and may read what is in stateDir.
+        Path(part).chmod(0o644)
+        Path(part).replace(folder / FILE)
+    except OSError as error:
+        if part:
+            Path(part).unlink(missing_ok=True)
+        raise StateError(f"{folder / FILE} cannot be written: {error}") from error

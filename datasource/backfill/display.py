@@ -1,0 +1,123 @@
+"""A stream's status as lines of text that fit the window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from backfill.status import COMPLETED, IN_PROGRESS, MICROSECONDS, NOT_STARTED, Pace, Status
+
+MOST_GRID_LINES: Final = 12
+WIDEST: Final = 120
+_COLOURS: Final = {COMPLETED: "32", IN_PROGRESS: "33", NOT_STARTED: "2"}
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What the text is shown in. `plain`: only ASCII can be shown."""
+
+    width: int
+    coloured: bool = False
+    plain: bool = False
+
+    @property
+    def marks(self) -> dict[str, str]:
+        return dict(zip((COMPLETED, IN_PROGRESS, NOT_STARTED), "#+." if self.plain else "█▒·", strict=True))
+
+
+def drawn(of: Status, at: Pace | None, window: Window, now: float) -> str:
+    """The status as text; `now` is the time in seconds since 1970."""
+    return "\n".join(_lines(of, at, Window(min(window.width, WIDEST), window.coloured, window.plain), now))
+
+
+def _lines(of: Status, at: Pace | None, window: Window, now: float) -> Iterator[str]:
+    yield f"{of.table}  stream {of.stream}"[: window.width]
+    yield from _wrapped(_facts(of, now), window.width)
+    if of.vnodes:
+        yield _bar(of, window)
+        if len(of.vnodes) > 1:
+            yield from _grid(of.vnodes, window)
+    if at is not None:
+        left = "" if at.seconds_left is None else f", about {duration(at.seconds_left)} left"
+        yield f"{at.rows_per_second:,.0f} rows/s{left}"[: window.width]
+    if of.unreachable:
+        yield from _wrapped([f"database: {of.unreachable}"], window.width)
+    elif of.figures:
+        names = {"lag_bytes": "behind", "retained_bytes": "log kept by the slot"}
+        yield from _wrapped(
+            [f"{names[key]} {size(of.figures[key])}" for key in names if key in of.figures], window.width
+        )
+
+
+def _facts(of: Status, now: float) -> list[str]:
+    told = of.control.told() if of.phase != "changes" else ""
+    facts = [f"phase {of.phase}{f' ({told})' if told else ''}", f"{of.snapshot_rows:,} rows read"]
+    if of.as_of is not None:
+        taken = datetime.fromtimestamp(of.as_of / MICROSECONDS, UTC)
+        facts.append(f"as of {taken:%Y-%m-%d %H:%M:%S} UTC, {duration(now - taken.timestamp())} ago")
+    return facts
+
+
+def _wrapped(facts: Sequence[str], width: int) -> Iterator[str]:
+    """The facts, as many to a line as fit; one that is longer than a line is cut."""
+    line = ""
+    for fact in facts:
+        if line and len(line) + 2 + len(fact) > width:
+            yield f"{line},"[:width]
+            line = ""
+        line = f"{line}, {fact}" if line else fact[:width]
+    yield line
+
+
+def _bar(of: Status, window: Window) -> str:
+    total, done = len(of.vnodes), of.vnodes_completed
+    text = f" {done} of {total} vnodes, {100 * done // total} %"
+    cells = max(4, min(50, window.width - len(text) - 2))
+    full = cells * done // total
+    bar = _painted(COMPLETED, full, window) + _painted(NOT_STARTED, cells - full, window)
+    return f"[{bar}]{text}"
+
+
+def _grid(states: Sequence[str], window: Window) -> Iterator[str]:
+    """A mark for each vnode, in key order; one mark stands for several where they would fill the window."""
+    each = -(-len(states) // (window.width * MOST_GRID_LINES))
+    cells = [_together(states[at : at + each]) for at in range(0, len(states), each)]
+    for at in range(0, len(cells), window.width):
+        line, text = cells[at : at + window.width], ""
+        while line:
+            same = next((place for place, cell in enumerate(line) if cell != line[0]), len(line))
+            text += _painted(line[0], same, window)
+            line = line[same:]
+        yield text
+    if each > 1:
+        yield f"(each mark: {each} vnodes)"[: window.width]
+
+
+def _together(states: Sequence[str]) -> str:
+    return states[0] if len(set(states)) == 1 else IN_PROGRESS
+
+
+def _painted(state: str, count: int, window: Window) -> str:
+    marks = window.marks[state] * count
+    return f"\x1b[{_COLOURS[state]}m{marks}\x1b[0m" if window.coloured and marks else marks
+
+
+def size(count: int) -> str:
+    """Bytes as people read them."""
+    amount, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{count} B" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """A time as people read it, in its two largest units."""
+    whole = max(0, round(seconds))
+    for length, unit, smaller, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= length:
+            return f"{whole // length} {unit} {whole % length // smaller} {below}"
+    return f"{whole} s"

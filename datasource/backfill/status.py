@@ -1,0 +1,156 @@
+"""Where a stream is, for whoever looks after it: values, from what it has recorded last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from backfill.control import Control
+from backfill.control_file import read_control
+from backfill.errors import BackfillError, StateError
+from backfill.offset import Barrier, Nothing, Offset, from_text
+from backfill.opening import open_upstream
+from backfill.options import parse
+from backfill.progress import Completed, Finished, InProgress, VnodeProgress
+from backfill.upstream import Bookmark
+from backfill.views import looking
+
+NOT_STARTED, IN_PROGRESS, COMPLETED = "not started", "in progress", "completed"
+
+MICROSECONDS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One look at a stream.
+
+    `vnodes` has the state of each vnode in key order. `as_of` is the moment of the state that the stream has reached,
+    in microseconds since 1970. `figures` are the database's; `unreachable` says why there are none.
+    """
+
+    stream: str
+    table: str
+    phase: str
+    bookmark: Bookmark = ()
+    barrier: Barrier | None = None
+    snapshot_rows: int = 0
+    completed_rows: int = 0
+    vnodes: tuple[str, ...] = ()
+    control: Control = field(default_factory=Control)
+    figures: Mapping[str, int] = field(default_factory=dict)
+    unreachable: str = ""
+
+    @property
+    def as_of(self) -> int | None:
+        return None if self.barrier is None else self.barrier.epoch.timestamp
+
+    @property
+    def vnodes_completed(self) -> int:
+        return self.vnodes.count(COMPLETED)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast the snapshot is read, and about how long the rest of it takes."""
+
+    rows_per_second: float
+    seconds_left: float | None
+
+
+def status(state_dir: str) -> Status:
+    """What the stream with this `stateDir` has recorded last; asks no database, and disturbs nobody."""
+    with looking(state_dir) as store:
+        identity, text = store.identity(), store.offset()
+    if identity is None:
+        raise StateError(f"the state in {state_dir} is of no stream yet; look again when the query has begun")
+    control = read_control(Path(state_dir))
+    of = Status(identity.stream_id, identity.table, "starting", identity.properties, control=control)
+    return of if text is None else _at(of, from_text(text))
+
+
+def _at(of: Status, offset: Offset) -> Status:
+    if isinstance(offset, Nothing):
+        return of
+    progress = offset.progress
+    if isinstance(progress, Finished):
+        states, completed = (COMPLETED,) * progress.vnode_count, progress.row_count
+    else:
+        each = [item for _, item in progress.per_vnode()]
+        states = tuple(_state(item) for item in each)
+        completed = sum(item.row_count for item in each if isinstance(item, Completed))
+    return Status(
+        stream=of.stream,
+        table=of.table,
+        phase="changes" if set(states) <= {COMPLETED} else "snapshot",
+        bookmark=of.bookmark,
+        barrier=offset,
+        snapshot_rows=progress.row_count,
+        completed_rows=completed,
+        vnodes=states,
+        control=of.control,
+    )
+
+
+def _state(progress: VnodeProgress) -> str:
+    match progress:
+        case Completed():
+            return COMPLETED
+        case InProgress():
+            return IN_PROGRESS
+        case _:
+            return NOT_STARTED
+
+
+def figures_of(of: Status, url: str, user: str) -> tuple[dict[str, int], str]:
+    """What the database says of the stream's place in its log; or nothing, and why not. Tried once."""
+    try:
+        options = parse({"url": url, "user": user, "dbtable": of.table})
+        upstream = open_upstream(options, patience=0.0)
+        try:
+            return upstream.lag_of(of.bookmark, None if of.barrier is None else of.barrier.epoch), ""
+        finally:
+            upstream.close()
+    except BackfillError as error:
+        return {}, error.message
+
+
+def pace(before: Status, now: Status) -> Pace | None:
+    """The pace between two looks; None where the snapshot stood still, or is not being read.
+
+    How many rows are left is a guess: vnodes hold about as many rows each.
+    """
+    if now.phase != "snapshot" or before.stream != now.stream or before.as_of is None or now.as_of is None:
+        return None
+    seconds = (now.as_of - before.as_of) / MICROSECONDS
+    rows = now.snapshot_rows - before.snapshot_rows
+    if seconds <= 0 or rows <= 0:
+        return None
+    left = None
+    if now.vnodes_completed:
+        expected = now.completed_rows / now.vnodes_completed * len(now.vnodes)
+        left = max(0.0, expected - now.snapshot_rows) / (rows / seconds)
+    return Pace(rows / seconds, left)
+
+
+def as_json(of: Status, at: Pace | None) -> dict[str, Any]:
+    """For programs: the names are those of the view `summary` and of Spark's progress."""
+    taken = None if of.as_of is None else datetime.fromtimestamp(of.as_of / MICROSECONDS, UTC).isoformat()
+    return {
+        "stream": of.stream,
+        "table": of.table,
+        "phase": of.phase,
+        "paused": of.control.paused,
+        "max_rows": of.control.max_rows,
+        "epoch": None if of.barrier is None else of.barrier.epoch.number,
+        "as_of": taken,
+        "snapshot_rows": of.snapshot_rows,
+        "vnodes": len(of.vnodes),
+        "vnodes_completed": of.vnodes_completed,
+        "vnodes_in_progress": of.vnodes.count(IN_PROGRESS),
+        **({} if at is None else asdict(at)),
+        **of.figures,
+        **({"unreachable": of.unreachable} if of.unreachable else {}),
+    }

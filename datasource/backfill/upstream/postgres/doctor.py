@@ -1,0 +1,172 @@
+"""What would keep a stream from beginning, or surprise it later, found before it is started. Changes nothing.
+
+A stream finds one thing after the other, each when it needs it; here all are looked for at once, by the same checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from backfill.errors import BackfillError
+from backfill.options import Options, StartupMode
+from backfill.upstream import Finding
+from backfill.upstream.postgres import slot
+from backfill.upstream.postgres.catalog import read_table
+from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.description import KeyColumn, TableDescription
+from backfill.upstream.postgres.failures import translating
+from backfill.upstream.postgres.keys import require_usable
+from backfill.upstream.postgres.selection import select_columns
+from backfill.upstream.postgres.server import read_server, require_logical, require_primary
+from backfill.upstream.postgres.types import map_column, map_columns
+
+Session = psycopg.Connection[tuple[Any, ...]]
+
+_RIGHTS: Final = """
+    SELECT r.rolname, r.rolreplication OR r.rolsuper, pg_catalog.current_database(),
+           pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')
+    FROM pg_catalog.pg_roles r WHERE r.rolname = CURRENT_USER
+"""
+_SLOTS: Final = """
+    SELECT pg_catalog.current_setting('max_replication_slots')::int, count(*)::int,
+           coalesce(array_agg(slot_name::text ORDER BY slot_name) FILTER (WHERE NOT active), '{}')
+    FROM pg_catalog.pg_replication_slots
+"""
+_OWNED: Final = "SELECT pg_catalog.pg_has_role(relowner, 'USAGE') FROM pg_catalog.pg_class WHERE oid = %s"
+_LARGE: Final = """
+    SELECT attname::text FROM pg_catalog.pg_attribute
+    WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped AND attstorage <> 'p' ORDER BY attnum
+"""
+
+
+def examine(connector: Connector, options: Options) -> tuple[Finding, ...]:
+    """Everything that is found, what refuses a stream first."""
+    try:
+        with connector.session() as session, translating():
+            found = list(_found(session, options))
+    except BackfillError as error:
+        found = [Finding(error.message)]
+    return tuple(sorted(found, key=lambda item: not item.refuses))
+
+
+def _found(session: Session, options: Options) -> Iterator[Finding]:
+    follows = options.stream.startup_mode is not StartupMode.SNAPSHOT
+    if follows:
+        yield from _refused(_require_log, session)
+        yield from _slots(session)
+    table: list[TableDescription] = []
+    yield from _refused(lambda: table.append(read_table(session, options.dbtable)))
+    for description in table:
+        yield from _columns(description, options)
+    if follows:
+        yield from _rights(session, options, table[0] if table else None)
+        for description in table:
+            yield from _surprises(session, description, options)
+
+
+def _require_log(session: Session) -> None:
+    server = read_server(session)
+    require_primary(server)
+    require_logical(server)
+
+
+def _refused(check: Callable[..., object], *arguments: object) -> Iterator[Finding]:
+    """What a check of the stream's own refuses; its words name the SQL."""
+    try:
+        check(*arguments)
+    except BackfillError as error:
+        yield Finding(error.message)
+
+
+def _slots(session: Session) -> Iterator[Finding]:
+    ((most, used, idle),) = session.execute(_SLOTS).fetchall()
+    if used >= most:
+        unused = f"; not in use at this moment: {', '.join(idle)}" if idle else ""
+        yield Finding(
+            f"all {most} replication slots of the server are taken{unused}. Drop one that nobody needs with SELECT "
+            "pg_drop_replication_slot(…), or raise the limit and restart the server",
+            f"ALTER SYSTEM SET max_replication_slots = {2 * most or 10}",
+        )
+    ((limit,),) = session.execute("SELECT pg_catalog.current_setting('max_slot_wal_keep_size')").fetchall()
+    if limit == "-1":
+        yield Finding(
+            "max_slot_wal_keep_size is unlimited: while the stream is stopped the server keeps its log, until the disk "
+            "is full. With a limit the stream is lost instead, and says so",
+            "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf()",
+            refuses=False,
+        )
+
+
+def _columns(table: TableDescription, options: Options) -> Iterator[Finding]:
+    types = dict(options.custom_schema)
+    selected = table.columns
+
+    def select() -> None:
+        nonlocal selected
+        selected = select_columns(table, options.columns)
+
+    yield from _refused(select)
+    yield from _refused(lambda: map_columns(selected, types))
+    for key in table.key:
+        yield from _refused(_require_key, key, types.get(key.column.name))
+
+
+def _require_key(key: KeyColumn, custom_type: str | None) -> None:
+    require_usable(key, map_column(key.column, custom_type))
+
+
+def _rights(session: Session, options: Options, table: TableDescription | None) -> Iterator[Finding]:
+    ((role, replicates, database, creates),) = session.execute(_RIGHTS).fetchall()
+    role, database = (sql.Identifier(name).as_string(session) for name in (role, database))
+    if not replicates:
+        yield Finding(f"the role {role} may not use replication slots", f"ALTER ROLE {role} REPLICATION")
+    if table is None:
+        return
+    if options.publication_name:
+        names = tuple(options.columns or (column.name for column in table.columns))
+        yield from _refused(lambda: slot.require_published(session, options.publication_name, table.oid, names))
+        return
+    ((owns,),) = session.execute(_OWNED, [table.oid]).fetchall()
+    if not owns:
+        name = slot.default_name(table.name.schema, table.name.name, "feed")
+        statement = slot.publication_statement(session, name, table.name.identifier(), partitioned=table.partitioned)
+        yield Finding(
+            f"the role {role} does not own {table.name.quoted()}, so it may not publish it. Let the owner do so, and "
+            f"set publicationName={name}",
+            statement.as_string(session),
+        )
+    elif not creates:
+        yield Finding(
+            f"the role {role} may not make a publication in {database}",
+            f"GRANT CREATE ON DATABASE {database} TO {role}",
+        )
+
+
+def _surprises(session: Session, table: TableDescription, options: Options) -> Iterator[Finding]:
+    name = table.name.quoted()
+    if table.replica_identity != "f":
+        carried = set(options.columns) or {column.name for column in table.columns}
+        keys = {key.column.name for key in table.key}
+        large = [row[0] for row in session.execute(_LARGE, [table.oid]).fetchall() if row[0] in carried - keys]
+        toast = (
+            f". An update that leaves out a large unchanged value of {', '.join(large)} ends the stream, unless "
+            "onUnchangedToast=mark"
+            if large
+            else ""
+        )
+        yield Finding(
+            f"of the row before an update or delete the log of {name} has only the key, so there is no "
+            f"update_preimage{toast}. REPLICA IDENTITY FULL logs whole rows, which makes the log longer",
+            f"ALTER TABLE {name} REPLICA IDENTITY FULL",
+            refuses=False,
+        )
+    if table.partitioned:
+        yield Finding(
+            f"{name} is partitioned: it is read and followed through its root. Truncating, attaching, detaching or "
+            "dropping a single partition is not in the log",
+            refuses=False,
+        )

@@ -1,0 +1,106 @@
+"""`backfill pause`, `resume` and `throttle` beside a real stream."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from backfill.__main__ import main
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.stream_harness import StreamRun, table_of
+
+
+@pytest.fixture
+def run(database: Database, start_stream: StartStream) -> StreamRun:
+    table_of(database, 300)
+    return start_stream(vnodeCount="1", numPartitions="1")
+
+
+def tell(run: StreamRun, *words: str) -> None:
+    assert main([*words, "--state-dir", run.options["stateDir"]]) == 0
+
+
+def rows_read(run: StreamRun) -> int:
+    return run.barrier().progress.row_count
+
+
+def test_another_process_pauses_and_resumes_a_stream(run: StreamRun, capsys: pytest.CaptureFixture[str]) -> None:
+    run.judged_batch(100)
+    command = [sys.executable, "-m", "backfill", "pause", "--state-dir", run.options["stateDir"]]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert said == "from the next batch on: paused\n"
+    assert not run.batch(100)
+    held = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in trans%'"
+    assert run.database.execute(held) == [(0,)]
+    run.database.execute("UPDATE t SET v = 'changed' WHERE id IN (7, 250)")
+    run.database.execute("UPDATE t SET id = 1000 WHERE id = 8")
+    run.database.execute("UPDATE t SET id = 8 WHERE id = 249")
+    assert run.batch(100)
+    assert run.fold.counts == {"insert": 101, "update_postimage": 1, "delete": 1}
+    assert (rows_read(run), run.fold.rows[(7,)]["v"], run.fold.rows[(8,)]["v"]) == (100, "changed", "v249")
+    run.restart()
+    assert not run.batch(100)
+    tell(run, "status", "--json")
+    assert json.loads(capsys.readouterr().out)["paused"] is True
+    tell(run, "resume")
+    run.backfill(100)
+    assert run.judged >= 3
+    run.finish()
+
+
+def test_a_throttled_stream_reads_less_and_at_zero_nothing(run: StreamRun) -> None:
+    run.judged_batch(100)
+    tell(run, "throttle", "30")
+    run.judged_batch(100)
+    assert rows_read(run) == 130
+    tell(run, "throttle", "0")
+    run.database.execute("DELETE FROM t WHERE id = 1")
+    run.batch(100)
+    assert not run.batch(100)
+    assert rows_read(run) == 130
+    tell(run, "throttle", "off")
+    run.judged_batch(100)
+    assert rows_read(run) == 230
+    run.backfill()
+    run.finish()
+
+
+def test_the_log_of_others_does_not_pile_up_behind_a_paused_stream(
+    run: StreamRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backfill.upstream.postgres.adapter.HEARTBEAT_BYTES", 100_000)
+    run.batch(100)
+    tell(run, "pause")
+    confirmed = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s"
+    before = run.database.execute(confirmed, [run.slot])
+    run.database.execute("CREATE TABLE other AS SELECT repeat('x', 100) FROM generate_series(1, 5000)")
+    assert run.batch(100)
+    assert not run.batch(100)
+    assert run.database.execute(confirmed, [run.slot]) > before
+    assert rows_read(run) == 100
+
+
+def test_what_is_no_stream_or_no_number_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pause", "--state-dir", str(tmp_path)]) == 1
+    assert "expected the stateDir of a stream" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(SystemExit):
+        main(["throttle", "-5", "--state-dir", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        main(["throttle", "fast", "--state-dir", str(tmp_path)])
+    assert "neither a whole number nor off" in capsys.readouterr().err
+
+
+def test_dropping_a_stream_leaves_nothing_told(run: StreamRun, tmp_path: Path) -> None:
+    run.batch(100)
+    tell(run, "pause")
+    run.stop()
+    tell(run, "drop", "--url", run.database.url(tmp_path))
+    left = [path.name for path in Path(run.options["stateDir"]).iterdir() if path.is_file()]
+    assert "control.json" not in left
+    assert run.database.execute("SELECT count(*) FROM pg_publication") == [(0,)]

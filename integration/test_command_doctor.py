@@ -1,0 +1,159 @@
+"""`backfill doctor`: each finding on a real server, and that the SQL it prints mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from backfill.__main__ import main
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.servers.address import as_uri
+
+if TYPE_CHECKING:
+    from integration.fixtures.postgres import StartPostgres
+
+Doctor = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def doctor(database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Doctor:
+    def run(*arguments: str, url: str = "", dbtable: str = "t") -> tuple[int, str]:
+        code = main(["doctor", "--url", url or database.url(tmp_path), "--dbtable", dbtable, *arguments])
+        return code, capsys.readouterr().out
+
+    return run
+
+
+def mends(text: str) -> list[str]:
+    """The statements below what is refused."""
+    lines = text.splitlines()
+    refused = [at for at, line in enumerate(lines) if line.startswith("refused")]
+    return [lines[at + 1].strip() for at in refused if lines[at + 1].startswith("    ")]
+
+
+def test_a_table_that_is_fine_is_said_to_be(database: Database, doctor: Doctor, start_stream: StartStream) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int); ALTER TABLE t REPLICA IDENTITY FULL")
+    before = database.execute("SELECT count(*) FROM pg_replication_slots, pg_publication")
+    code, text = doctor()
+    assert code == 0
+    assert "refused" not in text
+    assert text.endswith("t: a stream would begin\n")
+    assert "max_slot_wal_keep_size is unlimited" in text
+    assert "REPLICA IDENTITY" not in text
+    assert database.execute("SELECT count(*) FROM pg_replication_slots, pg_publication") == before
+    start_stream().batch()
+
+
+def test_what_to_know_of_a_table_refuses_nothing(database: Database, doctor: Doctor) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, note text, data jsonb) PARTITION BY RANGE (id)")
+    code, text = doctor()
+    assert code == 0
+    assert "large unchanged value of note, data ends the stream" in text
+    assert 'ALTER TABLE "public"."t" REPLICA IDENTITY FULL;' in text
+    assert "followed through its root" in text
+    assert "large" not in doctor("--option", "columns=id,n")[1]
+
+
+@pytest.mark.parametrize(
+    ("statements", "words"),
+    [
+        ("", "there is no table 't'"),
+        ("CREATE TABLE t (id int)", 'ALTER TABLE "public"."t" ADD PRIMARY KEY'),
+        (
+            "CREATE TABLE t (id int PRIMARY KEY); ALTER TABLE t REPLICA IDENTITY NOTHING",
+            'ALTER TABLE "public"."t" REPLICA IDENTITY DEFAULT',
+        ),
+        ("CREATE UNLOGGED TABLE t (id int PRIMARY KEY)", 'ALTER TABLE "public"."t" SET LOGGED'),
+        ("CREATE TABLE t (what regclass, id int[], PRIMARY KEY (what, id))", "the key column 'what' is a regclass"),
+        ("CREATE TABLE t (what regclass, id int[], PRIMARY KEY (what, id))", "the key column 'id' is an array"),
+        (
+            """CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id);
+               CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (9); ALTER TABLE t_1 REPLICA IDENTITY NOTHING""",
+            'ALTER TABLE "public"."t_1" REPLICA IDENTITY DEFAULT',
+        ),
+    ],
+)
+def test_a_table_that_would_be_refused_is_with_the_way_out(
+    database: Database, doctor: Doctor, statements: str, words: str
+) -> None:
+    database.execute(statements or "SELECT")
+    code, text = doctor()
+    assert code == 1
+    assert words in text
+    assert text.endswith("t: a stream would be refused\n")
+
+
+def test_columns_that_cannot_be_had_as_asked_are_named(database: Database, doctor: Doctor) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, price numeric, at time)")
+    code, text = doctor("--option", "customSchema=price TIME, at DECIMAL(9,2)")
+    assert code == 1
+    assert "customSchema gives 'price' the type TIME" in text
+    assert "customSchema gives 'at' the type DECIMAL(9,2)" in text
+
+
+@pytest.fixture
+def stranger(database: Database) -> Iterator[str]:
+    role = f"{database.name}_stranger"
+    quoted = sql.Identifier(role)
+    with database.connect(autocommit=True) as session:
+        session.execute(sql.SQL("CREATE ROLE {}").format(quoted))
+        yield role
+        session.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(quoted))
+
+
+def test_rights_are_answered_with_statements_that_give_them(database: Database, doctor: Doctor, stranger: str) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int); CREATE TABLE mine (id int PRIMARY KEY)")
+    database.execute(f"ALTER TABLE mine OWNER TO {stranger}")
+    become = ("--option", f"sessionInitStatement=SET ROLE {stranger}")
+    code, text = doctor(*become)
+    assert code == 1
+    assert f'GRANT SELECT ON "public"."t" TO "{stranger}"' in text
+    database.execute(f"GRANT SELECT ON t TO {stranger}")
+    code, text = doctor(*become)
+    statements = mends(text)
+    assert statements[0] == f'ALTER ROLE "{stranger}" REPLICATION;'
+    assert statements[1].startswith('CREATE PUBLICATION "backfill_public_t_feed" FOR TABLE')
+    for statement in statements:
+        database.execute(statement)
+    code, text = doctor(*become, "--option", "publicationName=backfill_public_t_feed")
+    assert (code, mends(text)) == (0, [])
+    statements = mends(doctor(*become, dbtable="mine")[1])
+    assert statements == [f'GRANT CREATE ON DATABASE "{database.name}" TO "{stranger}";']
+    database.execute(statements[0])
+    assert doctor(*become, dbtable="mine")[0] == 0
+
+
+def test_a_publication_that_leaves_something_out_is_refused(database: Database, doctor: Doctor) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    assert "publication p does not exist" in doctor("--option", "publicationName=p")[1]
+    database.execute("CREATE PUBLICATION p FOR TABLE t (id)")
+    code, text = doctor("--option", "publicationName=p")
+    assert code == 1
+    assert "does not publish column n" in text
+
+
+def test_a_server_that_cannot_be_reached_is_a_finding(doctor: Doctor) -> None:
+    code, text = doctor(url="postgresql://nobody@127.0.0.1:1/none")
+    assert code == 1
+    assert "refused: no connection to the database" in text
+
+
+def test_the_servers_settings_and_slots(start_postgres: StartPostgres, doctor: Doctor) -> None:
+    server = start_postgres(wal_level="replica", max_replication_slots="1", max_slot_wal_keep_size="1GB")
+    with psycopg.connect(server.dsn, autocommit=True) as session:
+        session.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        session.execute("SELECT pg_create_physical_replication_slot('old')")
+    url = as_uri(server.dsn, password=None)
+    code, text = doctor(url=url)
+    assert code == 1
+    assert "wal_level is replica, expected logical; run ALTER SYSTEM SET wal_level = 'logical'" in text
+    assert "all 1 replication slots of the server are taken; not in use at this moment: old" in text
+    assert mends(text) == ["ALTER SYSTEM SET max_replication_slots = 2;"]
+    assert "max_slot_wal_keep_size" not in text
+    assert doctor("--option", "startupMode=snapshot", url=url)[0] == 0

@@ -1,0 +1,109 @@
+"""`backfill status`, as it is called, beside a stream that reads a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backfill.__main__ import main
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.stream_harness import StreamRun, table_of
+
+ROWS = 400
+
+
+@pytest.fixture
+def run(database: Database, start_stream: StartStream) -> StreamRun:
+    table_of(database, ROWS)
+    return start_stream(vnodeCount="8", numPartitions="2")
+
+
+def state(run: StreamRun) -> list[str]:
+    return ["--state-dir", run.options["stateDir"]]
+
+
+def look(run: StreamRun, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["status", *state(run), "--json", *arguments]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_the_status_follows_the_stream(run: StreamRun, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run.plan(100)
+    assert look(run, capsys)["phase"] == "starting"
+    url = run.database.url(tmp_path)
+    seen = []
+    while not run.backfilled if run.committed else True:
+        run.batch(100)
+        run.ask(100)  # Spark asks for the next one: now the last one is known to be committed, and recorded.
+        seen.append(look(run, capsys, "--url", url))
+        progress = run.barrier().progress
+        assert (seen[-1]["snapshot_rows"], seen[-1]["vnodes"]) == (progress.row_count, progress.vnode_count)
+        assert seen[-1]["table"] == '"public"."t"'
+        assert seen[-1]["lag_bytes"] >= 0
+        assert seen[-1]["retained_bytes"] > 0
+    assert [found["phase"] for found in seen] == ["snapshot"] * (len(seen) - 1) + ["changes"]
+    assert (seen[-1]["snapshot_rows"], seen[-1]["vnodes_completed"]) == (ROWS, seen[-1]["vnodes"])
+
+
+def test_a_database_that_is_away_is_said_and_no_error(run: StreamRun, capsys: pytest.CaptureFixture[str]) -> None:
+    run.batch(100)
+    run.ask()
+    found = look(run, capsys, "--url", "postgresql://nobody@127.0.0.1:1/none")
+    assert found["unreachable"].startswith("no connection to the database")
+    assert found["snapshot_rows"] == 100
+    assert main(["status", *state(run)]) == 0
+    assert '"public"."t"  stream' in capsys.readouterr().out
+
+
+def test_where_there_is_no_stream_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--state-dir", str(tmp_path)]) == 1
+    assert "expected the stateDir of a stream" in capsys.readouterr().err
+
+
+def test_watching_does_not_disturb_the_stream(run: StreamRun) -> None:
+    """The stream goes from batch to batch while somebody looks; each look is of a barrier, and none goes back."""
+    run.batch(20)
+    command = [sys.executable, "-m", "backfill", "status", "--watch", "--json", *state(run)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watcher:
+        assert watcher.stdout is not None
+        lines = [watcher.stdout.readline()]
+        while run.batch(20):
+            pass
+        while json.loads(lines[-1])["snapshot_rows"] < ROWS:
+            lines.append(watcher.stdout.readline())
+        watcher.send_signal(signal.SIGINT)
+        lines += watcher.stdout.read().splitlines()
+        assert watcher.wait() == 0
+    rows = [json.loads(line)["snapshot_rows"] for line in lines]
+    assert rows == sorted(rows)
+    run.finish()
+
+
+def test_in_a_terminal_it_is_drawn_in_place_and_in_colours(run: StreamRun) -> None:
+    run.batch(100)
+    run.ask()
+    ours, its = pty.openpty()
+    command = [sys.executable, "-m", "backfill", "status", "--watch", *state(run)]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "COLUMNS": "50"}
+    environment.pop("NO_COLOR", None)
+    with subprocess.Popen(command, stdout=its, env=environment) as watcher:
+        text = b""
+        while text.count(b"\x1b[H") < 2:
+            text += os.read(ours, 4096)
+        watcher.send_signal(signal.SIGINT)
+        assert watcher.wait() == 0
+    os.close(ours)
+    os.close(its)
+    first = text.split(b"\x1b[H")[1].decode()
+    assert "phase snapshot, 100 rows read" in first
+    assert "\x1b[32m█" in first

@@ -1,0 +1,131 @@
+"""The picture of a status in windows of all widths, and the pace between two looks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from backfill.control import Control
+from backfill.display import MOST_GRID_LINES, Window, drawn, duration, size
+from backfill.epoch import Epoch
+from backfill.offset import Barrier
+from backfill.progress import Finished
+from backfill.status import COMPLETED, IN_PROGRESS, NOT_STARTED, Pace, Status, as_json, pace
+
+SECOND = 1_000_000
+VNODES = (COMPLETED,) * 3 + (IN_PROGRESS,) + (NOT_STARTED,) * 4
+
+
+def at(second: int, rows: int, *, completed_rows: int = 0) -> Status:
+    """A status as of so many seconds after 1970; its epoch is all that matters of the barrier."""
+    barrier = Barrier("s1", (), Epoch(second, "", 0, second * SECOND), Finished(8, rows))
+    return Status("s1", '"public"."t"', "snapshot", (), barrier, rows, completed_rows, VNODES)
+
+
+def test_all_of_it_is_shown() -> None:
+    of = replace(at(10, 1234), figures={"lag_bytes": 4096, "retained_bytes": 5})
+    assert drawn(of, Pace(1500.4, 61), Window(80, plain=True), now=75.0).splitlines() == [
+        '"public"."t"  stream s1',
+        "phase snapshot, 1,234 rows read, as of 1970-01-01 00:00:10 UTC, 1 min 5 s ago",
+        "[##################................................] 3 of 8 vnodes, 37 %",
+        "###+....",
+        "1,500 rows/s, about 1 min 1 s left",
+        "behind 4.0 KiB, log kept by the slot 5 B",
+    ]
+
+
+def test_before_the_first_barrier_there_is_no_picture() -> None:
+    of = Status("s1", '"public"."t"', "starting", unreachable="no connection")
+    assert drawn(of, None, Window(80), now=0.0).splitlines() == [
+        '"public"."t"  stream s1',
+        "phase starting, 0 rows read",
+        "database: no connection",
+    ]
+
+
+def test_it_is_said_that_the_snapshot_is_held() -> None:
+    of = replace(at(10, 1), control=Control(paused=True))
+    assert "phase snapshot (paused), 1 rows read" in drawn(of, None, Window(80), now=10.0)
+    assert "paused" not in drawn(replace(of, phase="changes"), None, Window(80), now=10.0)
+
+
+@pytest.mark.parametrize("width", [10, 24, 40, 79, 80, 200])
+@pytest.mark.parametrize("count", [1, 7, 256, 65_536])
+def test_nothing_is_wider_than_the_window_or_fills_it(width: int, count: int) -> None:
+    states = tuple((COMPLETED, IN_PROGRESS, NOT_STARTED)[number * 3 // count] for number in range(count))
+    lines = drawn(replace(at(10, 1), vnodes=states), Pace(1, 1), Window(width, plain=True), now=11.0).splitlines()
+    grid = [line for line in lines if line and not set(line) - set("#+.")]
+    assert len(grid) <= MOST_GRID_LINES
+    shown = "".join(grid)
+    assert len(shown) == (0 if count == 1 else -(-count // -(-count // (min(width, 120) * MOST_GRID_LINES))))
+    assert all(len(line) <= width for line in lines if not line.startswith("["))
+
+
+def test_a_mark_that_stands_for_unlike_vnodes_says_in_progress() -> None:
+    states = (COMPLETED,) * (10 * MOST_GRID_LINES - 1) + (NOT_STARTED,) * (10 * MOST_GRID_LINES + 1)
+    lines = drawn(replace(at(10, 1), vnodes=states), None, Window(10, plain=True), now=11.0).splitlines()
+    assert "".join(lines[-MOST_GRID_LINES - 1 : -1]) == "#" * 59 + "+" + "." * 60
+    assert lines[-1] == "(each mark: 2 vnodes)"[:10]
+
+
+def test_colours_change_nothing_but_colours() -> None:
+    of = at(10, 1234)
+    coloured = drawn(of, None, Window(40, coloured=True), now=10.0)
+    assert "\x1b[32m███\x1b[0m\x1b[33m▒\x1b[0m\x1b[2m····\x1b[0m" in coloured
+    assert re.sub("\x1b\\[\\d*m", "", coloured) == drawn(of, None, Window(40), now=10.0)
+
+
+def test_the_pace_is_rows_over_the_time_between_two_states() -> None:
+    assert pace(at(10, 1000), at(14, 3000)) == Pace(500.0, 0.0)
+    assert pace(at(10, 1000), at(14, 3000, completed_rows=2400)) == Pace(500.0, (800 * 8 - 3000) / 500)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (at(10, 5), at(10, 5)),
+        (at(10, 5), at(12, 5)),
+        (replace(at(10, 5), barrier=None), at(12, 9)),
+        (replace(at(10, 5), stream="s2"), at(12, 9)),
+        (at(10, 5), replace(at(12, 9), phase="changes")),
+    ],
+    ids=["one look", "standing still", "just begun", "another stream", "over"],
+)
+def test_where_the_pace_is_not_known_there_is_none(before: Status, now: Status) -> None:
+    assert pace(before, now) is None
+
+
+def test_programs_get_the_names_of_the_views() -> None:
+    assert as_json(replace(at(1, 7), figures={"lag_bytes": 3}), Pace(2.0, None)) == {
+        "stream": "s1",
+        "table": '"public"."t"',
+        "phase": "snapshot",
+        "paused": False,
+        "max_rows": None,
+        "epoch": 1,
+        "as_of": "1970-01-01T00:00:01+00:00",
+        "snapshot_rows": 7,
+        "vnodes": 8,
+        "vnodes_completed": 3,
+        "vnodes_in_progress": 1,
+        "rows_per_second": 2.0,
+        "seconds_left": None,
+        "lag_bytes": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 << 30, "5.0 GiB"), (1 << 52, "4096.0 TiB")]
+)
+def test_sizes(count: int, text: str) -> None:
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-3, "0 s"), (59.4, "59 s"), (60, "1 min 0 s"), (3599, "59 min 59 s"), (3660, "1 h 1 min"), (90000, "1 d 1 h")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
