@@ -183,3 +183,22 @@ def settled(progress: Progress) -> Progress:
     if isinstance(progress, Frontier) and not progress.unfinished:
         return Finished(progress.vnode_count, progress.row_count)
     return progress
+
+
+def phase(progress: Progress) -> str:
+    """`snapshot` while rows are still to be read, then `changes`."""
+    return "snapshot" if _vnodes_left(progress) else "changes"
+
+
+def figures(progress: Progress) -> dict[str, int | str]:
+    """What whoever watches asks first, under the names by which it is shown everywhere."""
+    return {
+        "phase": phase(progress),
+        "snapshot_rows": progress.row_count,
+        "vnodes": progress.vnode_count,
+        "vnodes_completed": progress.vnode_count - _vnodes_left(progress),
+    }
+
+
+def _vnodes_left(progress: Progress) -> int:
+    return 0 if isinstance(progress, Finished) else len(progress.unfinished)

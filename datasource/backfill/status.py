@@ -14,7 +14,7 @@ from backfill.errors import BackfillError, StateError
 from backfill.offset import Barrier, Nothing, Offset, from_text
 from backfill.opening import open_upstream
 from backfill.options import parse
-from backfill.progress import Completed, Finished, InProgress, VnodeProgress
+from backfill.progress import Completed, Finished, InProgress, VnodeProgress, phase
 from backfill.upstream import Bookmark
 from backfill.views import looking
 
@@ -84,7 +84,7 @@ def _at(of: Status, offset: Offset) -> Status:
     return Status(
         stream=of.stream,
         table=of.table,
-        phase="changes" if set(states) <= {COMPLETED} else "snapshot",
+        phase=phase(progress),
         bookmark=of.bookmark,
         barrier=offset,
         snapshot_rows=progress.row_count,

@@ -19,7 +19,7 @@ from backfill.handoff import Part, SnapshotPart
 from backfill.offset import Ahead, Barrier, Nothing, Offset
 from backfill.options import OnTruncate, StartupMode, StreamOptions
 from backfill.plan import Limits, plan
-from backfill.progress import Finished, Frontier, Progress, settled
+from backfill.progress import Finished, Frontier, Progress, figures, phase, settled
 from backfill.record import Record
 from backfill.rows import RowFormat
 from backfill.staging import Staging
@@ -109,16 +109,8 @@ class Stream:
         progress = self._reported
         if progress is None:
             return {"phase": "starting", **self._told()}
-        finished = isinstance(progress, Finished) or not progress.unfinished
-        left = 0 if isinstance(progress, Finished) else len(progress.unfinished)
-        return {
-            "phase": "changes" if finished else "snapshot",
-            **({} if finished else self._told()),
-            "snapshot_rows": progress.row_count,
-            "vnodes": progress.vnode_count,
-            "vnodes_completed": progress.vnode_count - left,
-            **self._upstream.lag(),
-        }
+        told = self._told() if phase(progress) == "snapshot" else {}
+        return {**figures(progress), **told, **self._upstream.lag()}
 
     def _told(self) -> dict[str, str]:
         return {"control": self._control.told()} if self._control.told() else {}

@@ -13,7 +13,7 @@ from backfill.errors import StateBusyError, StateError
 from backfill.offset import Barrier, Offset, from_text
 from backfill.opening import STATE_FILE
 from backfill.options import View
-from backfill.progress import Finished
+from backfill.progress import figures
 from backfill_state import ProgressStore, StateStoreError, TransientStateError, looked_at
 
 _SUMMARY: Final[tuple[tuple[str, pa.DataType], ...]] = (
@@ -62,16 +62,7 @@ def _summary(store: ProgressStore) -> pa.Table:
 
 
 def _reached(offset: Offset) -> Mapping[str, Any]:
-    """The figures of a barrier, under the names that the stream itself reports them with."""
+    """The figures of a barrier."""
     if not isinstance(offset, Barrier):
         return {}
-    progress = offset.progress
-    left = 0 if isinstance(progress, Finished) else len(progress.unfinished)
-    return {
-        "phase": "snapshot" if left else "changes",
-        "epoch": offset.epoch.number,
-        "as_of": offset.epoch.timestamp,
-        "snapshot_rows": progress.row_count,
-        "vnodes": progress.vnode_count,
-        "vnodes_completed": progress.vnode_count - left,
-    }
+    return {**figures(offset.progress), "epoch": offset.epoch.number, "as_of": offset.epoch.timestamp}

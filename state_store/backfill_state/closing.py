@@ -4,7 +4,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
+
+
+class Closable(Protocol):
+    """Can be closed, and closes at the end of a `with` block."""
+
+    def close(self) -> None:
+        """Lets go of whatever is held open. May be called at any time, and again."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
 
 
 class Closing(ABC):
@@ -12,7 +29,7 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Lets go of whatever is held open. May be called at any time, and again."""
+        """See `Closable`."""
 
     def __enter__(self) -> Self:
         return self

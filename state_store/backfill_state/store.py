@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 import pyarrow as pa
 
+from backfill_state.closing import Closable
 from backfill_state.errors import StateLayoutError
 from backfill_state.layout import progress_schema, require_key, require_schema, require_vnodes
 
@@ -62,7 +62,7 @@ class Barrier:
             raise StateLayoutError("backfill_finished is true or false, but it is null for a vnode")
 
 
-class ProgressStore(Protocol):
+class ProgressStore(Closable, Protocol):
     """The durable progress of at most one stream.
 
     Laws, of every store:
@@ -126,16 +126,3 @@ class ProgressStore(Protocol):
     def reset(self) -> None:
         """Forgets the stream, if there is one."""
         ...
-
-    def close(self) -> None:
-        """Lets go of whatever the store holds open. May be called at any time, and again."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...

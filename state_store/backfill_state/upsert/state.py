@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 import pyarrow as pa
 
+from backfill_state.closing import Closable
 from backfill_state.errors import StateLayoutError
 from backfill_state.upsert.codec import stored_type
 from backfill_state.upsert.columns import Column
@@ -137,7 +137,7 @@ class Found:
     stats: GetStats
 
 
-class UpsertState(Protocol):
+class UpsertState(Closable, Protocol):
     """A durable map from each key to its last row and the order of the update that brought it.
 
     Laws, of every state:
@@ -206,16 +206,3 @@ class UpsertState(Protocol):
     def reset(self) -> None:
         """Forgets everything, the token too. Not in a batch."""
         ...
-
-    def close(self) -> None:
-        """Lets go of whatever the state holds open. May be called at any time, and again."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...

@@ -211,13 +211,22 @@ class PostgresUpstream:
         return Position.parse(epoch.position).shows_all_of(Position.parse(position))
 
     def next_epoch(self, after: Epoch | None, *, snapshot: bool, max_changes: int, until: str | None) -> Step:
-        def step() -> Step:
-            if snapshot:
-                return self._readable_epoch(after, max_changes)
+        if snapshot:
+            return self._stepped(lambda: self._readable_epoch(after, max_changes))
+        return self._unpinned(lambda: self._log_epoch(after, max_changes, until))
+
+    def held_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
+        return self._unpinned(lambda: self._held_epoch(after, max_changes))
+
+    def _unpinned(self, step: Callable[[], Step]) -> Step:
+        def released() -> Step:
             if self._exporter is not None:
                 self._exporter.close()
-            return self._log_epoch(after, max_changes, until)
+            return step()
 
+        return self._stepped(released)
+
+    def _stepped(self, step: Callable[[], Step]) -> Step:
         found = self._retries.run(step, self._forget_session)
         self._reached = Position.parse(found.epoch.position).lsn
         return found
@@ -268,16 +277,6 @@ class PostgresUpstream:
         epoch = Epoch(after.number + 1, str(position), position.lsn, reading.timestamp or after.timestamp)
         self._log.keep(after, epoch, reading, upto)
         return Step(epoch, None)
-
-    def held_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
-        def step() -> Step:
-            if self._exporter is not None:
-                self._exporter.close()
-            return self._held_epoch(after, max_changes)
-
-        found = self._retries.run(step, self._forget_session)
-        self._reached = Position.parse(found.epoch.position).lsn
-        return found
 
     def _held_epoch(self, after: Epoch | None, max_changes: int) -> Step:
         """What is visible now, as far as the log is read: the snapshot that goes on later must see all of it."""
