@@ -41,9 +41,13 @@ def table_of(database: Database, rows: int, *, identity: str = "DEFAULT") -> Non
 
 @dataclass
 class Fold:
-    """Applies rows in the order of `_sequence`, and refuses what no consumer could apply (I2, I3)."""
+    """Applies rows in the order of `_sequence`, and refuses what no consumer could apply (I2, I3).
+
+    `full`: it also refuses an update without the row before it, and a delete without the whole row.
+    """
 
     key: tuple[str, ...]
+    full: bool = False
     rows: Rows = field(default_factory=dict)
     sequences: dict[tuple[Any, ...], int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
@@ -53,8 +57,16 @@ class Fold:
         commits = {row["_commit_version"] for row in batch if not row["_is_snapshot"]}
         assert not commits & self.commits, f"commits in more than one batch: {commits & self.commits}"
         self.commits |= commits
+        before: Row | None = None
         for row in sorted(batch, key=lambda row: row["_sequence"]):
+            if self.full and row["_change_type"] == "update_postimage":
+                alone = before is None or before["_change_type"] != "update_preimage" or not self._same_key(before, row)
+                assert not alone, f"an update without the row before it: {row}"
             self._apply(row)
+            before = row
+
+    def _same_key(self, one: Row, other: Row) -> bool:
+        return all(one[name] == other[name] for name in self.key)
 
     def _apply(self, row: Row) -> None:
         key = tuple(row[name] for name in self.key)
@@ -77,6 +89,7 @@ class Fold:
                 self.rows[key] = values
             case "delete":
                 assert key in self.rows, f"delete of an absent key: {row}"
+                assert not self.full or self.rows[key] == values, f"not the row that is deleted: {row}"
                 del self.rows[key]
             case _:
                 raise AssertionError(f"unknown change type {kind}")
@@ -110,7 +123,7 @@ class StreamRun:
         self.select = select
         self.offsets: list[str] = []
         self.committed = 0
-        self.fold = Fold(key)
+        self.fold = Fold(key, full="changelog" in options or "envelope" in options)
         self.judged = 0
         self._stream: Stream | None = None
 

@@ -54,11 +54,17 @@ def budget(rng: random.Random) -> int:
     ],
     ids=lambda value: getattr(value, "name", value),
 )
+@pytest.mark.parametrize("told", [{}, {"changelog": "full"}], ids=["logged", "full"])
 def test_the_sink_is_the_emitted_part_of_the_table_at_every_barrier(
-    database: Database, start_stream: StartStream, shape: Shape, identity: str, rng: random.Random
+    database: Database,
+    start_stream: StartStream,
+    shape: Shape,
+    identity: str,
+    told: dict[str, str],
+    rng: random.Random,
 ) -> None:
     shape.create(database, SIZE, identity=identity)
-    run = start_stream(TABLE, key=shape.sink_key, maxBytesPerTrigger=FEW_BYTES, **shape.options)
+    run = start_stream(TABLE, key=shape.sink_key, maxBytesPerTrigger=FEW_BYTES, **shape.options, **told)
     run.restart(vnodeCount="7", numPartitions="3")
     constant = opened(run, shape)
     slow = [Client(database, shape, SIZE, rng) for _ in range(2)]

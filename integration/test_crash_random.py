@@ -19,7 +19,7 @@ from random import Random
 
 import pytest
 
-from integration.crash.killing import SINK_STEPS, STEPS, Strike
+from integration.crash.killing import LAST_ROWS_STEPS, SINK_STEPS, STEPS, Strike
 from integration.crash.lives import SMALL, Lives
 from integration.crash.load import Load
 from integration.crash.proxy import Proxy
@@ -80,6 +80,7 @@ def number(variable: str, default: str) -> int:
 def random_stream(database: Database, folder: Path, rng: Random, url: str | None, size: int) -> Lives:
     shape = rng.choice(SHAPES)
     shape.create(database, size, identity=rng.choice(["DEFAULT", "FULL"]))
+    told = rng.choice([{}, {"changelog": "full"}, {"envelope": "upsert"}])
     staging = {"stagingDir": (folder / "chunks, été 1").as_uri()} if rng.random() < 0.3 else {}
     settings = {
         **SMALL,
@@ -96,12 +97,15 @@ def random_stream(database: Database, folder: Path, rng: Random, url: str | None
         numPartitions=str(rng.randrange(1, 5)),
         maxBytesPerTrigger=str(rng.choice([2_000, 4_000, 8_000])),
         **staging,
+        **told,
     )
 
 
-def random_strikes(rng: Random, life: int) -> list[Strike]:
+def random_strikes(rng: Random, life: int, *, full: bool) -> list[Strike]:
     if rng.random() < 0.15:
         return []
+    if full and rng.random() < 0.3:
+        return [Strike(rng.choice([*LAST_ROWS_STEPS]), rng.choice([1, 1, 2]), "group")]
     kinds = [OF_PLANNING, OF_PARTITIONS, OF_READERS, OF_READERS, SINK_STEPS]
     step = rng.choice(OF_THE_FIRST_BATCH if life < 2 and rng.random() < 0.7 else rng.choice(kinds))
     nth = rng.choice([1, 1, 1, 2, 3])
@@ -132,7 +136,7 @@ def spoil(proxy: Proxy, lives: Lives, rng: Random) -> None:
 
 def one_life(lives: Lives, server: LocalServer, proxy: Proxy | None, rng: Random, life: int, count: Count) -> None:
     """A driver starts, and it, a reader, the server, the network or several of them are killed."""
-    strikes = random_strikes(rng, life)
+    strikes = random_strikes(rng, life, full=lives.full)
     lives.start(*strikes, budgets=(3, 50, 1000, 1000), seed=rng.getrandbits(32))
     if rng.random() < 0.15:
         kill_server(server, lives, rng)

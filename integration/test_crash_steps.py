@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.crash.killing import SINK_STEPS, STEPS, Strike
+from integration.crash.killing import LAST_ROWS_STEPS, SINK_STEPS, STEPS, Strike
 from integration.crash.lives import SMALL, Lives
 from integration.database import Database
 from integration.writers import BIGINT, TABLE
@@ -30,7 +30,7 @@ BY_READERS = ("chunk about to be read", "in the middle of a chunk", "chunk about
 
 def a_stream(database: Database, folder: Path, **options: str) -> Lives:
     """Some thirty rows a batch, read by several readers."""
-    BIGINT.create(database, SIZE, identity="FULL")
+    BIGINT.create(database, SIZE, identity="DEFAULT" if "changelog" in options else "FULL")
     options = {"vnodeCount": "3", "numPartitions": "3", "maxBytesPerTrigger": "3000", **options}
     settings = {**SMALL, "backfill.handoff:INLINE_BYTES": 200}
     return Lives(database, folder, BIGINT, settings=settings, **options)
@@ -75,6 +75,29 @@ def test_the_driver_dies_in_mid_backfill(database: Database, tmp_path: Path, ste
             write(database, 10 + number)
         lives.die_at(Strike(step, action="group"), max_rows=MANY)
     write(database, 2)
+    lives.finish()
+    lives.require_constant_sum()
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        *LAST_ROWS_STEPS,
+        *("offset logged", "pinned again", "changes about to be staged", "changes staged", "partitions made"),
+        *("chunk staged", "sink written", "state about to be written", "files forgotten"),
+    ],
+)
+def test_the_driver_dies_while_it_keeps_the_last_rows(database: Database, tmp_path: Path, step: str) -> None:
+    """Updates and deletes have the whole row before them all the same, once each."""
+    lives = a_stream(database, tmp_path, changelog="full")
+    lives.die_at(Strike("commit logged", action="group"), max_rows=MANY)
+    for number in range(3):
+        write(database, number)
+        if step == "pinned again":
+            lives.die_at(Strike("offset logged", action="group"), max_rows=MANY)
+            write(database, 10 + number)
+        lives.die_at(Strike(step, action="group"), max_rows=MANY)
+    write(database, 3)
     lives.finish()
     lives.require_constant_sum()
 

@@ -20,7 +20,7 @@ from backfill.control_file import FILE as CONTROL_FILE
 from backfill.control_file import keep_control, read_control
 from backfill.display import Window, drawn
 from backfill.errors import BackfillError, StateError
-from backfill.opening import STATE_FILE, examine, open_store, open_upstream
+from backfill.opening import LAST_ROWS_FILE, STATE_FILE, examine, open_store, open_upstream
 from backfill.options import parse
 from backfill.staging import Staging
 from backfill.status import Status, as_json, figures_of, pace, status
@@ -218,7 +218,8 @@ def _drop(given: argparse.Namespace) -> None:
     Staging(options.staging_dir).of_stream(identity.stream_id).forget_all()
     with open_store(str(folder)) as store:
         store.reset()
-    for left in (folder / STATE_FILE, folder / f"{STATE_FILE}.wal", folder / CONTROL_FILE):
+    files = [STATE_FILE, f"{STATE_FILE}.wal", LAST_ROWS_FILE, f"{LAST_ROWS_FILE}.wal", CONTROL_FILE]
+    for left in (folder / name for name in files):
         left.unlink(missing_ok=True)
     names = ", ".join(f"{name} {text}" for name, text in identity.properties if name in ("slot", "publication"))
     _say(f"dropped stream {identity.stream_id} of {identity.table}: {names}")

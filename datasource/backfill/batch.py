@@ -7,22 +7,25 @@ is run again gives the same rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from backfill.changes import TRUNCATE
-from backfill.errors import TruncateError
+from backfill.errors import SnapshotGoneError, TruncateError
 from backfill.handoff import Part, SnapshotPart, pack
-from backfill.mark import Indices, Mask, mark
+from backfill.mark import Forwarded, Indices, Mask, halves, mark
 from backfill.offset import Barrier
 from backfill.options import OnTruncate, StartupMode, StreamOptions
 from backfill.plan import pieces, split
 from backfill.progress import Frontier, Progress
 from backfill.rows import RowFormat
 from backfill.staging import Manifest, StagedSplit, Staging
+from backfill.upsert import BYTES_AT_ONCE, ROWS_AT_ONCE, LastRows, Marked, joined, together
 from backfill.upstream import Pin, Upstream
 from backfill.vnode import WHOLE_TABLE, Coverage
 
@@ -38,20 +41,41 @@ class Batch:
     staging: Staging
     rows: RowFormat
     options: StreamOptions
+    last_rows: LastRows | None = None
 
-    def changes(self, begin: Barrier | None, end: Barrier) -> tuple[Part, ...]:
-        """The changes from `begin` to `end` to keys that had been emitted at `begin`."""
+    def changes(self, begin: Barrier | None, end: Barrier, pin: Pin | None) -> tuple[Part, ...]:
+        """The changes from `begin` to `end` to keys that had been emitted at `begin`; `pin` is what is held, if any."""
+        readers = self.options.num_partitions
+        if self.last_rows is not None:
+            marked, look_up = partial(self._halves, begin, end), partial(self._look_up, end, pin)
+            return self.last_rows.changes(begin, end, self.staging, readers, marked, look_up)
+        return pack(self._rows(begin, end), self.rows.schema, self.staging, end.epoch.number, readers)
+
+    def _rows(self, begin: Barrier | None, end: Barrier) -> Iterator[pa.RecordBatch]:
+        """Output rows of the changes that go forward, as the log tells them."""
+        emits = self.options.on_truncate is OnTruncate.EMIT
+        first = 0
+        for changes, forwarded in self._forwarded(begin, end):
+            found = mark(changes, key=self.rows.table.key, forwarded=forwarded, truncates=emits)
+            yield self.rows.change_rows(found, end.epoch, first)
+            first += found.num_rows
+
+    def _halves(self, begin: Barrier | None, end: Barrier) -> Marked:
+        """Changes and what of them goes forward; many at once, since each look into the last rows takes its time."""
+        for changes, forwarded in self._forwarded(begin, end):
+            if changes["op"][0].as_py() == TRUNCATE and self.options.on_truncate is OnTruncate.EMIT:
+                yield changes, None
+            else:
+                yield changes, halves(changes, key=self.rows.table.key, forwarded=forwarded)
+
+    def _forwarded(self, begin: Barrier | None, end: Barrier) -> Iterator[tuple[pa.RecordBatch, Forwarded]]:
+        """The changes from `begin` to `end`, and what decides which of their keys go forward."""
         coverage = () if begin is None else _coverage(begin.progress)
         if begin is None or not coverage:
-            return ()
-        marked = self._marked(begin, end, coverage)
-        return pack(marked, self.rows.schema, self.staging, end.epoch.number, self.options.num_partitions)
-
-    def _marked(self, begin: Barrier, end: Barrier, coverage: Coverage) -> Iterator[pa.RecordBatch]:
-        first = 0
+            return
         emits = self.options.on_truncate is OnTruncate.EMIT
         cleared = False
-        for changes in self.upstream.changes(begin.epoch, end.epoch):
+        for changes in self._read(begin, end):
             self._refuse_truncate(changes)
             emptied = emits & (np.logical_or.accumulate(changes["op"].to_numpy() == TRUNCATE) | cleared)
 
@@ -60,10 +84,39 @@ class Batch:
             ) -> Mask:
                 return self._within(keys, coverage) & ~(self._shown(keys, rows, changes, end) & ~emptied[rows])
 
-            found = mark(changes, key=self.rows.table.key, forwarded=forwarded, truncates=emits)
-            yield self.rows.change_rows(found, end.epoch, first)
-            first += found.num_rows
+            yield changes, forwarded
             cleared = bool(emptied[-1:].any())
+
+    def _look_up(self, end: Barrier, pin: Pin | None, keys: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of these keys at the batch's end; at a later state where that has gone, as after a crash."""
+        if pin is not None and pin.epoch == end.epoch:
+            with suppress(SnapshotGoneError):
+                return self._looked_up(pin, keys)
+        later = self.upstream.repin(end.epoch)
+        try:
+            return self._looked_up(later, keys)
+        finally:
+            self.upstream.release(later)
+
+    def _looked_up(self, pin: Pin, keys: pa.RecordBatch) -> pa.RecordBatch:
+        found = self.upstream.reader().lookup(pin.token, keys)
+        return joined(pa.Table.from_batches(found, self.rows.table.columns))
+
+    def _read(self, begin: Barrier, end: Barrier) -> Iterator[pa.RecordBatch]:
+        read = self.upstream.changes(begin.epoch, end.epoch)
+        if self.last_rows is None:
+            return read
+        return (
+            part for batch in together(read, ROWS_AT_ONCE, BYTES_AT_ONCE) for part in self._cut_at_truncations(batch)
+        )
+
+    def _cut_at_truncations(self, changes: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The changes in pieces, with each truncation that is emitted alone."""
+        truncates = (changes["op"].to_numpy() == TRUNCATE) & (self.options.on_truncate is OnTruncate.EMIT)
+        at = np.flatnonzero(truncates).tolist()
+        ends = sorted({*at, *(place + 1 for place in at), changes.num_rows})
+        begins = [0, *ends]
+        return (changes.slice(one, other - one) for one, other in zip(begins, ends, strict=False) if other > one)
 
     def _shown(self, keys: pa.RecordBatch, rows: Indices, changes: pa.RecordBatch, end: Barrier) -> Mask:
         """Which changes the sink has seen the result of, because it got the key's row as of a later state.

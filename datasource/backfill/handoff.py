@@ -128,38 +128,65 @@ def pack(
     Uses memory for about one file's worth of rows. The same batches make the same parts, and files left by an
     earlier attempt at the same batch are replaced by equal ones.
     """
-    names: list[str] = []
-    held: list[pa.RecordBatch] = []
-    size = 0
-
-    def keep() -> None:
-        names.append(f"changes-{len(names)}.arrow")
-        staging.write(epoch, names[-1], schema, held)
-
+    files = _Files(schema, staging, epoch)
     for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        held.append(batch)
-        size += batch.nbytes
-        if size >= FILE_BYTES:
-            keep()
-            held, size = [], 0
-    if names and held:
-        keep()
-    if not names:
-        return _inline_or_staged(held, size, schema, staging, epoch)
-    count = min(readers, len(names))
+        files.add(batch)
+    if files.count == 0 and files.size <= INLINE_BYTES:
+        return _inline(files.held, schema)
+    return staged(staging, epoch, files.finish(), readers)
+
+
+def stage(batches: Iterable[pa.RecordBatch], schema: pa.Schema, staging: Staging, epoch: int) -> int:
+    """As `pack`, but in files however few rows there are, for rows that cannot be made again; how many files."""
+    files = _Files(schema, staging, epoch)
+    for batch in batches:
+        files.add(batch)
+    return files.finish()
+
+
+def staged(staging: Staging, epoch: int, files: int, readers: int) -> tuple[StagedChanges, ...]:
+    """This many files of changes, over at most `readers` parts."""
+    names = [_name(number) for number in range(files)]
+    count = min(readers, files)
     return tuple(StagedChanges(staging, epoch, tuple(names[part::count])) for part in range(count))
 
 
-def _inline_or_staged(
-    held: list[pa.RecordBatch], size: int, schema: pa.Schema, staging: Staging, epoch: int
-) -> tuple[InlineChanges | StagedChanges, ...]:
+def _name(number: int) -> str:
+    return f"changes-{number}.arrow"
+
+
+class _Files:
+    """Rows on their way to staged files, of which memory holds one file's worth."""
+
+    def __init__(self, schema: pa.Schema, staging: Staging, epoch: int) -> None:
+        self._schema = schema
+        self._staging = staging
+        self._epoch = epoch
+        self.held: list[pa.RecordBatch] = []
+        self.size = 0
+        self.count = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            self.held.append(batch)
+            self.size += batch.nbytes
+        if self.size >= FILE_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        self._staging.write(self._epoch, _name(self.count), self._schema, self.held)
+        self.held, self.size, self.count = [], 0, self.count + 1
+
+    def finish(self) -> int:
+        """Writes what is left; how many files there are."""
+        if self.held:
+            self._write()
+        return self.count
+
+
+def _inline(held: list[pa.RecordBatch], schema: pa.Schema) -> tuple[InlineChanges, ...]:
     if not held:
         return ()
-    if size > INLINE_BYTES:
-        staging.write(epoch, "changes-0.arrow", schema, held)
-        return (StagedChanges(staging, epoch, ("changes-0.arrow",)),)
     sink = pa.BufferOutputStream()
     with ipc.new_stream(sink, schema) as writer:
         for batch in held:

@@ -18,6 +18,7 @@ What is not emitted yet is left out: the snapshot will show it (RisingWave `norm
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -35,66 +36,86 @@ Forwarded: TypeAlias = Callable[[pa.RecordBatch, Indices], Mask]
 """For keys (a batch of the key columns) and the rows of the changes they belong to: which go forward."""
 
 CHANGE_TYPES: Final = ("insert", "update_preimage", "update_postimage", "delete", "truncate")
-_INSERT, _PREIMAGE, _POSTIMAGE, _DELETE, _TRUNCATE = range(len(CHANGE_TYPES))
+INSERTED, PREIMAGE, POSTIMAGE, REMOVED, _TRUNCATE = range(len(CHANGE_TYPES))
 
 MARKED_COLUMNS: Final = ("row", "change_type", "version", "timestamp", "unchanged")
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """Which halves of changes go forward, a place for each change.
+
+    The old half removes a row: it is that of a delete, and of an update that moves its key. The new half brings one.
+    """
+
+    old: Mask
+    new: Mask
+    moves: Mask
+    """Which changes are updates that move their key, whether they go forward or not."""
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.old.any() or self.new.any())
+
+
+def halves(changes: pa.RecordBatch, *, key: Sequence[str], forwarded: Forwarded) -> Halves:
+    """Marks the halves of changes, which have the layout of `backfill.changes`; calls `forwarded` once."""
+    op, old_kind = changes["op"].to_numpy(), changes["old_kind"].to_numpy()
+    new, old = changes["new"], changes["old"]
+    update = op == UPDATE
+    moves = update & (old_kind != OLD_NONE)
+    if moves.any():
+        moves[moves] = _keys_differ(new, old, key, np.flatnonzero(moves))
+    new_rows, old_rows = np.flatnonzero((op == INSERT) | update), np.flatnonzero((op == DELETE) | moves)
+    passes = forwarded(keys_of(new, old, key, new_rows, old_rows), np.concatenate([new_rows, old_rows]))
+    new_passes, old_passes = np.zeros(len(op), np.bool_), np.zeros(len(op), np.bool_)
+    new_passes[new_rows] = passes[: len(new_rows)]
+    old_passes[old_rows] = passes[len(new_rows) :]
+    return Halves(old_passes, new_passes, moves)
 
 
 def mark(changes: pa.RecordBatch, *, key: Sequence[str], forwarded: Forwarded, truncates: bool) -> pa.RecordBatch:
     """The rows that go forward, in commit order, as `row`, `change_type`, `version`, `timestamp`, `unchanged`.
 
-    `changes` has the layout of `backfill.changes`. `forwarded` is called at most once. Truncations go forward as a
-    row of nulls if `truncates`, and are left out otherwise.
+    `changes` has the layout of `backfill.changes`. `forwarded` is called once. Truncations go forward as a row of
+    nulls if `truncates`, and are left out otherwise.
     """
-    op = changes["op"].to_numpy()
-    old_kind = changes["old_kind"].to_numpy()
-    new, old = changes["new"], changes["old"]
-
-    update = op == UPDATE
-    moves = update & (old_kind != OLD_NONE)
-    if moves.any():
-        moves[moves] = _keys_differ(new, old, key, np.flatnonzero(moves))
-    by_new = (op == INSERT) | update
-    by_old = (op == DELETE) | moves
-
-    new_rows, old_rows = np.flatnonzero(by_new), np.flatnonzero(by_old)
-    passes = forwarded(_keys(new, old, key, new_rows, old_rows), np.concatenate([new_rows, old_rows]))
-    new_passes, old_passes = np.zeros(len(op), np.bool_), np.zeros(len(op), np.bool_)
-    new_passes[new_rows] = passes[: len(new_rows)]
-    old_passes[old_rows] = passes[len(new_rows) :]
-
-    preimages = update & ~moves & (old_kind == OLD_ROW) & new_passes
-    first = old_passes | preimages | ((op == TRUNCATE) & truncates)
-    first_type = np.where(preimages, _PREIMAGE, np.where(op == TRUNCATE, _TRUNCATE, _DELETE))
-    second_type = np.where(update & ~moves, _POSTIMAGE, _INSERT)
-    return _assemble(changes, np.flatnonzero(first), first_type, np.flatnonzero(new_passes), second_type)
+    found = halves(changes, key=key, forwarded=forwarded)
+    op, old_kind = changes["op"].to_numpy(), changes["old_kind"].to_numpy()
+    update = (op == UPDATE) & ~found.moves
+    preimages = update & (old_kind == OLD_ROW) & found.new
+    first = found.old | preimages | ((op == TRUNCATE) & truncates)
+    first_type = np.where(preimages, PREIMAGE, np.where(op == TRUNCATE, _TRUNCATE, REMOVED))
+    second_type = np.where(update, POSTIMAGE, INSERTED)
+    return _assemble(changes, np.flatnonzero(first), first_type, np.flatnonzero(found.new), second_type)
 
 
 def _keys_differ(new: Column, old: Column, key: Sequence[str], rows: Indices) -> Mask:
     differ = np.zeros(len(rows), np.bool_)
     for name in key:
-        before, after = pc.struct_field(old, name).take(_index(rows)), pc.struct_field(new, name).take(_index(rows))
+        before, after = pc.struct_field(old, name).take(index(rows)), pc.struct_field(new, name).take(index(rows))
         differ |= pc.not_equal(before, after).to_numpy(zero_copy_only=False)
     return differ
 
 
-def _keys(new: Column, old: Column, key: Sequence[str], new_rows: Indices, old_rows: Indices) -> pa.RecordBatch:
+def keys_of(new: Column, old: Column, key: Sequence[str], new_rows: Indices, old_rows: Indices) -> pa.RecordBatch:
+    """The keys of these new rows, then of these old ones."""
     columns = []
     for name in key:
-        after = _rows(pc.struct_field(new, name), new_rows)
+        after = rows_at(pc.struct_field(new, name), new_rows)
         columns.append(
-            pa.concat_arrays([after, pc.struct_field(old, name).take(_index(old_rows))]) if len(old_rows) else after
+            pa.concat_arrays([after, pc.struct_field(old, name).take(index(old_rows))]) if len(old_rows) else after
         )
     return pa.RecordBatch.from_arrays(columns, names=list(key))
 
 
-def _index(rows: Indices) -> pa.Int64Array:
+def index(rows: Indices) -> pa.Int64Array:
     return pa.array(rows, pa.int64())
 
 
-def _rows(array: Column, rows: Indices) -> Column:
+def rows_at(array: Column, rows: Indices) -> Column:
     """The array's values at these places, each of which stands there once, in order."""
-    return array if len(rows) == len(array) else array.take(_index(rows))
+    return array if len(rows) == len(array) else array.take(index(rows))
 
 
 def _assemble(
@@ -102,19 +123,19 @@ def _assemble(
 ) -> pa.RecordBatch:
     """First halves (of rows before) and second halves (of rows after) in the order of their changes."""
     nothing_unchanged = pa.nulls(len(first), changes.schema.field("unchanged").type)
-    unchanged = _rows(changes["unchanged"], second)
-    row = _rows(changes["new"], second)
-    version, timestamp = _rows(changes["version"], second), _rows(changes["timestamp"], second)
+    unchanged = rows_at(changes["unchanged"], second)
+    row = rows_at(changes["new"], second)
+    version, timestamp = rows_at(changes["version"], second), rows_at(changes["timestamp"], second)
     kind = second_type[second]
     if len(first):
         order = np.argsort(np.concatenate([first * 2, second * 2 + 1]), kind="stable")
-        row = pa.concat_arrays([changes["old"].take(_index(first)), row]).take(_index(order))
-        unchanged = pa.concat_arrays([nothing_unchanged, unchanged]).take(_index(order))
-        # A change stands here once, twice or not at all, so `_rows` with its look at the length would not do.
-        source = _index(np.concatenate([first, second])[order])
+        row = pa.concat_arrays([changes["old"].take(index(first)), row]).take(index(order))
+        unchanged = pa.concat_arrays([nothing_unchanged, unchanged]).take(index(order))
+        # A change stands here once, twice or not at all, so `rows_at` with its look at the length would not do.
+        source = index(np.concatenate([first, second])[order])
         version, timestamp = changes["version"].take(source), changes["timestamp"].take(source)
         kind = np.concatenate([first_type[first], kind])[order]
-    types = pa.array(CHANGE_TYPES, pa.string()).take(_index(kind))
+    types = pa.array(CHANGE_TYPES, pa.string()).take(index(kind))
     return pa.RecordBatch.from_arrays(
         [row, types, version, timestamp, unchanged],
         names=list(MARKED_COLUMNS),

@@ -9,12 +9,16 @@ from backfill.control_file import read_control
 from backfill.errors import OptionsError, StateError
 from backfill.options import Options
 from backfill.record import Record
+from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.stream import Stream
+from backfill.upsert import LastRows, Rules
 from backfill.upstream import Finding, Upstream
 from backfill_state import DuckDBProgressStore
+from backfill_state.upsert import DuckDBUpsertState, UpsertLayout, UpsertState
 
 STATE_FILE = "backfill.duckdb"
+LAST_ROWS_FILE = "upsert.duckdb"
 
 
 def open_upstream(options: Options, *, patience: float | None = None) -> Upstream:
@@ -50,6 +54,19 @@ def open_store(state_dir: str) -> DuckDBProgressStore:
     return DuckDBProgressStore(Path(state_dir) / STATE_FILE)
 
 
+def open_last_rows(options: Options, rows: RowFormat) -> LastRows:
+    """What changes are completed from, beside the stream's progress; opens no file yet."""
+    chosen = options.last_rows
+    path = Path(options.state_dir) / LAST_ROWS_FILE
+
+    def open_state(layout: UpsertLayout) -> UpsertState:
+        # Without an order of their own, changes come in the log's order, and nothing older can come after a deletion.
+        tombstones = bool(chosen.order_column)
+        return DuckDBUpsertState(path, layout, tombstones=tombstones, memory_limit=f"{chosen.memory}B")
+
+    return LastRows(open_state, rows, Rules(skips_equal=chosen.upsert, order_column=chosen.order_column))
+
+
 def open_stream(options: Options) -> Stream:
     """The stream as its driver sees it."""
     try:
@@ -62,5 +79,6 @@ def open_stream(options: Options) -> Stream:
         record,
         Staging(options.staging_dir),
         options.stream,
+        open_last_rows=(lambda rows: open_last_rows(options, rows)) if options.last_rows.kept else None,
         read_control=lambda: read_control(Path(options.state_dir)),
     )

@@ -40,6 +40,20 @@ class OnUnchangedToast(enum.Enum):
     MARK = "mark"
 
 
+class Changelog(enum.Enum):
+    """How much of a changed row is told."""
+
+    LOGGED = "logged"
+    FULL = "full"
+
+
+class Envelope(enum.Enum):
+    """What a change of the upstream stands for."""
+
+    OPERATIONS = "operations"
+    UPSERT = "upsert"
+
+
 class OnExistingState(enum.Enum):
     """What a new checkpoint does with a state directory that already has progress."""
 
@@ -179,6 +193,22 @@ OPTIONS: Final = (
     Option("failOnDataLoss", "true", "Whether lost changes end the stream; if not, they are logged", _flag),
     Option("onTruncate", "fail", "`fail`, `emit` or `ignore` a TRUNCATE", _choice(OnTruncate)),
     Option(
+        "changelog",
+        "logged",
+        "`logged`: of changed rows what the change log tells. `full`: all columns of rows before and after, also under "
+        "`REPLICA IDENTITY DEFAULT`, from the last rows kept in `stateDir`",
+        _choice(Changelog),
+    ),
+    Option(
+        "envelope",
+        "operations",
+        "`upsert`: a change says only which row its key has now, if any; inserts, update pairs and deletes follow from "
+        "the last rows kept in `stateDir`, and what changes nothing is left out",
+        _choice(Envelope),
+    ),
+    Option("orderColumn", "", "With `envelope=upsert`: a row with less in this column than the last one comes late"),
+    Option("stateMemory", "512m", "How much memory of the driver the last rows take at the most", _bytes),
+    Option(
         "onUnchangedToast", "fail", "`fail`, or `mark` large values that the log left out", _choice(OnUnchangedToast)
     ),
     Option(
@@ -218,6 +248,16 @@ class StreamOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class LastRowsOptions:
+    """Whether the last row of every key is kept, how, and what for."""
+
+    kept: bool
+    upsert: bool
+    order_column: str
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """All options, validated. `password` is never part of a representation."""
 
@@ -235,6 +275,7 @@ class Options:
     publication_name: str
     session_init_statement: str
     stream: StreamOptions
+    last_rows: LastRowsOptions
 
 
 def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
@@ -301,6 +342,12 @@ def _contradictions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
         problems.append("view is for spark.read; leave it out")
     if values.get("startupmode") is StartupMode.SNAPSHOT and (values.get("slotname") or values["publicationname"]):
         problems.append("startupMode=snapshot reads no change log; leave out slotName and publicationName")
+    if _keeps_rows(values) and values.get("startupmode") in (StartupMode.LATEST, StartupMode.SNAPSHOT):
+        problems.append(
+            "changelog=full and envelope=upsert follow a table from its snapshot on; leave out startupMode, or them"
+        )
+    if values["ordercolumn"] and values.get("envelope") is not Envelope.UPSERT:
+        problems.append("orderColumn is for envelope=upsert; set that, or leave orderColumn out")
     return problems
 
 
@@ -339,4 +386,14 @@ def _options(values: Mapping[str, Any]) -> Options:
             on_existing_state=values["onexistingstate"],
             mark_unchanged=values["onunchangedtoast"] is OnUnchangedToast.MARK,
         ),
+        last_rows=LastRowsOptions(
+            kept=_keeps_rows(values),
+            upsert=values["envelope"] is Envelope.UPSERT,
+            order_column=values["ordercolumn"],
+            memory=values["statememory"],
+        ),
     )
+
+
+def _keeps_rows(values: Mapping[str, Any]) -> bool:
+    return values.get("changelog") is Changelog.FULL or values.get("envelope") is Envelope.UPSERT

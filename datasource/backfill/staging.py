@@ -3,6 +3,8 @@
     <stagingDir>/<stream>/<epoch number>/manifest.json          what the batch reads, see `Manifest`
                                         /chunk-<split>-<attempt>.arrow    the snapshot rows of one split
                                         /changes-<n>.arrow                changes too large for Spark's task messages
+                                        /changes.json                     how many of these there are, where they
+                                                                          cannot be made again (`backfill.upsert`)
 
 A reader writes its chunk beside passing it on, and the file gets its name before the last rows are passed on. So a
 chunk without a file cannot have been part of a finished batch, and may be read again at a later state; the manifest
@@ -30,7 +32,9 @@ from backfill.plan import Split
 from backfill.vnode import KeyRange
 
 MANIFEST_VERSION: Final = 1
+CHANGES_VERSION: Final = 1
 _MANIFEST: Final = "manifest.json"
+_CHANGES: Final = "changes.json"
 # LZ4 costs little beside Spark's own handling of a row and keeps chunks about the size of the table's pages.
 _WRITE: Final = ipc.IpcWriteOptions(compression="lz4")
 
@@ -160,6 +164,26 @@ class Staging:
 
     def keep_manifest(self, epoch: int, manifest: Manifest) -> None:
         self._replace(epoch, _MANIFEST, manifest.to_text().encode())
+
+    def keep_changes(self, epoch: int, files: int) -> None:
+        """Says that the changes of this epoch are complete, in this many files."""
+        self._replace(epoch, _CHANGES, json.dumps({"version": CHANGES_VERSION, "files": files}).encode())
+
+    def changes(self, epoch: int) -> int:
+        """How many files `keep_changes` was told of."""
+        filesystem, path = self._path(str(epoch), _CHANGES)
+        try:
+            with filesystem.open_input_stream(path) as stream:
+                value = json.loads(stream.read())
+            if value["version"] == CHANGES_VERSION:
+                return stored.whole(value["files"])
+            found = f"is of version {value['version']}, and this release reads {CHANGES_VERSION}"
+        except (OSError, *stored.UNREADABLE) as error:
+            found = f"cannot be read ({type(error).__name__}: {error})"
+        raise StagingError(
+            f"the staged changes of epoch {epoch} cannot be made again, and the list of their files {found}. Restore "
+            "stagingDir, or start over with a fresh checkpointLocation and onExistingState=restart"
+        )
 
     def _folder(self, epoch: int) -> tuple[fs.FileSystem, str]:
         """The folder of this epoch, made if it is not there."""

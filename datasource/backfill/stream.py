@@ -23,6 +23,7 @@ from backfill.progress import Finished, Frontier, Progress, figures, phase, sett
 from backfill.record import Record
 from backfill.rows import RowFormat
 from backfill.staging import Staging
+from backfill.upsert import LastRows
 from backfill.upstream import Pin, SnapshotReader, Step, TableSchema, Upstream
 from backfill.vnode import Key
 
@@ -71,6 +72,7 @@ class Stream:
         staging: Staging,
         options: StreamOptions,
         *,
+        open_last_rows: Callable[[RowFormat], LastRows] | None = None,
         watch: Watch = in_background,
         read_control: ReadControl = Control,
     ) -> None:
@@ -89,6 +91,8 @@ class Stream:
         self._reported: Progress | None = None
         self._read_control = read_control
         self._control = Control()
+        self._open_last_rows = open_last_rows
+        self._last_rows: LastRows | None = None
 
     @property
     def table(self) -> TableSchema:
@@ -110,7 +114,8 @@ class Stream:
         if progress is None:
             return {"phase": "starting", **self._told()}
         told = self._told() if phase(progress) == "snapshot" else {}
-        return {**figures(progress), **told, **self._upstream.lag()}
+        state = {} if self._last_rows is None else self._last_rows.figures()
+        return {**figures(progress), **told, **self._upstream.lag(), **state}
 
     def _told(self) -> dict[str, str]:
         return {"control": self._control.told()} if self._control.told() else {}
@@ -286,8 +291,8 @@ class Stream:
         self._attach(end if base is None or isinstance(base, Nothing) else base)
         batch = self._batch(end.stream)
         begin = base if isinstance(base, Barrier) else None
-        changes = batch.changes(begin, end)
         held = self._pin
+        changes = batch.changes(begin, end, held)
         snapshot, self._pin = batch.snapshot(begin, end, held)
         if self._pin is not None:
             names = [part.name for part in snapshot if isinstance(part, SnapshotPart)]
@@ -297,7 +302,9 @@ class Stream:
         return (*changes, *snapshot)
 
     def _batch(self, stream: str) -> Batch:
-        return Batch(self._upstream, self._staging(stream), self.rows, self._options)
+        if self._last_rows is None and self._open_last_rows is not None:
+            self._last_rows = self._open_last_rows(self.rows)
+        return Batch(self._upstream, self._staging(stream), self.rows, self._options, self._last_rows)
 
     def _release_when_staged(self, pin: Pin, staging: Staging, epoch: int, names: list[str]) -> None:
         """Lets go of the pin as soon as its readers are done, not when Spark asks for the next batch.
@@ -322,4 +329,6 @@ class Stream:
 
     def close(self) -> None:
         self._unwatch()
+        if self._last_rows is not None:
+            self._last_rows.close()
         self._upstream.close()

@@ -80,11 +80,21 @@ STEPS: Final[Mapping[str, Step]] = {
 }
 """The steps inside the connector. Drivers have some of their own and tell of them by `reached`."""
 
+LAST_ROWS_STEPS: Final[Mapping[str, Step]] = {
+    "last rows read": Step("backfill_state.upsert.duckdb_state", "look_up", "after"),
+    "last rows being written": Step("backfill_state.upsert.duckdb_state", "write", "after"),
+    "last rows about to be committed": Step("backfill_state.upsert.duckdb_state", "write_standing", "after"),
+    "last rows committed": Step("backfill.upsert", "LastRows.changes", "after"),
+}
+"""Further steps of `partitions` where the last row of every key is kept."""
+
 SINK_STEPS: Final = ("sink about to be written", "sink written", "commit logged")
 """Told by drivers: around the sink's transaction, and after the engine has logged the commit.
 
 With Spark the last one is not to be had; "state about to be written" comes soon after it.
 """
+
+_ALL: Final = {**STEPS, **LAST_ROWS_STEPS}
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,7 @@ class Strike:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        assert self.step in STEPS or self.step in SINK_STEPS, f"no step is called {self.step!r}"
+        assert self.step in _ALL or self.step in SINK_STEPS, f"no step is called {self.step!r}"
 
 
 @dataclass(frozen=True)
@@ -180,7 +190,7 @@ def _act(strike: Strike) -> None:
 
 
 def _wrapped_modules(plan: Plan) -> frozenset[str]:
-    stepped = {STEPS[strike.step].module for strike in plan.strikes if strike.step in STEPS}
+    stepped = {_ALL[strike.step].module for strike in plan.strikes if strike.step in _ALL}
     return frozenset(stepped | {name.partition(":")[0] for name, _ in plan.settings})
 
 
@@ -191,7 +201,7 @@ def _prepare(module: ModuleType, plan: Plan) -> None:
             assert hasattr(module, attribute), f"{where} has no {attribute}"
             setattr(module, attribute, number)
     for name in {strike.step for strike in plan.strikes}:
-        step = STEPS.get(name)
+        step = _ALL.get(name)
         if step is not None and step.module == module.__name__:
             _wrap(module, name, step)
 

@@ -170,6 +170,11 @@ class Lives:
     # -- the judge -------------------------------------------------------------------------------------------------
 
     @property
+    def full(self) -> bool:
+        """Whether changes come with the whole row before them, from the last row of every key."""
+        return "changelog" in self.options or "envelope" in self.options
+
+    @property
     def slot(self) -> str:
         slot = self.checkpoint.slot()
         assert slot is not None, "no offset has been logged"
@@ -184,7 +189,7 @@ class Lives:
     def finish(self) -> None:
         """Everything is read; the sink is the table, and its whole history is right."""
         self.live()
-        oracle.require_exact(self.sink, self.database, TABLE, self.shape.select)
+        oracle.require_exact(self.sink, self.database, TABLE, self.shape.select, full=self.full)
         self.require_not_ahead()
 
     def require_constant_sum(self) -> int:

@@ -17,11 +17,11 @@ from integration.database import Database
 from integration.stream_harness import Fold
 
 
-def require_history(history: Sequence[tuple[int, list[Row]]], key: tuple[str, ...]) -> Fold:
+def require_history(history: Sequence[tuple[int, list[Row]]], key: tuple[str, ...], *, full: bool = False) -> Fold:
     """No batch is missing, and I2 and I3 hold over all of them; returns what they come to."""
     numbers = [number for number, _ in history]
     assert numbers == list(range(len(numbers))), f"batches are missing: {numbers}"
-    fold = Fold(key)
+    fold = Fold(key, full)
     for number, rows in history:
         try:
             fold.apply(rows)
@@ -30,9 +30,12 @@ def require_history(history: Sequence[tuple[int, list[Row]]], key: tuple[str, ..
     return fold
 
 
-def require_exact(sink: Sink, database: Database, table: str, select: str) -> None:
-    """The sink is the table, by its history as by its copy, and whatever was read twice was the same twice."""
-    fold = require_history(sink.batches(), sink.key)
+def require_exact(sink: Sink, database: Database, table: str, select: str, *, full: bool = False) -> None:
+    """The sink is the table, by its history as by its copy, and whatever was read twice was the same twice.
+
+    `full`: all updates and deletes came with the whole row before them.
+    """
+    fold = require_history(sink.batches(), sink.key, full=full)
     expected = rows_of(database, table, select, sink.key)
     missing = [row for key, row in expected.items() if key not in fold.rows]
     surplus = [row for key, row in fold.rows.items() if key not in expected]

@@ -29,6 +29,7 @@ SHARES: dict[Schedule, float] = {
     schedule.with_crashes: 0.25,
     schedule.with_pauses: 0.1,
     schedule.with_truncations: 0.1,
+    schedule.with_full_images: 0.2,
     schedule.with_new_checkpoints: 0.15,
     schedule.of_changes_only: 0.05,
     schedule.of_a_snapshot_only: 0.1,

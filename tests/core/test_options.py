@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from backfill.errors import OptionsError
 from backfill.options import (
     OPTIONS,
+    LastRowsOptions,
     OnExistingState,
     OnTruncate,
     Options,
@@ -70,6 +71,7 @@ def test_two_options_are_enough_to_look_at_a_table() -> None:
             on_existing_state=OnExistingState.FAIL,
             mark_unchanged=False,
         ),
+        last_rows=LastRowsOptions(kept=False, upsert=False, order_column="", memory=512 << 20),
     )
 
 
@@ -203,6 +205,20 @@ def test_a_stream_needs_a_folder_for_its_state() -> None:
     with pytest.raises(OptionsError, match="stateDir is required for a stream"):
         parse(NEEDED, streaming=True)
     assert parse({**NEEDED, "stateDir": "/s"}, streaming=True).state_dir == "/s"
+
+
+@pytest.mark.parametrize("option", [{"changelog": "full"}, {"envelope": "upsert"}])
+@pytest.mark.parametrize("mode", ["latest", "snapshot"])
+def test_last_rows_are_kept_from_the_snapshot_on(option: dict[str, str], mode: str) -> None:
+    assert parsed(**option).last_rows.kept
+    (found,) = problems(**option, startupMode=mode)
+    assert found.startswith("changelog=full and envelope=upsert follow a table from its snapshot on")
+
+
+def test_an_order_is_for_upserts() -> None:
+    assert parsed(envelope="upsert", orderColumn="at").last_rows.order_column == "at"
+    (found,) = problems(changelog="full", orderColumn="at")
+    assert found == "orderColumn is for envelope=upsert; set that, or leave orderColumn out"
 
 
 def test_a_snapshot_alone_reads_no_change_log() -> None:

@@ -18,10 +18,13 @@ from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
 from backfill.options import OnExistingState, OnTruncate, StartupMode, StreamOptions
 from backfill.progress import Frontier
 from backfill.record import Record
+from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.stream import Budget, Stream
+from backfill.upsert import LastRows, Rules
 from backfill.vnode import WHOLE_TABLE, Coverage, KeyRange
 from backfill_state import InMemoryProgressStore, ProgressStore, StateBusyError
+from backfill_state.upsert import InMemoryUpsertState, UpsertLayout, UpsertState
 from tests.simulator.database import TRUNCATION, Database, Key, Row, View, inside
 from tests.simulator.sink import Output, Sink, output_rows
 from tests.simulator.upstream import SLOT, Server, SimulatedUpstream
@@ -56,6 +59,9 @@ class Spark:
     mode: StartupMode = StartupMode.INITIAL
     on_existing: OnExistingState = OnExistingState.FAIL
     on_truncate: OnTruncate = OnTruncate.FAIL
+    rules: Rules | None = None
+    """How changes are told in full, if they are."""
+
     sink: Sink = field(default_factory=Sink)
     store: InMemoryProgressStore = field(default_factory=InMemoryProgressStore)
     store_is_busy: bool = False
@@ -65,6 +71,9 @@ class Spark:
     watched: Watched = field(default_factory=Watched)
     sinks: dict[int, Sink] = field(default_factory=dict)
     """What the sink held at the barrier of each epoch."""
+
+    states: dict[str, UpsertState] = field(default_factory=dict)
+    """The last rows of each stream; they outlive processes, as a file does."""
 
     _stream: Stream | None = None
     _clock: float = 0.0
@@ -94,6 +103,7 @@ class Spark:
                 record,
                 Staging(str(self.folder)),
                 options,
+                open_last_rows=None if self.rules is None else self._last_rows,
                 watch=self.watched.start,
                 read_control=lambda: self.control,
             )
@@ -104,6 +114,13 @@ class Spark:
         if self.store_is_busy:
             raise StateBusyError("the state file", None)
         yield self.store
+
+    def _last_rows(self, rows: RowFormat) -> LastRows:
+        assert self.rules is not None
+        return LastRows(self._state, rows, self.rules)
+
+    def _state(self, layout: UpsertLayout) -> UpsertState:
+        return self.states.setdefault(layout.stream_id, InMemoryUpsertState(layout, tombstones=False))
 
     def _now(self) -> float:
         self._clock += 0.4
@@ -175,7 +192,7 @@ class Spark:
             end = from_text(self.offsets[-1])
             assert isinstance(end, Barrier)
             self.sink.rows = dict(self.database.table(View.parse(end.epoch.position)).by_key)
-        self.sink.apply(rows)
+        self.sink.apply(rows, full=self.rules is not None)
         self._require_versions(rows)
         self.committed += 1
         self.sinks[self.barrier().epoch.number] = self.sink.copy()
@@ -228,7 +245,9 @@ class Spark:
         elif self.mode is StartupMode.SNAPSHOT:
             assert self.sink.rows == self.database.table(self._latest_seen()).by_key
         else:
-            assert self.sink.rows == self.expected()
+            expected, early = self.expected(), self._looked_up_early()
+            found = {key: row for key, row in self.sink.rows.items() if key not in early}
+            assert found == {key: row for key, row in expected.items() if key not in early}
 
     def expected(self) -> dict[Key, Row]:
         barrier = self.barrier()
@@ -240,6 +259,15 @@ class Spark:
             emitted = {key: row for key, row in emitted.items() if not inside(key, span)}
             emitted |= {row[:2]: row for row in self.database.table(view | seen).within(span)}
         return emitted
+
+    def _looked_up_early(self) -> set[Key]:
+        """The keys whose rows were looked up at a later state than the barrier's, because its own was gone."""
+        here = View.parse(self.barrier().epoch.position)
+        return {
+            key
+            for key, view in self.server.looked_up.items()
+            if any(view.shows(lsn) and not here.shows(lsn) for lsn in range(1, view.lsn))
+        }
 
     def _latest_seen(self) -> View:
         return reduce(or_, (seen for _, seen in self.ahead()), View.parse(self.barrier().epoch.position))

@@ -13,6 +13,7 @@ import pyarrow as pa
 from backfill.control import Control
 from backfill.errors import SnapshotGoneError, StagingError
 from backfill.options import OnExistingState, OnTruncate, StartupMode
+from backfill.upsert import Rules
 from backfill_state import InMemoryProgressStore
 from tests.simulator.database import Database
 from tests.simulator.harness import Spark, same_rows
@@ -83,6 +84,22 @@ def with_truncations(random: Random, folder: Path) -> None:
         write_some(random, spark)
         batch_in_bad_weather(random, spark)
         spark.check()
+    quiet_down(spark)
+
+
+def with_full_images(random: Random, folder: Path) -> None:
+    """`changelog=full` or `envelope=upsert` in bad weather, with a log that leaves out what it can."""
+    spark = query(random, folder)
+    spark.rules = Rules(skips_equal=random.random() < 0.5)
+    spark.server.leaves_out = True
+    spark.server.full_identity = random.random() < 0.2
+    spark.on_truncate = random.choice([OnTruncate.FAIL, OnTruncate.EMIT])
+    for _ in range(random.randrange(3, 25)):
+        write_some(random, spark)
+        batch_in_bad_weather(random, spark)
+        spark.check()
+        if random.random() < 0.05:
+            spark.begin_anew(OnExistingState.RESTART)
     quiet_down(spark)
 
 

@@ -34,9 +34,19 @@ class Sink:
     def copy(self) -> Sink:
         return Sink(dict(self.rows), dict(self.sequences))
 
-    def apply(self, batch: Iterable[Output]) -> None:
+    def apply(self, batch: Iterable[Output], *, full: bool = False) -> None:
+        """`full`: each update comes with the row before it, and each delete with the whole row."""
+        before: Output | None = None
         for row in sorted(batch, key=_sequence):
+            if full and row[3] == "delete":
+                assert self.rows.get(row[:2]) == row[:3], f"not the row that is deleted: {row}"
+            if full and row[3] == "update_postimage":
+                assert before is not None, f"an update without the row before: {row}"
+                assert (before[3], before[:2]) == ("update_preimage", row[:2]), (
+                    f"an update without the row before: {row}"
+                )
             self._apply(row)
+            before = row
 
     def _apply(self, output: Output) -> None:
         row, kind, sequence = output[:3], output[3], output[7]

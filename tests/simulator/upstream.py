@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -14,8 +14,9 @@ from backfill.epoch import Epoch
 from backfill.errors import DataLossError, SnapshotGoneError
 from backfill.plan import Extent, Request
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
-from backfill.vnode import Coverage, Key, KeyRange
+from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 from tests.simulator.database import TRUNCATION, Change, Commit, Database, Row, Table, View, inside, key_text, rank
+from tests.simulator.database import Key as RowKey
 
 _FIELDS: list[pa.Field[Any]] = [pa.field("a", pa.int64()), pa.field("b", pa.int64()), pa.field("v", pa.string())]
 COLUMNS = pa.schema(_FIELDS)
@@ -30,11 +31,17 @@ class Server:
 
     database: Database
     full_identity: bool = False
+    leaves_out: bool = False
+    """Whether an update does not carry a value that it left as it was."""
+
     batch_rows: int = 5
     """How many rows a batch of changes has at the most; a commit may be spread over several."""
 
     losses: int = 0
     """How often the session that holds a pin is lost before anything is measured in it."""
+
+    looked_up: dict[RowKey, View] = field(default_factory=dict)
+    """The keys whose rows somebody has looked up, and the latest state in which that was."""
 
     pins: dict[str, View] | None = None
     _pinned: int = 0
@@ -160,7 +167,7 @@ class SimulatedUpstream:
         assert all(entry.lsn >= begin for entry in commits), "these changes have been acknowledged"
         rows = [(entry, change) for entry in commits for change in entry.changes]
         for at in range(0, len(rows), self._server.batch_rows):
-            yield _batch(rows[at : at + self._server.batch_rows], full=self._server.full_identity)
+            yield _batch(rows[at : at + self._server.batch_rows], self._server)
 
     def shown(self, position: str, changes: pa.RecordBatch) -> pa.BooleanArray:
         view = View.parse(position)
@@ -200,6 +207,13 @@ class SimulatedReader:
         for at in range(0, len(found), 2):
             yield pa.RecordBatch.from_arrays(_columns(found[at : at + 2]), schema=COLUMNS)
 
+    def lookup(self, token: str | None, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        asked = set(zip(keys["a"].to_pylist(), keys["b"].to_pylist(), strict=True))
+        self._server.looked_up |= dict.fromkeys(asked, self._server.pinned(token or ""))
+        for batch in self.read(token, [WHOLE_TABLE]):
+            inside_of = [key in asked for key in zip(batch["a"].to_pylist(), batch["b"].to_pylist(), strict=True)]
+            yield batch.filter(pa.array(inside_of, pa.bool_()))
+
 
 def _first_unshown(view: View) -> int:
     return min([view.lsn, *view.hidden])
@@ -219,9 +233,14 @@ def _extent(rows: Sequence[Row], limit: int) -> Extent:
     return Extent(limit, key_text(rows[limit - 1][:2])) if len(rows) > limit else Extent(len(rows), None)
 
 
-def _batch(rows: list[tuple[Commit, Change]], *, full: bool) -> pa.RecordBatch:
+def _batch(rows: list[tuple[Commit, Change]], server: Server) -> pa.RecordBatch:
     commits = np.array([entry.lsn for entry, _ in rows], np.int64)
-    known = [_known(change, full=full) for _, change in rows]
+    known = [_known(change, full=server.full_identity) for _, change in rows]
+    left_out = [server.leaves_out and _leaves_out(change, full=server.full_identity) for _, change in rows]
+    new = [
+        (*change.new[:2], None) if change.new and left else change.new
+        for left, (_, change) in zip(left_out, rows, strict=True)
+    ]
     old = [
         None
         if change.old is None or kind == OLD_NONE
@@ -234,9 +253,9 @@ def _batch(rows: list[tuple[Commit, Change]], *, full: bool) -> pa.RecordBatch:
         pa.array(commits * 1_000_000).cast(CHANGES.field("timestamp").type),
         pa.array(commits),
         pa.array(known, pa.uint8()),
-        _struct([change.new for _, change in rows]),
+        _struct(new),
         _struct(old),
-        pa.nulls(len(rows), CHANGES.field("unchanged").type),
+        pa.array([["v"] if left else None for left in left_out], CHANGES.field("unchanged").type),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=CHANGES)
 
@@ -254,6 +273,11 @@ def _known(change: Change, *, full: bool) -> int:
     if full:
         return OLD_ROW
     return OLD_KEY if change.new is None or change.new[:2] != change.old[:2] else OLD_NONE
+
+
+def _leaves_out(change: Change, *, full: bool) -> bool:
+    """An update that leaves the value alone, whether it moves the key or not; unless the old row is logged."""
+    return change.old is not None and change.new is not None and change.old[2] == change.new[2] and not full
 
 
 def _struct(rows: Sequence[Row | None]) -> pa.StructArray:

@@ -53,8 +53,8 @@ def _change(random: Random, rows: dict[Key, Row], locked: set[Key]) -> Change | 
     if kind == "delete":
         return Change(old, None)
     if kind == "move":
-        return Change(old, (*fresh, value)) if usable else None
-    return Change(old, (old[0], old[1], value))
+        return Change(old, (*fresh, old[2] if random.random() < 0.3 else value)) if usable else None
+    return Change(old, old if random.random() < 0.2 else (old[0], old[1], value))
 
 
 def reveal(random: Random, database: Database, *, chance: float = 0.5) -> None:

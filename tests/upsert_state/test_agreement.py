@@ -42,13 +42,15 @@ Orders = st.integers(-1, 2)
 
 
 class Agreement(RuleBasedStateMachine):
-    @initialize(which=st.integers(0, 1), chunk=st.sampled_from([3, 100]), full=st.sampled_from([4, 12]))
-    def begin(self, which: int, chunk: int, full: int) -> None:
+    @initialize(
+        which=st.integers(0, 1), chunk=st.sampled_from([3, 100]), full=st.sampled_from([4, 12]), keeps=st.booleans()
+    )
+    def begin(self, which: int, chunk: int, full: int, *, keeps: bool) -> None:
         self.directory = tempfile.mkdtemp()
         self.which, self.layout = which, LAYOUTS[which]
-        self.memory = InMemoryUpsertState(self.layout)
+        self.memory = InMemoryUpsertState(self.layout, tombstones=keeps)
         path = Path(self.directory) / "upsert.duckdb"
-        self.duckdb = DuckDBUpsertState(path, self.layout, chunk_rows=chunk, segment_entries=full)
+        self.duckdb = DuckDBUpsertState(path, self.layout, tombstones=keeps, chunk_rows=chunk, segment_entries=full)
         self.tokens = 0
 
     def both(self, call: Callable[[UpsertState], object]) -> None:
@@ -70,6 +72,20 @@ class Agreement(RuleBasedStateMachine):
                 return new, [state.multi_put(updates(*call, layout=self.layout)) for call in calls], _all(state)
 
         self.both(put)
+
+    @rule(data=st.data())
+    def clear(self, data: st.DataObject) -> None:
+        update = st.tuples(st.sampled_from(_KEYS[self.which]), Orders, Orders, st.none() | _ROWS[self.which])
+        before, after = data.draw(st.lists(update, max_size=3)), data.draw(st.lists(update, max_size=3))
+        token = self.token(data)
+
+        def clear(state: UpsertState) -> object:
+            with state.batch(token) as new:
+                first = state.multi_put(updates(*before, layout=self.layout))
+                state.clear()
+                return new, first, state.multi_put(updates(*after, layout=self.layout)), _all(state)
+
+        self.both(clear)
 
     @rule(data=st.data(), completed=st.booleans())
     def consolidate(self, data: st.DataObject, completed: bool) -> None:

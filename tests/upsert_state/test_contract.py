@@ -103,6 +103,20 @@ def test_deleting_an_absent_key_keeps_the_order_and_counts_no_delete(state: Upse
     assert entries(state, A) == [gone(7)]
 
 
+def test_clearing_is_part_of_a_batch_and_forgets_rows_and_tombstones(state: UpsertState) -> None:
+    put(state, "t1", (A, 5, 0, X), (B, 5, 0, None))
+    with state.batch("t2"):
+        state.clear()
+        assert state.totals() == Totals()
+        assert state.multi_put(updates((B, 1, 0, YY))).inserts == 1
+    with state.batch("t2") as new:
+        assert not new
+        state.clear()
+    assert entries(state, A, B) == [NOTHING, (1, 0, True, SIZE_YY, YY)]
+    with pytest.raises(StateConflictError, match="in a batch only"):
+        state.clear()
+
+
 def test_a_key_that_was_deleted_is_inserted_again(state: UpsertState) -> None:
     put(state, "t", (A, 5, 0, X))
     put(state, "u", (A, 6, 0, None))

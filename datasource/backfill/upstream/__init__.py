@@ -106,6 +106,10 @@ class SnapshotReader(Protocol):
 
     def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]: ...
 
+    def lookup(self, token: str | None, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows with these keys (the columns of the key) as of that state, in no order and under no filter."""
+        ...
+
 
 class Upstream(Protocol):
     """A table and its change log.

@@ -28,7 +28,7 @@ consolidated, or the stream begun anew.
 
 from __future__ import annotations
 
-from backfill_state.upsert.duckdb_state import DuckDBUpsertState, Usage
+from backfill_state.upsert.duckdb_state import DuckDBUpsertState
 from backfill_state.upsert.memory import InMemoryUpsertState
 from backfill_state.upsert.state import (
     ConsolidateStats,
@@ -40,6 +40,7 @@ from backfill_state.upsert.state import (
     Updates,
     UpsertLayout,
     UpsertState,
+    Usage,
 )
 
 __all__ = [

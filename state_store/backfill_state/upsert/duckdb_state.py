@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +40,7 @@ from backfill_state.upsert.state import (
     Totals,
     Updates,
     UpsertLayout,
+    Usage,
 )
 
 MEMORY_LIMIT: Final = "512MB"
@@ -48,17 +49,6 @@ CHUNK_ROWS: Final = 122_880
 
 It is also how many rows a row group of DuckDB's has, so that large writes leave no small ones to be merged later.
 """
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What the state takes at present, in bytes."""
-
-    file: int
-    """The file and its log."""
-
-    memory: int
-    """What DuckDB holds of its allowance."""
 
 
 class DuckDBUpsertState(Closing):
@@ -74,6 +64,7 @@ class DuckDBUpsertState(Closing):
         path: str | os.PathLike[str],
         layout: UpsertLayout,
         *,
+        tombstones: bool = True,
         memory_limit: str = MEMORY_LIMIT,
         threads: int = 2,
         chunk_rows: int = CHUNK_ROWS,
@@ -81,6 +72,7 @@ class DuckDBUpsertState(Closing):
     ) -> None:
         self._file = StateFile(path, upsert_file(memory_limit, threads))
         self._layout = layout
+        self._tombstones = tombstones
         self._segments = Segments(layout, segment_entries)
         self._chunk_rows = chunk_rows
         self._writing: Standing | None = None
@@ -142,7 +134,7 @@ class DuckDBUpsertState(Closing):
             if self._replayed(standing):
                 return PutStats()
             require_consolidated(standing.consolidating, str(self._file))
-            given = Written(stored, updates.heads)
+            given = Written(stored, updates.heads, self._tombstones)
             stats, seq = write(self._segments, connection, given, standing.seq, self._chunk_rows)
             self._writing = replace(standing, totals=_grown(standing.totals, stats), seq=seq)
         return stats
@@ -170,6 +162,14 @@ class DuckDBUpsertState(Closing):
             totals = Totals(done.count, 0, done.size)
             self._writing = replace(standing, consolidating=False, totals=totals, seq=standing.seq + done.count)
         return ConsolidateStats(merge, done.count, done.size)
+
+    def clear(self) -> None:
+        require_batch(self._batch, str(self._file))
+        with self._reading() as (connection, standing):
+            if self._replayed(standing):
+                return
+            self._segments.create(connection)
+            self._writing = replace(standing, totals=Totals(), consolidating=False)
 
     def reset(self) -> None:
         require_no_batch(self._batch, str(self._file))

@@ -21,6 +21,8 @@ class Written:
 
     stored: Stored
     heads: pa.Table
+    tombstones: bool
+    """Whether deletions are stored."""
 
 
 def look_up(segments: Segments, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch, chunk: int) -> Found:
@@ -74,7 +76,9 @@ def _taken(given: Written, places: Numbers) -> Written:
     indices = pa.array(places, pa.int64())
     rows = pa.table(stored.rows.columns, schema=stored.rows.schema).take(indices)
     keys = pa.table(stored.keys.columns, schema=stored.keys.schema).take(indices)
-    return Written(Stored(_batch(keys), _batch(rows), stored.sizes[places]), given.heads.take(indices))
+    return Written(
+        Stored(_batch(keys), _batch(rows), stored.sizes[places]), given.heads.take(indices), given.tombstones
+    )
 
 
 def _batch(table: pa.Table) -> pa.RecordBatch:
@@ -91,10 +95,11 @@ def _write_chunk(
     later = np.ones(len(given.stored.sizes), np.bool_)
     later[at] = _later(given.heads.take(pa.array(at, pa.int64())), old)
     replaced = old.filter(pa.array(later[at]))
-    written = given if later.all() else _taken(given, np.flatnonzero(later))
+    stays = later if given.tombstones else later & given.heads["present"].to_numpy()
+    written = given if stays.all() else _taken(given, np.flatnonzero(stays))
     segments.bury(connection, replaced.select(["segment", "seq"]))
     segments.insert(connection, _entries(written, seq))
-    return _stats(given, later, old), seq + len(written.stored.sizes)
+    return _stats(given, later, stays, old), seq + len(written.stored.sizes)
 
 
 def _later(new: pa.Table, old: pa.Table) -> Mask:
@@ -117,7 +122,7 @@ def _entries(written: Written, seq: int) -> pa.Table:
     return pa.table(columns, names=names)
 
 
-def _stats(given: Written, later: Mask, old: pa.Table) -> PutStats:
+def _stats(given: Written, later: Mask, stays: Mask, old: pa.Table) -> PutStats:
     at = old["nth"].to_numpy()
     before = np.zeros(len(later), np.bool_)
     before[at] = old["present"].to_numpy()
@@ -126,7 +131,7 @@ def _stats(given: Written, later: Mask, old: pa.Table) -> PutStats:
     size_before = np.zeros(len(later), np.int64)
     size_before[at] = old["size"].to_numpy()
     after = given.heads["present"].to_numpy()
-    sizes = given.stored.sizes
+    sizes = np.where(stays, given.stored.sizes, 0)
 
     def count(which: Mask) -> int:
         return int(np.count_nonzero(which & later))
@@ -139,7 +144,7 @@ def _stats(given: Written, later: Mask, old: pa.Table) -> PutStats:
         updates=count(before & after),
         deletes=deletes,
         values_diff=inserts - deletes,
-        tombstones_diff=count(~after & ~tombstone) - count(after & tombstone),
+        tombstones_diff=count(~after & stays) - count(tombstone),
         size_diff=int((sizes - size_before)[later].sum()),
     )
 

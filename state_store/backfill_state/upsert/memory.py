@@ -40,6 +40,7 @@ from backfill_state.upsert.state import (
     Totals,
     Updates,
     UpsertLayout,
+    Usage,
 )
 
 _WHERE: Final = "the upsert state in memory"
@@ -67,8 +68,9 @@ class _Content:
 class InMemoryUpsertState(Closing):
     """An `UpsertState` that lasts as long as the object; the reference for all others, and for tests."""
 
-    def __init__(self, layout: UpsertLayout) -> None:
+    def __init__(self, layout: UpsertLayout, *, tombstones: bool = True) -> None:
         self._layout = layout
+        self._tombstones = tombstones
         self._content = _Content()
         self._batch: str | None = None
 
@@ -83,6 +85,9 @@ class InMemoryUpsertState(Closing):
         entries = self._content.entries.values()
         values = sum(entry.row is not None for entry in entries)
         return Totals(values, len(entries) - values, sum(entry.size for entry in entries))
+
+    def usage(self) -> Usage:
+        return Usage(0, self.totals().size)
 
     def consolidating(self) -> bool:
         return self._content.consolidating
@@ -138,12 +143,13 @@ class InMemoryUpsertState(Closing):
                 written[key] = Entry((order[0], order[1]), row if present else None, size)
         before, old = self.totals(), self._content.entries
         moves = Counter((_has_row(old.get(key)), _has_row(entry)) for key, entry in written.items())
-        self._content.entries = {**old, **written}
+        stay = {key: entry for key, entry in written.items() if self._tombstones or _has_row(entry)}
+        self._content.entries = {key: entry for key, entry in old.items() if key not in written} | stay
         after = self.totals()
         return PutStats(
             puts=len(heads),
             stale=len(heads) - len(written),
-            size=sum(entry.size for entry in written.values()),
+            size=sum(entry.size for entry in stay.values()),
             inserts=moves[False, True],
             updates=moves[True, True],
             deletes=moves[True, False],
@@ -185,6 +191,11 @@ class InMemoryUpsertState(Closing):
             raise ConsolidationError(_WHERE, len(wrong), len(self._content.pending))
         entries = {line[0]: kept[line] for line in left}
         self._content = replace(self._content, entries=entries, pending=[], consolidating=False)
+
+    def clear(self) -> None:
+        require_batch(self._batch, _WHERE)
+        if not self._replayed:
+            self._content = _Content(token=self._content.token)
 
     def reset(self) -> None:
         require_no_batch(self._batch, _WHERE)

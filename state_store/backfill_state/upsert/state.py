@@ -124,6 +124,17 @@ class Totals:
 
 
 @dataclass(frozen=True)
+class Usage:
+    """What a state takes at present, in bytes."""
+
+    file: int
+    """Its file and the file's log; 0 where there is none."""
+
+    memory: int
+    """What it holds of its allowance."""
+
+
+@dataclass(frozen=True)
 class Found:
     """What was found, a line for each key asked for and in that order.
 
@@ -151,7 +162,8 @@ class UpsertState(Closable, Protocol):
        Several updates of one key in a call are as good as one call each, in the order of their lines; only that
        statistics tell of the call as a whole.
     4. A deletion leaves a tombstone that keeps the order, so that an older update that comes late stays without
-       effect. Deleting an absent key does so as well.
+       effect. Deleting an absent key does so as well. A state that was told to keep no tombstones forgets the key
+       instead, for whoever gives updates in their order and has keys that come and go.
     5. Keys are one if all their columns are equal bit by bit; rows come back as they went in, bit by bit. (What lies
        hidden under a null, and how a dictionary is numbered, is not part of a value.)
     6. Sizes and statistics follow from the data alone, and are exact: the totals are the sums of the differences.
@@ -179,6 +191,10 @@ class UpsertState(Closable, Protocol):
         """How much there is; while it is being consolidated, nothing."""
         ...
 
+    def usage(self) -> Usage:
+        """What it takes; unlike sizes and statistics this depends on the store."""
+        ...
+
     def consolidating(self) -> bool:
         """Whether there is output that waits for the rest."""
         ...
@@ -201,6 +217,13 @@ class UpsertState(Closable, Protocol):
 
     def consolidate_chunk(self, keys: pa.Table, rows: pa.Table, diffs: Column, *, completed: bool) -> ConsolidateStats:
         """`multi_merge`, and if this was the last of the output, completes it; see law 8."""
+        ...
+
+    def clear(self) -> None:
+        """Forgets all entries, tombstones too, as part of the batch: what is put afterwards is later than nothing.
+
+        A replayed batch clears nothing.
+        """
         ...
 
     def reset(self) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from psycopg import sql
 
 from backfill.upstream.postgres.description import KeyColumn, QualifiedName
-from backfill.upstream.postgres.keys import compare, key_column, key_literal, key_text_expression, order_by
+from backfill.upstream.postgres.keys import compare, key_column, key_literal, key_text_expression, key_value, order_by
 from backfill.vnode import Key, KeyRange
 
 INDEX_PLANS_ONLY: Final = (
@@ -64,6 +64,17 @@ class KeyedTable:
     def where(self, item: KeyRange) -> sql.Composable:
         """The condition that a row's key lies in this range."""
         return self.within(item, [key_column(part) for part in self.key])
+
+    def is_one_of(self, texts: Sequence[Sequence[str | None]]) -> sql.Composable:
+        """The condition that a row's key is among these, given as their lossless texts, column by column."""
+        names = [sql.Identifier(f"k{at}") for at in range(len(texts))]
+        values = [key_value(part, sql.SQL("asked.{}").format(name)) for part, name in zip(self.key, names, strict=True)]
+        columns = [key_column(part) for part in self.key]
+        return sql.SQL("EXISTS (SELECT FROM unnest({}) AS asked({}) WHERE {})").format(
+            sql.SQL(", ").join(sql.SQL("{}::text[]").format(sql.Literal(list(column))) for column in texts),
+            sql.SQL(", ").join(names),
+            compare(self.key, columns, "=", values),
+        )
 
     def within(self, item: KeyRange, values: Sequence[sql.Composable]) -> sql.Composable:
         """The condition that the key made of these values lies in this range."""

@@ -16,11 +16,14 @@ from backfill.upstream.postgres.failures import RetryPolicy, translating
 from backfill.upstream.postgres.pin import require_stored, snapshot_of
 from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
 from backfill.upstream.postgres.types import MappedColumn, snapshot_expression
-from backfill.upstream.postgres.values import from_snapshot
+from backfill.upstream.postgres.values import encode_text, from_snapshot
 from backfill.vnode import KeyRange
 
 BATCH_BYTES: Final = 8 << 20
 """About how much of the table is one record batch: enough for Spark to work in bulk, little memory per reader."""
+
+LOOKED_UP_AT_ONCE: Final = 5000
+"""How many keys one statement names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +40,40 @@ class PostgresSnapshotReader:
     filter: str = ""
 
     def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        # A filter may have an index of its own.
+        settings = () if self.filter else INDEX_PLANS_ONLY
+        return self._read(token, settings, [self._in_range(item) for item in ranges])
+
+    def lookup(self, token: str | None, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        starts = range(0, keys.num_rows, LOOKED_UP_AT_ONCE)
+        return self._read(token, (), [self._with_keys(keys.slice(start, LOOKED_UP_AT_ONCE)) for start in starts])
+
+    @property
+    def _selected(self) -> sql.Composable:
+        return sql.SQL(", ").join(snapshot_expression(column) for column in self.columns)
+
+    def _in_range(self, item: KeyRange) -> sql.Composable:
+        rows = self.table.select(self._selected, item)
+        if self.filter:
+            rows = sql.SQL("{} AND {}").format(rows, condition(self.filter))
+        return sql.SQL("{} ORDER BY {}").format(rows, self.table.order)
+
+    def _with_keys(self, keys: pa.RecordBatch) -> sql.Composable:
+        texts = [encode_text(column).to_pylist() for column in keys.columns]
+        return sql.SQL("SELECT {} FROM {} WHERE {}").format(
+            self._selected, self.table.source, self.table.is_one_of(texts)
+        )
+
+    def _read(
+        self, token: str | None, settings: Sequence[str], statements: Sequence[sql.Composable]
+    ) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([pa.field(column.name, column.arrow) for column in self.columns])
         passed_on = 0
         failures = 0
         while True:
             skip = passed_on
             try:
-                for batch in self._once(token, ranges):
+                for batch in self._once(token, settings, statements):
                     if batch.num_rows <= skip:
                         skip -= batch.num_rows
                         continue
@@ -65,8 +95,9 @@ class PostgresSnapshotReader:
             else:
                 return
 
-    def _once(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
-        selected = sql.SQL(", ").join(snapshot_expression(column) for column in self.columns)
+    def _once(
+        self, token: str | None, settings: Sequence[str], statements: Sequence[sql.Composable]
+    ) -> Iterator[pa.RecordBatch]:
         with translating(), self.connector.arrow_session() as session, session.cursor() as cursor:
             cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             if token is None:
@@ -74,15 +105,11 @@ class PostgresSnapshotReader:
                 cursor.execute(self.table.lock.as_string(None))
             else:
                 self._enter(cursor, token)
-            # A filter may have an index of its own.
-            for setting in () if self.filter else INDEX_PLANS_ONLY:
+            for setting in settings:
                 cursor.execute(setting)
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
-            for item in ranges:
-                rows = self.table.select(selected, item)
-                if self.filter:
-                    rows = sql.SQL("{} AND {}").format(rows, condition(self.filter))
-                cursor.execute(sql.SQL("{} ORDER BY {}").format(rows, self.table.order).as_string(None))
+            for statement in statements:
+                cursor.execute(statement.as_string(None))
                 yield from record_batches(cursor)
             cursor.execute("ROLLBACK")
 

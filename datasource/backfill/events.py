@@ -1,0 +1,118 @@
+"""The halves of changes that go forward, as one event after the other for each key. Pure Arrow and NumPy.
+
+An event puts the row of its key, or removes it. An update that keeps its key is one event, an update that moves it is
+two of two keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from backfill.mark import Halves, Indices, Mask, index, keys_of
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """A line for each event, in the order in which they happened."""
+
+    change: Indices
+    """The change it is a half of."""
+
+    removes: Mask
+    keys: pa.RecordBatch
+    number: Indices
+    """That of its key, of `count` keys that differ."""
+
+    count: int
+
+    def __len__(self) -> int:
+        return len(self.change)
+
+    @property
+    def distinct(self) -> pa.RecordBatch:
+        """The keys by their numbers; a float zero has no sign."""
+        first = np.zeros(self.count, np.int64)
+        first[self.number[::-1]] = np.arange(len(self))[::-1]
+        return canonical(self.keys.take(index(first)))
+
+    def where(self, which: Mask) -> Events:
+        """Only these; keys are numbered anew."""
+        if which.all():
+            return self
+        kept, number = np.unique(self.number[which], return_inverse=True)
+        return Events(self.change[which], self.removes[which], self.keys.filter(pa.array(which)), number, len(kept))
+
+
+def events(changes: pa.RecordBatch, found: Halves, key: Sequence[str]) -> Events:
+    """The events of marked changes, which have the layout of `backfill.changes`."""
+    new, old = np.flatnonzero(found.new), np.flatnonzero(found.old)
+    keys = keys_of(changes["new"], changes["old"], key, new, old)
+    order = np.argsort(np.concatenate([2 * new + 1, 2 * old]), kind="stable")
+    keys = keys.take(index(order))
+    number, count = _numbered(keys)
+    removes = order >= len(new)
+    return Events(np.concatenate([new, old])[order], removes, keys, number, count)
+
+
+def places(keys: pa.RecordBatch, among: pa.RecordBatch) -> Indices:
+    """For each key where it stands among others that all differ; -1 where it does not."""
+    together = [pa.concat_arrays([one, other]) for one, other in zip(among.columns, keys.columns, strict=True)]
+    number, count = _numbered(pa.RecordBatch.from_arrays(together, schema=among.schema))
+    place = np.full(count, -1, np.int64)
+    place[number[: among.num_rows]] = np.arange(among.num_rows)
+    return place[number[among.num_rows :]]
+
+
+def _numbered(keys: pa.RecordBatch) -> tuple[Indices, int]:
+    """For each key its number among those that differ."""
+    number, count = np.zeros(keys.num_rows, np.int64), 1
+    for column in canonical(keys).columns:
+        coded: Any = pc.dictionary_encode(column)
+        codes = coded.indices.to_numpy().astype(np.int64)
+        unique, number = np.unique(number * (len(coded.dictionary) + 1) + codes, return_inverse=True)
+        count = len(unique)
+    return number, count if keys.num_rows else 0
+
+
+def canonical(keys: pa.RecordBatch) -> pa.RecordBatch:
+    """The keys as one text for each: to a database a float's zeros are one, and its changes may tell of either."""
+    given: list[Any] = list(keys.columns)
+    columns = [pc.add(item, pa.scalar(0, item.type)) if pt.is_floating(item.type) else item for item in given]
+    return pa.RecordBatch.from_arrays(columns, schema=keys.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Timely:
+    """Which events are no older than what was there before them, and the order of each key's row after all of them."""
+
+    events: Mask
+    order: Indices
+
+
+NO_ORDER = np.iinfo(np.int64).min
+"""Before every order."""
+
+
+def timely(found: Events, given: Indices, before: Indices) -> Timely:
+    """`given` is the order of each event's row, and `before` that of each key so far or NO_ORDER.
+
+    A removal has no order of its own and is never late; the key keeps its order.
+    """
+    orders, rank = np.unique(
+        np.concatenate([[NO_ORDER], before, np.where(found.removes, NO_ORDER, given)]), return_inverse=True
+    )
+    rank = rank[1:]
+    number = np.concatenate([np.arange(found.count), found.number])
+    by_key = np.argsort(number, kind="stable")
+    reached = np.maximum.accumulate(number[by_key] * len(orders) + rank[by_key])
+    late = np.zeros(len(number), np.bool_)
+    late[by_key[1:]] = (number * len(orders) + rank)[by_key[1:]] < reached[:-1]
+    last = np.append(np.flatnonzero(np.diff(number[by_key])), len(number) - 1) if len(number) else number
+    return Timely(found.removes | ~late[found.count :], orders[reached[last] - number[by_key][last] * len(orders)])

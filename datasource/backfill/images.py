@@ -1,0 +1,254 @@
+"""Full images of changes, from the rows that were known before them. Pure Arrow and NumPy.
+
+What the log leaves out follows from what a key's row was:
+
+| row before | event    | goes forward as                                                   |
+|------------|----------|-------------------------------------------------------------------|
+| none       | puts     | insert                                                            |
+| known      | puts     | update_preimage, update_postimage; or nothing where they are equal |
+| known      | removes  | delete, with the whole row                                        |
+| none       | removes  | nothing                                                           |
+
+The row before is that of the event before of the same key, or what was known of the key at first. A value that the log
+left out as unchanged is that of the row before as well; of the row *under its old key* where the update moved it. So
+each value leads back to where it was last given, over any number of events: a forest of pointers, followed for all
+events at once by doubling. Where it leads to a row that is not known, as of a row that comes from where the table has
+not been read, the value is lost, and somebody has to look it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from backfill.events import Events
+from backfill.mark import (
+    CHANGE_TYPES,
+    INSERTED,
+    MARKED_COLUMNS,
+    POSTIMAGE,
+    PREIMAGE,
+    REMOVED,
+    Halves,
+    Indices,
+    Mask,
+    index,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What there is of some keys, a line for each: whether there is a row, and its columns but for the key."""
+
+    present: Mask
+    rows: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """What goes forward, in the columns of `mark`; and what there is of each key afterwards."""
+
+    marked: pa.RecordBatch
+    after: Known
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """There are no images, because of the rows that these events put some values are lost."""
+
+    events: Mask
+
+
+def images(
+    changes: pa.RecordBatch, found: Halves, events: Events, before: Known, *, columns: pa.Schema, skips_equal: bool
+) -> Images | Lost:
+    """The images of the events of marked changes; `before` has a line for each key, by its number.
+
+    `columns` are those of the table; what `before.rows` lacks of them is the key. With `skips_equal` an update that
+    changes nothing is not told.
+    """
+    forest = _Forest(events.count, len(events), _previous(events))
+    sources = _sources(changes, found, events, before, forest)
+    lost = _lost(sources, events, forest)
+    if lost.any():
+        return Lost(lost)
+    values = {name: _values(before.rows[name], changes, events, name) for name in before.rows.schema.names}
+    present = np.concatenate([before.present, ~events.removes])
+    had = present[forest.previous]
+    told = np.ones(len(events), np.bool_)
+    if skips_equal:
+        pairs = np.flatnonzero(had & ~events.removes)
+        told[pairs] = ~_equal(values, sources, forest.previous[pairs], forest.of(pairs))
+    first, second = np.flatnonzero(had & told), np.flatnonzero(~events.removes & told)
+    order = np.argsort(np.concatenate([2 * first, 2 * second + 1]), kind="stable")
+    line = np.concatenate([first, second])[order]
+    node = np.concatenate([forest.previous[first], forest.of(second)])[order]
+    kinds = np.concatenate(
+        [np.where(events.removes, REMOVED, PREIMAGE)[first], np.where(had, POSTIMAGE, INSERTED)[second]]
+    )[order]
+    keys = events.keys.take(index(line))
+    row = [
+        _taken(values[field.name], sources[field.name], node) if field.name in values else keys[field.name]
+        for field in columns
+    ]
+    fields = [field.with_nullable(True) for field in columns]
+    change = index(events.change[line])
+    marked: list[Any] = [
+        pa.StructArray.from_arrays(row, fields=fields),
+        pa.array(CHANGE_TYPES, pa.string()).take(index(kinds)),
+        changes["version"].take(change),
+        changes["timestamp"].take(change),
+        pa.nulls(len(line), changes.schema.field("unchanged").type),
+    ]
+    return Images(
+        pa.RecordBatch.from_arrays(marked, names=list(MARKED_COLUMNS)), _after(events, forest, values, sources)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Forest:
+    """Rows as nodes: that of each key before all events, then that after each event, then one nothing is known of."""
+
+    keys: int
+    events: int
+    previous: Indices
+    """For each event the node of its key's row before."""
+
+    def of(self, events: Indices) -> Indices:
+        return self.keys + events
+
+    @property
+    def nothing(self) -> int:
+        return self.keys + self.events
+
+
+def _previous(events: Events) -> Indices:
+    previous = events.number.copy()
+    by_key = np.argsort(events.number, kind="stable")
+    follows = events.number[by_key][1:] == events.number[by_key][:-1]
+    previous[by_key[1:][follows]] = events.count + by_key[:-1][follows]
+    return previous
+
+
+Sources = Mapping[str, Indices | None]
+"""For each column and each node the node where its value was given; None where each has its own."""
+
+
+def _sources(changes: pa.RecordBatch, found: Halves, events: Events, before: Known, forest: _Forest) -> Sources:
+    left_out = _listed(changes["unchanged"])
+    base = _bases(found, events, forest) if left_out else forest.previous
+    result: dict[str, Indices | None] = {}
+    for name in before.rows.schema.names:
+        if name not in left_out:
+            result[name] = None
+            continue
+        node = np.arange(forest.nothing + 1)
+        node[np.flatnonzero(~before.present)] = forest.nothing
+        node[forest.of(np.flatnonzero(events.removes))] = forest.nothing
+        inherits = np.flatnonzero(~events.removes & left_out[name][events.change])
+        node[forest.of(inherits)] = base[inherits]
+        while not np.array_equal(node[node], node):
+            node = node[node]
+        result[name] = node
+    return result
+
+
+def _lost(sources: Sources, events: Events, forest: _Forest) -> Mask:
+    lost = np.zeros(len(events), np.bool_)
+    for node in sources.values():
+        if node is not None:
+            lost |= node[forest.keys : forest.nothing] == forest.nothing
+    return lost & ~events.removes
+
+
+def _taken(values: pa.Array[Any], source: Indices | None, nodes: Indices) -> pa.Array[Any]:
+    return values.take(index(nodes if source is None else source[nodes]))
+
+
+def _bases(found: Halves, events: Events, forest: _Forest) -> Indices:
+    """For each event the row that was changed into its row: under the old key, where the update moved it."""
+    base = forest.previous.copy()
+    moved = np.flatnonzero(~events.removes & found.moves[events.change])
+    removed = found.old[events.change[moved]]
+    # The two halves of a change are neighbours.
+    base[moved] = np.where(removed, forest.previous[moved - 1], forest.nothing)
+    return base
+
+
+def _listed(lists: pa.Array[Any]) -> Mapping[str, Mask]:
+    """For each name that occurs in one of the lists, in which."""
+    if lists.null_count == len(lists):
+        return {}
+    names: Any = pc.list_flatten(lists)
+    owner = pc.list_parent_indices(lists).to_numpy()
+    result = {}
+    for name in pc.unique(names):
+        result[str(name)] = np.zeros(len(lists), np.bool_)
+        result[str(name)][owner[pc.equal(names, name).to_numpy(zero_copy_only=False)]] = True
+    return result
+
+
+def _values(before: pa.Array[Any], changes: pa.RecordBatch, events: Events, name: str) -> pa.Array[Any]:
+    """A column's value at each node that has one of its own."""
+    return pa.concat_arrays([before, pc.struct_field(changes["new"], name).take(index(events.change))])
+
+
+def _after(events: Events, forest: _Forest, values: Mapping[str, pa.Array[Any]], sources: Sources) -> Known:
+    last = np.zeros(events.count, np.int64)
+    last[events.number] = np.arange(len(events))
+    present = ~events.removes[last]
+    rows = []
+    for name, column in values.items():
+        source = sources[name]
+        nodes = forest.of(last) if source is None else source[forest.of(last)]
+        rows.append(column.take(pa.array(nodes, pa.int64(), mask=~present)))
+    return Known(present, pa.RecordBatch.from_arrays(rows, names=list(values)))
+
+
+def _equal(values: Mapping[str, pa.Array[Any]], sources: Sources, left: Indices, right: Indices) -> Mask:
+    """Which pairs of nodes have rows that are the same in every column."""
+    same = np.ones(len(left), np.bool_)
+    for name, column in values.items():
+        same &= same_values(_taken(column, sources[name], left), _taken(column, sources[name], right))
+    return same
+
+
+def same_values(left: Any, right: Any) -> Mask:
+    """For each pair of values, of any type, whether they are the same; nulls are, and a float zero has a sign."""
+    one, other = (item.is_valid().to_numpy(zero_copy_only=False) for item in (left, right))
+    same = np.asarray(one == other, np.bool_)
+    both = one & other
+    if pt.is_struct(left.type):
+        fields: Sequence[Mask] = [same_values(left.field(at), right.field(at)) for at in range(left.type.num_fields)]
+        return np.asarray(same & (~both | np.logical_and.reduce([np.ones(len(same), np.bool_), *fields])))
+    if not pt.is_nested(left.type):
+        return np.asarray(same & (~both | _same_scalars(left, right)))
+    left, right = _as_list(left), _as_list(right)
+    counts = [pc.list_value_length(item).fill_null(0).to_numpy(zero_copy_only=False) for item in (left, right)]
+    same &= ~both | (counts[0] == counts[1])
+    compared = same & both
+    chosen = pa.array(compared)
+    items = same_values(left.filter(chosen).flatten(), right.filter(chosen).flatten())
+    differing = np.concatenate([[0], np.cumsum(~items)])
+    ends = np.cumsum(counts[0][compared])
+    same[compared] = differing[ends] == differing[ends - counts[0][compared]]
+    return same
+
+
+def _as_list(array: Any) -> Any:
+    """A map is a list underneath, but few functions take it for one."""
+    if not pt.is_map(array.type):
+        return array
+    return array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
+
+
+def _same_scalars(left: pa.Array[Any], right: pa.Array[Any]) -> Mask:
+    coded: Any = pc.dictionary_encode(pa.concat_arrays([left, right]), null_encoding="encode")
+    codes = coded.indices.to_numpy(zero_copy_only=False)
+    return np.asarray(codes[: len(left)] == codes[len(left) :], np.bool_)

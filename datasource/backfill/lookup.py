@@ -1,0 +1,75 @@
+"""Rows that were looked up because values of them are lost, in place of the changes that tell of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backfill.changes import DELETE, OLD_KEY, OLD_NONE, UPDATE
+from backfill.events import Events, places
+from backfill.images import Lost
+from backfill.mark import Halves, Indices, Mask, index
+
+_HEADS: Final[Sequence[str]] = ("version", "timestamp", "commit_id")
+
+
+def looked_up(
+    changes: pa.RecordBatch,
+    found: Halves,
+    events: Events,
+    lost: Lost,
+    look_up: Callable[[pa.RecordBatch], pa.RecordBatch],
+) -> tuple[pa.RecordBatch, Halves]:
+    """The changes and their halves without what comes of a key once a value of its row is lost.
+
+    At the end each such key has one change more, an update to the row that `look_up` finds, or a delete where there is
+    none; with the head of the key's last change.
+    """
+    begins = np.full(events.count, len(events), np.int64)
+    np.minimum.at(begins, events.number[lost.events], np.flatnonzero(lost.events))
+    dropped = np.arange(len(events)) >= begins[events.number]
+    old, new = found.old.copy(), found.new.copy()
+    old[events.change[dropped & events.removes]] = False
+    new[events.change[dropped & ~events.removes]] = False
+
+    numbers = np.flatnonzero(begins < len(events))
+    last = np.zeros(events.count, np.int64)
+    last[events.number] = np.arange(len(events))
+    keys = events.distinct.take(index(numbers))
+    rows = look_up(keys)
+    place = places(keys, rows.select(keys.schema.names))
+    added = _changes(changes, events.change[last[numbers]], keys, rows, place)
+    table = pa.Table.from_batches([changes, added]).combine_chunks()
+    present = place >= 0
+    halves = Halves(
+        np.concatenate([old, ~present]),
+        np.concatenate([new, present]),
+        np.concatenate([found.moves, np.zeros(len(present), np.bool_)]),
+    )
+    return table.to_batches()[0], halves
+
+
+def _changes(
+    changes: pa.RecordBatch, heads: Indices, keys: pa.RecordBatch, rows: pa.RecordBatch, place: Indices
+) -> pa.RecordBatch:
+    """For each key an update to its row, or a delete where it has none."""
+    absent: Mask = place < 0
+    fields = list(changes.schema.field("new").type)
+    at = pa.array(place, pa.int64(), mask=absent)
+    new = [rows[field.name].take(at) for field in fields]
+    old = [
+        keys[field.name] if field.name in keys.schema.names else pa.nulls(len(place), field.type) for field in fields
+    ]
+    made: dict[str, Any] = {
+        "op": pa.array(np.where(absent, DELETE, UPDATE), pa.uint8()),
+        "old_kind": pa.array(np.where(absent, OLD_KEY, OLD_NONE), pa.uint8()),
+        "new": pa.StructArray.from_arrays(new, fields=fields, mask=pa.array(absent)),
+        "old": pa.StructArray.from_arrays(old, fields=fields, mask=pc.invert(pa.array(absent))),
+        "unchanged": pa.nulls(len(place), changes.schema.field("unchanged").type),
+    }
+    made |= {name: changes[name].take(index(heads)) for name in _HEADS}
+    return pa.RecordBatch.from_arrays([made[name] for name in changes.schema.names], schema=changes.schema)

@@ -1,0 +1,288 @@
+"""`changelog=full` and `envelope=upsert`: what the log leaves out, from the last row of every key the sink holds.
+
+The rows are in an upsert state beside the stream's progress, which only the driver opens. A batch brings it from one
+barrier to the next in a single transaction, whose token is the barrier's epoch:
+
+    what the state holds          token 7: the sink's rows at barrier 7, but for the snapshot rows of batch 7
+    batch 8 is planned            puts the staged chunks of batch 7, which Spark has committed
+                                  makes the images of batch 8's changes and stages them, puts the new rows
+                                  names the staged files in a manifest; commits, and the token is 8
+    batch 8 is planned again      the token is 8 already: the manifest says which files there are
+
+So a crash before the commit leaves the state as it was, and the same rows are made anew; after it they are read. The
+state follows from the stream's own output and from nothing else. Where it is lost, or belongs to another barrier, it
+cannot be made from the checkpoint, which is an error and not a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from backfill.errors import OptionsError, StateBusyError, StateError
+from backfill.events import NO_ORDER, Events, canonical, events, timely
+from backfill.handoff import StagedChanges, stage, staged
+from backfill.images import Images, Known, images
+from backfill.lookup import looked_up
+from backfill.mark import MARKED_COLUMNS, Halves, Indices, index
+from backfill.offset import Barrier
+from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL, RowFormat
+from backfill.staging import Staging
+from backfill.upstream import TableSchema
+from backfill_state import StateStoreError, TransientStateError
+from backfill_state.upsert import Found, Updates, UpsertLayout, UpsertState
+
+ROWS_AT_ONCE: Final = 122_880
+BYTES_AT_ONCE: Final = 64 << 20
+"""How much is looked up and put at once: each time the whole state is gone through for the keys."""
+
+LookUp: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""The rows of these keys, in `TableSchema.columns` and no order, at `end` or, where that state is gone, after it."""
+
+Marked: TypeAlias = Iterator[tuple[pa.RecordBatch, Halves | None]]
+"""Changes and which halves of them go forward; None for a truncation that does, which stands alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How changes are told, beside that they are told in full."""
+
+    skips_equal: bool = False
+    """Whether an update that changes nothing is left out."""
+
+    order_column: str = ""
+    """The column whose greater value is the later row; rows that come late are left out."""
+
+
+class LastRows:
+    """The rows a stream has emitted, by key, and the images that follow from them."""
+
+    def __init__(self, open_state: Callable[[UpsertLayout], UpsertState], rows: RowFormat, rules: Rules) -> None:
+        if rules.order_column:
+            _require_order(rows.table, rules.order_column)
+        self._open_state = open_state
+        self._rows = rows
+        self._rules = rules
+        self._state: UpsertState | None = None
+
+    @property
+    def _columns(self) -> list[str]:
+        """The columns of a row but for its key; a row of nothing else repeats it."""
+        table = self._rows.table
+        return [name for name in table.columns.names if name not in table.key] or list(table.key)
+
+    def _opened(self, stream: str) -> UpsertState:
+        if self._state is None:
+            table = self._rows.table
+            row = pa.schema([table.columns.field(name) for name in self._columns])
+            self._state = self._open_state(UpsertLayout(stream, table.key_schema, row))
+        return self._state
+
+    def figures(self) -> dict[str, int]:
+        """How much there is, for whoever watches; nothing before the first batch of this process."""
+        if self._state is None:
+            return {}
+        with _as_ours():
+            totals, usage = self._state.totals(), self._state.usage()
+        return {
+            "state_rows": totals.values,
+            "state_row_bytes": totals.size,
+            "state_file_bytes": usage.file,
+            "state_memory_bytes": usage.memory,
+        }
+
+    def close(self) -> None:
+        if self._state is not None:
+            self._state.close()
+
+    # -- from one barrier to the next ------------------------------------------------------------------------------
+
+    def changes(
+        self,
+        begin: Barrier | None,
+        end: Barrier,
+        staging: Staging,
+        readers: int,
+        marked: Callable[[], Marked],
+        look_up: LookUp,
+    ) -> tuple[StagedChanges, ...]:
+        """What readers read of the changes from `begin` to `end`, of which `marked` gives those that go forward.
+
+        A row of which a value is lost is told as `look_up` finds it, in place of its changes. Brings the state to
+        `end`. The same again for the same barriers.
+        """
+        number = end.epoch.number
+        with _as_ours():
+            state = self._opened(end.stream)
+            self._require_standing(state, begin, end)
+            with state.batch(_token(end)) as new:
+                if new:
+                    if begin is not None:
+                        self._put_snapshot(state, begin, staging)
+                    files = stage(self._output(state, end, marked(), look_up), self._rows.schema, staging, number)
+                    staging.keep_changes(number, files)
+        return staged(staging, number, staging.changes(number), readers)
+
+    def _require_standing(self, state: UpsertState, begin: Barrier | None, end: Barrier) -> None:
+        if begin is None:
+            # The first batch has no changes. What is there, if anything, is of a stream that was given up.
+            state.reset()
+            return
+        token = state.token()
+        if token in (_token(begin), _token(end)):
+            return
+        found = "there is none" if token is None else f"that in stateDir is of epoch {token.partition(' ')[0]}"
+        raise StateError(
+            f"the stream goes on from epoch {begin.epoch.number}, which takes the last row of every key at that time, "
+            f"and {found}. It was lost, or the stream ran without changelog=full or from another checkpoint meanwhile. "
+            "Read everything again with a fresh checkpointLocation and onExistingState=restart; or leave out "
+            "changelog and envelope, to get changes as the log tells them"
+        )
+
+    def _put_snapshot(self, state: UpsertState, begin: Barrier, staging: Staging) -> None:
+        """Puts the snapshot rows of the batch that ended at `begin`."""
+        number = begin.epoch.number
+        manifest = staging.manifest(number)
+        names = [] if manifest is None else [manifest.chunk(at) for at in range(len(manifest.splits))]
+        read = (batch for name in names for batch in staging.read(number, name))
+        for rows in together(read, ROWS_AT_ONCE, BYTES_AT_ONCE):
+            keys = canonical(rows.select(self._rows.table.key))
+            orders = np.full(rows.num_rows, number), np.full(rows.num_rows, SNAPSHOT_ORDINAL)
+            if self._rules.order_column:
+                orders = self._order_of(rows[self._rules.order_column]), (orders[0] << ORDINAL_BITS) + orders[1]
+            put = Known(np.ones(rows.num_rows, np.bool_), rows.select(self._columns))
+            state.multi_put(_updates(state, keys, put, *orders))
+
+    def _output(self, state: UpsertState, end: Barrier, marked: Marked, look_up: LookUp) -> Iterator[pa.RecordBatch]:
+        """Output rows of marked changes, each of which has been put when the next is made."""
+        first = place = 0
+        for changes, found in marked:
+            if found is None:
+                state.clear()
+                made = _truncation(changes)
+            elif found.nothing:
+                continue
+            else:
+                made, count = self._made(state, changes, found, (end.epoch.number, place), look_up)
+                place += count
+            yield self._rows.change_rows(made, end.epoch, first)
+            first += made.num_rows
+
+    def _made(
+        self, state: UpsertState, changes: pa.RecordBatch, found: Halves, at: tuple[int, int], look_up: LookUp
+    ) -> tuple[pa.RecordBatch, int]:
+        """The images of these changes in the columns of `mark`, and of how many events they are.
+
+        The rows that the events leave are put, with orders from `at` on.
+        """
+        table, (number, place) = self._rows.table, at
+        while True:
+            told = events(changes, found, table.key)
+            before = state.multi_get(_table(told.distinct))
+            orders = np.full(told.count, number), np.arange(place, place + told.count)
+            if self._rules.order_column:
+                told, before, order = self._timely(changes, told, before)
+                orders = order, (number << ORDINAL_BITS) + np.arange(place, place + told.count)
+            known = Known(_filled(before.entries["present"], value=False), joined(before.rows))
+            made = images(changes, found, told, known, columns=table.columns, skips_equal=self._rules.skips_equal)
+            if isinstance(made, Images):
+                state.multi_put(_updates(state, told.distinct, made.after, *orders))
+                return made.marked, len(told)
+            changes, found = looked_up(changes, found, told, made, look_up)
+
+    def _timely(self, changes: pa.RecordBatch, told: Events, before: Found) -> tuple[Events, Found, Indices]:
+        """Only the events that are not late, what was before them, and the order that each key has afterwards."""
+        rows = pc.struct_field(changes["new"], self._rules.order_column).take(index(told.change))
+        given = np.where(told.removes, NO_ORDER, self._order_of(rows.fill_null(pa.scalar(0).cast(rows.type))))
+        reached = _filled(before.entries["order_key"], NO_ORDER)
+        found = timely(told, given, reached)
+        kept = np.unique(told.number[found.events])
+        at = pa.array(kept, pa.int64())
+        only = Found(before.entries.take(at), before.rows.take(at), before.stats)
+        return told.where(found.events), only, found.order[kept]
+
+    @staticmethod
+    def _order_of(column: Any) -> Indices:
+        """A column of whole numbers or of time as numbers of the same order."""
+        whole = column.cast(pa.int32()) if pt.is_date32(column.type) else column
+        if whole.null_count:
+            raise StateError("the column named by orderColumn holds a null; declare it NOT NULL, or name another")
+        return np.asarray(whole.cast(pa.int64()).to_numpy(), np.int64)
+
+
+def _updates(state: UpsertState, keys: pa.RecordBatch, put: Known, order: Indices, tie: Indices) -> Updates:
+    heads: list[Any] = [pa.array(order, pa.int64()), pa.array(tie, pa.int64()), pa.array(put.present)]
+    rows = pa.Table.from_arrays(list[Any](put.rows.columns), schema=state.layout.row)
+    return Updates(_table(keys), pa.table(heads, names=["order_key", "order_tie", "present"]), rows)
+
+
+def together(batches: Iterable[pa.RecordBatch], rows: int, size: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches, each of at least so many rows or bytes but for the last."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+        if sum(item.num_rows for item in held) >= rows or sum(item.nbytes for item in held) >= size:
+            yield joined(pa.Table.from_batches(held))
+            held = []
+    if held:
+        yield joined(pa.Table.from_batches(held))
+
+
+def joined(table: pa.Table) -> pa.RecordBatch:
+    """The table as one batch."""
+    if table.num_columns and table.column(0).num_chunks == 1:
+        return table.to_batches()[0]
+    columns = [pa.concat_arrays([pa.nulls(0, item.type), *item.chunks]) for item in table.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=table.schema)
+
+
+def _filled(column: Any, value: object) -> Any:
+    return column.fill_null(value).to_numpy()
+
+
+def _table(rows: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([rows])
+
+
+def _require_order(table: TableSchema, name: str) -> None:
+    if name not in table.columns.names:
+        raise OptionsError(f"orderColumn names {name!r}, and the stream has columns {', '.join(table.columns.names)}")
+    kind = table.columns.field(name).type
+    if not (pt.is_signed_integer(kind) or pt.is_timestamp(kind) or pt.is_date32(kind)):
+        raise OptionsError(
+            f"orderColumn names {name!r} of type {kind}; expected a column of whole numbers, dates or timestamps"
+        )
+
+
+def _truncation(changes: pa.RecordBatch) -> pa.RecordBatch:
+    columns: list[Any] = [
+        pa.nulls(changes.num_rows, changes["new"].type),
+        pa.array(["truncate"] * changes.num_rows, pa.string()),
+        changes["version"],
+        changes["timestamp"],
+        pa.nulls(changes.num_rows, changes.schema.field("unchanged").type),
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=list(MARKED_COLUMNS))
+
+
+def _token(barrier: Barrier) -> str:
+    return f"{barrier.epoch.number} {barrier.epoch.position}"
+
+
+@contextmanager
+def _as_ours() -> Iterator[None]:
+    """The state's errors as ours."""
+    try:
+        yield
+    except TransientStateError as error:
+        raise StateBusyError(str(error)) from error
+    except StateStoreError as error:
+        raise StateError(str(error)) from error

@@ -1,0 +1,196 @@
+"""`changelog=full` and `envelope=upsert`: whole rows before and after each change, whatever the log leaves out."""
+
+from __future__ import annotations
+
+import pytest
+
+from backfill.errors import OptionsError, StateError
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.stream_harness import StreamRun, table_of
+from integration.test_scenarios_toast import change, documents
+
+
+def told(run: StreamRun) -> list[tuple[str, int, str | None]]:
+    """The changes of the next batch, as `_change_type`, `id` and `v`."""
+    assert run.plan()
+    rows = sorted(run.read(), key=lambda row: row["_sequence"])
+    run.commit(rows)
+    return [(row["_change_type"], row["id"], row["v"]) for row in rows]
+
+
+@pytest.mark.parametrize("rows", [3, 100], ids=["in the middle of the backfill", "after it"])
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+def test_what_an_update_left_alone_is_filled_in(
+    database: Database, start_stream: StartStream, identity: str, rows: int
+) -> None:
+    documents(database, identity=identity)
+    run = start_stream(vnodeCount="3", numPartitions="1", changelog="full")
+    for number in range(8):
+        run.judged_batch(rows)
+        change(database)
+        if number % 3 == 2:
+            run.restart()
+    run.backfill(rows)
+    run.finish()
+    assert run.fold.counts["update_preimage"] == run.fold.counts["update_postimage"] > 20
+
+
+def test_updates_and_deletes_have_the_whole_row_before_them(database: Database, start_stream: StartStream) -> None:
+    table_of(database, 3)
+    run = start_stream(changelog="full")
+    run.batch()
+    database.execute(
+        "UPDATE t SET v = 'a' WHERE id = 1; UPDATE t SET v = 'b' WHERE id = 1; UPDATE t SET v = v WHERE id = 2;"
+        "UPDATE t SET id = 30 WHERE id = 3; DELETE FROM t WHERE id = 2; INSERT INTO t VALUES (2, NULL)"
+    )
+    expected = [
+        ("update_preimage", 1, "v1"),
+        ("update_postimage", 1, "a"),
+        ("update_preimage", 1, "a"),
+        ("update_postimage", 1, "b"),
+        ("update_preimage", 2, "v2"),
+        ("update_postimage", 2, "v2"),
+        ("delete", 3, "v3"),
+        ("insert", 30, "v3"),
+        ("delete", 2, "v2"),
+        ("insert", 2, None),
+    ]
+    assert told(run) == expected
+    database.execute("DELETE FROM t WHERE id IN (1, 30)")
+    assert told(run) == [("delete", 1, "b"), ("delete", 30, "v3")]
+    figures = run.stream().report()
+    assert (figures["state_rows"], int(figures["state_file_bytes"]) > 0) == (1, True)
+    run.finish()
+
+
+def test_an_upsert_that_changes_nothing_is_left_out(database: Database, start_stream: StartStream) -> None:
+    table_of(database, 3)
+    run = start_stream(envelope="upsert")
+    run.batch()
+    database.execute("UPDATE t SET v = v; UPDATE t SET v = 'b' WHERE id = 1; UPDATE t SET v = 'b' WHERE id = 1")
+    assert told(run) == [("update_preimage", 1, "v1"), ("update_postimage", 1, "b")]
+    run.finish()
+
+
+def test_a_row_that_comes_late_by_its_order_is_left_out(database: Database, start_stream: StartStream) -> None:
+    """As where the table is fed by several writers, of which none knows how far the others are."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text, at timestamptz NOT NULL);"
+        "INSERT INTO t VALUES (1, 'first', '2026-01-05'), (2, 'first', '2026-01-05'), (3, 'first', '2026-01-05')"
+    )
+    run = start_stream(envelope="upsert", orderColumn="at")
+    run.batch()
+    database.execute(
+        "UPDATE t SET v = 'late', at = '2026-01-04' WHERE id = 1;"
+        "UPDATE t SET v = 'next', at = '2026-01-06' WHERE id = 2;"
+        "UPDATE t SET v = 'late', at = '2026-01-05' WHERE id = 2; UPDATE t SET v = 'at once' WHERE id = 3"
+    )
+    assert told(run) == [
+        ("update_preimage", 2, "first"),
+        ("update_postimage", 2, "next"),
+        ("update_preimage", 3, "first"),
+        ("update_postimage", 3, "at once"),
+    ]
+    run.restart()
+    database.execute("DELETE FROM t; INSERT INTO t VALUES (1, 'late', '2026-01-03'), (2, 'new', '2026-01-07')")
+    assert told(run) == [
+        ("delete", 1, "first"),
+        ("delete", 2, "next"),
+        ("delete", 3, "at once"),
+        ("insert", 2, "new"),
+    ]
+
+
+@pytest.mark.parametrize(("column", "found"), [("v", "of type string"), ("nowhere", "the stream has columns id, v")])
+def test_an_order_is_a_number_or_a_time(database: Database, start_stream: StartStream, column: str, found: str) -> None:
+    table_of(database, 1)
+    with pytest.raises(OptionsError, match=f"orderColumn names '{column}'.*{found}"):
+        start_stream(envelope="upsert", orderColumn=column).batch()
+
+
+@pytest.mark.parametrize("truncate", ["emit", "ignore"])
+def test_after_a_truncation_rows_are_new_if_the_consumer_heard_of_it(
+    database: Database, start_stream: StartStream, truncate: str
+) -> None:
+    table_of(database, 3)
+    run = start_stream(changelog="full", onTruncate=truncate)
+    run.batch()
+    with database.connect() as connection:
+        connection.execute("UPDATE t SET v = 'a' WHERE id = 1; TRUNCATE t; INSERT INTO t VALUES (1, 'new'), (9, 'new')")
+    emitted = [("truncate", None, None), ("insert", 1, "new")]
+    ignored = [("update_preimage", 1, "a"), ("update_postimage", 1, "new")]
+    assert told(run) == [
+        ("update_preimage", 1, "v1"),
+        ("update_postimage", 1, "a"),
+        *(emitted if truncate == "emit" else ignored),
+        ("insert", 9, "new"),
+    ]
+
+
+def test_a_table_of_nothing_but_its_key(database: Database, start_stream: StartStream) -> None:
+    database.execute("CREATE TABLE t (b text, a int, PRIMARY KEY (a, b)); INSERT INTO t VALUES ('x', 1), ('y', 2)")
+    run = start_stream(key=("a", "b"), changelog="full")
+    run.batch()
+    database.execute("DELETE FROM t WHERE a = 1; UPDATE t SET b = 'z' WHERE a = 2")
+    run.finish()
+    assert run.fold.counts == {"insert": 3, "delete": 2}
+
+
+def test_a_row_that_comes_from_the_unread_part_is_looked_up(database: Database, start_stream: StartStream) -> None:
+    """The log does not have its large values, and nobody has read them; also after a crash, and where it moves on."""
+    documents(database, identity="DEFAULT", rows=20)
+    run = start_stream(vnodeCount="1", numPartitions="1", changelog="full")
+    run.judged_batch(4)
+    for number in (12, 14, 16, 18, 20):
+        database.execute(
+            f"UPDATE t SET id = -{number} WHERE id = {number}; UPDATE t SET title = 'x' WHERE id = -{number};"
+            f"UPDATE t SET id = -100 - id WHERE id IN (-12, -14); DELETE FROM t WHERE id IN (-16, -86)"
+        )
+        assert run.plan(4)
+        if number == 18:
+            run.parts()
+            run.restart()  # with the state it was planned in; the rows staged by then are those that count
+            database.execute("UPDATE t SET body = 'later' WHERE id IN (-88, -18)")
+        run.judged_batch()
+    run.finish()
+    assert {key for (key,) in run.fold.rows if key < 0} == {-88, -18, -20}
+
+
+def test_last_rows_that_are_lost_end_the_stream_and_not_its_rows(database: Database, start_stream: StartStream) -> None:
+    table_of(database, 30)
+    run = start_stream(changelog="full")
+    run.batch()
+    run.stop()
+    (run.folder / "state" / "upsert.duckdb").unlink()
+    database.execute("UPDATE t SET v = 'a' WHERE id = 1")
+    run.plan()
+    with pytest.raises(StateError, match=r"goes on from epoch 1.*and there is none.*onExistingState=restart"):
+        run.read()
+    run.restart(changelog="logged")
+    run.fold.full = False
+    run.finish()
+    again = run.new_checkpoint()
+    again.restart(changelog="full", onExistingState="restart")
+    again.fold.full = True
+    again.batch()
+    database.execute("UPDATE t SET v = 'c' WHERE id = 1")
+    again.finish()
+    assert again.fold.counts["update_preimage"] == 1
+
+
+def test_a_checkpoint_that_goes_on_without_last_rows_leaves_them_behind(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 3)
+    run = start_stream(changelog="full")
+    run.batch()
+    run.restart(changelog="logged")
+    run.fold.full = False
+    database.execute("UPDATE t SET v = 'a' WHERE id = 1")
+    run.catch_up()
+    run.restart(changelog="full")
+    database.execute("UPDATE t SET v = 'b' WHERE id = 1")
+    run.plan()
+    with pytest.raises(StateError, match=r"goes on from epoch 2.*that in stateDir is of epoch 1"):
+        run.read()
