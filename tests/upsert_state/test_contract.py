@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
 from backfill_state import ConsolidationError, StateConflictError, StateLayoutError
 from backfill_state.upsert import (
     ConsolidateStats,
+    DuckDBUpsertState,
     GetStats,
+    InMemoryUpsertState,
     MergeStats,
     PutStats,
     Totals,
@@ -16,7 +20,7 @@ from backfill_state.upsert import (
     UpsertLayout,
     UpsertState,
 )
-from tests.upsert_state.upserts import Cells, diffs_of, entries, keys_of, put, rows_of, updates
+from tests.upsert_state.upserts import LAYOUT, Cells, diffs_of, entries, keys_of, put, rows_of, updates
 
 A, B, C = ("eu", 1), ("eu", 2), ("us", 1)
 KEY = 2 + 8
@@ -101,6 +105,22 @@ def test_deleting_an_absent_key_keeps_the_order_and_counts_no_delete(state: Upse
     assert put(state, "t", (A, 6, 0, None)) == PutStats(puts=1, size=SIZE_GONE, tombstones_diff=1, size_diff=SIZE_GONE)
     assert put(state, "u", (A, 7, 0, None)) == PutStats(puts=1, size=SIZE_GONE)
     assert entries(state, A) == [gone(7)]
+
+
+@pytest.mark.parametrize("kind", ["memory", "duckdb"])
+def test_without_tombstones_a_deleted_key_is_as_one_that_was_never_there(kind: str, tmp_path: Path) -> None:
+    made: UpsertState = InMemoryUpsertState(LAYOUT, tombstones=False)
+    if kind == "duckdb":
+        made = DuckDBUpsertState(tmp_path / "upsert.duckdb", LAYOUT, tombstones=False, segment_entries=4)
+    with made as state:
+        for number in range(5):
+            put(state, f"{number} in", (A, 3 * number, 0, X), (B, 3 * number, 0, YY), (C, 3 * number, 0, X))
+            gone = put(state, f"{number} out", (A, 3 * number + 1, 0, None), (B, 3 * number + 1, 0, None))
+            assert gone == PutStats(puts=2, deletes=2, values_diff=-2, size_diff=-SIZE_X - SIZE_YY)
+            assert entries(state, A, B, C) == [NOTHING, NOTHING, (3 * number, 0, True, SIZE_X, X)]
+            assert state.totals() == Totals(1, 0, SIZE_X)
+            assert put(state, f"{number} again", (A, -1, 0, None)) == PutStats(puts=1)
+            assert put(state, f"{number} back", (A, -1, 0, X)).inserts == 1
 
 
 def test_clearing_is_part_of_a_batch_and_forgets_rows_and_tombstones(state: UpsertState) -> None:

@@ -73,7 +73,7 @@ class DuckDBUpsertState(Closing):
         self._file = StateFile(path, upsert_file(memory_limit, threads))
         self._layout = layout
         self._tombstones = tombstones
-        self._segments = Segments(layout, segment_entries)
+        self._segments = Segments(layout, full=segment_entries, tombstones=tombstones)
         self._chunk_rows = chunk_rows
         self._writing: Standing | None = None
         self._batch: str | None = None

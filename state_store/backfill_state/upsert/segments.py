@@ -43,12 +43,14 @@ SEGMENT_ENTRIES: Final = 1 << 22
 class Segments:
     """The SQL of the entries and of the output that is being consolidated, for one layout. Nothing here commits."""
 
-    def __init__(self, layout: UpsertLayout, full: int = SEGMENT_ENTRIES) -> None:
+    def __init__(self, layout: UpsertLayout, *, full: int = SEGMENT_ENTRIES, tombstones: bool = True) -> None:
         key, row = stored_schema(layout.key, KEY), stored_schema(layout.row, ROW)
         for field, user in zip(key, layout.key, strict=True):
             if pt.is_nested(field.type):
                 raise StateLayoutError(f"key column {user.name!r} has type {user.type}; a key has no lists nor structs")
         self._full = full
+        # Where a deletion leaves no entry that is greater, the dead have to be told from the living by name.
+        self._living = "" if tombstones else "ANTI JOIN dead_{segment} USING (seq)"
         self._key, self._row = ", ".join(key.names), ", ".join(row.names)
         self._columns = ", ".join([*key.names, "seq", "order_key", "order_tie", "present", "size", *row.names])
         whole = len(key) == 1 and pt.is_integer(key.field(0).type)
@@ -63,17 +65,19 @@ class Segments:
 
     def create(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Nothing, in place of whatever there is."""
-        for segment in self._all(connection):
+        old = self._all(connection)
+        # DuckDB makes no table under a name that the same transaction has dropped.
+        self._begin(connection, max(old, default=0) + 1)
+        for segment in old:
             self._drop(connection, segment)
         connection.execute(f"CREATE OR REPLACE TABLE pending ({self._pending})")
-        self._room(connection)
 
     # -- looking up ------------------------------------------------------------------------------------------------
 
     def heads(self, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch) -> pa.Table:
         """`| nth | segment | seq | order_key | order_tie | present | size |` of all entries of these keys, in no order.
 
-        `nth` is the key's place among those given. Dead entries are among them.
+        `nth` is the key's place among those given. Dead entries are among them where there are tombstones.
         """
         return self._look_up(connection, keys, "seq, order_key, order_tie, present, size")
 
@@ -93,7 +97,7 @@ class Segments:
                     WHERE {self._probe} IN (SELECT {self._probe} FROM asked)
                 )
                 SELECT asked.nth, {segment}::BIGINT AS segment, near.* EXCLUDE ({self._key})
-                FROM asked JOIN near USING ({self._key})
+                FROM asked JOIN near USING ({self._key}) {self._living.format(segment=segment)}
             """).to_arrow_table()
             for segment in self._all(connection)
         ]
@@ -147,10 +151,13 @@ class Segments:
         ).fetchone() or (0, self._full)
         if entries < self._full:
             return int(newest)
-        connection.execute(f"CREATE TABLE entries_{newest + 1} ({self._entries})")
-        connection.execute(f"CREATE TABLE dead_{newest + 1} (seq BIGINT NOT NULL)")
-        connection.execute("INSERT INTO segments VALUES (?, 0, 0)", [newest + 1])
-        return int(newest) + 1
+        return self._begin(connection, int(newest) + 1)
+
+    def _begin(self, connection: duckdb.DuckDBPyConnection, segment: int) -> int:
+        connection.execute(f"CREATE TABLE entries_{segment} ({self._entries})")
+        connection.execute(f"CREATE TABLE dead_{segment} (seq BIGINT NOT NULL)")
+        connection.execute("INSERT INTO segments VALUES (?, 0, 0)", [segment])
+        return segment
 
     def _add(self, connection: duckdb.DuckDBPyConnection, segment: int, count: int, source: str) -> None:
         probe = "" if self._probe == self._probe_from else f", {self._probe_from} AS probe"
