@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from benchmarks import changes, memory, snapshot, staging, upsert
+from benchmarks import changes, full, memory, snapshot, staging, upsert
 from benchmarks.bed import Bed, bed
 from benchmarks.report import Table
 from benchmarks.rounds import Rounds
@@ -16,6 +16,7 @@ from benchmarks.rounds import Rounds
 BENCHMARKS: Final[Mapping[str, Callable[[Bed, int | None, Rounds], Iterator[Table]]]] = {
     "snapshot": snapshot.run,
     "changes": changes.run,
+    "full": full.run,
     "staging": staging.run,
     "memory": memory.run,
     "upsert": upsert.run,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from backfill.claim import claim
 from benchmarks.bed import ACCOUNTS, Bed
 from benchmarks.report import Comparison, Table, ratios, speeds, where
 from benchmarks.rounds import Rounds, Run, take_turns
@@ -23,8 +24,6 @@ BINARY_PEEK = "bare peek, binary"
 AT_LEAST_PEEK = 0.6
 
 PUBLICATION: Final = "bench"
-SLOT: Final = "bench_stream"
-KEPT: Final = "bench_kept"
 
 
 @dataclass(frozen=True)
@@ -36,20 +35,33 @@ class Rewindable:
 
     bed: Bed
     folder: Path
+    name: str = "bench"
+    further: Mapping[str, str] = field(default_factory=dict)
+    """Options beside those of every stream."""
 
     @classmethod
-    def backfilled(cls, bed: Bed) -> Rewindable:
+    def backfilled(cls, bed: Bed, name: str = "bench", **further: str) -> Rewindable:
         """A stream of all accounts, at a point in the log that lies behind its backfill."""
-        stream = cls(bed, bed.fresh_folder())
+        stream = cls(bed, bed.fresh_folder(), name, further)
         bed.publish(PUBLICATION)
         drain(bed.spark, stream.options, stream.checkpoint)
         # A first batch of changes takes it from the backfill's last state to a mere position in the log.
         bed.database.execute(f"UPDATE {ACCOUNTS} SET abalance = 0 WHERE aid <= 100")
         drain(bed.spark, stream.options, stream.checkpoint)
+        stream._wait_for_its_driver()
         shutil.copytree(stream._live, stream._kept)
-        bed.drop_slot(KEPT)
-        bed.database.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", [SLOT, KEPT])
+        bed.drop_slot(stream.kept)
+        bed.database.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", [stream.slot, stream.kept])
         return stream
+
+    @property
+    def slot(self) -> str:
+        return f"{self.name}_stream"
+
+    @property
+    def kept(self) -> str:
+        """The copy of the slot, which is never moved."""
+        return f"{self.name}_kept"
 
     @property
     def _live(self) -> Path:
@@ -69,23 +81,29 @@ class Rewindable:
             **self.bed.database.options,
             "dbtable": ACCOUNTS,
             "stateDir": str(self._live / "state"),
-            "slotName": SLOT,
+            "slotName": self.slot,
             "publicationName": PUBLICATION,
             "numPartitions": "2",
+            **self.further,
         }
 
+    def _wait_for_its_driver(self) -> None:
+        """Spark's process for the stream ends some time after the query."""
+        claim(self._live / "state").close()
+
     def rewind(self) -> None:
+        self._wait_for_its_driver()
         shutil.rmtree(self._live)
         shutil.copytree(self._kept, self._live)
-        self.bed.drop_slot(SLOT)
-        self.bed.database.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", [KEPT, SLOT])
+        self.bed.drop_slot(self.slot)
+        self.bed.database.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", [self.kept, self.slot])
 
     def drain(self) -> Run:
         """Everything since the point it was put back to."""
         return drain(self.bed.spark, self.options, self.checkpoint)
 
     def drop(self) -> None:
-        for slot in (SLOT, KEPT):
+        for slot in (self.slot, self.kept):
             self.bed.drop_slot(slot)
         shutil.rmtree(self.folder)
 
@@ -122,8 +140,8 @@ def _compare(bed: Bed, stream: Rewindable, size: int, expected: int, rounds: Rou
 
     results = take_turns(
         {
-            PEEK: lambda: bed.psql(f"COPY ({_peek()}) TO STDOUT", expected),
-            BINARY_PEEK: lambda: bed.psql(f"COPY ({_peek()}) TO STDOUT (FORMAT binary)", expected),
+            PEEK: lambda: bed.psql(f"COPY ({_peek(stream.kept)}) TO STDOUT", expected),
+            BINARY_PEEK: lambda: bed.psql(f"COPY ({_peek(stream.kept)}) TO STDOUT (FORMAT binary)", expected),
             OURS: ours,
         },
         rounds,
@@ -143,8 +161,8 @@ def _compare(bed: Bed, stream: Rewindable, size: int, expected: int, rounds: Rou
     yield where(f"{what}: where a stream's time goes", results, [*PARTS, WALL])
 
 
-def _peek() -> str:
+def _peek(slot: str) -> str:
     return (
-        f"SELECT data FROM pg_logical_slot_peek_binary_changes('{KEPT}', NULL, NULL, 'proto_version', '1', "
+        f"SELECT data FROM pg_logical_slot_peek_binary_changes('{slot}', NULL, NULL, 'proto_version', '1', "
         f"'publication_names', '{PUBLICATION}')"
     )

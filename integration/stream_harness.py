@@ -123,7 +123,7 @@ class StreamRun:
         self.select = select
         self.offsets: list[str] = []
         self.committed = 0
-        self.fold = Fold(key, full="changelog" in options or "envelope" in options)
+        self.fold = Fold(key, full=options.get("changelog") == "full" or "envelope" in options)
         self.judged = 0
         self._stream: Stream | None = None
 

@@ -42,29 +42,30 @@ def budget(rng: random.Random) -> int:
 
 
 @pytest.mark.parametrize(
-    ("shape", "identity"),
+    ("shape", "identity", "changelog"),
     [
-        (BIGINT, "DEFAULT"),
-        (BIGINT, "FULL"),
-        (COMPOSITE, "DEFAULT"),
-        (COMPOSITE, "FULL"),
-        (UUID, "DEFAULT"),
-        (NUMERIC, "FULL"),
-        (HIDDEN, "FULL"),
+        (BIGINT, "DEFAULT", "logged"),
+        (BIGINT, "FULL", "logged"),
+        (BIGINT, "DEFAULT", "full"),
+        (COMPOSITE, "DEFAULT", "logged"),
+        (COMPOSITE, "FULL", "logged"),
+        (COMPOSITE, "DEFAULT", "full"),
+        (UUID, "DEFAULT", "logged"),
+        (NUMERIC, "FULL", "logged"),
+        (HIDDEN, "FULL", "full"),
     ],
     ids=lambda value: getattr(value, "name", value),
 )
-@pytest.mark.parametrize("told", [{}, {"changelog": "full"}], ids=["logged", "full"])
 def test_the_sink_is_the_emitted_part_of_the_table_at_every_barrier(
     database: Database,
     start_stream: StartStream,
     shape: Shape,
     identity: str,
-    told: dict[str, str],
+    changelog: str,
     rng: random.Random,
 ) -> None:
     shape.create(database, SIZE, identity=identity)
-    run = start_stream(TABLE, key=shape.sink_key, maxBytesPerTrigger=FEW_BYTES, **shape.options, **told)
+    run = start_stream(TABLE, key=shape.sink_key, maxBytesPerTrigger=FEW_BYTES, changelog=changelog, **shape.options)
     run.restart(vnodeCount="7", numPartitions="3")
     constant = opened(run, shape)
     slow = [Client(database, shape, SIZE, rng) for _ in range(2)]

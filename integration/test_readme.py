@@ -80,6 +80,25 @@ def test_sql_and_watching(spark: SparkSession, orders: Database, tmp_path: Path)
         spark.sql("DROP VIEW IF EXISTS open_orders")
 
 
+def test_whole_rows_before_and_after(spark: SparkSession, orders: Database, tmp_path: Path) -> None:
+    changes = run("Whole rows before and after", spark, orders, tmp_path)["changes"]
+    query = changes.writeStream.format("memory").queryName("whole_rows").start()
+    try:
+        query.processAllAvailable()
+        orders.execute("UPDATE orders SET status = 'sent' WHERE id = 3; DELETE FROM orders WHERE id = 3")
+        query.processAllAvailable()
+        told = spark.table("whole_rows").where("NOT _is_snapshot").orderBy("_sequence").collect()
+        assert [(row._change_type, row.id, row.status, row.total) for row in told] == [
+            ("update_preimage", 3, "open", 3),
+            ("update_postimage", 3, "sent", 3),
+            ("delete", 3, "sent", 3),
+        ]
+        assert '"state_file_bytes": ' in query.lastProgress["sources"][0]["latestOffset"]
+    finally:
+        query.stop()
+        spark.sql("DROP VIEW whole_rows")
+
+
 def test_into_a_keyed_table(spark: SparkSession, orders: Database, tmp_path: Path) -> None:
     heading = "Into a keyed table"
     orders.execute("CREATE TABLE orders_copy (LIKE orders INCLUDING ALL)")

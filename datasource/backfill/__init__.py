@@ -36,6 +36,8 @@ Refinements, in the order in which one meets them in the code:
   rows before the last of them is passed on, and a batch that is run again reads them from there. A chunk that was not
   staged cannot have been part of a finished batch; it is read at a later state, and the batch after it leaves out the
   changes to its keys which that state shows (`offset.Ahead`).
+- **Whole rows** (`upsert`, `images`): the log leaves out rows before updates, and large values that did not change.
+  Where they are asked for they come from the last row of each key, kept in an upsert state that follows the output.
 - **Order** (`rows`): `_sequence` is the epoch's number and the place in the batch, so it grows strictly for each key.
 - **Acknowledging** (`stream`): what Spark asks the next batch to start from has been committed. Only then is progress
   recorded and may the upstream forget.
@@ -52,9 +54,12 @@ Where things are; each module may import only those below it:
     backfill.batch, record      the readers' parts of one batch; the state directory and its rules
     backfill.claim              one query at a time uses a state directory
     backfill.control_file       how another process pauses and throttles a stream
+    backfill.upsert             changes with whole rows, from the last row of each key
     backfill.handoff            what travels to a reader, and how it becomes rows
     backfill.staging, rows      chunks on disk; the output columns
     backfill.upstream           the contract of a database, and one folder for each
+    backfill.lookup, images, events
+                                how whole rows follow from changes and what was known, pure
     backfill.plan, mark, offset the decisions, pure; what the checkpoint holds
     backfill.control            what a person has told the stream
     backfill.progress, epoch    how far it is; the states batches end at

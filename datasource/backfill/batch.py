@@ -99,7 +99,7 @@ class Batch:
             self.upstream.release(later)
 
     def _looked_up(self, pin: Pin, keys: pa.RecordBatch) -> pa.RecordBatch:
-        found = self.upstream.reader().lookup(pin.token, keys)
+        found = self.upstream.lookup(pin, keys)
         return joined(pa.Table.from_batches(found, self.rows.table.columns))
 
     def _read(self, begin: Barrier, end: Barrier) -> Iterator[pa.RecordBatch]:

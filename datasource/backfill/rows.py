@@ -115,6 +115,7 @@ def _missing(unchanged: pa.Array[Any]) -> str:
     names = sorted(str(name) for name in pc.unique(pc.list_flatten(unchanged)))
     return (
         f"an update left the large value of column {', '.join(names)} unchanged, and the change log does not carry it. "
-        "Either run ALTER TABLE … REPLICA IDENTITY FULL on the table, so that later updates carry it; or leave the "
-        f"column out with the option columns; or set onUnchangedToast=mark to get {UNCHANGED_COLUMNS}"
+        "Either start over with changelog=full, which fills it in; or run ALTER TABLE … REPLICA IDENTITY FULL on the "
+        "table, so that later updates carry it; or leave the column out with the option columns; or set "
+        f"onUnchangedToast=mark to get {UNCHANGED_COLUMNS}"
     )

@@ -210,5 +210,6 @@ class SparkLives:
             oracle.require_not_ahead(self.database, dict(logged.upstream)["slot"], committed)
 
     def require_exact(self) -> None:
-        oracle.require_exact(self.sink, self.database, TABLE, self.shape.select)
+        full = "changelog" in self.options
+        oracle.require_exact(self.sink, self.database, TABLE, self.shape.select, full=full)
         self.require_not_ahead()

@@ -371,6 +371,17 @@ class UpstreamLaws:
         laboratory.write(delete(laboratory.keys[39]), move(laboratory.keys[38], laboratory.keys[40]))
         assert rows_of([begun, *reading], upstream.schema()) == before
 
+    def test_rows_are_looked_up_by_their_keys_in_the_pinned_state(self, laboratory: Laboratory) -> None:
+        fill(laboratory)
+        upstream = begun(laboratory)
+        pin = pinned(upstream)
+        asked = [laboratory.keys[at] for at in (41, 7, 0, 39, 20)]
+        laboratory.write(update(asked[1]), delete(asked[2]), insert(asked[0]), move(asked[3], laboratory.keys[42]))
+        found = rows_of(upstream.lookup(pin, key_batch(upstream, asked)), upstream.schema())
+        shown = dict(read(upstream, pin))
+        assert sorted(found) == sorted((key, shown[key]) for key in asked[1:])
+        assert rows_of(upstream.lookup(pin, key_batch(upstream, [])), upstream.schema()) == []
+
     def test_a_state_that_was_released_is_gone(self, laboratory: Laboratory) -> None:
         fill(laboratory, 3)
         upstream = begun(laboratory)

@@ -235,7 +235,7 @@ def test_a_row_is_late_if_one_of_its_key_had_a_greater_order(data: st.DataObject
     ],
 )
 def test_values_of_any_type_are_the_same_exactly_as_themselves(kind: pa.DataType, values: list[Any]) -> None:
-    array = pa.array(values, kind)
+    array: Any = pa.array(values, kind)
     left = array.take(pa.array(np.repeat(np.arange(len(values)), len(values))))
     right = array.take(pa.array(np.tile(np.arange(len(values)), len(values))))
     assert same_values(left, right).reshape(len(values), -1).tolist() == np.eye(len(values), dtype=np.bool_).tolist()

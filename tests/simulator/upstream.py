@@ -14,7 +14,7 @@ from backfill.epoch import Epoch
 from backfill.errors import DataLossError, SnapshotGoneError
 from backfill.plan import Extent, Request
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
-from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
+from backfill.vnode import Coverage, Key, KeyRange
 from tests.simulator.database import TRUNCATION, Change, Commit, Database, Row, Table, View, inside, key_text, rank
 from tests.simulator.database import Key as RowKey
 
@@ -152,6 +152,14 @@ class SimulatedUpstream:
         if self._server.pins is not None:
             self._server.pins.pop(pin.token, None)
 
+    def lookup(self, pin: Pin, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        view = self._server.pinned(pin.token)
+        asked: list[Any] = list(zip(keys["a"].to_pylist(), keys["b"].to_pylist(), strict=True))
+        self._server.looked_up |= dict.fromkeys(asked, view)
+        by_key = self._database.table(view).by_key
+        found = [by_key[key] for key in asked if key in by_key]
+        yield pa.RecordBatch.from_arrays(_columns(found), schema=COLUMNS)
+
     def measure(self, requests: Sequence[Request]) -> tuple[Extent, ...]:
         if self._server.losses:
             self._server.losses -= 1
@@ -206,13 +214,6 @@ class SimulatedReader:
         found = [row for item in ranges for row in table.within(item)]
         for at in range(0, len(found), 2):
             yield pa.RecordBatch.from_arrays(_columns(found[at : at + 2]), schema=COLUMNS)
-
-    def lookup(self, token: str | None, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        asked = set(zip(keys["a"].to_pylist(), keys["b"].to_pylist(), strict=True))
-        self._server.looked_up |= dict.fromkeys(asked, self._server.pinned(token or ""))
-        for batch in self.read(token, [WHOLE_TABLE]):
-            inside_of = [key in asked for key in zip(batch["a"].to_pylist(), batch["b"].to_pylist(), strict=True)]
-            yield batch.filter(pa.array(inside_of, pa.bool_()))
 
 
 def _first_unshown(view: View) -> int:

@@ -106,10 +106,6 @@ class SnapshotReader(Protocol):
 
     def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]: ...
 
-    def lookup(self, token: str | None, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The rows with these keys (the columns of the key) as of that state, in no order and under no filter."""
-        ...
-
 
 class Upstream(Protocol):
     """A table and its change log.
@@ -189,6 +185,13 @@ class Upstream(Protocol):
 
     def release(self, pin: Pin) -> None:
         """Lets go of this pin, if it is still held; may be called from another thread, and more than once."""
+        ...
+
+    def lookup(self, pin: Pin, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows with these keys (the columns of the key) in the pinned state, in no order and under no filter.
+
+        In the columns of `TableSchema.columns`. Raises SnapshotGoneError where the state has been released.
+        """
         ...
 
     def measure(self, requests: Sequence[Request]) -> tuple[Extent, ...]:

@@ -354,6 +354,9 @@ class PostgresUpstream:
         if self._exporter is not None:
             self._exporter.release(pin.token)
 
+    def lookup(self, pin: Pin, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        return self.reader().lookup(pin.token, keys)
+
     def measure(self, requests: Sequence[Request]) -> tuple[Extent, ...]:
         try:
             with translating(), self._exporting().looking() as session:

@@ -148,19 +148,20 @@ def _rights(session: Session, options: Options, table: TableDescription | None) 
 
 def _surprises(session: Session, table: TableDescription, options: Options) -> Iterator[Finding]:
     name = table.name.quoted()
-    if table.replica_identity != "f":
+    if table.replica_identity != "f" and not options.last_rows.kept:
         carried = set(options.columns) or {column.name for column in table.columns}
         keys = {key.column.name for key in table.key}
         large = [row[0] for row in session.execute(_LARGE, [table.oid]).fetchall() if row[0] in carried - keys]
         toast = (
             f". An update that leaves out a large unchanged value of {', '.join(large)} ends the stream, unless "
-            "onUnchangedToast=mark"
+            "onUnchangedToast=mark or changelog=full"
             if large
             else ""
         )
         yield Finding(
             f"of the row before an update or delete the log of {name} has only the key, so there is no "
-            f"update_preimage{toast}. REPLICA IDENTITY FULL logs whole rows, which makes the log longer",
+            f"update_preimage{toast}. REPLICA IDENTITY FULL logs whole rows, which makes the log longer; "
+            "changelog=full keeps the last row of every key beside the stream instead",
             f"ALTER TABLE {name} REPLICA IDENTITY FULL",
             refuses=False,
         )

@@ -44,7 +44,8 @@ class PostgresSnapshotReader:
         settings = () if self.filter else INDEX_PLANS_ONLY
         return self._read(token, settings, [self._in_range(item) for item in ranges])
 
-    def lookup(self, token: str | None, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def lookup(self, token: str, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """See `backfill.upstream.Upstream.lookup`."""
         starts = range(0, keys.num_rows, LOOKED_UP_AT_ONCE)
         return self._read(token, (), [self._with_keys(keys.slice(start, LOOKED_UP_AT_ONCE)) for start in starts])
 
