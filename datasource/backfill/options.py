@@ -389,6 +389,10 @@ def _positions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
         problems.append(
             "failOnDataLoss=false is for a stream; leave it out, and use startingPosition=earliest to read what is left"
         )
+    if _keeps_rows(values):
+        problems.append(
+            "changelog=full and envelope=upsert take a stream's last rows; leave them out to read changes as logged"
+        )
     return problems
 
 

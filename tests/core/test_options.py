@@ -300,6 +300,7 @@ def test_the_changes_between_two_positions_are_asked_for_by_where_they_begin() -
         ({"endingPosition": "latest"}, "endingPosition needs startingPosition"),
         ({**CHANGES, "filter": "id > 1"}, "filter is for the table as it is now, not for changes"),
         ({**CHANGES, "failOnDataLoss": "false"}, "failOnDataLoss=false is for a stream"),
+        ({**CHANGES, "changelog": "full"}, "changelog=full and envelope=upsert take a stream's last rows"),
         ({**CHANGES, "startupMode": "snapshot"}, "startupMode=snapshot reads no change log"),
     ],
 )

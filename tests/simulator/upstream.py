@@ -248,7 +248,7 @@ def _position(text: str, named: dict[str, int]) -> int:
 def _batches(server: Server, commits: Sequence[Commit]) -> Iterator[pa.RecordBatch]:
     rows = [(entry, change) for entry in commits for change in entry.changes]
     for at in range(0, len(rows), server.batch_rows):
-        yield _batch(rows[at : at + server.batch_rows], full=server.full_identity)
+        yield _batch(rows[at : at + server.batch_rows], server)
 
 
 def _first_unshown(view: View) -> int:
