@@ -136,6 +136,7 @@ class PostgresLaboratory:
         self.keys: list[KeyValue] = self._ascending(shape.keys)
         self._options = parse({**database.options, "dbtable": "public.t"})
         self._opened: PostgresUpstream | None = None
+        self._reading: list[PostgresUpstream] = []
 
     def _ascending(self, keys: Sequence[KeyValue]) -> list[KeyValue]:
         with self.database.connect() as connection:
@@ -150,9 +151,16 @@ class PostgresLaboratory:
         self._opened = PostgresUpstream.of(self._options)
         return self._opened
 
+    def reading(self, bookmark: Bookmark) -> PostgresUpstream:
+        slot = dict(bookmark)["slot"]
+        given = {**self.database.options, "dbtable": "public.t", "slotName": slot, "startingPosition": "earliest"}
+        self._reading.append(PostgresUpstream.of(parse(given)))
+        return self._reading[-1]
+
     def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
+        for each in (self._opened, *self._reading):
+            if each is not None:
+                each.close()
 
     def write(self, *writes: Write) -> None:
         with self.database.connect() as connection:

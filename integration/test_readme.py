@@ -63,6 +63,18 @@ def test_reading_the_table_as_it_is_now(spark: SparkSession, orders: Database, t
         spark.sql("DROP TABLE orders_snapshot")
 
 
+def test_reading_the_changes_between_two_positions(spark: SparkSession, orders: Database, tmp_path: Path) -> None:
+    heading = "Reading the changes between two positions"
+    for statement in blocks(heading)[0][1].split(";\n"):
+        orders.execute(statement)
+    orders.execute("UPDATE orders SET status = 'paid' WHERE id < 10; DELETE FROM orders WHERE id = 1")
+    names = run(heading, spark, orders, tmp_path, slice(1, None))
+    assert names["changes"].groupBy("_change_type").count().orderBy("count").collect() == [
+        ("delete", 1),
+        ("update_postimage", 9),
+    ]
+
+
 def test_sql_and_watching(spark: SparkSession, orders: Database, tmp_path: Path) -> None:
     spark.sql("CREATE DATABASE readme")
     spark.sql("USE readme")

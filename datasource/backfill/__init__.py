@@ -50,7 +50,7 @@ Where things are; each module may import only those below it:
     backfill.stream             from an offset to the next, and from two offsets to what is read
     backfill.display, status    the command's picture of a stream
     backfill.views              what can be read of a running stream's state
-    backfill.scan               the table as it is now, in parallel: a batch read
+    backfill.scan, span         batch reads: the table as it is now; the changes between two positions
     backfill.batch, record      the readers' parts of one batch; the state directory and its rules
     backfill.claim              one query at a time uses a state directory
     backfill.control_file       how another process pauses and throttles a stream

@@ -76,7 +76,7 @@ class Batch:
         emits = self.options.on_truncate is OnTruncate.EMIT
         cleared = False
         for changes in self._read(begin, end):
-            self._refuse_truncate(changes)
+            refuse_truncate(changes, self.options.on_truncate)
             emptied = emits & (np.logical_or.accumulate(changes["op"].to_numpy() == TRUNCATE) | cleared)
 
             def forwarded(
@@ -134,13 +134,6 @@ class Batch:
             return np.ones(keys.num_rows, np.bool_)
         return self.upstream.covered(keys, coverage).to_numpy(zero_copy_only=False)
 
-    def _refuse_truncate(self, changes: pa.RecordBatch) -> None:
-        if self.options.on_truncate is OnTruncate.FAIL and (changes["op"].to_numpy() == TRUNCATE).any():
-            raise TruncateError(
-                "the table was truncated. Set onTruncate=emit to get a row with _change_type 'truncate' that stands "
-                "for the removal of all rows, or onTruncate=ignore to keep them downstream"
-            )
-
     def cut(self, start: Frontier, end: Frontier, number: int) -> None:
         """Fixes who reads which snapshot rows of the batch that ends at this epoch number."""
         manifest = self._manifest(start, end)
@@ -189,6 +182,15 @@ class Batch:
         staged = manifest.splits[index]
         return SnapshotPart(
             self.staging, end.epoch, manifest.chunk(index), staged.split, token, exact=staged.position is None
+        )
+
+
+def refuse_truncate(changes: pa.RecordBatch, on_truncate: OnTruncate) -> None:
+    """Raises where the table was truncated and nobody said what to do about that."""
+    if on_truncate is OnTruncate.FAIL and (changes["op"].to_numpy() == TRUNCATE).any():
+        raise TruncateError(
+            "the table was truncated. Set onTruncate=emit to get a row with _change_type 'truncate' that stands for "
+            "the removal of all rows, or onTruncate=ignore to keep them downstream"
         )
 
 

@@ -183,6 +183,13 @@ OPTIONS: Final = (
     Option("startupMode", "initial", "`initial`, `latest` or `snapshot`", _choice(StartupMode)),
     Option("columns", "", "The columns to carry, separated by commas (default: all)", _names),
     Option("filter", "", "For `spark.read`: a condition in SQL; the database gives only rows for which it holds"),
+    Option(
+        "startingPosition",
+        "",
+        "For `spark.read`: the changes after this position, in place of the table; an LSN (`0/16B2D80`), `earliest` or "
+        "`latest`. Needs `slotName`",
+    ),
+    Option("endingPosition", "", "For `spark.read`: the changes up to this position (default: `latest`)"),
     Option("customSchema", "", "Other types for columns: `STRING` for any, `DECIMAL(p,s)` for a numeric", _types),
     Option("numPartitions", "4", "How many readers a batch may use", _count(1, 10_000)),
     Option("vnodeCount", "256", "How many slices of the key space progress is kept for", _count(1, 65_536)),
@@ -269,6 +276,8 @@ class Options:
     staging_dir: str
     columns: tuple[str, ...]
     filter: str
+    starting_position: str
+    ending_position: str
     custom_schema: tuple[tuple[str, str], ...]
     fail_on_data_loss: bool
     slot_name: str
@@ -276,6 +285,11 @@ class Options:
     session_init_statement: str
     stream: StreamOptions
     last_rows: LastRowsOptions
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether rows have the columns of a stream, and not only the table's."""
+        return bool(self.state_dir or self.starting_position)
 
 
 def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
@@ -286,6 +300,11 @@ def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
     return _options(values)
 
 
+def reads_changes(given: Mapping[str, str]) -> bool:
+    """Whether the changes between two positions are asked for, and not the table."""
+    return any(key.lower() == "startingposition" and value.strip() for key, value in given.items())
+
+
 def parse_view(given: Mapping[str, str]) -> tuple[View, str] | None:
     """Which view is asked for and the `stateDir` it is of, which is all it needs; None where a table is read."""
     if not any(key.lower() == "view" and value.strip() for key, value in given.items()):
@@ -294,6 +313,8 @@ def parse_view(given: Mapping[str, str]) -> tuple[View, str] | None:
     values, problems = _values({**needless, **{key.lower(): value for key, value in given.items()}})
     if not values["statedir"]:
         problems.append("stateDir is required for a view: the folder of the stream to look at")
+    if values["startingposition"] or values["endingposition"]:
+        problems.append("view is of a stream's state; leave out startingPosition and endingPosition")
     problems += _folders(values)
     _raise(problems)
     return values["view"], values["statedir"]
@@ -338,6 +359,7 @@ def _contradictions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
     problems += _folders(values)
     if streaming and values["filter"]:
         problems.append("filter is for spark.read: a stream carries all rows; leave it out, and use where() instead")
+    problems += _positions(values, streaming=streaming)
     if streaming and values.get("view"):
         problems.append("view is for spark.read; leave it out")
     if values.get("startupmode") is StartupMode.SNAPSHOT and (values.get("slotname") or values["publicationname"]):
@@ -348,6 +370,29 @@ def _contradictions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
         )
     if values["ordercolumn"] and values.get("envelope") is not Envelope.UPSERT:
         problems.append("orderColumn is for envelope=upsert; set that, or leave orderColumn out")
+    return problems
+
+
+def _positions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
+    starting, ending = values["startingposition"], values["endingposition"]
+    if streaming:
+        named = [name for name, value in (("startingPosition", starting), ("endingPosition", ending)) if value]
+        return [f"{name} is for spark.read; a stream begins as startupMode says" for name in named]
+    if not starting:
+        return ["endingPosition needs startingPosition, from where the changes are read"] if ending else []
+    problems = []
+    if not values.get("slotname", "invalid"):
+        problems.append("startingPosition needs slotName: the replication slot that holds the changes")
+    if values["filter"]:
+        problems.append("filter is for the table as it is now, not for changes; leave it out, and use where() instead")
+    if values.get("failondataloss") is False:
+        problems.append(
+            "failOnDataLoss=false is for a stream; leave it out, and use startingPosition=earliest to read what is left"
+        )
+    if _keeps_rows(values):
+        problems.append(
+            "changelog=full and envelope=upsert take a stream's last rows; leave them out to read changes as logged"
+        )
     return problems
 
 
@@ -371,6 +416,8 @@ def _options(values: Mapping[str, Any]) -> Options:
         staging_dir=values["stagingdir"] or (f"{values['statedir']}/staging" if values["statedir"] else ""),
         columns=values["columns"],
         filter=values["filter"],
+        starting_position=values["startingposition"],
+        ending_position=values["endingposition"],
         custom_schema=values["customschema"],
         fail_on_data_loss=values["failondataloss"],
         slot_name=values["slotname"],

@@ -68,6 +68,10 @@ class Laboratory(Protocol):
         """A new adapter, as a new process would open it; one that was opened before is closed."""
         ...
 
+    def reading(self, bookmark: Bookmark) -> Upstream:
+        """A further adapter, for a batch read of changes, with options that name this place in the log."""
+        ...
+
     def write(self, *writes: Write) -> None:
         """One transaction; when this returns, it is committed and readers see it."""
         ...

@@ -40,6 +40,9 @@ class SimulatedLaboratory:
         self._opened = SimulatedUpstream(self.server)
         return self._opened
 
+    def reading(self, bookmark: Bookmark) -> SimulatedUpstream:
+        return SimulatedUpstream(self.server, dict(bookmark)[SLOT])
+
     def write(self, *writes: Write) -> None:
         self._log(writes, visible=True)
 

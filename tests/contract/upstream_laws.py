@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from random import Random
 
 import pytest
 
 from backfill.epoch import Epoch
-from backfill.errors import DataLossError, SnapshotGoneError
+from backfill.errors import DataLossError, OptionsError, SnapshotGoneError
 from backfill.plan import Request
-from backfill.upstream import Pin, Step, Upstream
+from backfill.upstream import EARLIEST, LATEST, ChangeReader, Pin, Step, Upstream
 from backfill.vnode import WHOLE_TABLE, Key, KeyRange, merged, ranges_between
 from tests.contract.laboratory import (
     VALUE,
@@ -99,6 +99,29 @@ def read(
 
 def commits(upstream: Upstream, after: Epoch, upto: Epoch) -> list[Commit]:
     return commits_of(upstream.changes(after, upto), upstream.schema())
+
+
+def now(laboratory: Laboratory) -> str:
+    """The position of this moment, as a person may name it."""
+    return span(laboratory, LATEST, LATEST).after
+
+
+def span(laboratory: Laboratory, starting: str, ending: str) -> ChangeReader:
+    """What reads the changes between two positions."""
+    upstream = laboratory.reading(laboratory.open().bookmark(STREAM))
+    reader = upstream.span(starting, ending)
+    upstream.close()
+    return reader
+
+
+def spanned(laboratory: Laboratory, starting: str, ending: str = LATEST) -> list[Commit]:
+    return commits_of(span(laboratory, starting, ending).read(), laboratory.open().schema())
+
+
+def led(rows: Rows, by: Iterable[Commit]) -> Rows:
+    for commit in by:
+        rows = applied(rows, commit)
+    return rows
 
 
 def key_text(upstream: Upstream, place: int) -> Key:
@@ -832,6 +855,65 @@ class UpstreamLaws:
             upstream.acknowledge(epoch)
         assert len(commits(reopened(laboratory, epochs[2]), epochs[2], epochs[3])) == 1
 
+    # -- the changes between two positions, for a batch ----------------------------------------------------------------
+
+    @pytest.mark.parametrize("seed", range(2))
+    def test_the_changes_between_two_positions_lead_from_one_state_to_the_other(
+        self, laboratory: Laboratory, seed: int
+    ) -> None:
+        random = Random(seed)
+        fill(laboratory, 15)
+        epoch = pinned(begun(laboratory)).epoch
+        writer = Writer(random, laboratory)
+        states = [(now(laboratory), laboratory.rows())]
+        for _ in range(6):
+            for _ in range(random.randrange(5)):
+                writer.write()
+            states.append((now(laboratory), laboratory.rows()))
+        parts = []
+        for (after, rows), (upto, expected) in pairwise(states):
+            parts.append(spanned(laboratory, after, upto))
+            assert led(rows, parts[-1]) == expected
+        whole = span(laboratory, states[0][0], states[-1][0])
+        writer.write()
+        elsewhere: ChangeReader = pickle.loads(pickle.dumps(whole))  # noqa: S301 - our own bytes
+        for reader in (whole, elsewhere, whole):
+            found = commits_of(reader.read(), laboratory.open().schema())
+            assert found == [commit for part in parts for commit in part]
+        writer.finish()
+        # Nothing was acknowledged: the stream, whose log it is, has it all before it.
+        upstream = reopened(laboratory, epoch)
+        assert led(states[0][1], commits(upstream, epoch, followed(upstream, epoch))) == laboratory.rows()
+
+    def test_a_position_is_fixed_when_it_is_named(self, laboratory: Laboratory) -> None:
+        begun(laboratory)
+        laboratory.write(insert(laboratory.keys[0], "one"))
+        reader = span(laboratory, EARLIEST, LATEST)
+        laboratory.write(insert(laboratory.keys[1], "two"))
+        schema = laboratory.open().schema()
+        assert commits_of(reader.read(), schema)[-1].writes == (insert(laboratory.keys[0], "one"),)
+        assert spanned(laboratory, reader.after, reader.upto) == commits_of(reader.read(), schema)
+        assert [commit.writes for commit in spanned(laboratory, reader.upto)] == [(insert(laboratory.keys[1], "two"),)]
+        assert spanned(laboratory, LATEST) == []
+
+    def test_what_is_no_position_is_refused(self, laboratory: Laboratory) -> None:
+        begun(laboratory)
+        before = now(laboratory)
+        laboratory.write(insert(laboratory.keys[0]))
+        after = now(laboratory)
+        for starting, ending in (("yesterday", LATEST), (EARLIEST, "-1"), ("", LATEST), (after, before)):
+            with pytest.raises(OptionsError):
+                span(laboratory, starting, ending)
+
+    def test_changes_between_two_positions_that_are_lost_are_not_passed_over(self, laboratory: Laboratory) -> None:
+        bookmark = begun(laboratory).bookmark(STREAM)
+        before = now(laboratory)
+        laboratory.write(insert(laboratory.keys[0]))
+        reader = span(laboratory, before, LATEST)
+        laboratory.lose_changes(bookmark)
+        with pytest.raises(DataLossError):
+            list(reader.read())
+
     # -- figures -----------------------------------------------------------------------------------------------------
 
     def test_figures_are_whole_numbers(self, laboratory: Laboratory) -> None:
@@ -1014,3 +1096,17 @@ class HidingUpstreamLaws:
         unseen.commit()
         last = held(upstream, later)
         assert [commit.writes for commit in commits(upstream, later, last)] == [(update(keys[0], "unseen"),)]
+
+    def test_a_commit_that_is_logged_but_not_seen_is_once_in_two_spans_that_adjoin(
+        self, laboratory: HidingLaboratory
+    ) -> None:
+        fill(laboratory, 10)
+        begun(laboratory)
+        rows, before = laboratory.rows(), now(laboratory)
+        unseen = laboratory.commit_unseen(update(laboratory.keys[0], "unseen"))
+        between = now(laboratory)
+        unseen.commit()
+        laboratory.write(update(laboratory.keys[1], "seen"))
+        found = [*spanned(laboratory, before, between), *spanned(laboratory, between)]
+        assert len(found) == 2
+        assert led(rows, found) == laboratory.rows()

@@ -23,6 +23,7 @@ from backfill.options import (
     View,
     parse,
     parse_view,
+    reads_changes,
 )
 
 NEEDED = {"url": "postgresql://app@db/shop", "dbtable": "public.orders"}
@@ -56,6 +57,8 @@ def test_two_options_are_enough_to_look_at_a_table() -> None:
         staging_dir="",
         columns=(),
         filter="",
+        starting_position="",
+        ending_position="",
         custom_schema=(),
         fail_on_data_loss=True,
         slot_name="",
@@ -278,6 +281,40 @@ def test_a_filter_and_a_view_are_for_batches() -> None:
     for name, value in (("filter", "id > 1"), ("view", "progress")):
         with pytest.raises(OptionsError, match=rf"- {name} is for spark\.read"):
             parse({**NEEDED, "stateDir": "/s", name: value}, streaming=True)
+
+
+CHANGES = {"startingPosition": "0/16B2D80", "slotName": "s"}
+
+
+def test_the_changes_between_two_positions_are_asked_for_by_where_they_begin() -> None:
+    found = parsed(**CHANGES, endingPosition="latest", stateDir="/s", numPartitions="8")
+    assert (found.starting_position, found.ending_position, found.has_metadata) == ("0/16B2D80", "latest", True)
+    assert reads_changes({"startingposition": "earliest"})
+    assert not reads_changes({"startingPosition": " ", "endingPosition": "latest"})
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"startingPosition": "earliest"}, "startingPosition needs slotName"),
+        ({"endingPosition": "latest"}, "endingPosition needs startingPosition"),
+        ({**CHANGES, "filter": "id > 1"}, "filter is for the table as it is now, not for changes"),
+        ({**CHANGES, "failOnDataLoss": "false"}, "failOnDataLoss=false is for a stream"),
+        ({**CHANGES, "changelog": "full"}, "changelog=full and envelope=upsert take a stream's last rows"),
+        ({**CHANGES, "startupMode": "snapshot"}, "startupMode=snapshot reads no change log"),
+    ],
+)
+def test_what_does_not_go_with_positions_is_named(options: dict[str, str], problem: str) -> None:
+    (found,) = problems(**options)
+    assert found.startswith(problem)
+
+
+def test_positions_are_for_batches_of_the_table() -> None:
+    given = {**NEEDED, **CHANGES, "stateDir": "/s", "endingPosition": "latest"}
+    with pytest.raises(OptionsError, match=r"- startingPosition is for spark\.read.*\n.*- endingPosition is for"):
+        parse(given, streaming=True)
+    with pytest.raises(OptionsError, match="leave out startingPosition and endingPosition"):
+        parse_view({**given, "view": "summary"})
 
 
 def test_a_view_needs_no_more_than_a_state_directory() -> None:

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from backfill.changes import DELETE, INSERT, OLD_KEY, OLD_NONE, OLD_ROW, TRUNCATE, UPDATE, changes_schema
 from backfill.epoch import Epoch
-from backfill.errors import DataLossError, SnapshotGoneError
+from backfill.errors import DataLossError, OptionsError, SnapshotGoneError
 from backfill.plan import Extent, Request
-from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
+from backfill.upstream import EARLIEST, LATEST, Bookmark, Identity, Pin, Step, TableSchema, TableSize
 from backfill.vnode import Coverage, Key, KeyRange
 from tests.simulator.database import TRUNCATION, Change, Commit, Database, Row, Table, View, inside, key_text, rank
 from tests.simulator.database import Key as RowKey
@@ -64,16 +64,25 @@ class SimulatedUpstream:
 
     name = "simulated"
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, slot: str = "") -> None:
         self._server = server
         self._database = server.database
-        self._slot = ""
+        self._slot = slot
 
     def schema(self) -> TableSchema:
         return TABLE
 
     def reader(self) -> SimulatedReader:
         return SimulatedReader(self._server)
+
+    def span(self, starting: str, ending: str) -> SimulatedChangeReader:
+        begin = self._database.slots[self._slot]
+        after, upto = (_position(text, {EARLIEST: begin, LATEST: self._database.lsn}) for text in (starting, ending))
+        if not after <= upto <= self._database.lsn:
+            raise OptionsError(f"{after} lies after {upto}, or this after the present")
+        if begin > after:
+            raise DataLossError(f"the changes after {after} are gone")
+        return SimulatedChangeReader(self._server, self._slot, str(after), str(upto))
 
     def identity(self) -> Identity:
         return Identity("system", "public.t", "1")
@@ -173,9 +182,7 @@ class SimulatedUpstream:
         commits = self._database.between(seen, View.parse(upto.position))
         begin = self._database.slots[self._slot]
         assert all(entry.lsn >= begin for entry in commits), "these changes have been acknowledged"
-        rows = [(entry, change) for entry in commits for change in entry.changes]
-        for at in range(0, len(rows), self._server.batch_rows):
-            yield _batch(rows[at : at + self._server.batch_rows], self._server)
+        yield from _batches(self._server, commits)
 
     def shown(self, position: str, changes: pa.RecordBatch) -> pa.BooleanArray:
         view = View.parse(position)
@@ -214,6 +221,35 @@ class SimulatedReader:
         found = [row for item in ranges for row in table.within(item)]
         for at in range(0, len(found), 2):
             yield pa.RecordBatch.from_arrays(_columns(found[at : at + 2]), schema=COLUMNS)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedChangeReader:
+    """Reads the commits from one place in the log to another, whoever sees them."""
+
+    server: Server
+    slot: str
+    after: str
+    upto: str
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        database = self.server.database
+        begin = database.slots.get(self.slot)
+        if begin is None or begin > int(self.after):
+            raise DataLossError(f"the changes after {self.after} are gone")
+        yield from _batches(self.server, database.between(View.parse(self.after), View.parse(self.upto)))
+
+
+def _position(text: str, named: dict[str, int]) -> int:
+    if text not in named and not text.isdigit():
+        raise OptionsError(f"{text!r} is no position")
+    return named[text] if text in named else int(text)
+
+
+def _batches(server: Server, commits: Sequence[Commit]) -> Iterator[pa.RecordBatch]:
+    rows = [(entry, change) for entry in commits for change in entry.changes]
+    for at in range(0, len(rows), server.batch_rows):
+        yield _batch(rows[at : at + server.batch_rows], server)
 
 
 def _first_unshown(view: View) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
-from backfill.options import Options, parse, parse_view
+from backfill.options import Options, parse, parse_view, reads_changes
 from backfill.spark.refusal import plainly
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class BackfillDataSource(DataSource):
     def schema(self) -> StructType:
         """Spark calls this once when the DataFrame or table is made: here wrong options and tables are refused.
 
-        It does not say whether a stream or a batch will be read. Only a stream has a `stateDir`, so that decides
-        whether its columns are those of a stream or the table's alone.
+        It does not say whether a stream or a batch will be read. Only a stream has a `stateDir`, and only a read of
+        changes a `startingPosition`, so these decide whether the columns are those of a stream or the table's alone.
         """
         from backfill.spark import table_options  # noqa: PLC0415
         from backfill.spark.types import to_spark  # noqa: PLC0415
@@ -54,11 +54,14 @@ class BackfillDataSource(DataSource):
         """Called for `spark.read` and SELECT; Spark passes `schema` by name."""
         from backfill.spark import table_options  # noqa: PLC0415
         from backfill.spark.batch_reader import BackfillBatchReader  # noqa: PLC0415
+        from backfill.spark.span_reader import SpanReader  # noqa: PLC0415
         from backfill.spark.view_reader import ViewReader  # noqa: PLC0415
 
         given = table_options.of_table(schema, self.options)
         view = parse_view(given)
-        return BackfillBatchReader(given, schema) if view is None else ViewReader(*view, schema)
+        if view is not None:
+            return ViewReader(*view, schema)
+        return SpanReader(given, schema) if reads_changes(given) else BackfillBatchReader(given, schema)
 
     def streamReader(self, schema: StructType) -> BackfillStreamReader:  # noqa: N802 - Spark's name
         """Called in several processes; opens nothing, and raises nothing. Spark passes `schema` by name."""
@@ -77,14 +80,17 @@ def _columns(given: Mapping[str, str]) -> pa.Schema:
 
 
 def _table_columns(options: Options) -> pa.Schema:
+    from backfill import span  # noqa: PLC0415
     from backfill.opening import open_upstream  # noqa: PLC0415
     from backfill.rows import RowFormat  # noqa: PLC0415
 
     upstream = open_upstream(options, patience=FIRST_LOOK)
     try:
         table = upstream.schema()
+        if options.starting_position:
+            span.changes_of(upstream, options)  # Wrong positions are refused here, before anything is planned.
     finally:
         upstream.close()
-    if options.state_dir:
+    if options.has_metadata:
         return RowFormat(table, options.stream.mark_unchanged).schema
     return table.output_columns

@@ -29,14 +29,13 @@ from pyspark.sql.types import StructType
 
 from backfill import handoff
 from backfill.claim import claim
-from backfill.errors import SchemaChangedError
 from backfill.offset import Nothing, from_json, to_json, to_text
 from backfill.opening import open_stream
 from backfill.options import Options, parse
 from backfill.rows import RowFormat
 from backfill.spark.refusal import plainly, plainly_yielding
 from backfill.spark.table_options import keeps_options, of_table, with_columns
-from backfill.spark.types import to_arrow, to_spark
+from backfill.spark.types import require_same, to_arrow, to_spark
 from backfill.stream import Budget, Stream
 from backfill.upstream import SnapshotReader
 
@@ -82,21 +81,10 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._stream is None:
             _exit_on_sigterm()
             stream = open_stream(self._options)
-            self._require_schema(to_spark(stream.rows.schema))
+            require_same(self._schema, to_spark(stream.rows.schema))
             self._claim = claim(Path(self._options.state_dir))
             self._stream = stream
         return self._stream
-
-    def _require_schema(self, found: StructType) -> None:
-        """Spark gives back what `schema` said, or what the user said instead; meanwhile the table may have changed."""
-        wanted, now = ([(field.name, field.dataType) for field in each] for each in (self._schema, found))
-        if wanted != now:
-            raise SchemaChangedError(
-                f"the DataFrame has the schema {self._schema.simpleString()}, and the table gives "
-                f"{found.simpleString()}. If the table was altered, load() it again. Leave out schema(…); the options "
-                "columns and customSchema choose columns and types. A table of Spark's catalog has the columns of a "
-                "stream if it was made with the option stateDir, and without a list of columns"
-            )
 
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name

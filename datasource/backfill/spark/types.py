@@ -1,10 +1,12 @@
-"""Arrow types as Spark's, by Spark's own mapping."""
+"""Arrow types as Spark's, by Spark's own mapping; and a DataFrame's schema held against what there is."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
+
+from backfill.errors import SchemaChangedError
 
 
 def to_spark(schema: pa.Schema) -> StructType:
@@ -15,3 +17,19 @@ def to_spark(schema: pa.Schema) -> StructType:
 def to_arrow(schema: StructType) -> pa.Schema:
     """What Spark expects of each record batch; it compares only the first one of a task with it."""
     return to_arrow_schema(schema, timezone="UTC")
+
+
+def require_same(asked: StructType, found: StructType) -> None:
+    """Raises SchemaChangedError unless the DataFrame has the columns that there are.
+
+    Spark gives back what the source's `schema` said, or what the user said instead; meanwhile the table may have
+    changed.
+    """
+    wanted, now = ([(field.name, field.dataType) for field in each] for each in (asked, found))
+    if wanted != now:
+        raise SchemaChangedError(
+            f"the DataFrame has the schema {asked.simpleString()}, and the table gives {found.simpleString()}. If the "
+            "table was altered, load() it again. Leave out schema(…); the options columns and customSchema choose "
+            "columns and types. A table of Spark's catalog has the columns of a stream if it was made with the option "
+            "stateDir or startingPosition, and without a list of columns"
+        )

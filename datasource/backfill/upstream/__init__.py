@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -107,6 +107,29 @@ class SnapshotReader(Protocol):
     def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]: ...
 
 
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+
+class ChangeReader(Protocol):
+    """Reads the changes between two positions on an executor; picklable, opens nothing before `read`.
+
+    Law: `read()` gives exactly the changes of the commits that the state at `upto` shows and the one at `after` does
+    not, in commit order, in the layout of `backfill.changes`; the same rows again at each call, hours later as well,
+    and nothing is acknowledged by it. Raises DataLossError where the upstream has forgotten some of them.
+    """
+
+    @property
+    def after(self) -> str:
+        """Where it begins, as `Upstream.span` takes it again."""
+        ...
+
+    @property
+    def upto(self) -> str: ...
+
+    def read(self) -> Iterator[pa.RecordBatch]: ...
+
+
 class Upstream(Protocol):
     """A table and its change log.
 
@@ -122,6 +145,17 @@ class Upstream(Protocol):
         ...
 
     def reader(self) -> SnapshotReader: ...
+
+    def span(self, starting: str, ending: str) -> ChangeReader:
+        """What reads the changes after the position `starting` and up to `ending`. Needs no `attach`, makes nothing.
+
+        A position is `EARLIEST` (the changes after it are the oldest ones there are), `LATEST` (everything that is
+        visible now, fixed by this call), or the upstream's own text for one of its states, which has been reached.
+
+        Raises OptionsError where a text is none of these, or `starting` lies after `ending`; DataLossError where
+        changes after `starting` are gone.
+        """
+        ...
 
     def identity(self) -> Identity: ...
 

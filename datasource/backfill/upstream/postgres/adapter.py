@@ -24,7 +24,7 @@ from backfill.options import Options
 from backfill.order import within
 from backfill.plan import Extent, Request
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
-from backfill.upstream.postgres import slot
+from backfill.upstream.postgres import slot, span
 from backfill.upstream.postgres.changelog import ChangeLog
 from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import RetryPolicy, translating
@@ -34,6 +34,7 @@ from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import Position, Snapshot, parse_lsn
 from backfill.upstream.postgres.reader import PostgresSnapshotReader
 from backfill.upstream.postgres.server import require_logical, require_primary
+from backfill.upstream.postgres.span import PostgresChangeReader
 from backfill.upstream.postgres.table import (
     Table,
     covered_by_database,
@@ -124,6 +125,15 @@ class PostgresUpstream:
         return PostgresSnapshotReader(
             self._connector, table.keyed, table.columns, self._retries, filter=self._options.filter
         )
+
+    def span(self, starting: str, ending: str) -> PostgresChangeReader:
+        table = self._table
+        require_primary(table.server)
+        require_logical(table.server)
+        place = Place.given(self._options, table)
+        self._do(lambda session: place.require_published(session, table))
+        after, upto = self._do(lambda session: span.bounds(session, place, self._end_of_log(), starting, ending))
+        return PostgresChangeReader(self._connector, table, place, self._retries, after, upto)
 
     def identity(self) -> Identity:
         table = self._table

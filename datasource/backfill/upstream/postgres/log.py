@@ -8,7 +8,7 @@ pieces, nor consumed from a copy of the slot: tried, both were slower.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -123,7 +123,22 @@ def peek(connector: Connector, feed: Feed, *, after: Position, shown: Position, 
         limit *= 4
 
 
-def _peeked(connector: Connector, feed: Feed, upto: int, limit: int) -> Messages:
+def stretch(connector: Connector, feed: Feed, after: Position, upto: Position) -> Iterator[pa.RecordBatch]:
+    """The changes of the transactions that `upto` shows and `after` does not, as they are read."""
+    decoder = Decoder(feed.table_oid, feed.wanted, keeping(after, upto))
+    for batch in ahead(_peeked(connector, feed, upto.lsn, None), READ_AHEAD):
+        rows = decoder.feed(batch.column(0)).rows
+        if rows.num_rows:
+            yield rows
+    _require_whole(decoder)
+
+
+def _require_whole(decoder: Decoder) -> None:
+    if decoder.in_transaction:
+        raise ConnectionLostError("the change log ended in the middle of a transaction")
+
+
+def _peeked(connector: Connector, feed: Feed, upto: int, limit: int | None) -> Messages:
     with translating(), connector.arrow_session() as session:
         yield from _messages(session, feed, upto, limit)
 
@@ -136,14 +151,13 @@ def _decode_into(reading: Reading, decoder: Decoder, fetched: Messages) -> None:
         reading.parts.append(decoded.transactions)
         reading.message_count += batch.num_rows
     reading.ignored = decoder.ignored_columns
-    if decoder.in_transaction:
-        raise ConnectionLostError("the change log ended in the middle of a transaction")
+    _require_whole(decoder)
 
 
-def _messages(session: ArrowSession, feed: Feed, upto: int, limit: int) -> Messages:
+def _messages(session: ArrowSession, feed: Feed, upto: int, limit: int | None) -> Messages:
     """The slot's messages (PostgreSQL manual, 9.28.6), as batches of one binary column.
 
-    In commit order, up to the first commit that reaches `upto` or makes it `limit` messages.
+    In commit order, up to the first commit that reaches `upto` or makes it `limit` messages, where there is a limit.
     """
     statement = sql.SQL(
         "SELECT data FROM pg_catalog.pg_logical_slot_peek_binary_changes("
@@ -151,7 +165,7 @@ def _messages(session: ArrowSession, feed: Feed, upto: int, limit: int) -> Messa
     ).format(
         slot=sql.Literal(feed.slot),
         upto=sql.Literal(format_lsn(upto)),
-        limit=sql.Literal(min(limit, MOST_MESSAGES)),
+        limit=sql.Literal(None if limit is None else min(limit, MOST_MESSAGES)),
         # A list of identifiers in one text, so a name is quoted as an identifier within it.
         publication=sql.Literal(sql.Identifier(feed.publication).as_string(None)),
     )

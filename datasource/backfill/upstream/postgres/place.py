@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -11,7 +11,7 @@ from backfill.options import Options
 from backfill.upstream import Bookmark
 from backfill.upstream.postgres import slot
 from backfill.upstream.postgres.connection import Connector
-from backfill.upstream.postgres.server import require_same_log
+from backfill.upstream.postgres.server import START_OVER, require_same_log
 from backfill.upstream.postgres.table import Table
 
 Session = psycopg.Connection[tuple[Any, ...]]
@@ -40,6 +40,17 @@ class Place:
             own_publication=not options.publication_name,
             system=str(table.server.system_identifier),
             timeline=str(table.server.timeline),
+        )
+
+    @classmethod
+    def given(cls, options: Options, table: Table) -> Place:
+        """The slot that the options name, which somebody else has made. Its publication has the same name, unless the
+        options name that as well.
+        """
+        return replace(
+            cls.of_stream("", options, table),
+            publication=options.publication_name or options.slot_name,
+            own_publication=False,
         )
 
     @classmethod
@@ -76,10 +87,16 @@ class Place:
         names = tuple(column.name for column in table.columns)
         slot.require_published(session, self.publication, table.description.oid, names)
 
-    def require_readable(self, session: Session, after: int) -> None:
-        """Raises DataLossError unless every change after the LSN `after` can be had."""
-        require_same_log(session, system=self.system, timeline=self.timeline, reached=after)
-        slot.require_readable(session, self.slot, after)
+    def require_readable(
+        self, session: Session, after: int, *, upto: int | None = None, way_out: str = START_OVER
+    ) -> None:
+        """Raises DataLossError unless every change after the LSN `after` can be had, where `upto` is given up to that.
+
+        `way_out` is what can be done about it.
+        """
+        reached = after if upto is None else upto
+        require_same_log(session, system=self.system, timeline=self.timeline, reached=reached, way_out=way_out)
+        slot.require_readable(session, self.slot, after, way_out=way_out)
 
     def drop(self, session: Session) -> None:
         slot.drop(session, self.slot, self.publication if self.own_publication else None)

@@ -9,10 +9,10 @@ from typing import Final
 import pyarrow as pa
 from psycopg import sql
 
-from backfill.errors import ConnectionLostError, SnapshotGoneError, TransientError
 from backfill.upstream.postgres.condition import condition
 from backfill.upstream.postgres.connection import ArrowCursor, Connector, record_batches
 from backfill.upstream.postgres.failures import RetryPolicy, translating
+from backfill.upstream.postgres.going_on import going_on
 from backfill.upstream.postgres.pin import require_stored, snapshot_of
 from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
 from backfill.upstream.postgres.types import MappedColumn, snapshot_expression
@@ -69,32 +69,11 @@ class PostgresSnapshotReader:
         self, token: str | None, settings: Sequence[str], statements: Sequence[sql.Composable]
     ) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([pa.field(column.name, column.arrow) for column in self.columns])
-        passed_on = 0
-        failures = 0
-        while True:
-            skip = passed_on
-            try:
-                for batch in self._once(token, settings, statements):
-                    if batch.num_rows <= skip:
-                        skip -= batch.num_rows
-                        continue
-                    rows = batch.slice(skip)
-                    skip = 0
-                    arrays = [from_snapshot(column, rows.column(at)) for at, column in enumerate(self.columns)]
-                    passed_on += rows.num_rows
-                    failures = 0
-                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-            except SnapshotGoneError:
-                raise
-            except TransientError as error:
-                if token is None and passed_on:
-                    raise ConnectionLostError(
-                        f"the state that was read is lost with its session, and the rows have to be read again: {error}"
-                    ) from None
-                failures += 1
-                self.retries.pause_or_raise(failures)
-            else:
-                return
+        for rows in going_on(
+            lambda: self._once(token, settings, statements), self.retries, same_again=token is not None
+        ):
+            arrays = [from_snapshot(column, rows.column(at)) for at, column in enumerate(self.columns)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _once(
         self, token: str | None, settings: Sequence[str], statements: Sequence[sql.Composable]

@@ -13,6 +13,12 @@ from backfill.upstream.postgres.position import format_lsn, parse_lsn
 
 OLDEST: Final = 140000
 
+START_OVER: Final = (
+    "Start over with a fresh checkpointLocation and onExistingState=restart, or set failOnDataLoss=false to go on "
+    "without the changes that are lost"
+)
+"""What a stream can do about changes that are lost."""
+
 _TIMELINE: Final = """
     ('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))
         ::pg_catalog.bit(32)::int
@@ -68,8 +74,10 @@ def require_logical(server: ServerDescription) -> None:
         )
 
 
-def require_same_log(session: Connection[Any], *, system: str, timeline: str, reached: int) -> None:
-    """Raises DataLossError unless this primary goes on with the log that was followed up to the LSN `reached`.
+def require_same_log(
+    session: Connection[Any], *, system: str, timeline: str, reached: int, way_out: str = START_OVER
+) -> None:
+    """Raises DataLossError unless this primary goes on with the log that was known up to the LSN `reached`.
 
     A server whose files were put back as they were some time ago is on the same timeline; it is known by a log that
     ends too early, for as long as it does.
@@ -77,18 +85,14 @@ def require_same_log(session: Connection[Any], *, system: str, timeline: str, re
     row = session.execute(_LOG).fetchone()
     if row is None:
         raise TransientError("the server did not say where its log ends")
-    restart = (
-        "so changes may be missing or different. Start over with a fresh checkpointLocation and "
-        "onExistingState=restart, or set failOnDataLoss=false"
-    )
     for what, was, now in (("system", system, row[0]), ("timeline", timeline, row[1])):
         if was != now:
             raise DataLossError(
-                f"the stream followed {what} {was} and this server is on {what} {now}: it was restored, failed over, "
-                f"or is another one, {restart}"
+                f"the log that was read is of {what} {was} and this server is on {what} {now}: it was restored, failed "
+                f"over, or is another one, so changes may be missing or different. {way_out}"
             )
     if parse_lsn(row[2]) < reached:
         raise DataLossError(
-            f"the stream has followed the log to {format_lsn(reached)} and this server's log ends at {row[2]}: it was "
-            f"restored to an earlier point in time, {restart}"
+            f"the log had come to {format_lsn(reached)} and this server's log ends at {row[2]}: it was restored to an "
+            f"earlier point in time, so changes may be missing or different. {way_out}"
         )

@@ -21,6 +21,7 @@ from backfill.errors import DatabaseSetupError, DataLossError, TableError
 from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.position import format_lsn, parse_lsn
+from backfill.upstream.postgres.server import START_OVER
 
 logger = logging.getLogger("backfill")
 
@@ -61,33 +62,29 @@ def find(session: Session, slot: str) -> SlotState | None:
     return SlotState(row[0], row[1], row[2], parse_lsn(row[3]) if row[3] else 0, row[4])
 
 
-def require_readable(session: Session, slot: str, after: int) -> SlotState:
+def require_readable(session: Session, slot: str, after: int, *, way_out: str = START_OVER) -> SlotState:
     """The slot, which still holds every change after the LSN `after`; DataLossError that says what is lost."""
     found = find(session, slot)
-    restart = (
-        "Start over with a fresh checkpointLocation and onExistingState=restart, or set failOnDataLoss=false to go on "
-        "without the changes that are lost"
-    )
     if found is None:
         raise DataLossError(
             f"replication slot {slot} does not exist any more; the changes after {format_lsn(after)} are gone. "
-            f"{restart}"
+            f"{way_out}"
         )
     if found.plugin != "pgoutput":
         raise DataLossError(
-            f"replication slot {slot} uses {found.plugin or 'no plugin'} and not pgoutput, so it is not the slot of "
-            f"this stream. {restart}"
+            f"replication slot {slot} uses {found.plugin or 'no plugin'} and not pgoutput, so it is not the slot "
+            f"that was read. {way_out}"
         )
     if found.wal_status == "lost":
         raise DataLossError(
             f"replication slot {slot} was invalidated (wal_status=lost); the changes after {format_lsn(after)} are "
-            f"gone. {restart}; raise max_slot_wal_keep_size so that it does not happen again"
+            f"gone. {way_out}; raise max_slot_wal_keep_size so that it does not happen again"
         )
     if found.confirmed > after:
         raise DataLossError(
-            f"replication slot {slot} stands at {format_lsn(found.confirmed)}, beyond the checkpoint's "
-            f"{format_lsn(after)}: somebody else advanced it or made it again, or an older checkpoint was restored. "
-            f"{restart}"
+            f"replication slot {slot} stands at {format_lsn(found.confirmed)}, beyond {format_lsn(after)}, where "
+            "reading was to begin, so the changes between are gone: somebody else advanced it or made it again, or an "
+            f"older checkpoint was restored. {way_out}"
         )
     return found
 

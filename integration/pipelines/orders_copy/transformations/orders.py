@@ -17,9 +17,9 @@ def orders_changes() -> DataFrame:
     return feed.load().where("_change_type <> 'update_preimage'")
 
 
-dp.create_streaming_table("orders_copy")
+dp.create_streaming_table("lake.default.orders_copy")
 dp.create_auto_cdc_flow(
-    target="orders_copy",
+    target="lake.default.orders_copy",
     source="orders_changes",
     keys=["id"],
     sequence_by="_sequence",

@@ -1,0 +1,64 @@
+"""`spark.read` with `startingPosition`: the changes between two positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from backfill import span
+from backfill.opening import open_upstream
+from backfill.options import OnTruncate, Options, parse
+from backfill.rows import RowFormat
+from backfill.spark.refusal import plainly, plainly_yielding
+from backfill.spark.table_options import keeps_options, with_columns
+from backfill.spark.types import require_same, to_arrow, to_spark
+from backfill.upstream import ChangeReader
+
+
+@dataclass
+class SpanPartition(InputPartition):
+    """Two positions, and what reads the changes between them. Good for as long as the upstream keeps these."""
+
+    changes: ChangeReader
+    rows: RowFormat
+    on_truncate: OnTruncate
+
+    def __repr__(self) -> str:
+        return f"SpanPartition({self.changes.after!r}, {self.changes.upto!r})"
+
+
+class SpanReader(DataSourceReader):
+    """One task reads all of it, because a change log is one sequence."""
+
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        self._given = given
+        self._schema = schema
+
+    @plainly
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options()
+        upstream = open_upstream(options)
+        try:
+            rows = RowFormat(upstream.schema(), options.stream.mark_unchanged)
+            require_same(self._schema, to_spark(rows.schema))
+            return [SpanPartition(span.changes_of(upstream, options), rows, options.stream.on_truncate)]
+        finally:
+            upstream.close()
+
+    def _options(self) -> Options:
+        options = parse(self._given)
+        # A table of Spark's catalog keeps its columns when the table in the database gets further ones.
+        return with_columns(options, self._schema) if keeps_options(self._schema) else options
+
+    @plainly_yielding
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Runs in a task. Every batch has exactly the schema Spark expects, because it checks only the first."""
+        if not isinstance(partition, SpanPartition):
+            raise TypeError(f"not a partition of this source: {type(partition).__name__}")
+        expected = to_arrow(self._schema)
+        for batch in span.read(partition.changes, partition.rows, partition.on_truncate):
+            yield batch if batch.schema.equals(expected) else batch.cast(expected)

@@ -1,0 +1,45 @@
+"""Reading on after a connection was lost, in place of beginning again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from backfill.errors import ConnectionLostError, SnapshotGoneError, TransientError
+from backfill.upstream.postgres.failures import RetryPolicy
+
+
+def going_on(
+    attempt: Callable[[], Iterator[pa.RecordBatch]], retries: RetryPolicy, *, same_again: bool
+) -> Iterator[pa.RecordBatch]:
+    """The rows of an attempt; after a transient error those of another one, behind the last row passed on.
+
+    `same_again`: each attempt gives the same rows in the same order, however they are cut into batches. Without that
+    another one is made only while no row has been passed on.
+    """
+    passed_on = 0
+    failures = 0
+    while True:
+        skip = passed_on
+        try:
+            for batch in attempt():
+                if batch.num_rows <= skip:
+                    skip -= batch.num_rows
+                    continue
+                rows = batch.slice(skip)
+                skip = 0
+                passed_on += rows.num_rows
+                failures = 0
+                yield rows
+        except SnapshotGoneError:
+            raise
+        except TransientError as error:
+            if passed_on and not same_again:
+                raise ConnectionLostError(
+                    f"the state that was read is lost with its session, and the rows have to be read again: {error}"
+                ) from None
+            failures += 1
+            retries.pause_or_raise(failures)
+        else:
+            return

@@ -1,0 +1,101 @@
+"""The changes between two LSNs, read on an executor from a slot that somebody has made for it.
+
+Only by peeking: the slot stays where it is, so that the same can be read again for as long as nobody advances it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+import pyarrow as pa
+
+from backfill.errors import DatabaseSetupError, OptionsError, SlotBusyError
+from backfill.upstream import EARLIEST, LATEST
+from backfill.upstream.postgres import log, slot
+from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.failures import RetryPolicy, translating
+from backfill.upstream.postgres.going_on import going_on
+from backfill.upstream.postgres.place import Place
+from backfill.upstream.postgres.position import Position, format_lsn, parse_lsn
+from backfill.upstream.postgres.table import Table
+
+Session = psycopg.Connection[tuple[Any, ...]]
+
+_LSN: Final = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
+
+_WAY_OUT: Final = (
+    "What is left can be read with load() and startingPosition=earliest; for the rest read the table, and keep a slot "
+    "that nobody else uses"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresChangeReader:
+    """See `backfill.upstream.ChangeReader`. A commit lies between two LSNs if its record in the log begins at or after
+    the first and before the second. A lost connection is made anew and reading goes on behind the last row.
+    """
+
+    connector: Connector
+    table: Table
+    place: Place
+    retries: RetryPolicy
+    after: str
+    upto: str
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        return going_on(self._once, self.retries, same_again=True)
+
+    def _once(self) -> Iterator[pa.RecordBatch]:
+        after, upto = Position.parse(self.after), Position.parse(self.upto)
+        feed = log.Feed(self.place.slot, self.place.publication, self.table.description.oid, self.table.wanted)
+        self._require_readable(after, upto)
+        yield from log.stretch(self.connector, feed, after, upto)
+        # Again, so that a slot which was moved or made again in the meantime is noticed as well.
+        self._require_readable(after, upto)
+
+    def _require_readable(self, after: Position, upto: Position) -> None:
+        with self.connector.session() as session, translating():
+            self.place.require_readable(session, after.lsn, upto=upto.lsn, way_out=_WAY_OUT)
+            self.place.require_published(session, self.table)
+
+
+def bounds(session: Session, place: Place, end_of_log: int, starting: str, ending: str) -> tuple[str, str]:
+    """The two positions as LSNs, where the changes between them can be read; see `backfill.upstream.Upstream.span`."""
+    found = slot.find(session, place.slot)
+    if found is None:
+        raise DatabaseSetupError(
+            f"replication slot {place.slot} does not exist. Make one, after its publication: "
+            f"SELECT pg_create_logical_replication_slot('{place.slot}', 'pgoutput')"
+        )
+    if found.plugin == "pgoutput" and not found.confirmed:
+        raise SlotBusyError(f"replication slot {place.slot} is still being made")
+    named = {EARLIEST: found.confirmed, LATEST: end_of_log}
+    after = _lsn("startingPosition", starting, named)
+    upto = _lsn("endingPosition", ending, named)
+    if upto > end_of_log:
+        raise OptionsError(
+            f"endingPosition is {format_lsn(upto)} and the server's log ends at {format_lsn(end_of_log)}; expected a "
+            f"position that has been reached, or {LATEST}"
+        )
+    if after > upto:
+        raise OptionsError(
+            f"startingPosition is {format_lsn(after)}, which lies after endingPosition, {format_lsn(upto)}"
+        )
+    place.require_readable(session, after, upto=upto, way_out=_WAY_OUT)
+    return format_lsn(after), format_lsn(upto)
+
+
+def _lsn(option: str, text: str, named: dict[str, int]) -> int:
+    given = text.strip()
+    if given.lower() in named:
+        return named[given.lower()]
+    if not _LSN.fullmatch(given):
+        raise OptionsError(
+            f"{option} is {given!r}; expected an LSN such as 0/16B2D80 (SELECT pg_current_wal_insert_lsn()), "
+            f"{EARLIEST} or {LATEST}"
+        )
+    return parse_lsn(given)
