@@ -219,6 +219,28 @@ def test_a_manifest_is_there_once_it_is_kept_and_may_be_replaced(staging: Stagin
         assert staging.manifest(7) == manifest
 
 
+def test_how_many_files_of_changes_there_are_is_written_to_the_letter_and_read_again(
+    staging: Staging, file: Path
+) -> None:
+    listed = file.with_name("changes.json")
+    staging.keep_changes(7, 3)
+    assert listed.read_text() == '{"version": 1, "files": 3}'
+    assert staging.changes(7) == 3
+    listed.write_text('{"version": 2, "files": 3}')
+    with pytest.raises(StagingError, match="is of version 2, and this release reads 1"):
+        staging.changes(7)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', '{"version": 1, "files": "3"}', "null"])
+def test_what_is_no_list_of_changes_is_refused_with_what_to_do(staging: Staging, file: Path, text: str) -> None:
+    staging.keep_changes(7, 3)
+    file.with_name("changes.json").write_text(text)
+    with pytest.raises(StagingError, match=r"epoch 7 .*cannot be read.*onExistingState=restart"):
+        staging.changes(7)
+    with pytest.raises(StagingError, match="epoch 8 .*cannot be read"):
+        staging.changes(8)
+
+
 @given(manifests)
 def test_a_manifest_comes_back_from_its_text(manifest: Manifest) -> None:
     assert Manifest.from_text(manifest.to_text()) == manifest
