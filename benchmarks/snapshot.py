@@ -24,6 +24,10 @@ def ours(readers: int, mode: str) -> str:
     return f"backfill {mode}, {readers} reader{'s' if readers > 1 else ''}"
 
 
+def batch(readers: int) -> str:
+    return f"backfill spark.read, {readers} partition{'s' if readers > 1 else ''}"
+
+
 def jdbc(readers: int) -> str:
     return f"Spark JDBC, {readers} partition{'s' if readers > 1 else ''}"
 
@@ -33,15 +37,18 @@ def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
     contenders: dict[str, Contender] = {
         COPY: partial(bed.psql, f"COPY {ACCOUNTS} TO STDOUT (FORMAT binary)", count),
     }
-    comparisons = [Comparison(ours(1, mode), COPY, AT_LEAST_COPY) for mode in ("snapshot", "initial")]
+    names = [batch(1), ours(1, "snapshot"), ours(1, "initial")]
+    comparisons = [Comparison(name, COPY, AT_LEAST_COPY) for name in names]
     notes = [f"{count} rows of pgbench_accounts. {COPY}: one connection, output thrown away."]
     for readers in READERS:
         for mode in ("snapshot", "initial"):
             contenders[ours(readers, mode)] = partial(_backfill, bed, mode, readers, count)
+        contenders[batch(readers)] = partial(_read, bed, readers, count)
         if JDBC_DRIVER.exists():
             contenders[jdbc(readers)] = partial(_jdbc, bed, readers, count)
             comparisons += [
-                Comparison(ours(readers, mode), jdbc(readers), AT_LEAST_JDBC) for mode in ("snapshot", "initial")
+                Comparison(batch(readers), jdbc(readers), AT_LEAST_JDBC),
+                *(Comparison(ours(readers, mode), jdbc(readers), AT_LEAST_JDBC) for mode in ("snapshot", "initial")),
             ]
     if not JDBC_DRIVER.exists():
         notes.append(f"Spark JDBC is left out: there is no {JDBC_DRIVER}; install libpostgresql-jdbc-java.")
@@ -74,6 +81,15 @@ def _backfill(bed: Bed, mode: str, readers: int, expected: int) -> Run:
     if found.rows != expected:
         raise AssertionError(f"{found.rows} rows were read and {expected} are there")
     return found
+
+
+def _read(bed: Bed, readers: int, expected: int) -> Run:
+    """The table as a batch, as Spark's JDBC source reads it: without a stream's columns, staging and offsets."""
+    options = {**bed.database.options, "dbtable": ACCOUNTS, "numPartitions": str(readers)}
+    frame = bed.spark.read.format("backfill").options(**options).load()
+    began = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return Run(expected, time.perf_counter() - began)
 
 
 def drop_publications(bed: Bed) -> None:
