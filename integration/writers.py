@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import partial
 from random import Random
 from types import TracebackType
 from typing import Any, Self
@@ -269,26 +270,25 @@ EXPECTED = ("23505", "55P03", "40P01")
 """A key that exists already, a row somebody else holds, a deadlock."""
 
 
-class Writers:
-    """Clients that write from `with` to its end, each in a thread of its own; there an error of one comes out."""
+class InThreads:
+    """Bodies that run from `with` to its end, each in a thread of its own; there an error of one comes out.
 
-    def __init__(
-        self, database: Database, shape: Shape, size: int, random: Random, *, clients: int, wait: str = "on"
-    ) -> None:
-        self._stop = threading.Event()
+    They end when `stopped` is set.
+    """
+
+    def __init__(self, bodies: Iterable[Callable[[], None]]) -> None:
+        self.stopped = threading.Event()
         self._errors: list[BaseException] = []
-        self._threads = [
-            threading.Thread(target=self._run, args=(Client(database, shape, size, own, wait=wait), own), daemon=True)
-            for own in (Random(random.getrandbits(64)) for _ in range(clients))
-        ]
+        self._threads = [threading.Thread(target=self._run, args=(body,), daemon=True) for body in bodies]
 
-    def _run(self, client: Client, random: Random) -> None:
+    def _run(self, body: Callable[[], None]) -> None:
         try:
-            while not self._stop.wait(random.uniform(0, PAUSE)):
-                client.transaction()
-            client.close()
+            body()
         except BaseException as error:  # noqa: BLE001 - it is raised again in the test's own thread
             self._errors.append(error)
+
+    def clear_up(self) -> None:
+        """What is left to do when all have ended and the block has no error of its own."""
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -298,11 +298,28 @@ class Writers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop.set()
+        self.stopped.set()
         for thread in self._threads:
             thread.join()
-        if self._errors and error is None:
-            raise self._errors[0]
+        if error is None:
+            self.clear_up()
+            if self._errors:
+                raise self._errors[0]
+
+
+class Writers(InThreads):
+    """Clients that write."""
+
+    def __init__(
+        self, database: Database, shape: Shape, size: int, random: Random, *, clients: int, wait: str = "on"
+    ) -> None:
+        own = [Random(random.getrandbits(64)) for _ in range(clients)]
+        super().__init__(partial(self._write, Client(database, shape, size, each, wait=wait), each) for each in own)
+
+    def _write(self, client: Client, random: Random) -> None:
+        while not self.stopped.wait(random.uniform(0, PAUSE)):
+            client.transaction()
+        client.close()
 
 
 def total(rows: dict[tuple[Any, ...], dict[str, Any]]) -> int:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable
+from functools import partial
 from random import Random
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import psycopg
 from psycopg import sql
 
 from integration.database import Database
-from integration.writers import Client, Shape
+from integration.writers import Client, InThreads, Shape
 
 AGAIN: Final = 0.05
 """Seconds between two tries to reach a server that does not answer."""
 
 
-class Load:
-    """From `with` to its end: clients that commit often, one of them with long transactions.
+class Load(InThreads):
+    """Clients that commit often, one of them with long transactions.
 
     They keep the sum of all balances. About half of them do not wait for their commits to be flushed, so that some
     of what they were told was committed goes with the server's next death.
@@ -30,55 +29,34 @@ class Load:
         self, database: Database, shape: Shape, size: int, random: Random, *, clients: int = 3, pause: float = 0.01
     ) -> None:
         self._database, self._shape, self._size, self._pause = database, shape, size, pause
-        self._stop = threading.Event()
-        self._errors: list[BaseException] = []
         bodies = [self._hurry] * (clients - 1) + [self._linger]
-        self._threads = [
-            threading.Thread(target=self._keep_on, args=(body, Random(random.getrandbits(64))), daemon=True)
-            for body in bodies
-        ]
+        super().__init__(partial(self._keep_on, body, Random(random.getrandbits(64))) for body in bodies)
 
     def _hurry(self, client: Client, random: Random) -> None:
-        while not self._stop.wait(random.uniform(0, self._pause)):
+        while not self.stopped.wait(random.uniform(0, self._pause)):
             client.transaction()
 
     def _linger(self, client: Client, random: Random) -> None:
-        while not self._stop.is_set():
+        while not self.stopped.is_set():
             client.begin()
             for _ in range(random.randrange(1, 12)):
                 client.write()
-                if self._stop.wait(random.uniform(0, 0.1)):
+                if self.stopped.wait(random.uniform(0, 0.1)):
                     break
             client.end()
 
     def _keep_on(self, body: Callable[[Client, Random], None], random: Random) -> None:
-        try:
-            while not self._stop.is_set():
-                wait = random.choice(["off", "on"])
-                with contextlib.suppress(psycopg.OperationalError, psycopg.errors.UndefinedObject):
-                    resolve_prepared(self._database, random)
-                    client = Client(self._database, self._shape, self._size, random, wait=wait)
-                    with contextlib.closing(client):
-                        body(client, random)
-                self._stop.wait(AGAIN)
-        except BaseException as error:  # noqa: BLE001 - it is raised again in the test's own thread
-            self._errors.append(error)
+        while not self.stopped.is_set():
+            wait = random.choice(["off", "on"])
+            with contextlib.suppress(psycopg.OperationalError, psycopg.errors.UndefinedObject):
+                resolve_prepared(self._database, random)
+                client = Client(self._database, self._shape, self._size, random, wait=wait)
+                with contextlib.closing(client):
+                    body(client, random)
+            self.stopped.wait(AGAIN)
 
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-        if error is None:
-            resolve_prepared(self._database, Random(0))
-            if self._errors:
-                raise self._errors[0]
+    def clear_up(self) -> None:
+        resolve_prepared(self._database, Random(0))
 
 
 def resolve_prepared(database: Database, random: Random) -> None:

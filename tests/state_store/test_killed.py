@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 from backfill_state import DuckDBProgressStore
+from tests.killed import run_and_kill
 from tests.state_store.streams import rows_of
 
 KILLS = 10
@@ -41,24 +39,12 @@ def test_a_writer_killed_at_any_moment_leaves_one_whole_barrier(tmp_path: Path) 
     reached = 0
     for kill in range(KILLS):
         # The first kills fall into the making of the file and of the stream, the later ones anywhere.
-        acknowledged = max(reached, run_and_kill(path, moments.uniform(0, 0.05 if kill < 4 else 0.3)))
+        after = moments.uniform(0, 0.05 if kill < 4 else 0.3)
+        acknowledged = max(reached, run_and_kill(_WRITER, path, after, stores=kill == KILLS - 1))
         with DuckDBProgressStore(path) as store:
             reached, offset, rows = store.epoch() or 0, store.offset(), rows_of(store.progress())
         told = f"seed {seed}, kill {kill}"
         assert reached >= acknowledged, told
         assert offset == (f'{{"epoch":{reached}}}' if reached else None), told
         assert rows == [(vnode, "eu", reached, False, reached) for vnode in range(VNODES) if reached], told
-    assert reached, "no writer lived to its first barrier; give them longer"
-
-
-def run_and_kill(path: Path, after: float) -> int:
-    """Lets a writer run for so many seconds from before it opens the file; the last epoch it said was stored."""
-    with subprocess.Popen([sys.executable, "-c", _WRITER, path], stdout=subprocess.PIPE, text=True) as writer:
-        assert writer.stdout is not None
-        said = writer.stdout.readline()
-        time.sleep(after)
-        writer.kill()
-        said += writer.stdout.read()
-    # The kill may have cut the last line short.
-    whole = [line for line in said.splitlines(keepends=True) if line.endswith("\n")]
-    return int(whole[-1])
+    assert reached

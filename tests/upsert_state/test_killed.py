@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 from backfill_state.upsert import DuckDBUpsertState, Totals
+from tests.killed import run_and_kill
 from tests.upsert_state.upserts import LAYOUT, entries
 
 KILLS = 6
@@ -50,7 +48,8 @@ def test_a_writer_killed_at_any_moment_leaves_one_whole_batch(tmp_path: Path) ->
     reached = 0
     for kill in range(KILLS):
         # The first kills fall into the making of the file, the later ones anywhere.
-        acknowledged = max(reached, run_and_kill(path, moments.uniform(0, 0.05 if kill < 2 else 0.6)))
+        after = moments.uniform(0, 0.05 if kill < 2 else 0.6)
+        acknowledged = max(reached, run_and_kill(_WRITER, path, after, stores=kill == KILLS - 1))
         told = f"seed {seed}, kill {kill}"
         with state_at(path) as state:
             reached = int(state.token() or 0)
@@ -58,17 +57,4 @@ def test_a_writer_killed_at_any_moment_leaves_one_whole_batch(tmp_path: Path) ->
             assert state.totals() == (Totals(KEYS, 0, KEYS * LINE) if reached else Totals()), told
             found = {(entry[0], entry[-1]) for entry in entries(state, *(("eu", key) for key in range(KEYS)))}
             assert found == {(reached, ("x", float(reached))) if reached else (None, (None, None))}, told
-    assert reached, "no writer lived to its first batch; give them longer"
-
-
-def run_and_kill(path: Path, after: float) -> int:
-    """Lets a writer run for so many seconds from before it opens the file; the last batch it said was stored."""
-    with subprocess.Popen([sys.executable, "-c", _WRITER, path], stdout=subprocess.PIPE, text=True) as writer:
-        assert writer.stdout is not None
-        said = writer.stdout.readline()
-        time.sleep(after)
-        writer.kill()
-        said += writer.stdout.read()
-    # The kill may have cut the last line short.
-    whole = [line for line in said.splitlines(keepends=True) if line.endswith("\n")]
-    return int(whole[-1])
+    assert reached

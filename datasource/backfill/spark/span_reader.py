@@ -15,7 +15,7 @@ from backfill.options import OnTruncate, Options, parse
 from backfill.rows import RowFormat
 from backfill.spark.refusal import plainly, plainly_yielding
 from backfill.spark.table_options import keeps_options, with_columns
-from backfill.spark.types import require_same, to_arrow, to_spark
+from backfill.spark.types import as_expected, require_same, to_spark
 from backfill.upstream import ChangeReader
 
 
@@ -56,9 +56,7 @@ class SpanReader(DataSourceReader):
 
     @plainly_yielding
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Runs in a task. Every batch has exactly the schema Spark expects, because it checks only the first."""
+        """Runs in a task."""
         if not isinstance(partition, SpanPartition):
             raise TypeError(f"not a partition of this source: {type(partition).__name__}")
-        expected = to_arrow(self._schema)
-        for batch in span.read(partition.changes, partition.rows, partition.on_truncate):
-            yield batch if batch.schema.equals(expected) else batch.cast(expected)
+        yield from as_expected(span.read(partition.changes, partition.rows, partition.on_truncate), self._schema)

@@ -35,7 +35,7 @@ from backfill.options import Options, parse
 from backfill.rows import RowFormat
 from backfill.spark.refusal import plainly, plainly_yielding
 from backfill.spark.table_options import keeps_options, of_table, with_columns
-from backfill.spark.types import require_same, to_arrow, to_spark
+from backfill.spark.types import as_expected, require_same, to_spark
 from backfill.stream import Budget, Stream
 from backfill.upstream import SnapshotReader
 
@@ -123,12 +123,10 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plainly_yielding
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Runs in a task. Every batch has exactly the schema Spark expects, because it checks only the first."""
+        """Runs in a task."""
         if not isinstance(partition, PartPartition):
             raise TypeError(f"not a partition of this source: {type(partition).__name__}")
-        expected = to_arrow(self._schema)
-        for batch in handoff.read(partition.part, partition.reader, partition.rows):
-            yield batch if batch.schema.equals(expected) else batch.cast(expected)
+        yield from as_expected(handoff.read(partition.part, partition.reader, partition.rows), self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: see the module's description."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
@@ -17,6 +19,13 @@ def to_spark(schema: pa.Schema) -> StructType:
 def to_arrow(schema: StructType) -> pa.Schema:
     """What Spark expects of each record batch; it compares only the first one of a task with it."""
     return to_arrow_schema(schema, timezone="UTC")
+
+
+def as_expected(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """The batches, each with exactly the schema that Spark expects, because it checks only the first one of a task."""
+    expected = to_arrow(schema)
+    for batch in batches:
+        yield batch if batch.schema.equals(expected) else batch.cast(expected)
 
 
 def require_same(asked: StructType, found: StructType) -> None:

@@ -129,8 +129,8 @@ def require_published(session: Session, name: str, oid: int, columns: tuple[str,
     quoted = sql.Identifier(name).as_string(session)
     if row is None:
         raise DatabaseSetupError(
-            f"publication {name} does not exist; run CREATE PUBLICATION {quoted} FOR TABLE …, or leave out "
-            "publicationName to have one made"
+            f"publication {name} does not exist; run CREATE PUBLICATION {quoted} FOR TABLE …, or, for a stream, "
+            "leave out publicationName to have one made"
         )
     if not row[0]:
         raise DatabaseSetupError(

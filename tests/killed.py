@@ -1,0 +1,26 @@
+"""A process that writes a state file, and is killed while it does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def run_and_kill(program: str, path: Path, after: float, *, stores: bool = False) -> int:
+    """Lets a program write for so many seconds from before it opens the file; the last number it said was stored.
+
+    With `stores`, so many seconds from when it has stored something.
+
+    It is Python, is given the path, and prints 0 at first and then each number once that is stored.
+    """
+    with subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        said = writer.stdout.readline() + (writer.stdout.readline() if stores else "")
+        time.sleep(after)
+        writer.kill()
+        said += writer.stdout.read()
+    # The kill may have cut the last line short.
+    whole = [line for line in said.splitlines(keepends=True) if line.endswith("\n")]
+    return int(whole[-1])
