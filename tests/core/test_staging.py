@@ -237,7 +237,7 @@ def test_what_is_no_list_of_changes_is_refused_with_what_to_do(staging: Staging,
     file.with_name("changes.json").write_text(text)
     with pytest.raises(StagingError, match=r"epoch 7 .*cannot be read.*onExistingState=restart"):
         staging.changes(7)
-    with pytest.raises(StagingError, match="epoch 8 .*cannot be read"):
+    with pytest.raises(StagingError, match=r"epoch 8 .*cannot be read"):
         staging.changes(8)
 
 
