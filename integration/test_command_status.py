@@ -50,9 +50,48 @@ def test_the_status_follows_the_stream(run: StreamRun, capsys: pytest.CaptureFix
         assert (seen[-1]["snapshot_rows"], seen[-1]["vnodes"]) == (progress.row_count, progress.vnode_count)
         assert seen[-1]["table"] == '"public"."t"'
         assert seen[-1]["lag_bytes"] >= 0
+        assert seen[-1]["lag_seconds"] >= 0
         assert seen[-1]["retained_bytes"] > 0
     assert [found["phase"] for found in seen] == ["snapshot"] * (len(seen) - 1) + ["changes"]
     assert (seen[-1]["snapshot_rows"], seen[-1]["vnodes_completed"]) == (ROWS, seen[-1]["vnodes"])
+
+
+def test_how_far_it_is_behind_is_since_it_was_known_to_have_everything(
+    run: StreamRun, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Not since the last change: where nothing happens to a table, a stream that looks is not behind."""
+    run.batch()
+    run.catch_up()
+    run.database.execute("UPDATE t SET v = 'changed' WHERE id < 4")
+    run.batch()
+    run.database.execute("SELECT pg_sleep(2.1)")
+    run.ask()
+    behind = run.stream().report()["lag_seconds"]
+    told = run.upstream.lag_of(run.barrier().upstream, run.barrier().epoch)
+    assert isinstance(behind, int)
+    assert told["lag_seconds"] > behind
+    found = look(run, capsys, "--url", run.database.url(tmp_path))
+    told = run.upstream.lag_of(run.barrier().upstream, run.barrier().epoch)
+    assert told["lag_seconds"] > found["lag_seconds"] >= behind
+    assert (found["changes_passed_on"], found["changes_held_back"]) == (3, 0)
+    (run.folder / "state" / "counts.json").write_text("{")
+    found = look(run, capsys, "--url", run.database.url(tmp_path))
+    assert found["lag_seconds"] >= told["lag_seconds"]
+    assert "changes_passed_on" not in found
+
+
+def test_of_a_backlog_that_is_cut_the_last_commit_that_was_read_counts(run: StreamRun) -> None:
+    run.batch(20)
+    for step in range(3):
+        run.database.execute(f"UPDATE t SET v = v || '+' WHERE id <= 20 AND {step} >= 0")
+        run.database.execute("SELECT pg_sleep(1.1)")
+    run.ask(20)
+    assert int(run.stream().report()["lag_seconds"]) >= 2
+    assert run.plan(20)
+    behind = int(run.stream().report()["lag_seconds"])
+    run.catch_up(1000)
+    run.ask()
+    assert behind >= 2
 
 
 def test_a_database_that_is_away_is_said_and_no_error(run: StreamRun, capsys: pytest.CaptureFixture[str]) -> None:

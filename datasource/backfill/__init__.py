@@ -54,6 +54,7 @@ Where things are; each module may import only those below it:
     backfill.batch, record      the readers' parts of one batch; the state directory and its rules
     backfill.claim              one query at a time uses a state directory
     backfill.control_file       how another process pauses and throttles a stream
+    backfill.counts_file        what a stream has counted, for other processes
     backfill.upsert             changes with whole rows, from the last row of each key
     backfill.handoff            what travels to a reader, and how it becomes rows
     backfill.staging, rows      chunks on disk; the output columns
@@ -61,7 +62,7 @@ Where things are; each module may import only those below it:
     backfill.lookup, images, events
                                 how whole rows follow from changes and what was known, pure
     backfill.plan, mark, offset the decisions, pure; what the checkpoint holds
-    backfill.control            what a person has told the stream
+    backfill.control, counts    what a person has told the stream; what became of its changes
     backfill.progress, epoch    how far it is; the states batches end at
     backfill.options, vnode, order, changes
     backfill.errors

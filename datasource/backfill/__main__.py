@@ -18,6 +18,7 @@ from typing import Final
 from backfill.control import Control
 from backfill.control_file import FILE as CONTROL_FILE
 from backfill.control_file import keep_control, read_control
+from backfill.counts_file import FILE as COUNTS_FILE
 from backfill.display import Window, drawn
 from backfill.errors import BackfillError, StateError
 from backfill.opening import LAST_ROWS_FILE, STATE_FILE, examine, open_store, open_upstream
@@ -218,7 +219,7 @@ def _drop(given: argparse.Namespace) -> None:
     Staging(options.staging_dir).of_stream(identity.stream_id).forget_all()
     with open_store(str(folder)) as store:
         store.reset()
-    files = [STATE_FILE, f"{STATE_FILE}.wal", LAST_ROWS_FILE, f"{LAST_ROWS_FILE}.wal", CONTROL_FILE]
+    files = [STATE_FILE, f"{STATE_FILE}.wal", LAST_ROWS_FILE, f"{LAST_ROWS_FILE}.wal", CONTROL_FILE, COUNTS_FILE]
     for left in (folder / name for name in files):
         left.unlink(missing_ok=True)
     names = ", ".join(f"{name} {text}" for name, text in identity.properties if name in ("slot", "publication"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from backfill.changes import TRUNCATE
+from backfill.counts import Tally
 from backfill.errors import SnapshotGoneError, TruncateError
 from backfill.handoff import Part, SnapshotPart, pack
 from backfill.mark import Forwarded, Indices, Mask, halves, mark
@@ -42,6 +43,8 @@ class Batch:
     rows: RowFormat
     options: StreamOptions
     last_rows: LastRows | None = None
+    tally: Tally = field(default_factory=Tally)
+    """What becomes of the changes, added up while they are read."""
 
     def changes(self, begin: Barrier | None, end: Barrier, pin: Pin | None) -> tuple[Part, ...]:
         """The changes from `begin` to `end` to keys that had been emitted at `begin`; `pin` is what is held, if any."""
@@ -82,7 +85,9 @@ class Batch:
             def forwarded(
                 keys: pa.RecordBatch, rows: Indices, changes: pa.RecordBatch = changes, emptied: Mask = emptied
             ) -> Mask:
-                return self._within(keys, coverage) & ~(self._shown(keys, rows, changes, end) & ~emptied[rows])
+                passes = self._within(keys, coverage) & ~(self._shown(keys, rows, changes, end) & ~emptied[rows])
+                self.tally.add(len(np.unique(rows)), len(np.unique(rows[passes])))
+                return passes
 
             yield changes, forwarded
             cleared = bool(emptied[-1:].any())

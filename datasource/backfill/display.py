@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from backfill.counts import Counts
 from backfill.status import COMPLETED, IN_PROGRESS, MICROSECONDS, NOT_STARTED, Pace, Status
 
 MOST_GRID_LINES: Final = 12
@@ -45,10 +46,26 @@ def _lines(of: Status, at: Pace | None, window: Window, now: float) -> Iterator[
     if of.unreachable:
         yield from _wrapped([f"database: {of.unreachable}"], window.width)
     elif of.figures:
-        names = {"lag_bytes": "behind", "retained_bytes": "log kept by the slot"}
-        yield from _wrapped(
-            [f"{names[key]} {size(of.figures[key])}" for key in names if key in of.figures], window.width
-        )
+        yield from _wrapped(_lag(of.figures), window.width)
+    if of.counts is not None:
+        yield from _wrapped(_changes(of.counts), window.width)
+
+
+def _lag(figures: Mapping[str, int]) -> list[str]:
+    behind = [size(figures["lag_bytes"])] if "lag_bytes" in figures else []
+    if "lag_seconds" in figures:
+        behind.append(duration(figures["lag_seconds"]))
+    kept = [f"log kept by the slot {size(figures['retained_bytes'])}"] if "retained_bytes" in figures else []
+    return [f"behind {' and '.join(behind)}", *kept] if behind else kept
+
+
+def _changes(counts: Counts) -> list[str]:
+    since = datetime.fromtimestamp(counts.since / MICROSECONDS, UTC)
+    return [
+        f"changes passed on {counts.passed_on:,}",
+        f"held back {counts.held_back:,}",
+        f"counted since {since:%Y-%m-%d %H:%M:%S} UTC",
+    ]
 
 
 def _facts(of: Status, now: float) -> list[str]:

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 
 from backfill.control_file import read_control
+from backfill.counts import Counting
+from backfill.counts_file import keep_counts, read_counts
 from backfill.errors import OptionsError, StateError
 from backfill.options import Options
 from backfill.record import Record
@@ -81,4 +83,7 @@ def open_stream(options: Options) -> Stream:
         options.stream,
         open_last_rows=(lambda rows: open_last_rows(options, rows)) if options.last_rows.kept else None,
         read_control=lambda: read_control(Path(options.state_dir)),
+        counting=Counting(
+            lambda: read_counts(Path(options.state_dir)), lambda counts: keep_counts(Path(options.state_dir), counts)
+        ),
     )

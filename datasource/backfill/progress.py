@@ -200,5 +200,20 @@ def figures(progress: Progress) -> dict[str, int | str]:
     }
 
 
+def rows_left(progress: Progress) -> int | None:
+    """About how many snapshot rows are still to be read, if vnodes hold about as many each; None where none is done.
+
+    The last vnode, which is nearly empty and is read first, says nothing of the others.
+    """
+    if not _vnodes_left(progress) or isinstance(progress, Finished):
+        return 0
+    last = progress.vnode_count - 1
+    completed = {number: item.row_count for number, item in progress.per_vnode() if isinstance(item, Completed)}
+    beyond = completed.pop(last, 0)
+    if not completed:
+        return None
+    return max(0, beyond + sum(completed.values()) * last // len(completed) - progress.row_count)
+
+
 def _vnodes_left(progress: Progress) -> int:
     return 0 if isinstance(progress, Finished) else len(progress.unfinished)

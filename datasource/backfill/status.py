@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from backfill.control import Control
 from backfill.control_file import read_control
+from backfill.counts import Counts, counted
+from backfill.counts_file import read_counts
+from backfill.epoch import Epoch
 from backfill.errors import BackfillError, StateError
 from backfill.offset import Barrier, Nothing, Offset, from_text
 from backfill.opening import open_upstream
 from backfill.options import parse
-from backfill.progress import Completed, Finished, InProgress, VnodeProgress, phase
+from backfill.progress import Completed, Finished, InProgress, VnodeProgress, phase, rows_left
 from backfill.upstream import Bookmark
 from backfill.views import looking
 
@@ -28,7 +31,8 @@ class Status:
     """One look at a stream.
 
     `vnodes` has the state of each vnode in key order. `as_of` is the moment of the state that the stream has reached,
-    in microseconds since 1970. `figures` are the database's; `unreachable` says why there are none.
+    in microseconds since 1970, and `rows_left` a guess. `counts` are the changes that it has passed on and held back,
+    where that is known. `figures` are the database's; `unreachable` says why there are none.
     """
 
     stream: str
@@ -37,9 +41,10 @@ class Status:
     bookmark: Bookmark = ()
     barrier: Barrier | None = None
     snapshot_rows: int = 0
-    completed_rows: int = 0
+    rows_left: int | None = None
     vnodes: tuple[str, ...] = ()
     control: Control = field(default_factory=Control)
+    counts: Counts | None = None
     figures: Mapping[str, int] = field(default_factory=dict)
     unreachable: str = ""
 
@@ -66,8 +71,10 @@ def status(state_dir: str) -> Status:
         identity, text = store.identity(), store.offset()
     if identity is None:
         raise StateError(f"the state in {state_dir} is of no stream yet; look again when the query has begun")
-    control = read_control(Path(state_dir))
-    of = Status(identity.stream_id, identity.table, "starting", identity.properties, control=control)
+    control, counts = read_control(Path(state_dir)), read_counts(Path(state_dir))
+    if counts is not None and counts.stream != identity.stream_id:
+        counts = None
+    of = Status(identity.stream_id, identity.table, "starting", identity.properties, control=control, counts=counts)
     return of if text is None else _at(of, from_text(text))
 
 
@@ -76,21 +83,16 @@ def _at(of: Status, offset: Offset) -> Status:
         return of
     progress = offset.progress
     if isinstance(progress, Finished):
-        states, completed = (COMPLETED,) * progress.vnode_count, progress.row_count
+        states = (COMPLETED,) * progress.vnode_count
     else:
-        each = [item for _, item in progress.per_vnode()]
-        states = tuple(_state(item) for item in each)
-        completed = sum(item.row_count for item in each if isinstance(item, Completed))
-    return Status(
-        stream=of.stream,
-        table=of.table,
+        states = tuple(_state(item) for _, item in progress.per_vnode())
+    return replace(
+        of,
         phase=phase(progress),
-        bookmark=of.bookmark,
         barrier=offset,
         snapshot_rows=progress.row_count,
-        completed_rows=completed,
+        rows_left=rows_left(progress),
         vnodes=states,
-        control=of.control,
     )
 
 
@@ -110,29 +112,30 @@ def figures_of(of: Status, url: str, user: str) -> tuple[dict[str, int], str]:
         options = parse({"url": url, "user": user, "dbtable": of.table})
         upstream = open_upstream(options, patience=0.0)
         try:
-            return upstream.lag_of(of.bookmark, None if of.barrier is None else of.barrier.epoch), ""
+            return upstream.lag_of(of.bookmark, _complete_epoch(of)), ""
         finally:
             upstream.close()
     except BackfillError as error:
         return {}, error.message
 
 
-def pace(before: Status, now: Status) -> Pace | None:
-    """The pace between two looks; None where the snapshot stood still, or is not being read.
+def _complete_epoch(of: Status) -> Epoch | None:
+    """The epoch that the stream stands at, with the last moment until which it is known to be complete."""
+    if of.barrier is None:
+        return None
+    epoch = of.barrier.epoch
+    return replace(epoch, timestamp=max(epoch.timestamp, 0 if of.counts is None else of.counts.complete_until))
 
-    How many rows are left is a guess: vnodes hold about as many rows each.
-    """
+
+def pace(before: Status, now: Status) -> Pace | None:
+    """The pace between two looks; None where the snapshot stood still, or is not being read."""
     if now.phase != "snapshot" or before.stream != now.stream or before.as_of is None or now.as_of is None:
         return None
     seconds = (now.as_of - before.as_of) / MICROSECONDS
     rows = now.snapshot_rows - before.snapshot_rows
     if seconds <= 0 or rows <= 0:
         return None
-    left = None
-    if now.vnodes_completed:
-        expected = now.completed_rows / now.vnodes_completed * len(now.vnodes)
-        left = max(0.0, expected - now.snapshot_rows) / (rows / seconds)
-    return Pace(rows / seconds, left)
+    return Pace(rows / seconds, None if now.rows_left is None else now.rows_left / (rows / seconds))
 
 
 def as_json(of: Status, at: Pace | None) -> dict[str, Any]:
@@ -147,10 +150,12 @@ def as_json(of: Status, at: Pace | None) -> dict[str, Any]:
         "epoch": None if of.barrier is None else of.barrier.epoch.number,
         "as_of": taken,
         "snapshot_rows": of.snapshot_rows,
+        **({} if of.rows_left is None else {"snapshot_rows_left": of.rows_left}),
         "vnodes": len(of.vnodes),
         "vnodes_completed": of.vnodes_completed,
         "vnodes_in_progress": of.vnodes.count(IN_PROGRESS),
         **({} if at is None else asdict(at)),
+        **({} if of.counts is None else counted(of.counts)),
         **of.figures,
         **({"unreachable": of.unreachable} if of.unreachable else {}),
     }

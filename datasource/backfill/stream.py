@@ -13,13 +13,14 @@ from typing import Final, TypeAlias
 
 from backfill.batch import Batch
 from backfill.control import Control
+from backfill.counts import Counting, iso
 from backfill.epoch import Epoch
 from backfill.errors import OffsetError, SnapshotGoneError
 from backfill.handoff import Part, SnapshotPart
 from backfill.offset import Ahead, Barrier, Nothing, Offset
 from backfill.options import OnTruncate, StartupMode, StreamOptions
 from backfill.plan import Limits, plan
-from backfill.progress import Finished, Frontier, Progress, figures, phase, settled
+from backfill.progress import Finished, Frontier, Progress, figures, phase, rows_left, settled
 from backfill.record import Record
 from backfill.rows import RowFormat
 from backfill.staging import Staging
@@ -75,6 +76,7 @@ class Stream:
         open_last_rows: Callable[[RowFormat], LastRows] | None = None,
         watch: Watch = in_background,
         read_control: ReadControl = Control,
+        counting: Counting | None = None,
     ) -> None:
         self._upstream = upstream
         self._record = record
@@ -93,6 +95,8 @@ class Stream:
         self._control = Control()
         self._open_last_rows = open_last_rows
         self._last_rows: LastRows | None = None
+        self._counting = counting or Counting()
+        self._rests = False
 
     @property
     def table(self) -> TableSchema:
@@ -109,13 +113,26 @@ class Stream:
         return self._upstream.reader()
 
     def report(self) -> dict[str, int | str]:
-        """Where the stream is, for whoever watches: phase, rows and vnodes done, and the upstream's own figures."""
+        """Where the stream is, for whoever watches: the README has a table of the names.
+
+        Of the batch whose end was asked for last, all but the counts of changes take it as read: its readers are
+        planned only after this.
+        """
+        table = {"table": self._upstream.identity().table}
         progress = self._reported
         if progress is None:
-            return {"phase": "starting", **self._told()}
+            return {**table, "phase": "starting", **self._told()}
         told = self._told() if phase(progress) == "snapshot" else {}
+        left = rows_left(progress)
+        expected = {} if left is None else {"snapshot_rows_left": left}
         state = {} if self._last_rows is None else self._last_rows.figures()
-        return {**figures(progress), **told, **self._upstream.lag(), **state}
+        lag: dict[str, int | str] = {**self._upstream.lag()}
+        complete_until = lag.get("complete_until")
+        if isinstance(complete_until, int):
+            lag["complete_until"] = iso(complete_until)
+            if self._rests:
+                self._counting.complete(complete_until)
+        return {**table, **figures(progress), **expected, **told, **self._counting.figures(), **lag, **state}
 
     def _told(self) -> dict[str, str]:
         return {"control": self._control.told()} if self._control.told() else {}
@@ -134,12 +151,20 @@ class Stream:
 
         While the snapshot is held only changes are read; then too `start` is returned where there are none.
         """
+        end = self._next(start, budget)
+        self._rests = end == start
+        return end
+
+    def _next(self, start: Offset, budget: Budget) -> Offset:
         self._control = self._read_control()
         if self._control.holds and self._options.startup_mode is StartupMode.SNAPSHOT:
             return start
         base = self._begin() if isinstance(start, Nothing) else self._go_on(start)
         after = base.epoch if isinstance(base, Barrier) else None
         progress = settled(base.progress) if isinstance(base, Barrier) else base
+        if isinstance(base, Barrier):
+            self._reported = progress
+            self._counting.begin(base.stream, base.epoch.timestamp)
         if after is not None and self._is_over(progress, after):
             return start
         self._unwatch()
@@ -293,6 +318,8 @@ class Stream:
         begin = base if isinstance(base, Barrier) else None
         held = self._pin
         changes = batch.changes(begin, end, held)
+        self._counting.begin(end.stream, (begin or end).epoch.timestamp)
+        self._counting.add(end.epoch.number, batch.tally)
         snapshot, self._pin = batch.snapshot(begin, end, held)
         if self._pin is not None:
             names = [part.name for part in snapshot if isinstance(part, SnapshotPart)]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from backfill.control import Control
+from backfill.counts import Counts
 from backfill.display import MOST_GRID_LINES, Window, drawn, duration, size
 from backfill.epoch import Epoch
 from backfill.offset import Barrier
@@ -18,21 +19,23 @@ SECOND = 1_000_000
 VNODES = (COMPLETED,) * 3 + (IN_PROGRESS,) + (NOT_STARTED,) * 4
 
 
-def at(second: int, rows: int, *, completed_rows: int = 0) -> Status:
+def at(second: int, rows: int, *, left: int | None = None) -> Status:
     """A status as of so many seconds after 1970; its epoch is all that matters of the barrier."""
     barrier = Barrier("s1", (), Epoch(second, "", 0, second * SECOND), Finished(8, rows))
-    return Status("s1", '"public"."t"', "snapshot", (), barrier, rows, completed_rows, VNODES)
+    return Status("s1", '"public"."t"', "snapshot", (), barrier, rows, left, VNODES)
 
 
 def test_all_of_it_is_shown() -> None:
-    of = replace(at(10, 1234), figures={"lag_bytes": 4096, "retained_bytes": 5})
+    figures = {"lag_bytes": 4096, "lag_seconds": 65, "retained_bytes": 5}
+    of = replace(at(10, 1234), figures=figures, counts=Counts("s1", SECOND, 7, 12_345, 6))
     assert drawn(of, Pace(1500.4, 61), Window(80, plain=True), now=75.0).splitlines() == [
         '"public"."t"  stream s1',
         "phase snapshot, 1,234 rows read, as of 1970-01-01 00:00:10 UTC, 1 min 5 s ago",
         "[##################................................] 3 of 8 vnodes, 37 %",
         "###+....",
         "1,500 rows/s, about 1 min 1 s left",
-        "behind 4.0 KiB, log kept by the slot 5 B",
+        "behind 4.0 KiB and 1 min 5 s, log kept by the slot 5 B",
+        "changes passed on 12,345, held back 6, counted since 1970-01-01 00:00:01 UTC",
     ]
 
 
@@ -78,8 +81,8 @@ def test_colours_change_nothing_but_colours() -> None:
 
 
 def test_the_pace_is_rows_over_the_time_between_two_states() -> None:
-    assert pace(at(10, 1000), at(14, 3000)) == Pace(500.0, 0.0)
-    assert pace(at(10, 1000), at(14, 3000, completed_rows=2400)) == Pace(500.0, (800 * 8 - 3000) / 500)
+    assert pace(at(10, 1000), at(14, 3000)) == Pace(500.0, None)
+    assert pace(at(10, 1000), at(14, 3000, left=3400)) == Pace(500.0, 3400 / 500)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +101,8 @@ def test_where_the_pace_is_not_known_there_is_none(before: Status, now: Status) 
 
 
 def test_programs_get_the_names_of_the_views() -> None:
-    assert as_json(replace(at(1, 7), figures={"lag_bytes": 3}), Pace(2.0, None)) == {
+    of = replace(at(1, 7, left=9), figures={"lag_bytes": 3}, counts=Counts("s1", 0, 1, 5, 6))
+    assert as_json(of, Pace(2.0, None)) == {
         "stream": "s1",
         "table": '"public"."t"',
         "phase": "snapshot",
@@ -107,11 +111,15 @@ def test_programs_get_the_names_of_the_views() -> None:
         "epoch": 1,
         "as_of": "1970-01-01T00:00:01+00:00",
         "snapshot_rows": 7,
+        "snapshot_rows_left": 9,
         "vnodes": 8,
         "vnodes_completed": 3,
         "vnodes_in_progress": 1,
         "rows_per_second": 2.0,
         "seconds_left": None,
+        "changes_passed_on": 5,
+        "changes_held_back": 6,
+        "changes_counted_since": "1970-01-01T00:00:00.000+00:00",
         "lag_bytes": 3,
     }
 

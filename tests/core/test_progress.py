@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.progress import Completed, CompletedRun, Finished, Frontier, InProgress, NotStarted, settled
+from backfill.progress import Completed, CompletedRun, Finished, Frontier, InProgress, NotStarted, rows_left, settled
 from backfill.vnode import WHOLE_TABLE, KeyRange, merged
 from tests.core.strategies import finished, frontiers
 from tests.core.test_vnode import KEYS, holds, key
@@ -131,3 +131,14 @@ def test_the_bounds_of_unfinished_vnodes_are_known_by_their_number(names: list[s
     assert all(BOUNDS[number] == end for number, end in known.items())
     around = {at for at, name in enumerate(names) if name != "completed"}
     assert known.keys() >= {number for number in range(SIZE - 1) if {number, number + 1} & around}
+
+
+def test_how_many_rows_are_left_is_told_by_the_vnodes_that_are_completed() -> None:
+    start = Frontier.at_start((("b",), ("d",), ("f",)))
+    assert rows_left(start) is None
+    assert rows_left(start.advanced({0: InProgress(("a",), 9), 3: Completed(0)})) is None
+    assert rows_left(start.advanced({0: Completed(10), 1: Completed(20), 2: InProgress(("e",), 5)})) == 10
+    assert rows_left(start.advanced({0: Completed(10), 1: Completed(20), 3: Completed(2)})) == 15
+    assert rows_left(start.advanced({0: Completed(1), 1: InProgress(("c",), 99)})) == 0
+    assert rows_left(start.advanced({number: Completed(5) for number in range(4)})) == 0
+    assert rows_left(Finished(4, 60)) == 0

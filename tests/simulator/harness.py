@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from backfill import handoff
 from backfill.control import Control
+from backfill.counts import Counting, Counts
 from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
 from backfill.options import OnExistingState, OnTruncate, StartupMode, StreamOptions
 from backfill.progress import Frontier
@@ -66,6 +67,7 @@ class Spark:
     store: InMemoryProgressStore = field(default_factory=InMemoryProgressStore)
     store_is_busy: bool = False
     control: Control = field(default_factory=Control)
+    kept_counts: Counts | None = None
     offsets: list[str] = field(default_factory=list)
     committed: int = 0
     watched: Watched = field(default_factory=Watched)
@@ -106,6 +108,7 @@ class Spark:
                 open_last_rows=None if self.rules is None else self._last_rows,
                 watch=self.watched.start,
                 read_control=lambda: self.control,
+                counting=Counting(lambda: self.kept_counts, self._keep_counts),
             )
         return self._stream
 
@@ -121,6 +124,9 @@ class Spark:
 
     def _state(self, layout: UpsertLayout) -> UpsertState:
         return self.states.setdefault(layout.stream_id, InMemoryUpsertState(layout, tombstones=False))
+
+    def _keep_counts(self, counts: Counts) -> None:
+        self.kept_counts = counts
 
     def _now(self) -> float:
         self._clock += 0.4

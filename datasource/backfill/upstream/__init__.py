@@ -255,11 +255,19 @@ class Upstream(Protocol):
         ...
 
     def lag(self) -> dict[str, int]:
-        """Figures for whoever watches: `lag_bytes`, `retained_bytes`; an upstream gives those it has."""
+        """Figures for whoever watches; an upstream gives those it has.
+
+        `complete_until`: the last moment, in microseconds since 1970 by the upstream's clock, of which it is known
+        that everything committed until then is in the last step. `lag_seconds` is how long ago that was, `lag_bytes`
+        how much of the log has been written since, and `retained_bytes` how much of it the upstream keeps.
+        """
         ...
 
     def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> dict[str, int]:
-        """The same figures of a stream that another process runs, and that stands at `epoch`; needs no `attach`."""
+        """The same figures of a stream that another process runs, and that stands at `epoch`; needs no `attach`.
+
+        Whoever knows of a later moment until which the stream is complete gives it as the epoch's timestamp.
+        """
         ...
 
     def close(self) -> None: ...

@@ -12,6 +12,7 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
+from psycopg import sql
 
 from backfill.epoch import Epoch
 from backfill.errors import (
@@ -57,6 +58,9 @@ HEARTBEAT_BYTES: Final = 16 << 20
 LAG_INTERVAL: Final = 1.0
 """Seconds for which the figures for whoever watches are not asked for again."""
 
+CLOCK: Final = sql.SQL("(extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+"""The time by the server's clock, in microseconds since 1970."""
+
 EVERY_COMMIT: Final = Position((1 << 63) - 1)
 
 
@@ -76,6 +80,8 @@ class PostgresUpstream:
         self._idle_at = 0
         self._held_at: Position | None = None
         self._reached = 0
+        self._clock = 0
+        self._complete_until = 0
         self._lag: tuple[float, dict[str, int]] = (-LAG_INTERVAL, {})
 
     @classmethod
@@ -210,10 +216,13 @@ class PostgresUpstream:
         return str(self._do(self._present))
 
     def _present(self, session: Session) -> Position:
-        row = session.execute("SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text").fetchone()
+        row = session.execute(
+            sql.SQL("SELECT {}, pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text").format(CLOCK)
+        ).fetchone()
         if row is None:
             raise TransientError("the server did not say where its log ends")
-        position = Position(parse_lsn(row[1]), Snapshot.parse(row[0]))
+        position = Position(parse_lsn(row[2]), Snapshot.parse(row[1]))
+        self._clock = row[0]
         wait_for_flush(session, self._connector, position.lsn)
         return position
 
@@ -249,12 +258,14 @@ class PostgresUpstream:
         prepare_for_ranges(exporter.current())
         number = 1 if after is None else after.number + 1
         epoch = _exported_epoch(number, exported)
+        self._complete_until = exported.timestamp
         if after is not None:
             upto = exported.position.lsn
             reading = self._read(Position.parse(after.position), exported.position, upto, max_changes)
             if not reading.complete:
                 exporter.release(exported.token)
                 epoch = _exported_epoch(number, replace(exported, position=replace(exported.position, lsn=reading.end)))
+                self._complete_until = reading.timestamp or after.timestamp
             self._log.keep(after, epoch, reading, upto)
             if not reading.complete:
                 return Step(epoch, None)
@@ -269,14 +280,17 @@ class PostgresUpstream:
         """The next commits in the log, whether visible yet or not: no snapshot rows are read any more."""
         if after is None:
             now = self._present(self._session())
-            return Step(Epoch(1, str(Position(now.lsn)), now.lsn, time.time_ns() // 1000), None)
+            self._complete_until = self._clock
+            return Step(Epoch(1, str(Position(now.lsn)), now.lsn, self._clock), None)
         began = Position.parse(after.position)
         upto = Position.parse(until).lsn if until else self._end_of_log()
         if upto < self._idle_at and not until and self._options.fail_on_data_loss:
             self._place.require_readable(self._session(), self._idle_at)
         if upto <= self._idle_at:
+            self._complete_until = self._clock
             return Step(after, None)
         reading = self._read(began, EVERY_COMMIT, upto, max_changes)
+        self._complete_until = self._clock if reading.complete else reading.timestamp or after.timestamp
         if reading.complete:
             self._idle_at = upto
         idle = reading.complete and reading.rows.row_count == 0
@@ -291,12 +305,15 @@ class PostgresUpstream:
     def _held_epoch(self, after: Epoch | None, max_changes: int) -> Step:
         """What is visible now, as far as the log is read: the snapshot that goes on later must see all of it."""
         now = self._present(self._session())
+        self._complete_until = self._clock
         if after is None:
-            return Step(Epoch(1, str(now), now.lsn, time.time_ns() // 1000), None)
+            return Step(Epoch(1, str(now), now.lsn, self._clock), None)
         if now == self._held_at:
             return Step(after, None)
         began = Position.parse(after.position)
         reading = self._read(began, now, now.lsn, max_changes)
+        if not reading.complete:
+            self._complete_until = reading.timestamp or after.timestamp
         if reading.complete and reading.rows.row_count == 0:
             self._held_at = now
             if now.lsn - began.lsn < HEARTBEAT_BYTES:
@@ -310,10 +327,11 @@ class PostgresUpstream:
     def _end_of_log(self) -> int:
         """Up to where the log can be read: the end of a whole record, so that no commit is half before it."""
         session = self._session()
-        row = session.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        row = session.execute(sql.SQL("SELECT {}, pg_current_wal_insert_lsn()::text").format(CLOCK)).fetchone()
         if row is None:
             raise TransientError("the server did not say where its log ends")
-        end = parse_lsn(row[0])
+        end = parse_lsn(row[1])
+        self._clock = row[0]
         if end > self._idle_at:
             wait_for_flush(session, self._connector, end)
         return end
@@ -385,11 +403,17 @@ class PostgresUpstream:
 
     def _figures(self, session: Session) -> dict[str, int]:
         # What was looked at and held nothing for us is no lag.
-        return slot.figures(session, self._place.slot, max(self._reached, self._idle_at))
+        reached, complete_until = max(self._reached, self._idle_at), self._complete_until
+        if not complete_until:
+            return slot.figures(session, self._place.slot, reached, None)
+        found = slot.figures(session, self._place.slot, reached, complete_until)
+        return {**found, "complete_until": complete_until}
 
     def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> dict[str, int]:
-        reached = None if epoch is None else Position.parse(epoch.position).lsn
-        return self._do(lambda session: slot.figures(session, Place.of(bookmark).slot, reached))
+        reached, complete_until = None, None
+        if epoch is not None:
+            reached, complete_until = Position.parse(epoch.position).lsn, epoch.timestamp
+        return self._do(lambda session: slot.figures(session, Place.of(bookmark).slot, reached, complete_until))
 
 
 def _exported_epoch(number: int, exported: Exported) -> Epoch:

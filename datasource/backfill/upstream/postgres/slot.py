@@ -247,18 +247,24 @@ def advance(session: Session, slot: str, to: int) -> None:
         session.execute("SELECT pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)", [slot, format_lsn(to)])
 
 
-def figures(session: Session, slot: str, reached: int | None) -> dict[str, int]:
-    """How far the log's end is from the LSN `reached`, and how much of the log the slot keeps; those that are known."""
+def figures(session: Session, slot: str, reached: int | None, complete_until: int | None) -> dict[str, int]:
+    """How far the present is from the LSN `reached` and the moment `complete_until` (µs since 1970), and how much of
+    the log the slot keeps; those that are known."""
     row = session.execute(
         "SELECT pg_current_wal_insert_lsn()::text, "
-        "(SELECT restart_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = %s)",
-        [slot],
+        "(SELECT restart_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = %s), "
+        "floor(extract(epoch FROM clock_timestamp()) - %s::bigint / 1000000.0)::bigint",
+        [slot, complete_until],
     ).fetchone()
     if row is None:
         return {}
     end = parse_lsn(row[0])
-    behind = {} if reached is None else {"lag_bytes": max(0, end - reached)}
-    return {**behind, **({"retained_bytes": end - parse_lsn(row[1])} if row[1] else {})}
+    found = {} if reached is None else {"lag_bytes": max(0, end - reached)}
+    if row[2] is not None:
+        found["lag_seconds"] = max(0, row[2])
+    if row[1]:
+        found["retained_bytes"] = end - parse_lsn(row[1])
+    return found
 
 
 def drop_if_lost(session: Session, slot: str) -> None:

@@ -1,0 +1,122 @@
+"""What has become of the changes that a stream has read, counted for whoever watches.
+
+Each batch is counted once, when its changes are read, in the process that reads them. A batch that is run again after
+a crash has the same changes, and its epoch is counted already. The counts are kept in `counts.json` in stateDir; where
+that is lost they begin anew, and `since` says when.
+
+    {"version":1,"stream":"1f0c9a77","since":1772366404000000,"epoch":7,"passed_on":40,"held_back":2,
+     "complete_until":1772366504000000}
+
+Nothing but what people are shown depends on it, so a file that cannot be understood is as good as none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from backfill import stored
+
+COUNTS_VERSION: Final = 1
+
+NOTE_INTERVAL: Final = 1_000_000
+"""Microseconds between two notes that a stream, which has nothing to read, is complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Changes of the log between the state of `since` and the epoch of that number; times in µs since 1970."""
+
+    stream: str
+    since: int
+    epoch: int
+    passed_on: int = 0
+    """Changes that were emitted, as one row or as two."""
+
+    held_back: int = 0
+    """Changes that were left out, because the snapshot has not come to their rows or has shown them already."""
+
+    complete_until: int = 0
+    """The last moment of which the stream is known to have everything that was committed; 0 where nobody noted it."""
+
+    def and_batch(self, epoch: int, tally: Tally) -> Counts:
+        """These and the changes of the batch that ends at this epoch, unless it is counted already."""
+        if epoch <= self.epoch:
+            return self
+        passed_on, held_back = self.passed_on + tally.passed_on, self.held_back + tally.held_back
+        return replace(self, epoch=epoch, passed_on=passed_on, held_back=held_back)
+
+    def to_text(self) -> str:
+        return json.dumps({"version": COUNTS_VERSION, **asdict(self)}, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> Counts | None:
+        """None where it is not of this version."""
+        try:
+            value = json.loads(text)
+            if stored.whole(value.pop("version")) != COUNTS_VERSION:
+                return None
+            stream = stored.text(value.pop("stream"))
+            return cls(stream, **{name: stored.whole(number) for name, number in value.items()})
+        except stored.UNREADABLE:
+            return None
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the changes of one batch, added up while they are read."""
+
+    passed_on: int = 0
+    held_back: int = 0
+
+    def add(self, changes: int, passed_on: int) -> None:
+        self.passed_on += passed_on
+        self.held_back += changes - passed_on
+
+
+class Counting:
+    """The counts of one stream while it runs; `read` and `keep` are for other processes and the next one of its own."""
+
+    def __init__(
+        self, read: Callable[[], Counts | None] = lambda: None, keep: Callable[[Counts], None] = lambda _: None
+    ) -> None:
+        self._read, self._keep = read, keep
+        self._counts: Counts | None = None
+
+    def begin(self, stream: str, since: int) -> None:
+        """Goes on with what is counted of this stream; where nothing is, counting begins at this moment."""
+        if self._counts is None:
+            found = self._read()
+            self._counts = found if found is not None and found.stream == stream else Counts(stream, since, 0)
+
+    def add(self, epoch: int, tally: Tally) -> None:
+        """Counts a batch, whose readers are planned."""
+        if self._counts is not None:
+            self._counts = self._counts.and_batch(epoch, tally)
+            self._keep(self._counts)
+
+    def complete(self, until: int) -> None:
+        """Tells other processes, now and then, that a stream with nothing to read is not behind."""
+        if self._counts is not None and until - self._counts.complete_until >= NOTE_INTERVAL:
+            self._counts = replace(self._counts, complete_until=until)
+            self._keep(self._counts)
+
+    def figures(self) -> dict[str, int | str]:
+        return {} if self._counts is None else counted(self._counts)
+
+
+def counted(counts: Counts) -> dict[str, int | str]:
+    """The counts under the names by which they are shown everywhere."""
+    return {
+        "changes_passed_on": counts.passed_on,
+        "changes_held_back": counts.held_back,
+        "changes_counted_since": iso(counts.since),
+    }
+
+
+def iso(microseconds: int) -> str:
+    """A moment given in µs since 1970, as text."""
+    return datetime.fromtimestamp(microseconds / 1_000_000, UTC).isoformat(timespec="milliseconds")
