@@ -13,6 +13,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from backfill.spark.monitor import progress
+from backfill.spark.prometheus import PrometheusListener
+from integration.spark_stream import wait_for
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -39,12 +43,19 @@ def surfaces(spark: SparkSession, url: str, password: str, folder: Path) -> dict
         f"SELECT * FROM STREAM orders_feed WITH (stateDir = '{folder / 'connect'}', password = '{password}')"
     )
     writer = stream.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
-    writer.trigger(availableNow=True).start(str(folder / "out")).awaitTermination()
+    listener = PrometheusListener()
+    spark.streams.addListener(listener)
+    query = writer.trigger(availableNow=True).start(str(folder / "out"))
+    query.awaitTermination()
+    seen = progress(query)
+    wait_for(lambda: "backfill_query_active" in listener.text())
+    spark.streams.removeListener(listener)
     return {
         "session": type(spark).__module__,
         "batch": batch.option("filter", "id <= 3").load().count(),
         "table": spark.sql(f"SELECT count(*) FROM orders_feed WITH (password = '{password}')").collect()[0][0],
         "view": spark.table("v").count(),
+        "progress": [seen.phase, 0 if seen.reported is None else seen.reported.snapshot_rows, seen.active],
         "stream": spark.read.parquet(str(folder / "out")).where("_change_type = 'insert'").count(),
     }
 

@@ -114,6 +114,7 @@ def test_a_connect_session_then_a_pipeline_over_the_table_it_has_made(database: 
         "batch": 3,
         "table": 300,
         "view": 300,
+        "progress": ["changes", 300, False],
         "stream": 300,
     }
     database.execute("DELETE FROM orders WHERE id = 300")

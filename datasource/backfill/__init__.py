@@ -49,6 +49,8 @@ Where things are; each module may import only those below it:
     backfill.sinks              keyed targets that follow a stream, for foreachBatch
     backfill.stream             from an offset to the next, and from two offsets to what is read
     backfill.display, status    the command's picture of a stream
+    backfill.reported           a running query's own word of where it is
+    backfill.metrics_server     metrics over HTTP
     backfill.views              what can be read of a running stream's state
     backfill.scan, span         batch reads: the table as it is now; the changes between two positions
     backfill.batch, record      the readers' parts of one batch; the state directory and its rules
@@ -64,7 +66,7 @@ Where things are; each module may import only those below it:
     backfill.plan, mark, offset the decisions, pure; what the checkpoint holds
     backfill.control, counts    what a person has told the stream; what became of its changes
     backfill.progress, epoch    how far it is; the states batches end at
-    backfill.options, vnode, order, changes
+    backfill.options, vnode, order, changes, metrics, wording
     backfill.errors
 
 The algorithm is that of RisingWave's backfill executors, with time travel replaced by pinned snapshots and staged

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from backfill.counts import Counts
 from backfill.status import COMPLETED, IN_PROGRESS, MICROSECONDS, NOT_STARTED, Pace, Status
+from backfill.wording import duration, lag, pace, wrapped
 
 MOST_GRID_LINES: Final = 12
 WIDEST: Final = 120
+LAG: Final = ("lag_bytes", "lag_seconds", "retained_bytes")
 _COLOURS: Final = {COMPLETED: "32", IN_PROGRESS: "33", NOT_STARTED: "2"}
 
 
@@ -35,28 +37,19 @@ def drawn(of: Status, at: Pace | None, window: Window, now: float) -> str:
 
 def _lines(of: Status, at: Pace | None, window: Window, now: float) -> Iterator[str]:
     yield f"{of.table}  stream {of.stream}"[: window.width]
-    yield from _wrapped(_facts(of, now), window.width)
+    yield from wrapped(_facts(of, now), window.width)
     if of.vnodes:
         yield _bar(of, window)
         if len(of.vnodes) > 1:
             yield from _grid(of.vnodes, window)
     if at is not None:
-        left = "" if at.seconds_left is None else f", about {duration(at.seconds_left)} left"
-        yield f"{at.rows_per_second:,.0f} rows/s{left}"[: window.width]
+        yield pace(at.rows_per_second, at.seconds_left)[: window.width]
     if of.unreachable:
-        yield from _wrapped([f"database: {of.unreachable}"], window.width)
+        yield from wrapped([f"database: {of.unreachable}"], window.width)
     elif of.figures:
-        yield from _wrapped(_lag(of.figures), window.width)
+        yield from wrapped(lag(*(of.figures.get(name) for name in LAG)), window.width)
     if of.counts is not None:
-        yield from _wrapped(_changes(of.counts), window.width)
-
-
-def _lag(figures: Mapping[str, int]) -> list[str]:
-    behind = [size(figures["lag_bytes"])] if "lag_bytes" in figures else []
-    if "lag_seconds" in figures:
-        behind.append(duration(figures["lag_seconds"]))
-    kept = [f"log kept by the slot {size(figures['retained_bytes'])}"] if "retained_bytes" in figures else []
-    return [f"behind {' and '.join(behind)}", *kept] if behind else kept
+        yield from wrapped(_changes(of.counts), window.width)
 
 
 def _changes(counts: Counts) -> list[str]:
@@ -75,17 +68,6 @@ def _facts(of: Status, now: float) -> list[str]:
         taken = datetime.fromtimestamp(of.as_of / MICROSECONDS, UTC)
         facts.append(f"as of {taken:%Y-%m-%d %H:%M:%S} UTC, {duration(now - taken.timestamp())} ago")
     return facts
-
-
-def _wrapped(facts: Sequence[str], width: int) -> Iterator[str]:
-    """The facts, as many to a line as fit; one that is longer than a line is cut."""
-    line = ""
-    for fact in facts:
-        if line and len(line) + 2 + len(fact) > width:
-            yield f"{line},"[:width]
-            line = ""
-        line = f"{line}, {fact}" if line else fact[:width]
-    yield line
 
 
 def _bar(of: Status, window: Window) -> str:
@@ -119,22 +101,3 @@ def _together(states: Sequence[str]) -> str:
 def _painted(state: str, count: int, window: Window) -> str:
     marks = window.marks[state] * count
     return f"\x1b[{_COLOURS[state]}m{marks}\x1b[0m" if window.coloured and marks else marks
-
-
-def size(count: int) -> str:
-    """Bytes as people read them."""
-    amount, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024:
-            break
-        amount, unit = amount / 1024, larger
-    return f"{count} B" if unit == "B" else f"{amount:.1f} {unit}"
-
-
-def duration(seconds: float) -> str:
-    """A time as people read it, in its two largest units."""
-    whole = max(0, round(seconds))
-    for length, unit, smaller, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= length:
-            return f"{whole // length} {unit} {whole % length // smaller} {below}"
-    return f"{whole} s"

@@ -9,11 +9,12 @@ import pytest
 
 from backfill.control import Control
 from backfill.counts import Counts
-from backfill.display import MOST_GRID_LINES, Window, drawn, duration, size
+from backfill.display import MOST_GRID_LINES, Window, drawn
 from backfill.epoch import Epoch
 from backfill.offset import Barrier
 from backfill.progress import Finished
 from backfill.status import COMPLETED, IN_PROGRESS, NOT_STARTED, Pace, Status, as_json, pace
+from backfill.wording import duration, size
 
 SECOND = 1_000_000
 VNODES = (COMPLETED,) * 3 + (IN_PROGRESS,) + (NOT_STARTED,) * 4

@@ -1,0 +1,55 @@
+"""Prometheus' text format, version 0.0.4 (prometheus.io, "Exposition formats"): samples as text.
+
+It is a page of rules, so it is written here; a package for it would be one more that every driver has to have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A name, what kind of number it is, and what it says. The name of a counter ends with `_total`."""
+
+    name: str
+    kind: str
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A number of a metric, and of what it is."""
+
+    metric: Metric
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def exposition(metrics: Iterable[Metric], samples: Iterable[Sample]) -> str:
+    """All samples, those of one metric together below its description; a metric without samples is left out."""
+    by_metric: dict[str, list[Sample]] = {}
+    for sample in samples:
+        by_metric.setdefault(sample.metric.name, []).append(sample)
+    return "".join(line + "\n" for metric in metrics for line in _lines(metric, by_metric.get(metric.name, [])))
+
+
+def _lines(metric: Metric, samples: list[Sample]) -> Iterator[str]:
+    if samples:
+        yield f"# HELP {metric.name} {_escaped(metric.help)}"
+        yield f"# TYPE {metric.name} {metric.kind}"
+    for sample in samples:
+        labels = ",".join(f'{name}="{_quoted(value)}"' for name, value in sample.labels.items())
+        yield f"{metric.name}{{{labels}}} {sample.value!r}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n")
+
+
+def _quoted(text: str) -> str:
+    return _escaped(text).replace('"', r"\"")

@@ -1,0 +1,120 @@
+"""Where a stream is, from what its source says in Spark's `StreamingQueryProgress`: a value, and how it is shown."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from backfill.wording import lag, pace
+
+CELLS: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What the source of one table said last; None for what it did not say.
+
+    All but the counts of changes take the batch whose end was planned when it was said as read; those are of the
+    batches before it.
+    """
+
+    table: str
+    phase: str
+    control: str = ""
+    snapshot_rows: int = 0
+    snapshot_rows_left: int | None = None
+    """A guess: the vnodes that are left hold as many rows as the others did."""
+
+    vnodes: int = 0
+    vnodes_completed: int = 0
+    changes_passed_on: int | None = None
+    changes_held_back: int | None = None
+    changes_counted_since: str | None = None
+    lag_bytes: int | None = None
+    lag_seconds: int | None = None
+    retained_bytes: int | None = None
+
+    @classmethod
+    def of(cls, latest_offset: str | None) -> Reported | None:
+        """From the text that Spark gives as a source's latest offset; None where it is of another kind of source."""
+        try:
+            found = json.loads(latest_offset or "null")
+        except ValueError:
+            return None
+        if not isinstance(found, Mapping) or not {"table", "phase"} <= found.keys():
+            return None
+        return cls(**{name: found[name] for name in cls.__slots__ if name in found})
+
+
+@dataclass(frozen=True, repr=False, slots=True)
+class StreamProgress:
+    """Where a stream is, as far as Spark has been told; shown as text and, in notebooks, as HTML."""
+
+    query: str
+    """The query's name, or its id where it has none."""
+
+    active: bool
+    batch: int | None
+    """The last batch that has ended; None before the first."""
+
+    reported: Reported | None
+    """What the source said when that batch was planned; None before the first batch has ended."""
+
+    rows_per_second: float | None = None
+    """How fast the snapshot has been read lately; None where it was not."""
+
+    lag_seconds: float | None = None
+    """How long ago the last moment was of which the stream has everything; 0 where Spark looked last and found nothing
+    new."""
+
+    @property
+    def phase(self) -> str:
+        return "starting" if self.reported is None else self.reported.phase
+
+    @property
+    def seconds_left(self) -> float | None:
+        """About how long reading the rest of the table takes at this pace."""
+        if self.reported is None or self.reported.snapshot_rows_left is None or not self.rows_per_second:
+            return None
+        return self.reported.snapshot_rows_left / self.rows_per_second
+
+    def __repr__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        head, *rows = (html.escape(line) for line in self._lines(bar=False))
+        of = self.reported
+        bar = "" if of is None or not of.vnodes else f'<progress value="{of.vnodes_completed}" max="{of.vnodes}">'
+        return f"<div><b>{head}</b><br>{bar and bar + '</progress><br>'}{'<br>'.join(rows)}</div>"
+
+    def _lines(self, *, bar: bool = True) -> Iterator[str]:
+        of = self.reported
+        ended = "" if self.active else ", ended"
+        if of is None:
+            yield f"query {self.query}{ended}"
+            yield "phase starting: no batch has ended yet"
+            return
+        yield f"{of.table}  query {self.query}, batch {self.batch}{ended}"
+        yield _facts(of)
+        if of.vnodes:
+            full = CELLS * of.vnodes_completed // of.vnodes
+            done = f"{of.vnodes_completed} of {of.vnodes} vnodes, {100 * of.vnodes_completed // of.vnodes} %"
+            yield f"[{'█' * full}{'·' * (CELLS - full)}] {done}" if bar else done
+        if self.rows_per_second is not None:
+            yield pace(self.rows_per_second, self.seconds_left)
+        figures = lag(of.lag_bytes, self.lag_seconds, of.retained_bytes)
+        if figures:
+            yield ", ".join(figures)
+        if of.changes_passed_on is not None:
+            counted = f"changes passed on {of.changes_passed_on:,}, held back {of.changes_held_back or 0:,}"
+            yield f"{counted}, counted since {of.changes_counted_since}"
+
+
+def _facts(of: Reported) -> str:
+    told = f" ({of.control})" if of.control else ""
+    left = "" if not of.snapshot_rows_left else f", about {of.snapshot_rows_left:,} to go"
+    return f"phase {of.phase}{told}, {of.snapshot_rows:,} rows read{left}"

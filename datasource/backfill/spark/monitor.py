@@ -1,0 +1,80 @@
+"""Where a running query is, for notebooks and code: `from backfill.spark.monitor import progress`.
+
+It asks nothing but Spark's own record of the query's batches, so it needs neither the database nor `stateDir`, costs
+the query nothing, and works through Spark Connect. The name `backfill.progress` belongs to a module, the life of
+vnodes, and what concerns a query of Spark is in `backfill.spark`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from backfill.reported import Reported, StreamProgress
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.streaming.query import StreamingQuery as ConnectStreamingQuery
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    Query: TypeAlias = StreamingQuery | ConnectStreamingQuery
+
+__all__ = ["StreamProgress", "progress", "reports"]
+
+
+def progress(query: Query, *, table: str = "") -> StreamProgress:
+    """Where the query is. Of a query over several tables `table` names one, as its progress shows the name.
+
+    Spark makes its record when a batch has ended, and none while there is nothing to read.
+    """
+    recent = query.recentProgress
+    last = recent[-1] if recent else None
+    of = None if last is None else _chosen(reports(last), table)
+    began = [(_seconds(each), found) for each in recent for _, found in reports(each) if of and found.table == of.table]
+    return StreamProgress(
+        query=query.name or str(query.id),
+        active=query.isActive,
+        batch=None if last is None else last.batchId,
+        reported=of,
+        rows_per_second=_rate(began),
+        lag_seconds=_lag(query, of, began),
+    )
+
+
+def reports(of: StreamingQueryProgress) -> list[tuple[Any, Reported]]:
+    """The sources of ours that a query's progress tells of, and what they said."""
+    found = [(source, Reported.of(source.latestOffset)) for source in of.sources]
+    return [(source, said) for source, said in found if said is not None]
+
+
+def _chosen(found: Sequence[tuple[Any, Reported]], table: str) -> Reported:
+    named = [said for _, said in found if table in ("", said.table)]
+    if len(named) == 1:
+        return named[0]
+    if not found:
+        raise ValueError("the query reads nothing from the backfill source")
+    tables = ", ".join(said.table for _, said in found)
+    raise ValueError(f"the query reads {tables}; name one of them as table")
+
+
+def _rate(began: Sequence[tuple[float, Reported]]) -> float | None:
+    """Snapshot rows a second between the batches that Spark remembers, while the snapshot is read."""
+    if len(began) < 2 or began[-1][1].phase != "snapshot":
+        return None
+    seconds, rows = began[-1][0] - began[0][0], began[-1][1].snapshot_rows - began[0][1].snapshot_rows
+    return rows / seconds if seconds > 0 and rows > 0 else None
+
+
+def _lag(query: Query, of: Reported | None, began: Sequence[tuple[float, Reported]]) -> float | None:
+    """What the source said, and the time since: Spark does not tell of the looks that found nothing, but for this."""
+    if of is None or of.lag_seconds is None:
+        return None
+    if query.isActive and not query.status["isDataAvailable"]:
+        return 0.0
+    return of.lag_seconds + max(0.0, datetime.now(UTC).timestamp() - began[-1][0])
+
+
+def _seconds(of: StreamingQueryProgress) -> float:
+    """When the batch began, in seconds since 1970."""
+    return datetime.fromisoformat(of.timestamp).timestamp()

@@ -1,0 +1,207 @@
+"""What streams tell Spark, as metrics for Prometheus: a listener of all queries of a session.
+
+    from backfill.spark.prometheus import PrometheusListener
+
+    listener = PrometheusListener()
+    spark.streams.addListener(listener)
+    listener.serve(port=9108)          # http://127.0.0.1:9108/metrics; or listener.text()
+
+Spark tells of a batch when it has ended, and about every ten seconds that there is nothing to read. The labels are the
+query's id and name and the table; nothing here comes from a row, from options or from a URL.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from backfill.metrics import Metric, Sample, exposition
+from backfill.metrics_server import LOOPBACK, MetricsServer
+from backfill.reported import Reported
+from backfill.spark.monitor import reports
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+MOST_ENDED: Final = 100
+"""How many queries that have ended are still told of."""
+
+PHASES: Final = ("starting", "snapshot", "changes")
+
+PHASE = Metric("backfill_phase", "gauge", "1 for the phase the stream is in, 0 for the others.")
+SNAPSHOT_ROWS = Metric("backfill_snapshot_rows_total", "counter", "Rows read from the table, since the stream began.")
+ROWS_LEFT = Metric("backfill_snapshot_rows_left", "gauge", "About how many rows of the table are still to be read.")
+VNODES = Metric("backfill_vnodes", "gauge", "The parts the table's key space was cut into.")
+COMPLETED = Metric("backfill_vnodes_completed", "gauge", "The parts of which all rows have been read.")
+PASSED_ON = Metric(
+    "backfill_changes_passed_on_total",
+    "counter",
+    "Changes that were emitted, up to the batch before the last, since stateDir was made.",
+)
+HELD_BACK = Metric(
+    "backfill_changes_held_back_total",
+    "counter",
+    "Changes left out because the snapshot shows them, up to the batch before the last, since stateDir was made.",
+)
+INPUT_ROWS = Metric(
+    "backfill_input_rows_total",
+    "counter",
+    "Rows of all kinds that Spark has read from the source, since this listener was made.",
+)
+LAG_BYTES = Metric("backfill_lag_bytes", "gauge", "How much log was written after what the last batch has.")
+LAG_SECONDS = Metric(
+    "backfill_lag_seconds",
+    "gauge",
+    "How long before the end of the last batch the last moment was of which the stream has everything; 0 when idle.",
+)
+RETAINED = Metric("backfill_wal_retained_bytes", "gauge", "How much log the database keeps for the replication slot.")
+BATCHES = Metric("backfill_batches_total", "counter", "Batches that have ended, since this listener was made.")
+DURATION = Metric("backfill_last_batch_duration_seconds", "gauge", "How long the last batch took.")
+ACTIVE = Metric("backfill_query_active", "gauge", "1 while the query runs, 0 when it has ended.")
+FAILED = Metric("backfill_query_failed", "gauge", "1 where the query has ended with an error.")
+HEARD = Metric("backfill_last_heard_timestamp_seconds", "gauge", "When Spark last told of the query, since 1970.")
+
+METRICS: Final = (
+    PHASE, SNAPSHOT_ROWS, ROWS_LEFT, VNODES, COMPLETED, PASSED_ON, HELD_BACK, INPUT_ROWS, LAG_BYTES, LAG_SECONDS,
+    RETAINED, BATCHES, DURATION, ACTIVE, FAILED, HEARD,
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Table:
+    """What is known of one table of a query."""
+
+    reported: Reported
+    input_rows: int = 0
+    lag_bytes: float | None = None
+    lag_seconds: float | None = None
+
+
+@dataclass(slots=True)
+class _Query:
+    id: str
+    name: str
+    heard: float = 0.0
+    batches: int = 0
+    duration: float = 0.0
+    active: bool = True
+    failed: bool = False
+    tables: dict[str, _Table] = field(default_factory=dict)
+
+    def samples(self) -> Iterator[Sample]:
+        own = {"query_id": self.id, "query": self.name}
+        for metric, value in (
+            (BATCHES, self.batches),
+            (DURATION, self.duration),
+            (ACTIVE, int(self.active)),
+            (FAILED, int(self.failed)),
+            (HEARD, self.heard),
+        ):
+            yield Sample(metric, value, own)
+        for name, table in self.tables.items():
+            yield from _samples(table, {**own, "table": name})
+
+
+def _samples(table: _Table, labels: dict[str, str]) -> Iterator[Sample]:
+    of = table.reported
+    for phase in PHASES:
+        yield Sample(PHASE, int(of.phase == phase), {**labels, "phase": phase})
+    for metric, value in (
+        (SNAPSHOT_ROWS, of.snapshot_rows),
+        (ROWS_LEFT, of.snapshot_rows_left),
+        (VNODES, of.vnodes),
+        (COMPLETED, of.vnodes_completed),
+        (PASSED_ON, of.changes_passed_on),
+        (HELD_BACK, of.changes_held_back),
+        (INPUT_ROWS, table.input_rows),
+        (LAG_BYTES, table.lag_bytes),
+        (LAG_SECONDS, table.lag_seconds),
+        (RETAINED, of.retained_bytes),
+    ):
+        if value is not None:
+            yield Sample(metric, value, labels)
+
+
+class PrometheusListener(StreamingQueryListener):
+    """Add it with `spark.streams.addListener`; it tells of the queries that read from the backfill source."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._queries: dict[str, _Query] = {}
+        self._lock = threading.Lock()
+        self._server: MetricsServer | None = None
+
+    def text(self) -> str:
+        """All metrics in Prometheus' text format."""
+        with self._lock:
+            samples = [sample for query in self._queries.values() for sample in query.samples()]
+        return exposition(METRICS, samples)
+
+    def serve(self, port: int = 0, *, host: str = LOOPBACK) -> int:
+        """Serves the metrics at `/metrics` until `close`; returns the port, a free one for 0.
+
+        There is no encryption and no password, so it listens on this machine only unless `host` says otherwise.
+        """
+        self.close()
+        self._server = MetricsServer(self.text, port=port, host=host)
+        return self._server.port
+
+    def close(self) -> None:
+        """Stops serving."""
+        if self._server is not None:
+            self._server.close()
+        self._server = None
+
+    # -- what Spark calls ------------------------------------------------------------------------------------------
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        """Nothing: only progress tells what a query reads."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        of = event.progress
+        found = reports(of)
+        if not found:
+            return
+        with self._lock:
+            query = self._queries.setdefault(str(of.id), _Query(str(of.id), of.name or ""))
+            query.heard, query.active, query.failed = time.time(), True, False
+            query.batches += 1
+            query.duration = of.batchDuration / 1000
+            for source, reported in found:
+                table = query.tables.setdefault(reported.table, _Table(reported))
+                table.reported = reported
+                table.input_rows += source.numInputRows
+                table.lag_bytes = reported.lag_bytes
+                # The source spoke when the batch was planned, and the sink has its rows only now.
+                table.lag_seconds = None if reported.lag_seconds is None else reported.lag_seconds + query.duration
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        with self._lock:
+            query = self._queries.get(str(event.id))
+            if query is None:
+                return
+            query.heard = time.time()
+            for table in query.tables.values():
+                table.lag_bytes = None if table.lag_bytes is None else 0
+                table.lag_seconds = None if table.lag_seconds is None else 0
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        with self._lock:
+            query = self._queries.pop(str(event.id), None)
+            if query is None:
+                return
+            query.heard, query.active, query.failed = time.time(), False, event.exception is not None
+            self._queries[query.id] = query  # To the end: those that ended first are forgotten first.
+            ended = [each.id for each in self._queries.values() if not each.active]
+            for forgotten in ended[:-MOST_ENDED]:
+                del self._queries[forgotten]

@@ -1,0 +1,99 @@
+"""What a running query tells of its stream: `progress(query)` and the metrics for Prometheus."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backfill.spark.monitor import progress
+from backfill.spark.prometheus import PrometheusListener
+from integration.database import Database
+from integration.spark_stream import SparkStream, batches, make_table, wait_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = 3000
+SAMPLE = re.compile(r'(backfill_\w+)\{((?:\w+="(?:[^"\\\n]|\\[\\"n])*",?)*)\} ([0-9.e+-]+)')
+
+
+def samples(text: str) -> dict[str, float]:
+    """The numbers by their names, those of a phase with it; fails on a line that is not of the format."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if not line.startswith("# "):
+            matched = SAMPLE.fullmatch(line)
+            assert matched, line
+            phase = re.search('phase="(\\w+)"', matched[2])
+            found[matched[1] + (f" {phase[1]}" if phase else "")] = float(matched[3])
+    return found
+
+
+def test_a_query_tells_where_it_is_and_prometheus_is_told(
+    spark: SparkSession, database: Database, tmp_path: Path
+) -> None:
+    make_table(database, ROWS)
+    stream = SparkStream(spark, database, tmp_path, {"maxRowsPerTrigger": "500", "numPartitions": "1"})
+    listener = PrometheusListener()
+    spark.streams.addListener(listener)
+    port = listener.serve()
+    try:
+        with stream.running() as query:
+            assert progress(query).phase in ("starting", "snapshot")
+            wait_for(lambda: progress(query).phase == "changes", query)
+            query.processAllAvailable()
+            database.execute("UPDATE t SET v = 'changed' WHERE id <= 10")
+            query.processAllAvailable()
+            database.execute("UPDATE t SET v = 'again' WHERE id <= 20")
+            query.processAllAvailable()
+            seen = progress(query)
+            rows = sum(each.numInputRows for each in batches(query))
+            count = len(query.recentProgress)
+            wait_for(lambda: samples(listener.text())["backfill_batches_total"] == count, query)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                text = answer.read().decode()
+        wait_for(lambda: samples(listener.text())["backfill_query_active"] == 0)
+        ended = progress(query)
+    finally:
+        listener.close()
+        spark.streams.removeListener(listener)
+    of = seen.reported
+    assert of is not None
+    assert (of.table, of.snapshot_rows, of.snapshot_rows_left, of.vnodes_completed) == ('"public"."t"', ROWS, 0, 16)
+    # Those of the last batch are counted when Spark asks for the next one.
+    assert (of.changes_passed_on, of.changes_held_back) == (10, 0)
+    assert (seen.active, ended.active, seen.batch, seen.lag_seconds) == (True, False, query.recentProgress[-1].batchId, 0)
+    assert "phase changes, 3,000 rows read" in repr(seen)
+    assert f"query {query.id}" in repr(ended)
+    assert "16 of 16 vnodes, 100 %" in seen._repr_html_()
+    found = samples(text)
+    assert found["backfill_snapshot_rows_total"] == ROWS
+    assert found["backfill_input_rows_total"] == rows == ROWS + 30
+    assert found["backfill_changes_passed_on_total"] == 10
+    assert (found["backfill_phase changes"], found["backfill_phase snapshot"]) == (1, 0)
+    assert found["backfill_wal_retained_bytes"] > 0
+    assert found["backfill_query_active"] == 1
+    assert samples(listener.text())["backfill_query_failed"] == 0
+    assert f'query_id="{query.id}",query="",table="\\"public\\".\\"t\\""' in text
+    assert str(database.options["url"]) not in text
+
+
+def test_other_queries_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+    listener = PrometheusListener()
+    spark.streams.addListener(listener)
+    try:
+        writer = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").load().writeStream
+        query = writer.format("noop").option("checkpointLocation", str(tmp_path)).start()
+        try:
+            wait_for(lambda: query.lastProgress is not None, query)
+            with pytest.raises(ValueError, match="reads nothing from the backfill source"):
+                progress(query)
+        finally:
+            query.stop()
+    finally:
+        spark.streams.removeListener(listener)
+    assert listener.text() == ""

@@ -1,0 +1,44 @@
+"""Prometheus' text format, and the server that gives it."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+
+import pytest
+
+from backfill.metrics import CONTENT_TYPE, Metric, Sample, exposition
+from backfill.metrics_server import LOOPBACK, MetricsServer
+
+ROWS = Metric("rows_total", "counter", "Rows,\nwith a \\ in it.")
+LAG = Metric("lag_seconds", "gauge", "Lag.")
+UNUSED = Metric("unused", "gauge", "Nothing.")
+
+
+def test_samples_of_a_metric_stand_together_below_its_description() -> None:
+    samples = [Sample(LAG, 0.5, {"q": "a"}), Sample(ROWS, 10**18, {"q": 'say "\\"\n'}), Sample(LAG, 2, {"q": "b"})]
+    assert exposition([ROWS, LAG, UNUSED], samples) == (
+        "# HELP rows_total Rows,\\nwith a \\\\ in it.\n"
+        "# TYPE rows_total counter\n"
+        'rows_total{q="say \\"\\\\\\"\\n"} 1000000000000000000\n'
+        "# HELP lag_seconds Lag.\n"
+        "# TYPE lag_seconds gauge\n"
+        'lag_seconds{q="a"} 0.5\n'
+        'lag_seconds{q="b"} 2\n'
+    )
+    assert exposition([ROWS], []) == ""
+
+
+def test_the_server_gives_what_holds_when_it_is_asked() -> None:
+    texts = iter(["a 1\n", "a 2\n"])
+    server = MetricsServer(lambda: next(texts), port=0, host=LOOPBACK)
+    try:
+        for text in ("a 1\n", "a 2\n"):
+            with urllib.request.urlopen(f"http://{LOOPBACK}:{server.port}/metrics?x=1") as answer:
+                assert (answer.read().decode(), answer.headers["Content-Type"]) == (text, CONTENT_TYPE)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"http://{LOOPBACK}:{server.port}/")
+        refused.value.close()
+        assert refused.value.code == 404
+    finally:
+        server.close()
