@@ -13,6 +13,7 @@ from integration.database import Database
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
@@ -37,10 +38,10 @@ def blocks(heading: str) -> list[tuple[str, str]]:
 
 
 def run(
-    heading: str, spark: SparkSession, database: Database, folder: Path, only: slice = slice(None)
+    heading: str, spark: SparkSession, database: Database, folder: Path, only: slice = slice(None), **known: Any
 ) -> dict[str, Any]:
-    """Runs the blocks in their order, all or only some of them; the names that they define."""
-    names: dict[str, Any] = {"spark": spark}
+    """Runs the blocks in their order, all or only some of them; the names that they define, and those `known`."""
+    names: dict[str, Any] = {"spark": spark, **known}
     for language, text in blocks(heading)[only]:
         here = text.replace("/data/", f"{folder}/")
         here = re.sub(r"postgresql://app@db/shop(\?passfile=[\w/]+)?", database.url(folder), here)
@@ -78,15 +79,20 @@ def test_reading_the_changes_between_two_positions(spark: SparkSession, orders: 
 def test_sql_and_watching(spark: SparkSession, orders: Database, tmp_path: Path) -> None:
     spark.sql("CREATE DATABASE readme")
     spark.sql("USE readme")
+    names: dict[str, Any] = {}
     try:
         names = run("SQL", spark, orders, tmp_path)
         assert spark.table("orders").columns == ["id", "status", "total"]
         assert spark.table("open_orders").count() == 100
         assert names["by_sql"].columns == spark.table("orders_feed").columns
-        run_to_end(names["by_name"], tmp_path / "checkpoint")
-        look = run("Watching", spark, orders, tmp_path)["look"]
-        assert look("summary").collect()[0].snapshot_rows == 300
+        query = run_to_end(names["by_name"], tmp_path / "checkpoint")
+        names = run("Watching", spark, orders, tmp_path, query=query)
+        assert names["where"].reported.snapshot_rows == 300
+        assert names["look"]("summary").collect()[0].snapshot_rows == 300
     finally:
+        if "listener" in names:
+            names["listener"].close()
+            spark.streams.removeListener(names["listener"])
         spark.sql("USE default")
         spark.sql("DROP DATABASE readme CASCADE")
         spark.sql("DROP VIEW IF EXISTS open_orders")
@@ -135,9 +141,11 @@ def test_into_a_keyed_table(spark: SparkSession, orders: Database, tmp_path: Pat
         names["query"].stop()
 
 
-def run_to_end(stream: DataFrame, checkpoint: Path) -> None:
+def run_to_end(stream: DataFrame, checkpoint: Path) -> StreamingQuery:
     writer = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
-    writer.trigger(availableNow=True).start().awaitTermination()
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return query
 
 
 def test_what_is_shown_of_pipelines_is_in_their_projects() -> None:

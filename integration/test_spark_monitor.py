@@ -66,7 +66,12 @@ def test_a_query_tells_where_it_is_and_prometheus_is_told(
     assert (of.table, of.snapshot_rows, of.snapshot_rows_left, of.vnodes_completed) == ('"public"."t"', ROWS, 0, 16)
     # Those of the last batch are counted when Spark asks for the next one.
     assert (of.changes_passed_on, of.changes_held_back) == (10, 0)
-    assert (seen.active, ended.active, seen.batch, seen.lag_seconds) == (True, False, query.recentProgress[-1].batchId, 0)
+    assert (seen.active, ended.active, seen.batch, seen.lag_seconds) == (
+        True,
+        False,
+        query.recentProgress[-1].batchId,
+        0,
+    )
     assert "phase changes, 3,000 rows read" in repr(seen)
     assert f"query {query.id}" in repr(ended)
     assert "16 of 16 vnodes, 100 %" in seen._repr_html_()
