@@ -75,7 +75,12 @@ def open_stream(options: Options) -> Stream:
         Path(options.state_dir).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StateError(f"stateDir cannot be made: {error}") from error
-    record = Record(lambda: open_store(options.state_dir), options.stream.on_existing_state, clock=time.monotonic)
+    record = Record(
+        lambda: open_store(options.state_dir),
+        options.stream.on_existing_state,
+        clock=time.monotonic,
+        snapshot_filter=options.stream.snapshot_filter,
+    )
     return Stream(
         open_upstream(options),
         record,

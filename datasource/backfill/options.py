@@ -183,6 +183,7 @@ OPTIONS: Final = (
     Option("startupMode", "initial", "`initial`, `latest` or `snapshot`", _choice(StartupMode)),
     Option("columns", "", "The columns to carry, separated by commas (default: all)", _names),
     Option("filter", "", "For `spark.read`: a condition in SQL; the database gives only rows for which it holds"),
+    Option("snapshotFilter", "", "For a stream: a condition in SQL; of the rows that are there, only these are read"),
     Option(
         "startingPosition",
         "",
@@ -252,6 +253,8 @@ class StreamOptions:
     on_truncate: OnTruncate
     on_existing_state: OnExistingState
     mark_unchanged: bool
+    snapshot_filter: str = ""
+    """A condition on the rows that the snapshot reads; the upstream evaluates it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +361,17 @@ def _contradictions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
         problems.append("stateDir is required for a stream: a folder of the driver that outlives the query")
     problems += _folders(values)
     if streaming and values["filter"]:
-        problems.append("filter is for spark.read: a stream carries all rows; leave it out, and use where() instead")
+        problems.append(
+            "filter is for spark.read: a stream carries all changes; leave it out, and use where(), or snapshotFilter "
+            "for the rows that are there"
+        )
+    if values.get("startupmode") is StartupMode.LATEST and values["snapshotfilter"]:
+        problems.append("startupMode=latest reads no snapshot; leave out snapshotFilter")
+    if values.get("onunchangedtoast") is OnUnchangedToast.MARK and values["snapshotfilter"]:
+        problems.append(
+            "onUnchangedToast=mark stands for a value that came before, and with snapshotFilter it may never have "
+            "come; leave out one of the two"
+        )
     problems += _positions(values, streaming=streaming)
     if streaming and values.get("view"):
         problems.append("view is for spark.read; leave it out")
@@ -432,6 +445,7 @@ def _options(values: Mapping[str, Any]) -> Options:
             on_truncate=values["ontruncate"],
             on_existing_state=values["onexistingstate"],
             mark_unchanged=values["onunchangedtoast"] is OnUnchangedToast.MARK,
+            snapshot_filter=values["snapshotfilter"].strip(),
         ),
         last_rows=LastRowsOptions(
             kept=_keeps_rows(values),

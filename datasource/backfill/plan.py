@@ -46,6 +46,9 @@ class Limits:
     vnode_rows: int
     """About how many rows a vnode holds; only a guess at how many vnodes to measure together."""
 
+    max_vnodes: int | None = None
+    """How many vnodes may be looked at, where rows that are not read have to be looked at as well."""
+
 
 def plan(frontier: Frontier, limits: Limits) -> Generator[tuple[Request, ...], Sequence[Extent], Frontier]:
     """Where each vnode stands after the next batch; at most `limits.max_rows` rows further in all.
@@ -57,7 +60,7 @@ def plan(frontier: Frontier, limits: Limits) -> Generator[tuple[Request, ...], S
     might grow faster than it is read. Once it is Completed, what is added comes with the changes.
     """
     share = max(1, -(-limits.max_rows // max(1, limits.lanes)))
-    queue = sorted(frontier.unfinished, key=_turn)
+    queue = sorted(frontier.unfinished, key=_turn)[: limits.max_vnodes]
     left = limits.max_rows
     moved: dict[int, InProgress | Completed] = {}
     while queue and left > 0:

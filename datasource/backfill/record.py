@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from backfill.errors import StateBusyError, StateError
+from backfill.errors import OptionsError, StateBusyError, StateError
 from backfill.offset import Barrier, from_text, to_text
 from backfill.options import OnExistingState
 from backfill.progress import Completed, Finished, Frontier, InProgress, Progress, VnodeProgress
@@ -35,6 +35,9 @@ logger = logging.getLogger("backfill")
 
 OpenStore: TypeAlias = Callable[[], AbstractContextManager[ProgressStore]]
 
+SNAPSHOT_FILTER: Final = "snapshot_filter"
+"""What the filter is called among the names of the bookmark."""
+
 FOLLOW_INTERVAL: Final = 1.0
 """Seconds between two recordings once the backfill is over: then nothing but the epoch changes."""
 
@@ -42,9 +45,17 @@ FOLLOW_INTERVAL: Final = 1.0
 class Record:
     """The state directory of one stream, opened for each use: DuckDB allows a file one process at a time."""
 
-    def __init__(self, open_store: OpenStore, on_existing: OnExistingState, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        open_store: OpenStore,
+        on_existing: OnExistingState,
+        *,
+        clock: Callable[[], float],
+        snapshot_filter: str = "",
+    ) -> None:
         self._open_store = open_store
         self._on_existing = on_existing
+        self._snapshot_filter = snapshot_filter
         self._clock = clock
         self._identity: StreamIdentity | None = None
         self._written: Barrier | None = None
@@ -84,11 +95,12 @@ class Record:
                     raise StateError("the state directory holds an offset that names no barrier; use an empty one")
                 self._use(found, barrier.stream, barrier.upstream)
                 self._require_same_table(found, upstream)
+                self._require_same_filter(barrier)
                 return barrier
             if found is not None:
                 self._require_same_table(found, upstream)
             stream = uuid.uuid4().hex[:8] if found is None else found.stream_id
-            named = _identity(stream, upstream.bookmark(stream), upstream, table)
+            named = _identity(stream, self._with_filter(upstream.bookmark(stream)), upstream, table)
             if found != named:
                 # Also where a first start failed and the options now name another slot or publication.
                 store.reset()
@@ -98,6 +110,7 @@ class Record:
 
     def adopt(self, upstream: Upstream, table: TableSchema, barrier: Barrier) -> None:
         """For a checkpoint that goes on, once in a process: checks the state directory, or makes it anew."""
+        self._require_same_filter(barrier)
         identity = _identity(barrier.stream, barrier.upstream, upstream, table)
         with self._open() as store:
             found, epoch = store.identity(), store.epoch()
@@ -163,6 +176,19 @@ class Record:
     def _use(self, identity: StreamIdentity, stream: str, bookmark: Bookmark) -> None:
         self._identity, self.stream, self.bookmark = identity, stream, bookmark
 
+    def _with_filter(self, bookmark: Bookmark) -> Bookmark:
+        """The bookmark, which is in the checkpoint as well, with the filter that the stream begins with."""
+        return (*bookmark, (SNAPSHOT_FILTER, self._snapshot_filter)) if self._snapshot_filter else bookmark
+
+    def _require_same_filter(self, barrier: Barrier) -> None:
+        """A chunk that was planned with one filter must not be read with another."""
+        began, now = dict(barrier.upstream).get(SNAPSHOT_FILTER, ""), self._snapshot_filter
+        if began != now:
+            raise OptionsError(
+                f"the stream began with {_named(began)}, and is given {_named(now)} now. Set it back; or start over "
+                "with a fresh checkpointLocation and onExistingState=restart"
+            )
+
     @staticmethod
     def _require_same_table(recorded: StreamIdentity, upstream: Upstream) -> None:
         now = upstream.identity()
@@ -188,6 +214,10 @@ class Record:
                 f"the key of {now.table} is ({', '.join(key)}) and was ({', '.join(recorded.key.names)}) when the "
                 "stream began; start over with a fresh checkpointLocation and onExistingState=restart"
             )
+
+
+def _named(snapshot_filter: str) -> str:
+    return f"snapshotFilter={snapshot_filter!r}" if snapshot_filter else "no snapshotFilter"
 
 
 def _identity(stream: str, bookmark: Bookmark, upstream: Upstream, table: TableSchema) -> StreamIdentity:

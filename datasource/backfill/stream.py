@@ -268,11 +268,11 @@ class Stream:
 
     def _advance(self, frontier: Frontier, budget: Budget) -> Frontier:
         size = self._upstream.size()
-        limits = Limits(
-            max_rows=self._max_rows(budget, size.row_bytes),
-            lanes=self._options.num_partitions,
-            vnode_rows=max(1, size.row_count // max(1, frontier.vnode_count)),
-        )
+        max_rows, lanes = self._max_rows(budget, size.row_bytes), self._options.num_partitions
+        vnode_rows = max(1, size.row_count // max(1, frontier.vnode_count))
+        # A filter that lets few rows through must not make one batch look at the whole table.
+        looked_at = max(lanes, max_rows // vnode_rows) if self._options.snapshot_filter else None
+        limits = Limits(max_rows=max_rows, lanes=lanes, vnode_rows=vnode_rows, max_vnodes=looked_at)
         planning = plan(frontier, limits)
         try:
             requests = next(planning)

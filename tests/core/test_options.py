@@ -317,6 +317,14 @@ def test_positions_are_for_batches_of_the_table() -> None:
         parse_view({**given, "view": "summary"})
 
 
+def test_a_snapshot_filter_is_for_streams_that_read_a_snapshot() -> None:
+    assert parsed(snapshotFilter=" id > 1 ", stateDir="/s").stream.snapshot_filter == "id > 1"
+    with pytest.raises(OptionsError, match="- startupMode=latest reads no snapshot; leave out snapshotFilter"):
+        parse({**NEEDED, "stateDir": "/s", "snapshotFilter": "id > 1", "startupMode": "latest"}, streaming=True)
+    with pytest.raises(OptionsError, match="- onUnchangedToast=mark stands for a value that came before"):
+        parse({**NEEDED, "stateDir": "/s", "snapshotFilter": "id > 1", "onUnchangedToast": "mark"}, streaming=True)
+
+
 def test_a_view_needs_no_more_than_a_state_directory() -> None:
     assert parse_view({"stateDir": "/s", "VIEW": "Summary"}) == (View.SUMMARY, "/s")
     assert parse_view({**NEEDED, "view": "progress", "stateDir": "/s"}) == (View.PROGRESS, "/s")

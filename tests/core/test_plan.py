@@ -25,7 +25,7 @@ from backfill.vnode import WHOLE_TABLE, Key, KeyRange, merged
 
 numbers = st.lists(st.integers(0, 60), unique=True).map(sorted)
 cuts = st.lists(st.integers(0, 60), max_size=8, unique=True).map(sorted)
-limits = st.builds(Limits, st.integers(1, 25), st.integers(1, 6), st.integers(1, 30))
+limits = st.builds(Limits, st.integers(1, 25), st.integers(1, 6), st.integers(1, 30), st.none() | st.integers(1, 3))
 
 
 def key(number: int) -> Key:

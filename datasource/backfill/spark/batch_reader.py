@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from backfill import scan
-from backfill.errors import SchemaChangedError
+from backfill.errors import OptionsError, SchemaChangedError
 from backfill.opening import open_upstream
 from backfill.options import Options, parse
 from backfill.spark.refusal import plainly, plainly_yielding
@@ -50,7 +50,10 @@ class BackfillBatchReader(DataSourceReader):
             upstream.close()
 
     def _options(self) -> Options:
-        return with_columns(parse(self._given), self._schema)
+        options = parse(self._given)
+        if options.stream.snapshot_filter and not options.state_dir:
+            raise OptionsError("snapshotFilter is for a stream; spark.read takes the option filter")
+        return with_columns(options, self._schema)
 
     def _require_types(self, upstream: Upstream) -> None:
         """Spark gives back what `schema` said, or what the user said instead; meanwhile the table may have changed."""

@@ -101,7 +101,8 @@ class SnapshotReader(Protocol):
     Without a token they are those of the state of the moment at which reading begins: one state for all the ranges of
     one call, and another one for the next call. Raises a TransientError where that state is lost in the middle.
 
-    A filter that was given to the upstream leaves out the rows for which it does not hold.
+    A filter that was given to the upstream leaves out the rows for which it does not hold: `snapshotFilter` those of a
+    pinned state, `filter` those read without a token.
     """
 
     def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]: ...
@@ -229,7 +230,7 @@ class Upstream(Protocol):
         ...
 
     def measure(self, requests: Sequence[Request]) -> tuple[Extent, ...]:
-        """How far each request goes in the state of the present pin; exact.
+        """How far each request goes in the state of the present pin; exact. Rows that a filter leaves out do not count.
 
         Raises SnapshotGoneError where that state was lost with its session: nothing can be measured in it any more.
         """

@@ -129,7 +129,12 @@ class PostgresUpstream:
     def reader(self) -> PostgresSnapshotReader:
         table = self._table
         return PostgresSnapshotReader(
-            self._connector, table.keyed, table.columns, self._retries, filter=self._options.filter
+            self._connector,
+            table.keyed,
+            table.columns,
+            self._retries,
+            filter=self._options.filter,
+            snapshot_filter=self._options.stream.snapshot_filter,
         )
 
     def span(self, starting: str, ending: str) -> PostgresChangeReader:
@@ -388,7 +393,7 @@ class PostgresUpstream:
     def measure(self, requests: Sequence[Request]) -> tuple[Extent, ...]:
         try:
             with translating(), self._exporting().looking() as session:
-                return measure(session, self._table.keyed, requests)
+                return measure(session, self._table.keyed, requests, self._options.stream.snapshot_filter)
         except ConnectionLostError as error:
             raise SnapshotGoneError(f"the state the batch was to end at was lost: {error}") from None
 

@@ -1,33 +1,37 @@
-"""The option `filter`: a condition in SQL that the user has written, made part of our statements."""
+"""The options `filter` and `snapshotFilter`: conditions in the user's own SQL, made part of our statements."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 import psycopg
 from psycopg import sql
 
 from backfill.errors import OptionsError
-from backfill.upstream.postgres.ranges import KeyedTable
+from backfill.upstream.postgres.ranges import KeyedTable, operand
+
+logger = logging.getLogger("backfill")
 
 _USERS_FAULT: Final = ("0A", "21", "22", "42")
 """Classes of errors that the text itself causes: unknown names, wrong types, syntax."""
 
+_NOT_OF_THE_ROW: Final = ("42P17", "0A000")
+"""What the predicate of an index is refused with: a function that is not immutable; a subselect, a system column."""
 
-def condition(text: str) -> sql.Composable:
-    """The text as one operand. The line break ends a comment that the text may end with."""
-    return sql.SQL("({}\n)").format(sql.SQL(text))
+_LOST: Final = ("08", "57")
+"""Classes of errors that concern the session and not the statement."""
 
 
-def require_condition(session: psycopg.Connection[Any], table: KeyedTable, text: str) -> None:
+def require_condition(session: psycopg.Connection[Any], table: KeyedTable, option: str, text: str) -> None:
     """Refuses what is no condition on a row of this table; nothing is executed.
 
     In parentheses alone `a) OR (b` would pass, and read rows outside the range it is joined with. Without them it is
     a syntax error; and what passes only without them, such as `a ORDER BY b`, is one with them. So what passes both
     is one expression.
     """
-    for operand in (sql.SQL("{}\n").format(sql.SQL(text)), condition(text)):
-        statement = sql.SQL("EXPLAIN SELECT FROM {} WHERE {}").format(table.source, operand)
+    for each in (sql.SQL("{}\n").format(sql.SQL(text)), operand(text)):
+        statement = sql.SQL("EXPLAIN SELECT FROM {} WHERE {}").format(table.source, each)
         try:
             # The binary protocol takes one statement only, whatever semicolons the text has.
             session.execute(statement, binary=True)
@@ -35,6 +39,38 @@ def require_condition(session: psycopg.Connection[Any], table: KeyedTable, text:
             if not (error.sqlstate or "").startswith(_USERS_FAULT):
                 raise
             raise OptionsError(
-                f"filter is {text!r}, which is no condition on a row of {table.name.quoted()}: "
-                f"{' '.join((error.diag.message_primary or '').split())}"
+                f"{option} is {text!r}, which is no condition on a row of {table.name.quoted()}: {_said(error)}"
             ) from None
+
+
+def require_row_condition(session: psycopg.Connection[Any], table: KeyedTable, option: str, text: str) -> None:
+    """Refuses as well what is decided by more than the row: the time, chance, settings of a session, other rows.
+
+    Rows are counted in one session and read in others, and the sink keeps a row for which the condition held as long
+    as the row does not change. The server judges, by its rule for the predicate of an index: one is begun over a
+    temporary table like this one, and all of it rolled back. Where the role may not do that it is left at a warning;
+    then rows that are not as many as were counted end the stream.
+    """
+    require_condition(session, table, option, text)
+    try:
+        with session.transaction(force_rollback=True):
+            # Of the same name, so that the text may name the table.
+            like = sql.SQL("{}.{}").format(sql.Identifier("pg_temp"), sql.Identifier(table.name.name))
+            session.execute(sql.SQL("CREATE TEMPORARY TABLE {} (LIKE {})").format(like, table.identifier))
+            key = sql.Identifier(table.key[0].column.name)
+            statement = sql.SQL("CREATE INDEX ON {} ({}) WHERE {}").format(like, key, operand(text))
+            session.execute(statement, binary=True)
+    except psycopg.Error as error:
+        if error.sqlstate in _NOT_OF_THE_ROW:
+            raise OptionsError(
+                f"{option} is {text!r}, which the values of a row do not decide alone: {_said(error)}. Leave out "
+                "subselects, system columns, now() and the like, and what depends on a session's settings, such as its "
+                "time zone; compare with literals of the column's type"
+            ) from None
+        if session.closed or error.sqlstate is None or error.sqlstate.startswith(_LOST):
+            raise
+        logger.warning("whether %s depends on a row's values alone could not be checked: %s", option, _said(error))
+
+
+def _said(error: psycopg.Error) -> str:
+    return " ".join((error.diag.message_primary or "").split())

@@ -16,10 +16,12 @@ from backfill.options import Options, StartupMode
 from backfill.upstream import Finding
 from backfill.upstream.postgres import slot
 from backfill.upstream.postgres.catalog import read_table
+from backfill.upstream.postgres.condition import require_row_condition
 from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.description import KeyColumn, TableDescription
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.keys import require_usable
+from backfill.upstream.postgres.ranges import KeyedTable
 from backfill.upstream.postgres.selection import select_columns
 from backfill.upstream.postgres.server import read_server, require_logical, require_primary
 from backfill.upstream.postgres.types import map_column, map_columns
@@ -62,6 +64,10 @@ def _found(session: Session, options: Options) -> Iterator[Finding]:
     yield from _refused(lambda: table.append(read_table(session, options.dbtable)))
     for description in table:
         yield from _columns(description, options)
+        if options.stream.snapshot_filter:
+            keyed = KeyedTable(description.name, description.partitioned, description.key)
+            filter_text = options.stream.snapshot_filter
+            yield from _refused(require_row_condition, session, keyed, "snapshotFilter", filter_text)
     if follows:
         yield from _rights(session, options, table[0] if table else None)
         for description in table:

@@ -88,5 +88,12 @@ class KeyedTable:
     def _literals(self, key: Key) -> list[sql.Composable]:
         return [key_literal(part, text) for part, text in zip(self.key, key, strict=True)]
 
-    def select(self, columns: sql.Composable, item: KeyRange) -> sql.Composed:
-        return sql.SQL("SELECT {} FROM {} WHERE {}").format(columns, self.source, self.where(item))
+    def select(self, columns: sql.Composable, item: KeyRange, only: str = "") -> sql.Composed:
+        """The rows of the range, or only those for which a condition holds that has passed `require_condition`."""
+        rows = sql.SQL("SELECT {} FROM {} WHERE {}").format(columns, self.source, self.where(item))
+        return sql.SQL("{} AND {}").format(rows, operand(only)) if only else rows
+
+
+def operand(condition: str) -> sql.Composable:
+    """A condition that the user has written, as one operand. The line break ends a comment that it may end with."""
+    return sql.SQL("({}\n)").format(sql.SQL(condition))

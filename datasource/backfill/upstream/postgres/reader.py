@@ -9,7 +9,6 @@ from typing import Final
 import pyarrow as pa
 from psycopg import sql
 
-from backfill.upstream.postgres.condition import condition
 from backfill.upstream.postgres.connection import ArrowCursor, Connector, record_batches
 from backfill.upstream.postgres.failures import RetryPolicy, translating
 from backfill.upstream.postgres.going_on import going_on
@@ -38,11 +37,17 @@ class PostgresSnapshotReader:
     columns: tuple[MappedColumn, ...]
     retries: RetryPolicy
     filter: str = ""
+    """A condition on the rows, where they are of no pinned state."""
+
+    snapshot_filter: str = ""
+    """The same for those of a pinned state, by which they were counted when the batch was planned."""
 
     def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
-        # A filter may have an index of its own.
-        settings = () if self.filter else INDEX_PLANS_ONLY
-        return self._read(token, settings, [self._in_range(item) for item in ranges])
+        pinned = token is not None
+        # A filter may have an index of its own; but of a pinned state each reader has a part of the key's index.
+        settings = () if self.filter and not pinned else INDEX_PLANS_ONLY
+        only = self.snapshot_filter if pinned else self.filter
+        return self._read(token, settings, [self._in_range(item, only) for item in ranges])
 
     def lookup(self, token: str, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """See `backfill.upstream.Upstream.lookup`."""
@@ -53,10 +58,8 @@ class PostgresSnapshotReader:
     def _selected(self) -> sql.Composable:
         return sql.SQL(", ").join(snapshot_expression(column) for column in self.columns)
 
-    def _in_range(self, item: KeyRange) -> sql.Composable:
-        rows = self.table.select(self._selected, item)
-        if self.filter:
-            rows = sql.SQL("{} AND {}").format(rows, condition(self.filter))
+    def _in_range(self, item: KeyRange, only: str) -> sql.Composable:
+        rows = self.table.select(self._selected, item, only)
         return sql.SQL("{} ORDER BY {}").format(rows, self.table.order)
 
     def _with_keys(self, keys: pa.RecordBatch) -> sql.Composable:

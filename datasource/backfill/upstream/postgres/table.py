@@ -15,7 +15,7 @@ from backfill.options import Options
 from backfill.plan import Extent, Request
 from backfill.upstream import TableSchema, TableSize
 from backfill.upstream.postgres.catalog import read_table
-from backfill.upstream.postgres.condition import require_condition
+from backfill.upstream.postgres.condition import require_condition, require_row_condition
 from backfill.upstream.postgres.description import ServerDescription, TableDescription
 from backfill.upstream.postgres.keys import key_order, key_value
 from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
@@ -97,7 +97,9 @@ def describe(session: Session, options: Options) -> Table:
     output = options.columns or tuple(column.name for column in description.columns)
     table = Table(server, description, columns, output, all(local))
     if options.filter:
-        require_condition(session, table.keyed, options.filter)
+        require_condition(session, table.keyed, "filter", options.filter)
+    if options.stream.snapshot_filter:
+        require_row_condition(session, table.keyed, "snapshotFilter", options.stream.snapshot_filter)
     return table
 
 
@@ -160,27 +162,30 @@ def cut(session: Session, table: KeyedTable, vnodes: int, size: TableSize) -> tu
     return tuple(tuple(row) for row in session.execute(statement).fetchall())
 
 
-def measure(session: Session, table: KeyedTable, requests: Sequence[Request]) -> tuple[Extent, ...]:
-    """How far each request goes, in the session's snapshot. Sent together, so that distance does not add up."""
+def measure(session: Session, table: KeyedTable, requests: Sequence[Request], only: str = "") -> tuple[Extent, ...]:
+    """How far each request goes, in the session's snapshot. Sent together, so that distance does not add up.
+
+    `only`: the rows for which this condition holds are those that are read.
+    """
     with session.pipeline():
-        counts = [session.execute(_count(table, request)) for request in requests]
+        counts = [session.execute(_count(table, request, only)) for request in requests]
     found = [_one(cursor) for cursor in counts]
     over = [at for at, request in enumerate(requests) if found[at] > request.limit]
     with session.pipeline():
-        lasts = {at: session.execute(_last(table, requests[at])) for at in over}
+        lasts = {at: session.execute(_last(table, requests[at], only)) for at in over}
     return tuple(
         Extent(request.limit, tuple(_row(lasts[at]))) if at in lasts else Extent(found[at], None)
         for at, request in enumerate(requests)
     )
 
 
-def _count(table: KeyedTable, request: Request) -> sql.Composed:
-    rows = table.select(sql.SQL(""), request.range)
+def _count(table: KeyedTable, request: Request, only: str) -> sql.Composed:
+    rows = table.select(sql.SQL(""), request.range, only)
     return sql.SQL("SELECT count(*) FROM ({} LIMIT {}) AS r").format(rows, sql.Literal(request.limit + 1))
 
 
-def _last(table: KeyedTable, request: Request) -> sql.Composed:
-    rows = table.select(table.key_texts, request.range)
+def _last(table: KeyedTable, request: Request, only: str) -> sql.Composed:
+    rows = table.select(table.key_texts, request.range, only)
     return sql.SQL("{} ORDER BY {} LIMIT 1 OFFSET {}").format(rows, table.order, sql.Literal(request.limit - 1))
 
 
