@@ -53,6 +53,10 @@ format: setup ## lay out the code, mend what can be mended
 demo: setup ## watch a backfill happen
 	$(BIN)/python -m integration.demo $(ARGS)
 
+.PHONY: pictures
+pictures: setup ## make the README's pictures of the live view; needs tmux
+	$(BIN)/python -m integration.pictures
+
 .PHONY: bench
 bench: setup ## measure against other readers
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -40,7 +40,7 @@ def _lines(of: Status, at: Pace | None, window: Window, now: float) -> Iterator[
     yield from wrapped(_facts(of, now), window.width)
     if of.vnodes:
         yield _bar(of, window)
-        if len(of.vnodes) > 1:
+        if 0 < of.vnodes_completed < len(of.vnodes) or IN_PROGRESS in of.vnodes:
             yield from _grid(of.vnodes, window)
     if at is not None:
         yield pace(at.rows_per_second, at.seconds_left)[: window.width]

@@ -129,7 +129,13 @@ def _complete_epoch(of: Status) -> Epoch | None:
 
 def pace(before: Status, now: Status) -> Pace | None:
     """The pace between two looks; None where the snapshot stood still, or is not being read."""
-    if now.phase != "snapshot" or before.stream != now.stream or before.as_of is None or now.as_of is None:
+    if (
+        now.phase != "snapshot"
+        or now.control.holds
+        or before.stream != now.stream
+        or before.as_of is None
+        or now.as_of is None
+    ):
         return None
     seconds = (now.as_of - before.as_of) / MICROSECONDS
     rows = now.snapshot_rows - before.snapshot_rows

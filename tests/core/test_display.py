@@ -49,6 +49,12 @@ def test_before_the_first_barrier_there_is_no_picture() -> None:
     ]
 
 
+@pytest.mark.parametrize("state", [COMPLETED, NOT_STARTED])
+def test_vnodes_that_are_all_alike_are_not_drawn_one_by_one(state: str) -> None:
+    of = replace(at(10, 1234), phase="changes", vnodes=(state,) * 8)
+    assert len(drawn(of, None, Window(80, plain=True), now=75.0).splitlines()) == 3
+
+
 def test_it_is_said_that_the_snapshot_is_held() -> None:
     of = replace(at(10, 1), control=Control(paused=True))
     assert "phase snapshot (paused), 1 rows read" in drawn(of, None, Window(80), now=10.0)
@@ -94,8 +100,9 @@ def test_the_pace_is_rows_over_the_time_between_two_states() -> None:
         (replace(at(10, 5), barrier=None), at(12, 9)),
         (replace(at(10, 5), stream="s2"), at(12, 9)),
         (at(10, 5), replace(at(12, 9), phase="changes")),
+        (at(10, 5), replace(at(12, 9), control=Control(max_rows=0))),
     ],
-    ids=["one look", "standing still", "just begun", "another stream", "over"],
+    ids=["one look", "standing still", "just begun", "another stream", "over", "held"],
 )
 def test_where_the_pace_is_not_known_there_is_none(before: Status, now: Status) -> None:
     assert pace(before, now) is None

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import backfill.errors
+import backfill_state.errors
 from backfill.options import OPTIONS
+from backfill.reported import Reported
 from backfill.rows import METADATA, UNCHANGED_COLUMNS
+from backfill.spark.prometheus import METRICS, PHASES
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def chapter(heading: str) -> str:
+    (text,) = [part for part in re.split(r"^## ", README, flags=re.MULTILINE) if part.startswith(heading + "\n")]
+    return text
 
 
 def test_the_readme_lists_every_option_with_its_default_and_meaning() -> None:
@@ -21,3 +32,23 @@ def test_the_readme_lists_every_option_with_its_default_and_meaning() -> None:
 def test_the_readme_lists_the_metadata_columns_in_their_order() -> None:
     places = [README.index(f"| `{name}` |") for name in (*METADATA.names, UNCHANGED_COLUMNS)]
     assert places == sorted(places)
+
+
+def test_whoever_is_on_call_finds_every_error_and_every_phase() -> None:
+    text = chapter("On call")
+    for module in (backfill.errors, backfill_state.errors):
+        errors = [name for name, kind in vars(module).items() if isinstance(kind, type) and issubclass(kind, Exception)]
+        assert errors
+        assert [name for name in errors if f"`{name}`" not in text] == []
+    assert [phase for phase in PHASES if f"`phase {phase}" not in text] == []
+
+
+def test_the_readme_says_what_each_figure_and_metric_is() -> None:
+    text = chapter("Watching")
+    assert [name for name in Reported.__slots__ if f'"{name}":' not in text and f"`{name}`" not in text] == []
+    assert [metric.name for metric in METRICS if f"`{metric.name.removeprefix('backfill_')}`" not in text] == []
+
+
+def test_the_pictures_that_the_readme_shows_are_there() -> None:
+    shown = re.findall(r"\]\((docs/[^)]+)\)", README)
+    assert sorted(shown) == sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").iterdir())
