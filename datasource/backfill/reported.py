@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from backfill.wording import lag, pace
+from backfill.wording import lag, pace, size
 
 CELLS: Final = 40
 
@@ -36,6 +36,10 @@ class Reported:
     lag_bytes: int | None = None
     lag_seconds: int | None = None
     retained_bytes: int | None = None
+    state_rows: int | None = None
+    state_row_bytes: int | None = None
+    state_file_bytes: int | None = None
+    state_memory_bytes: int | None = None
 
     @classmethod
     def of(cls, latest_offset: str | None) -> Reported | None:
@@ -112,6 +116,8 @@ class StreamProgress:
         if of.changes_passed_on is not None:
             counted = f"changes passed on {of.changes_passed_on:,}, held back {of.changes_held_back or 0:,}"
             yield f"{counted}, counted since {of.changes_counted_since}"
+        if of.state_rows is not None:
+            yield f"last rows of {of.state_rows:,} keys, file {size(of.state_file_bytes or 0)}"
 
 
 def _facts(of: Reported) -> str:

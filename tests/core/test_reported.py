@@ -22,6 +22,8 @@ SAID = {
     "lag_bytes": 4096,
     "lag_seconds": 2,
     "retained_bytes": 5,
+    "state_rows": 1000,
+    "state_file_bytes": 2048,
 }
 
 
@@ -42,6 +44,7 @@ def test_it_is_shown_as_text() -> None:
         "50 rows/s, about 1 min 0 s left",
         "behind 4.0 KiB and 1 min 5 s, log kept by the slot 5 B",
         "changes passed on 12,345, held back 6, counted since 2026-01-01T00:00:00.000+00:00",
+        "last rows of 1,000 keys, file 2.0 KiB",
     ]
 
 

@@ -65,6 +65,8 @@ LAG_SECONDS = Metric(
     "How long before the end of the last batch the last moment was of which the stream has everything; 0 when idle.",
 )
 RETAINED = Metric("backfill_wal_retained_bytes", "gauge", "How much log the database keeps for the replication slot.")
+STATE_ROWS = Metric("backfill_state_rows", "gauge", "Keys of which the last row is kept, with changelog=full.")
+STATE_FILE = Metric("backfill_state_file_bytes", "gauge", "The size of the file that they are kept in.")
 BATCHES = Metric("backfill_batches_total", "counter", "Batches that have ended, since this listener was made.")
 DURATION = Metric("backfill_last_batch_duration_seconds", "gauge", "How long the last batch took.")
 ACTIVE = Metric("backfill_query_active", "gauge", "1 while the query runs, 0 when it has ended.")
@@ -73,7 +75,7 @@ HEARD = Metric("backfill_last_heard_timestamp_seconds", "gauge", "When Spark las
 
 METRICS: Final = (
     PHASE, SNAPSHOT_ROWS, ROWS_LEFT, VNODES, COMPLETED, PASSED_ON, HELD_BACK, INPUT_ROWS, LAG_BYTES, LAG_SECONDS,
-    RETAINED, BATCHES, DURATION, ACTIVE, FAILED, HEARD,
+    RETAINED, STATE_ROWS, STATE_FILE, BATCHES, DURATION, ACTIVE, FAILED, HEARD,
 )  # fmt: skip
 
 
@@ -127,6 +129,8 @@ def _samples(table: _Table, labels: dict[str, str]) -> Iterator[Sample]:
         (LAG_BYTES, table.lag_bytes),
         (LAG_SECONDS, table.lag_seconds),
         (RETAINED, of.retained_bytes),
+        (STATE_ROWS, of.state_rows),
+        (STATE_FILE, of.state_file_bytes),
     ):
         if value is not None:
             yield Sample(metric, value, labels)
