@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 from psycopg import sql
+from pyspark.errors import AnalysisException
 
 from backfill.__main__ import main
 from backfill.errors import OptionsError
@@ -24,8 +25,12 @@ from backfill.upstream.postgres import PostgresUpstream
 from backfill.upstream.postgres.pin import snapshot_of
 from integration.database import Database
 from integration.fixtures.streams import StartStream
+from integration.spark_stream import SparkStream, make_table
 from integration.stream_harness import Fold, Row, Rows, StreamRun, table_of
 from integration.writers import BIGINT, TABLE, Writers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SIZE = 1000
 ENOUGH = 100_000
@@ -232,6 +237,18 @@ def test_another_filter_is_refused_in_every_phase_and_by_every_way_in(
     run.restart(snapshotFilter="id > 10")
     backfill(run, 5)
     assert len(run.fold.rows) == 20
+
+
+def test_a_query_of_spark_has_the_chosen_rows(spark: SparkSession, database: Database, tmp_path: Path) -> None:
+    make_table(database, 300)
+    stream = SparkStream(spark, database, tmp_path, {"snapshotFilter": "id % 3 = 0", "maxRowsPerTrigger": "60"})
+    stream.catch_up()
+    assert sorted(row["id"] for row in stream.rows()) == list(range(3, 301, 3))
+    with pytest.raises(AnalysisException, match="OptionsError: snapshotFilter is 'at < now"):
+        stream.load(snapshotFilter="at < now()")
+    plain = spark.read.format("backfill").options(**database.options, dbtable="t", snapshotFilter="id = 3").load()
+    with pytest.raises(AnalysisException, match=r"snapshotFilter is for a stream; spark\.read takes the option filter"):
+        plain.count()
 
 
 @pytest.mark.parametrize(
