@@ -238,7 +238,7 @@ def together(batches: Iterable[pa.RecordBatch], rows: int, size: int) -> Iterato
 
 def joined(table: pa.Table) -> pa.RecordBatch:
     """The table as one batch."""
-    if table.num_columns and table.column(0).num_chunks == 1:
+    if table.num_rows and table.num_columns and table.column(0).num_chunks == 1:
         return table.to_batches()[0]
     columns = [pa.concat_arrays([pa.nulls(0, item.type), *item.chunks]) for item in table.columns]
     return pa.RecordBatch.from_arrays(columns, schema=table.schema)
