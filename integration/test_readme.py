@@ -38,13 +38,14 @@ def blocks(heading: str) -> list[tuple[str, str]]:
 
 
 def run(
-    heading: str, spark: SparkSession, database: Database, folder: Path, only: slice = slice(None), **known: Any
+    heading: str, spark: SparkSession, database: Database | None, folder: Path, only: slice = slice(None), **known: Any
 ) -> dict[str, Any]:
     """Runs the blocks in their order, all or only some of them; the names that they define, and those `known`."""
     names: dict[str, Any] = {"spark": spark, **known}
     for language, text in blocks(heading)[only]:
         here = text.replace("/data/", f"{folder}/")
-        here = re.sub(r"postgresql://app@db/shop(\?passfile=[\w/]+)?", database.url(folder), here)
+        if database is not None:
+            here = re.sub(r"postgresql://app@db/shop(\?passfile=[\w/]+)?", database.url(folder), here)
         if language == "python":
             exec(compile(here, f"README.md, {heading}", "exec"), names)  # noqa: S102 - our own text
         else:
@@ -139,6 +140,21 @@ def test_into_a_keyed_table(spark: SparkSession, orders: Database, tmp_path: Pat
         assert sorted(tuple(row.values()) for row in rows) == orders.execute("TABLE orders ORDER BY id")
     finally:
         names["query"].stop()
+
+
+def test_a_delta_table_needs_no_server(spark: SparkSession, tmp_path: Path) -> None:
+    try:
+        names = run("Delta Lake", spark, None, tmp_path)
+        assert dict(spark.table("orders_log").groupBy("_change_type").count().collect()) == {
+            "insert": 1000,
+            "delete": 10,
+        }
+        assert names["open_orders"].count() == 90
+        assert names["changes"].where("_change_type = 'delete' AND _commit_version = 1").count() == 10
+        assert names["_"] == [(990,)]
+    finally:
+        spark.sql("DROP TABLE IF EXISTS orders_log")
+        spark.sql("DROP TABLE IF EXISTS lake_orders")
 
 
 def run_to_end(stream: DataFrame, checkpoint: Path) -> StreamingQuery:

@@ -21,7 +21,7 @@ from backfill.control_file import keep_control, read_control
 from backfill.counts_file import FILE as COUNTS_FILE
 from backfill.display import Window, drawn
 from backfill.errors import BackfillError, StateError
-from backfill.opening import LAST_ROWS_FILE, STATE_FILE, examine, open_store, open_upstream
+from backfill.opening import DELTA, LAST_ROWS_FILE, STATE_FILE, examine, open_store, open_upstream, source_of
 from backfill.options import parse
 from backfill.staging import Staging
 from backfill.status import Status, as_json, figures_of, pace, status
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     drop.set_defaults(run=_drop)
     drop.add_argument("--state-dir", required=True, help="the stream's stateDir")
     drop.add_argument("--staging-dir", default="", help="the stream's stagingDir, if it had one of its own")
-    drop.add_argument("--url", required=True, help="the database, as in the stream's option url")
+    drop.add_argument("--url", default="", help="the database, as in the stream's option url; not for a Delta table")
     drop.add_argument("--user", default="", help="the role to connect as")
     status = commands.add_parser(
         "status",
@@ -83,8 +83,9 @@ def _parser() -> argparse.ArgumentParser:
         "nothing. The exit status is 1 where a stream would be refused.",
     )
     doctor.set_defaults(run=_doctor)
-    doctor.add_argument("--url", required=True, help="the database, as in the stream's option url")
-    doctor.add_argument("--dbtable", required=True, help="the table, as in the stream's option dbtable")
+    doctor.add_argument("--url", default="", help="the database, as in the stream's option url")
+    doctor.add_argument("--dbtable", default="", help="the table, as in the stream's option dbtable")
+    doctor.add_argument("--path", default="", help="in place of these two a Delta table, with --option keyColumns=…")
     doctor.add_argument("--user", default="", help="the role to connect as")
     doctor.add_argument(
         "--option",
@@ -150,13 +151,14 @@ def _tell(given: argparse.Namespace) -> None:
 
 def _doctor(given: argparse.Namespace) -> int:
     further = dict(text.partition("=")[::2] for text in given.option)
-    findings = examine(parse({**further, "url": given.url, "dbtable": given.dbtable, "user": given.user}))
+    named = {"url": given.url, "dbtable": given.dbtable, "path": given.path, "user": given.user}
+    findings = examine(parse({**further, **named}))
     for finding in findings:
         _say(f"{'refused' if finding.refuses else 'note'}: {finding.what}")
         if finding.mend:
             _say(f"    {finding.mend};")
     refused = any(finding.refuses for finding in findings)
-    _say(f"{given.dbtable}: a stream would {'be refused' if refused else 'begin'}")
+    _say(f"{given.dbtable or given.path}: a stream would {'be refused' if refused else 'begin'}")
     return int(refused)
 
 
@@ -172,7 +174,7 @@ def _status(given: argparse.Namespace) -> None:
     live = given.watch and not given.json and sys.stdout.isatty()
     while True:
         now = status(given.state_dir)
-        if given.url:
+        if given.url or now.upstream == DELTA:
             figures, unreachable = figures_of(now, given.url, given.user)
             now = replace(now, figures=figures, unreachable=unreachable)
         if not recent or recent[-1].as_of != now.as_of:
@@ -202,15 +204,9 @@ def _drop(given: argparse.Namespace) -> None:
         identity = store.identity()
     if identity is None:
         raise StateError(f"{folder / STATE_FILE} holds no stream; nothing was dropped")
-    options = parse(
-        {
-            "url": given.url,
-            "user": given.user,
-            "dbtable": identity.table,
-            "stateDir": str(folder),
-            "stagingDir": given.staging_dir,
-        }
-    )
+    folders = {"stateDir": str(folder), "stagingDir": given.staging_dir}
+    source = source_of(identity.upstream, identity.table, identity.key.names, url=given.url, user=given.user)
+    options = parse({**source, **folders})
     upstream = open_upstream(options)
     try:
         upstream.detach(identity.properties)
@@ -223,7 +219,7 @@ def _drop(given: argparse.Namespace) -> None:
     for left in (folder / name for name in files):
         left.unlink(missing_ok=True)
     names = ", ".join(f"{name} {text}" for name, text in identity.properties if name in ("slot", "publication"))
-    _say(f"dropped stream {identity.stream_id} of {identity.table}: {names}")
+    _say(f"dropped stream {identity.stream_id} of {identity.table}{f': {names}' if names else ''}")
 
 
 if __name__ == "__main__":

@@ -48,6 +48,8 @@ def _lines(of: Status, at: Pace | None, window: Window, now: float) -> Iterator[
         yield from wrapped([f"database: {of.unreachable}"], window.width)
     elif of.figures:
         yield from wrapped(lag(*(of.figures.get(name) for name in LAG)), window.width)
+        if "lag_versions" in of.figures:
+            yield f"{of.figures['lag_versions']:,} versions to read"[: window.width]
     if of.counts is not None:
         yield from wrapped(_changes(of.counts), window.width)
 

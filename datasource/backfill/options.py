@@ -74,7 +74,7 @@ class Option:
     """One option as the user knows it; `parse` raises ValueError with what is allowed."""
 
     name: str
-    default: str | None
+    default: str
     meaning: str
     parse: Callable[[str], Any] = str
 
@@ -171,11 +171,25 @@ def _url(text: str) -> str:
     return text
 
 
+def _path(text: str) -> str:
+    """Spark writes the location of a table of its catalog as file:/data/orders."""
+    if text.startswith("file:"):
+        text = "/" + text.removeprefix("file:").lstrip("/")
+    if "://" in text:
+        if "@" in urlsplit(text).netloc and urlsplit(text).scheme in ("s3", "s3a", "gs", "http", "https"):
+            raise ValueError("a URI without credentials, because Spark shows it; they come from the environment")
+    elif not Path(text).is_absolute():
+        raise ValueError("an absolute path, or a URI such as s3://bucket/orders")
+    return text.rstrip("/") or "/"
+
+
 MAX_INT: Final = 2**31 - 1
 
 OPTIONS: Final = (
-    Option("url", None, "Where the database is: a `postgresql://` URI or a libpq connection string, no password", _url),
-    Option("dbtable", None, 'The table: `orders`, `public.orders`, `"My Schema"."Orders"`'),
+    Option("url", "", "Where the database is: a `postgresql://` URI or a libpq connection string, no password", _url),
+    Option("dbtable", "", 'The table: `orders`, `public.orders`, `"My Schema"."Orders"`; required with `url`'),
+    Option("path", "", "In place of these two a Delta table: an absolute path, or a URI such as `s3://…`", _path),
+    Option("keyColumns", "", "The columns that tell the rows of a Delta table apart; required with `path`", _names),
     Option("user", "", "The role to connect as, where `url` has none"),
     Option("password", "", "The role's password; libpq's passfile, service file and environment work too"),
     Option("stateDir", "", "A folder of the driver for the stream's state; required for a stream"),
@@ -187,8 +201,8 @@ OPTIONS: Final = (
     Option(
         "startingPosition",
         "",
-        "For `spark.read`: the changes after this position, in place of the table; an LSN (`0/16B2D80`), `earliest` or "
-        "`latest`. Needs `slotName`",
+        "For `spark.read`: the changes after this position, in place of the table; an LSN (`0/16B2D80`; needs "
+        "`slotName`), a version of a Delta table, `earliest` or `latest`",
     ),
     Option("endingPosition", "", "For `spark.read`: the changes up to this position (default: `latest`)"),
     Option("customSchema", "", "Other types for columns: `STRING` for any, `DECIMAL(p,s)` for a numeric", _types),
@@ -238,7 +252,7 @@ OPTIONS: Final = (
 
 _BY_KEY: Final = {option.name.lower(): option for option in OPTIONS}
 # Spark adds these to what the user gave.
-_SPARKS_OWN: Final = frozenset({"path", "provider", "owner", "location", "is_managed_location", "external"})
+_SPARKS_OWN: Final = frozenset({"provider", "owner", "location", "is_managed_location", "external"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +287,8 @@ class Options:
 
     url: str
     dbtable: str
+    path: str
+    key_columns: tuple[str, ...]
     user: str
     password: str = field(repr=False)
     state_dir: str
@@ -312,8 +328,7 @@ def parse_view(given: Mapping[str, str]) -> tuple[View, str] | None:
     """Which view is asked for and the `stateDir` it is of, which is all it needs; None where a table is read."""
     if not any(key.lower() == "view" and value.strip() for key, value in given.items()):
         return None
-    needless = {"url": "postgresql://", "dbtable": "none"}
-    values, problems = _values({**needless, **{key.lower(): value for key, value in given.items()}})
+    values, problems = _values(given)
     if not values["statedir"]:
         problems.append("stateDir is required for a view: the folder of the stream to look at")
     if values["startingposition"] or values["endingposition"]:
@@ -335,15 +350,13 @@ def _values(given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     values: dict[str, Any] = {}
     for key, option in _BY_KEY.items():
         text = texts.get(key, option.default)
-        if text is None or (not text.strip() and option.default is None):
-            problems.append(f"{option.name} is required: {option.meaning}")
-        elif not text.strip() and not option.default:
+        if not text.strip() and not option.default:
             values[key] = () if option.parse in (_names, _types) else ""
         else:
             try:
                 values[key] = option.parse(text)
             except ValueError as error:
-                shown = "cannot be used" if key in ("url", "password") else f"is {text!r}"
+                shown = "cannot be used" if key in ("url", "password") or "@" in text else f"is {text!r}"
                 problems.append(f"{option.name} {shown}; expected {error}")
     return values, problems
 
@@ -356,7 +369,7 @@ def _unknown(key: str) -> str:
 
 def _contradictions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
     """What is wrong with values that are right each for itself; those that are not are missing here."""
-    problems = []
+    problems = _of_one_upstream(values)
     if streaming and not values["statedir"]:
         problems.append("stateDir is required for a stream: a folder of the driver that outlives the query")
     problems += _folders(values)
@@ -394,7 +407,7 @@ def _positions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
     if not starting:
         return ["endingPosition needs startingPosition, from where the changes are read"] if ending else []
     problems = []
-    if not values.get("slotname", "invalid"):
+    if not values.get("path") and not values.get("slotname", "invalid"):
         problems.append("startingPosition needs slotName: the replication slot that holds the changes")
     if values["filter"]:
         problems.append("filter is for the table as it is now, not for changes; leave it out, and use where() instead")
@@ -406,6 +419,28 @@ def _positions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
         problems.append(
             "changelog=full and envelope=upsert take a stream's last rows; leave them out to read changes as logged"
         )
+    return problems
+
+
+_POSTGRESQL_ONLY: Final = ("user", "password", "customschema", "slotname", "publicationname", "sessioninitstatement")
+
+
+def _of_one_upstream(values: Mapping[str, Any]) -> list[str]:
+    """A database with `url` and `dbtable`, or a Delta table with `path` and `keyColumns`. Wrong values are missing."""
+    url, dbtable, path, key = (values.get(name, "wrong") for name in ("url", "dbtable", "path", "keycolumns"))
+    if path and (url or dbtable):
+        return ["path is of a Delta table, and url and dbtable are of a database; give the one or the others"]
+    if path:
+        needless = [_BY_KEY[name].name for name in _POSTGRESQL_ONLY if values.get(name)]
+        problems = [f"{', '.join(needless)} is for PostgreSQL; leave it out with path"] if needless else []
+        return problems if key else [*problems, f"keyColumns is required with path: {_BY_KEY['keycolumns'].meaning}"]
+    problems = [
+        f"{name} is required: {_BY_KEY[name].meaning}" for name in ("url", "dbtable") if not values.get(name, 1)
+    ]
+    if len(problems) == 2:
+        problems[0] += ". Or path, for a Delta table"
+    if key:
+        problems.append("keyColumns is for a Delta table; a table of PostgreSQL has a key of its own. Leave it out")
     return problems
 
 
@@ -423,6 +458,8 @@ def _options(values: Mapping[str, Any]) -> Options:
     return Options(
         url=values["url"],
         dbtable=values["dbtable"],
+        path=values["path"],
+        key_columns=values["keycolumns"],
         user=values["user"],
         password=values["password"],
         state_dir=values["statedir"],

@@ -15,7 +15,7 @@ from backfill.counts_file import read_counts
 from backfill.epoch import Epoch
 from backfill.errors import BackfillError, StateError
 from backfill.offset import Barrier, Nothing, Offset, from_text
-from backfill.opening import open_upstream
+from backfill.opening import open_upstream, source_of
 from backfill.options import parse
 from backfill.progress import Completed, Finished, InProgress, VnodeProgress, phase, rows_left
 from backfill.upstream import Bookmark
@@ -47,6 +47,8 @@ class Status:
     counts: Counts | None = None
     figures: Mapping[str, int] = field(default_factory=dict)
     unreachable: str = ""
+    upstream: str = ""
+    key: tuple[str, ...] = ()
 
     @property
     def as_of(self) -> int | None:
@@ -74,7 +76,16 @@ def status(state_dir: str) -> Status:
     control, counts = read_control(Path(state_dir)), read_counts(Path(state_dir))
     if counts is not None and counts.stream != identity.stream_id:
         counts = None
-    of = Status(identity.stream_id, identity.table, "starting", identity.properties, control=control, counts=counts)
+    of = Status(
+        identity.stream_id,
+        identity.table,
+        "starting",
+        identity.properties,
+        control=control,
+        counts=counts,
+        upstream=identity.upstream,
+        key=tuple(identity.key.names),
+    )
     return of if text is None else _at(of, from_text(text))
 
 
@@ -109,7 +120,7 @@ def _state(progress: VnodeProgress) -> str:
 def figures_of(of: Status, url: str, user: str) -> tuple[dict[str, int], str]:
     """What the database says of the stream's place in its log; or nothing, and why not. Tried once."""
     try:
-        options = parse({"url": url, "user": user, "dbtable": of.table})
+        options = parse(source_of(of.upstream, of.table, of.key, url=url, user=user))
         upstream = open_upstream(options, patience=0.0)
         try:
             return upstream.lag_of(of.bookmark, _complete_epoch(of)), ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.simulated import SimulatedLaboratory
-from tests.contract.upstream_laws import HidingUpstreamLaws, UpstreamLaws
+from tests.contract.upstream_laws import ForgettingUpstreamLaws, HidingUpstreamLaws, UpstreamLaws
 from tests.simulator.database import Database
 from tests.simulator.upstream import Server
 
@@ -15,5 +15,5 @@ def laboratory(request: pytest.FixtureRequest) -> SimulatedLaboratory:
     return SimulatedLaboratory(Server(Database(), full_identity=request.param, batch_rows=4))
 
 
-class TestSimulatedUpstream(UpstreamLaws, HidingUpstreamLaws):
+class TestSimulatedUpstream(UpstreamLaws, ForgettingUpstreamLaws, HidingUpstreamLaws):
     pass

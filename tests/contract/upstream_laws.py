@@ -405,52 +405,26 @@ class UpstreamLaws:
         assert sorted(found) == sorted((key, shown[key]) for key in asked[1:])
         assert rows_of(upstream.lookup(pin, key_batch(upstream, [])), upstream.schema()) == []
 
-    def test_a_state_that_was_released_is_gone(self, laboratory: Laboratory) -> None:
-        fill(laboratory, 3)
+    def test_a_state_may_be_released_more_than_once(self, laboratory: Laboratory) -> None:
         upstream = begun(laboratory)
         pin = pinned(upstream)
         upstream.release(pin)
         upstream.release(pin)
-        with pytest.raises(SnapshotGoneError):
-            read(upstream, pin)
 
-    def test_a_state_may_be_released_from_another_thread(self, laboratory: Laboratory) -> None:
+    def test_a_state_taken_again_is_what_the_changes_lead_to(self, laboratory: Laboratory) -> None:
         fill(laboratory, 3)
         upstream = begun(laboratory)
-        pin = pinned(upstream)
-        thread = threading.Thread(target=upstream.release, args=[pin])
-        thread.start()
-        thread.join()
-        with pytest.raises(SnapshotGoneError):
-            read(upstream, pin)
-        assert len(read(upstream, pinned(upstream, pin.epoch))) == 3
-
-    def test_a_later_state_releases_the_one_before(self, laboratory: Laboratory) -> None:
-        fill(laboratory, 3)
-        upstream = begun(laboratory)
-        pin = pinned(upstream)
-        later = pinned(upstream, pin.epoch)
-        with pytest.raises(SnapshotGoneError):
-            read(upstream, pin)
-        upstream.release(pin)
-        assert len(read(upstream, later)) == 3
-
-    def test_a_state_taken_again_shows_what_the_epoch_shows_and_what_has_happened_since(
-        self, laboratory: Laboratory
-    ) -> None:
-        fill(laboratory, 3)
-        upstream = begun(laboratory)
-        epoch = pinned(upstream).epoch
+        first = pinned(upstream)
+        rows = dict(read(upstream, first))
         laboratory.write(update(laboratory.keys[0]))
-        upstream = reopened(laboratory, epoch)
-        pin = upstream.repin(epoch)
-        assert pin.epoch.number == epoch.number
-        assert upstream.reached(pin.epoch, epoch.position)
-        assert not upstream.reached(epoch, pin.epoch.position)
-        expected = in_order(laboratory, laboratory.rows())
+        upstream = reopened(laboratory, first.epoch)
+        pin = upstream.repin(first.epoch)
+        assert pin.epoch.number == first.epoch.number
+        assert upstream.reached(pin.epoch, first.epoch.position)
         laboratory.write(delete(laboratory.keys[1]))
-        assert read(upstream, pin) == expected
-        assert expected[0] == (laboratory.keys[0], "changed")
+        for commit in commits(upstream, first.epoch, pin.epoch):
+            rows = applied(rows, commit)
+        assert dict(read(upstream, pin)) == rows
 
     # -- measuring ---------------------------------------------------------------------------------------------------
 
@@ -726,8 +700,6 @@ class UpstreamLaws:
         first = pinned(upstream)
         rows = dict(read(upstream, first))
         assert held(upstream, first.epoch) == first.epoch
-        with pytest.raises(SnapshotGoneError):
-            read(upstream, first)
         epochs = [first.epoch]
         open_one = laboratory.hold(update(keys[0], "open"))
         for number in range(3):
@@ -1033,6 +1005,64 @@ class Writer:
         if kind is delete:
             return delete(self._random.choice(present))
         return update(self._random.choice(present), value)
+
+
+class ForgettingUpstreamLaws:
+    """For an upstream that has a state only as long as it is pinned."""
+
+    def test_a_state_that_was_released_is_gone(self, laboratory: Laboratory) -> None:
+        fill(laboratory, 3)
+        upstream = begun(laboratory)
+        pin = pinned(upstream)
+        upstream.release(pin)
+        upstream.release(pin)
+        with pytest.raises(SnapshotGoneError):
+            read(upstream, pin)
+
+    def test_a_state_may_be_released_from_another_thread(self, laboratory: Laboratory) -> None:
+        fill(laboratory, 3)
+        upstream = begun(laboratory)
+        pin = pinned(upstream)
+        thread = threading.Thread(target=upstream.release, args=[pin])
+        thread.start()
+        thread.join()
+        with pytest.raises(SnapshotGoneError):
+            read(upstream, pin)
+        assert len(read(upstream, pinned(upstream, pin.epoch))) == 3
+
+    def test_a_later_state_releases_the_one_before(self, laboratory: Laboratory) -> None:
+        fill(laboratory, 3)
+        upstream = begun(laboratory)
+        pin = pinned(upstream)
+        later = pinned(upstream, pin.epoch)
+        with pytest.raises(SnapshotGoneError):
+            read(upstream, pin)
+        upstream.release(pin)
+        assert len(read(upstream, later)) == 3
+
+    def test_a_state_taken_again_shows_what_the_epoch_shows_and_what_has_happened_since(
+        self, laboratory: Laboratory
+    ) -> None:
+        fill(laboratory, 3)
+        upstream = begun(laboratory)
+        epoch = pinned(upstream).epoch
+        laboratory.write(update(laboratory.keys[0]))
+        upstream = reopened(laboratory, epoch)
+        pin = upstream.repin(epoch)
+        assert pin.epoch.number == epoch.number
+        assert upstream.reached(pin.epoch, epoch.position)
+        assert not upstream.reached(epoch, pin.epoch.position)
+        expected = in_order(laboratory, laboratory.rows())
+        laboratory.write(delete(laboratory.keys[1]))
+        assert read(upstream, pin) == expected
+        assert expected[0] == (laboratory.keys[0], "changed")
+
+    def test_while_the_snapshot_is_held_no_state_is(self, laboratory: Laboratory) -> None:
+        upstream = begun(laboratory)
+        first = pinned(upstream)
+        held(upstream, first.epoch)
+        with pytest.raises(SnapshotGoneError):
+            read(upstream, first)
 
 
 class HidingUpstreamLaws:

@@ -51,6 +51,8 @@ def test_two_options_are_enough_to_look_at_a_table() -> None:
     assert parsed() == Options(
         url="postgresql://app@db/shop",
         dbtable="public.orders",
+        path="",
+        key_columns=(),
         user="",
         password="",
         state_dir="",
@@ -184,7 +186,11 @@ def test_an_option_with_a_default_is_not_blank(option: Any, blank: str) -> None:
     assert found.startswith(f"{option.name} is {blank!r}; expected ")
 
 
-@pytest.mark.parametrize("option", [option for option in OPTIONS if option.default == ""], ids=lambda it: it.name)
+@pytest.mark.parametrize(
+    "option",
+    [option for option in OPTIONS if option.default == "" and option.name not in NEEDED],
+    ids=lambda it: it.name,
+)
 def test_an_option_without_a_default_may_be_blank(option: Any) -> None:
     assert parsed(**{option.name: "  "}) == parsed()
 
@@ -202,6 +208,36 @@ def test_a_required_option_is_asked_for(missing: str, blank: str | None) -> None
     given = {**NEEDED, missing: blank} if blank is not None else {k: v for k, v in NEEDED.items() if k != missing}
     with pytest.raises(OptionsError, match=f"- {missing} is required: "):
         parse({name: text for name, text in given.items() if text is not None})
+
+
+@pytest.mark.parametrize(
+    ("path", "kept"),
+    [
+        ("/data/orders/", "/data/orders"),
+        ("file:/data/my orders", "/data/my orders"),
+        ("file:///data/orders", "/data/orders"),
+        ("s3://bucket/orders", "s3://bucket/orders"),
+        ("abfss://lake@account.dfs.core.windows.net/orders", "abfss://lake@account.dfs.core.windows.net/orders"),
+    ],
+)
+def test_a_delta_table_is_named_by_its_path_and_the_columns_of_its_key(path: str, kept: str) -> None:
+    found = parse({"path": path, "keyColumns": "region, id"})
+    assert (found.path, found.key_columns, found.url) == (kept, ("region", "id"), "")
+
+
+def test_a_delta_table_and_a_table_of_a_database_are_told_apart() -> None:
+    for wrong, problem in (
+        ({}, "url is required.*Or path, for a Delta table"),
+        ({**NEEDED, "path": "/data"}, "path is of a Delta table, and url and dbtable are of a database"),
+        ({"path": "/data"}, "keyColumns is required with path"),
+        ({"path": "data", "keyColumns": "id"}, "path is 'data'; expected an absolute path, or a URI"),
+        ({"path": "s3://key:secret@bucket/orders", "keyColumns": "id"}, "expected a URI without credentials"),
+        ({"path": "/data", "keyColumns": "id", "slotName": "s", "user": "u"}, "user, slotName is for PostgreSQL"),
+        ({**NEEDED, "keyColumns": "id"}, "keyColumns is for a Delta table"),
+    ):
+        with pytest.raises(OptionsError, match=problem) as caught:
+            parse(wrong)
+        assert "secret" not in str(caught.value)
 
 
 def test_a_stream_needs_a_folder_for_its_state() -> None:
@@ -244,7 +280,7 @@ def test_all_problems_are_told_at_once() -> None:
         )
     found = str(caught.value).split("\n  - ")[1:]
     assert [text.split()[0] for text in found] == [
-        *("unknown", "url", "dbtable", "vnodeCount", "onTruncate", "stateDir", "stagingDir")
+        *("unknown", "url", "vnodeCount", "onTruncate", "dbtable", "stateDir", "stagingDir")
     ]
 
 
@@ -339,7 +375,7 @@ def test_a_view_needs_no_more_than_a_state_directory() -> None:
             parse_view(wrong)
 
 
-@pytest.mark.parametrize("name", ["path", "provider", "owner", "location", "is_managed_location", "external"])
+@pytest.mark.parametrize("name", ["provider", "owner", "location", "is_managed_location", "external"])
 def test_what_spark_adds_by_itself_is_no_problem(name: str) -> None:
     assert parsed(**{name: "x"}) == parsed()
 

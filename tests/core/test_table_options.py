@@ -26,6 +26,14 @@ def test_the_options_of_a_new_table_are_those_of_the_options_clause() -> None:
     assert of_new_table(GIVEN) is None
 
 
+def test_a_table_at_a_place_is_the_delta_table_there() -> None:
+    """Spark makes a path among the options the table's place, and leaves it out of them."""
+    place = {"location": "file:/data/orders", "path": "file:/data/orders"}
+    assert of_new_table({**created(keyColumns="id"), **place}) == {"keyColumns": "id", "path": "file:/data/orders"}
+    assert of_new_table({**created(**GIVEN), **place}) == GIVEN
+    assert of_table(COLUMNS, {"path": "/data/orders"}) == {"path": "/data/orders"}
+
+
 def test_a_table_gives_back_its_options_and_what_a_read_says_goes_first() -> None:
     columns = kept(COLUMNS, GIVEN)
     assert columns.names == COLUMNS.names

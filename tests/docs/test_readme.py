@@ -24,7 +24,7 @@ def chapter(heading: str) -> str:
 def test_the_readme_lists_every_option_with_its_default_and_meaning() -> None:
     rows = []
     for option in OPTIONS:
-        default = "required" if option.default is None else f"`{option.default}`" if option.default else ""
+        default = f"`{option.default}`" if option.default else ""
         rows.append(f"| `{option.name}` | {default} | {option.meaning} |")
     assert "\n".join(["| option | default | meaning |", "|---|---|---|", *rows, ""]) in README
 

@@ -41,6 +41,9 @@ def of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
             "postgresql://app@db/shop?passfile=/etc/app/pgpass; a service file; PGPASSWORD), and use ALTER ROLE … SET "
             "or url with options=-c… in place of a statement"
         )
+    if "location" in given and not any(key.lower() in ("url", "dbtable") for key in found):
+        # Spark takes `path` out of the OPTIONS and makes it the table's place.
+        found["path"] = given["location"]
     return found
 
 
@@ -61,7 +64,7 @@ def of_table(columns: StructType, given: Mapping[str, str]) -> dict[str, str]:
     own = {key.lower(): value for key, value in given.items()}
     if keeps_options(columns):
         return {**json.loads(columns.fields[0].metadata[KEY]), **own}
-    if "url" not in own and "dbtable" not in own and "view" not in own:
+    if not own.keys() & {"url", "dbtable", "path", "view"}:
         raise OptionsError(
             "Spark does not tell which options this table was made with: it was made with a list of columns. Make it "
             "again without the list (the option columns chooses columns, customSchema their types); or give the "

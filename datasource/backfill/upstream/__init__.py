@@ -47,7 +47,8 @@ Bookmark: TypeAlias = tuple[tuple[str, str], ...]
 class Pin:
     """A state that readers on other machines can read the table at, until it is released.
 
-    `token` is what a reader needs; it means nothing after the release, nor in another run.
+    `token` is what a reader needs; it means nothing after the release, nor in another run, unless the upstream keeps
+    its states by itself.
     """
 
     epoch: Epoch
@@ -96,7 +97,7 @@ class SnapshotReader(Protocol):
 
     Law: the rows of `read(token, ranges)` are exactly the table's rows with a key in `ranges` as of the pinned
     state, in key order, in the columns of `TableSchema.columns`; the same again for the same arguments. Raises
-    SnapshotGoneError where the state has been released.
+    SnapshotGoneError where the state has been released and the upstream does not keep it by itself.
 
     Without a token they are those of the state of the moment at which reading begins: one state for all the ranges of
     one call, and another one for the next call. Raises a TransientError where that state is lost in the middle.
@@ -215,7 +216,9 @@ class Upstream(Protocol):
         ...
 
     def repin(self, after: Epoch) -> Pin:
-        """A pin at the present state, which is not before `after`; for a chunk that has to be read again."""
+        """A pin for a chunk that has to be read again: at `after` itself where the upstream keeps its states, else at
+        the present state, which is not before `after`.
+        """
         ...
 
     def release(self, pin: Pin) -> None:

@@ -1,0 +1,294 @@
+"""Delta Lake behind the `Upstream` contract."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from backfill.epoch import Epoch
+from backfill.errors import DataLossError
+from backfill.options import Options
+from backfill.plan import Extent, Request
+from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
+from backfill.upstream.delta import feed
+from backfill.upstream.delta.change_files import change_rows
+from backfill.upstream.delta.failures import FileGoneError, translating
+from backfill.upstream.delta.history import History
+from backfill.upstream.delta.location import (
+    KEEP_LONGER,
+    START_OVER,
+    open_at,
+    open_latest,
+    require_not_older,
+    require_same_table,
+)
+from backfill.upstream.delta.log import Log, Stamp
+from backfill.upstream.delta.measuring import bounds, measured
+from backfill.upstream.delta.position import Position
+from backfill.upstream.delta.reader import DeltaSnapshotReader
+from backfill.upstream.delta.scan import require_condition
+from backfill.upstream.delta.span import DeltaChangeReader, span
+from backfill.upstream.delta.table import (
+    Table,
+    column_types,
+    described,
+    require_followable,
+    require_readable,
+)
+from backfill.vnode import Coverage, Key
+
+LAG_INTERVAL: Final = 1.0
+"""Seconds for which the figures for whoever watches are not asked for again."""
+
+MOST_COUNTED: Final = 1000
+"""Beyond so many commits it is not added up how large they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The latest version. `stamp` tells whether it still is that: another table may have come to the same path."""
+
+    position: Position
+    stamp: Stamp | None
+    table: DeltaTable
+
+    def is_latest(self, log: Log) -> bool:
+        version = self.position.version
+        return self.stamp is not None and log.stamp(version) == self.stamp and log.stamp(version + 1) is None
+
+
+class DeltaUpstream:
+    """One Delta table. Keeps nothing that another process would miss."""
+
+    name = "delta"
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._uri = options.path
+        self._described: tuple[Table, History] | None = None
+        self._seen: Head | None = None
+        self._pinned: Position | None = None
+        self._reached: Position | None = None
+        self._lag: tuple[float, dict[str, int]] = (-LAG_INTERVAL, {})
+
+    # -- the table -------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> tuple[Table, History]:
+        if self._described is None:
+            found = open_latest(self._uri)
+            with translating(self._uri):
+                table = described(found, self._options)
+                require_condition(found, "filter", self._options.filter)
+                require_condition(found, "snapshotFilter", self._options.stream.snapshot_filter)
+                self._described = table, History(table, Log(found), self._options.fail_on_data_loss)
+        return self._described
+
+    @property
+    def _table(self) -> Table:
+        return self._opened()[0]
+
+    def schema(self) -> TableSchema:
+        return self._table.schema
+
+    def reader(self) -> DeltaSnapshotReader:
+        return DeltaSnapshotReader(self._table, self._options.filter, self._options.stream.snapshot_filter)
+
+    def span(self, starting: str, ending: str) -> DeltaChangeReader:
+        return span(self._table, self._latest().table, starting, ending)
+
+    def identity(self) -> Identity:
+        return Identity("delta", self._uri, self._table.table_id)
+
+    def size(self) -> TableSize:
+        """By the files' statistics, which do not count rows that a deletion vector deletes."""
+        with translating(self._uri):
+            actions = pa.table(self._latest().table.get_add_actions())
+        size = int(pc.sum(actions["size_bytes"]).as_py() or 0)
+        rows = int(pc.sum(actions["num_records"]).as_py() or 0) if "num_records" in actions.column_names else 0
+        rows = max(1, rows or size // 100)
+        return TableSize(rows, max(1, size // rows))
+
+    def typed(self, keys: Sequence[Key]) -> pa.RecordBatch:
+        return self._table.key.typed(keys)
+
+    def covered(self, keys: pa.RecordBatch, coverage: Coverage) -> pa.Array[Any]:
+        return self._table.key.covered(keys, coverage)
+
+    def bounds(self, vnodes: int) -> tuple[Key, ...]:
+        """Reads the key columns of the whole table, once for a stream; the rest of them only by sample."""
+        table, rows = self._table, self.size().row_count
+        with translating(self._uri):
+            return bounds(self._latest().table, table.key, table.schema.key_schema, vnodes=vnodes, rows=rows)
+
+    # -- the place in the log --------------------------------------------------------------------------------------
+
+    def bookmark(self, stream: str) -> Bookmark:
+        return (("stream", stream), ("table_id", self._table.table_id))
+
+    def attach(self, bookmark: Bookmark, after: Epoch | None) -> None:
+        latest = open_latest(self._uri)
+        require_followable(latest, self._uri)
+        named = dict(bookmark)["table_id"]
+        require_same_table(latest, self._uri, Position(0, named))
+        if after is None:
+            return
+        position = Position.parse(after.position)
+        require_same_table(latest, self._uri, position)
+        require_not_older(latest, self._uri, position)
+        if latest.version() > position.version:
+            # The oldest go first. The others are looked for when they are needed.
+            self._opened()[1].commit(position.version + 1)
+
+    def detach(self, bookmark: Bookmark) -> None:
+        """Nothing was made."""
+
+    def acknowledge(self, epoch: Epoch) -> None:
+        """How long a table keeps its versions is its own business."""
+        self._opened()[1].log.forget_before(_version(epoch))
+
+    # -- epochs ----------------------------------------------------------------------------------------------------
+
+    def _latest(self) -> Head:
+        """The latest version. While nothing happens that is two looks at files."""
+        described, history = self._opened()
+        log = history.log
+        seen = self._seen
+        with translating(self._uri):
+            if seen is not None and seen.is_latest(log):
+                return seen
+            table = open_latest(self._uri)
+            require_same_table(table, self._uri, Position(0, described.table_id))
+            require_readable(table, self._uri)
+            described.require_unchanged(column_types(table), table.version())
+            self._seen = Head(Position(table.version(), described.table_id), log.stamp(table.version()), table)
+        return self._seen
+
+    def present(self) -> str:
+        return str(self._latest().position)
+
+    def reached(self, epoch: Epoch, position: str) -> bool:
+        return Position.parse(epoch.position).version >= Position.parse(position).version
+
+    def next_epoch(self, after: Epoch | None, *, snapshot: bool, max_changes: int, until: str | None) -> Step:
+        latest = self._latest().position.version
+        upto = latest if until is None else min(latest, Position.parse(until).version)
+        end = self._cut(after, upto, max_changes)
+        return self._step(after, end, pinned=snapshot and end >= upto, stays=not snapshot)
+
+    def held_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
+        end = self._cut(after, self._latest().position.version, max_changes)
+        return self._step(after, end, pinned=False, stays=True)
+
+    def _cut(self, after: Epoch | None, upto: int, max_changes: int) -> int:
+        return upto if after is None else self._opened()[1].cut(_version(after), upto, max_changes)
+
+    def _step(self, after: Epoch | None, version: int, *, pinned: bool, stays: bool) -> Step:
+        position = Position(version, self._table.table_id)
+        self._reached = position
+        self._pinned = position if pinned else None
+        if after is not None and stays and Position.parse(after.position) == position:
+            return Step(after, None)
+        epoch = Epoch(1 if after is None else after.number + 1, str(position), version, self._timestamp(version, after))
+        return Step(epoch, Pin(epoch, str(position)) if pinned else None)
+
+    def _timestamp(self, version: int, after: Epoch | None) -> int:
+        taken = self._opened()[1].timestamp(version)
+        if taken is not None:
+            return taken
+        return time.time_ns() // 1000 if after is None else after.timestamp
+
+    def repin(self, after: Epoch) -> Pin:
+        """The same state again."""
+        self._pinned = Position.parse(after.position)
+        return Pin(after, after.position)
+
+    def release(self, pin: Pin) -> None:
+        """A version is there as long as the table keeps it."""
+
+    def lookup(self, pin: Pin, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        return self.reader().lookup(pin.token, keys)
+
+    def measure(self, requests: Sequence[Request]) -> tuple[Extent, ...]:
+        """Reads the key columns of the files that may hold such keys."""
+        if not requests:
+            return ()
+        if self._pinned is None:
+            raise RuntimeError("a state is pinned before anything is measured in it")
+        table = self._table
+        opened = self._opened_at(self._pinned)
+        try:
+            with translating(self._uri):
+                only = self._options.stream.snapshot_filter
+                return measured(opened, table.key, table.schema.key_schema, requests, only)
+        except FileGoneError as error:
+            raise self._vacuumed(str(self._pinned.version), error) from None
+
+    def _opened_at(self, position: Position) -> DeltaTable:
+        seen = self._seen
+        return seen.table if seen is not None and seen.position == position else open_at(self._uri, position)
+
+    # -- changes ---------------------------------------------------------------------------------------------------
+
+    def changes(self, after: Epoch | None, upto: Epoch) -> Iterator[pa.RecordBatch]:
+        if after is None:
+            return
+        table, history = self._opened()
+        versions = range(_version(after) + 1, _version(upto) + 1)
+        commits = history.readable(versions)
+        try:
+            with translating(self._uri):
+                rows = change_rows(history.log, self._uri, commits, table.columns)
+                yield from feed.changes(rows, table.columns, table.key)
+        except FileGoneError as error:
+            raise self._vacuumed(f"{versions[0]} to {versions[-1]}", error) from None
+
+    def _vacuumed(self, versions: str, error: FileGoneError) -> DataLossError:
+        return DataLossError(
+            f"files of version {versions} of the Delta table {self._uri} are gone ({error}): VACUUM has removed them "
+            f"before the stream had read them. {START_OVER}, or set failOnDataLoss=false to go on without; "
+            f"{KEEP_LONGER}"
+        )
+
+    def shown(self, position: str, changes: pa.RecordBatch) -> pa.BooleanArray:
+        versions = changes["version"].to_numpy().astype(np.int64)
+        return pa.array(versions <= Position.parse(position).version)
+
+    # -- figures ---------------------------------------------------------------------------------------------------
+
+    def lag(self) -> dict[str, int]:
+        taken, figures = self._lag
+        if self._reached is not None and time.monotonic() - taken >= LAG_INTERVAL:
+            figures = self._figures(self._reached)
+            self._lag = (time.monotonic(), figures)
+        return figures
+
+    def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> dict[str, int]:  # noqa: ARG002 - one log for all
+        return {} if epoch is None else self._figures(Position.parse(epoch.position))
+
+    def _figures(self, reached: Position) -> dict[str, int]:
+        """How many versions are to be read, how large the files with their changes are, and since when they wait."""
+        log, now = self._opened()[1].log, time.time_ns() // 1000
+        unread = range(reached.version + 1, self._latest().position.version + 1)
+        figures = {"lag_versions": len(unread), "complete_until": now}
+        with translating(self._uri):
+            first = log.commit(unread[0]) if unread else None
+            if unread:
+                figures["complete_until"] = min(now, now if first is None else first.timestamp - 1)
+            if len(unread) <= MOST_COUNTED:
+                figures["lag_bytes"] = log.size(unread)
+        figures["lag_seconds"] = (now - figures["complete_until"]) // 1_000_000
+        return figures
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _version(epoch: Epoch) -> int:
+    return Position.parse(epoch.position).version

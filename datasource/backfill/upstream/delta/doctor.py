@@ -1,0 +1,70 @@
+"""What would keep a stream over a Delta table from beginning, or surprise it later. Changes nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from backfill.errors import BackfillError
+from backfill.options import Options, StartupMode
+from backfill.upstream import Finding
+from backfill.upstream.delta.failures import translating
+from backfill.upstream.delta.location import open_latest
+from backfill.upstream.delta.table import described, enable_feed, has_feed, require_readable, require_unmapped
+
+_RETENTION: Final = {"delta.logRetentionDuration": "30 days", "delta.deletedFileRetentionDuration": "1 week"}
+
+
+def examine(options: Options) -> tuple[Finding, ...]:
+    """Everything that is found, what refuses a stream first."""
+    try:
+        table = open_latest(options.path)
+        with translating(options.path):
+            found = list(_found(table, options))
+    except BackfillError as error:
+        found = [Finding(error.message)]
+    return tuple(sorted(found, key=lambda item: not item.refuses))
+
+
+def _found(table: DeltaTable, options: Options) -> Iterator[Finding]:
+    yield from _refused(require_readable, table, options.path)
+    yield from _refused(described, table, options)
+    yield from _nulls(table, options)
+    if options.stream.startup_mode is StartupMode.SNAPSHOT:
+        return
+    yield from _refused(require_unmapped, table, options.path)
+    if not has_feed(table):
+        yield Finding("the change data feed is off, so changes cannot be followed", enable_feed(options.path))
+    yield from _kept(table, options.path)
+
+
+def _refused(check: Callable[..., Any], *arguments: Any) -> Iterator[Finding]:
+    try:
+        check(*arguments)
+    except BackfillError as error:
+        yield Finding(error.message)
+
+
+def _nulls(table: DeltaTable, options: Options) -> Iterator[Finding]:
+    """By the files' statistics, which may be missing. Rows are not looked at."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    for name in options.key_columns:
+        counts = actions.column(f"null_count.{name}") if f"null_count.{name}" in actions.column_names else None
+        if counts is not None and any(counts.to_pylist()):
+            yield Finding(f"the key column {name} is null in some rows; delete or fill them, or name another key")
+
+
+def _kept(table: DeltaTable, uri: str) -> Iterator[Finding]:
+    properties = table.metadata().configuration
+    kept = {name: str(properties.get(name) or default) for name, default in _RETENTION.items()}
+    longer = ", ".join(f"'{name}' = 'interval 60 days'" for name in kept)
+    said = " and ".join(f"{name} is {re.sub('^interval ', '', value)}" for name, value in kept.items())
+    yield Finding(
+        f"{said}: a stream that is stopped for longer than the shorter of the two may find its changes gone",
+        f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ({longer})",
+        refuses=False,
+    )

@@ -1,0 +1,69 @@
+"""What goes wrong with a Delta table: definite or transient.
+
+`deltalake` knows few types of errors, and what fails while rows come is a plain `Exception` with a text. So the text
+decides. It is cut to its first line, without what stands in quotation marks, because that may be a value of a row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from deltalake.exceptions import DeltaProtocolError, TableNotFoundError
+
+from backfill.errors import BackfillError, ConnectionLostError, DatabaseSetupError, TableError
+
+
+class FileGoneError(BackfillError):
+    """A file that belongs to the version or to its changes is not there; whoever asked for it says what that means."""
+
+
+_GONE: Final = re.compile(r"object at location .* not found|no such file or directory", re.IGNORECASE)
+_FORBIDDEN: Final = re.compile(
+    r"access ?denied|forbidden|permission denied|unauthorized|unauthenticated|invalid ?credential|\b40[13]\b",
+    re.IGNORECASE,
+)
+_MAY_PASS: Final = re.compile(
+    r"timed? ?out|connection|error sending request|temporar|too many requests|\b(429|5\d\d)\b|dns error", re.IGNORECASE
+)
+
+
+def translated(error: Exception, uri: str) -> BackfillError:
+    """The error as one of ours."""
+    if isinstance(error, BackfillError):
+        return error
+    text = str(error)
+    shown = _shown(text)
+    if isinstance(error, TableNotFoundError):
+        return TableError(f"there is no Delta table at {uri} ({shown}); check the option path")
+    if _GONE.search(text):
+        return FileGoneError(shown)
+    if isinstance(error, DeltaProtocolError) or "unsupported" in text.lower():
+        return TableError(f"the Delta table {uri} uses what the package deltalake cannot read: {shown}")
+    if _FORBIDDEN.search(text):
+        return DatabaseSetupError(
+            f"the storage of {uri} refused the access: {shown}. Credentials come from the environment of the driver "
+            "and of the executors (AWS_…, AZURE_…, GOOGLE_…)"
+        )
+    if _MAY_PASS.search(text):
+        return ConnectionLostError(f"the storage of {uri} does not answer: {shown}")
+    return TableError(f"the Delta table {uri} cannot be read: {shown}")
+
+
+def _shown(text: str) -> str:
+    text = re.sub(r"\x1b\[\d*m", "", text).removeprefix("C Data interface error: ")
+    line = next((line for line in text.splitlines() if line.strip()), "no reason was given")
+    return re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", line).strip()[:300]
+
+
+@contextmanager
+def translating(uri: str) -> Iterator[None]:
+    """Raises the errors of `deltalake`, and of what reads its rows, as ours."""
+    try:
+        yield
+    except BackfillError:
+        raise
+    except Exception as error:  # noqa: BLE001 - deltalake raises Exception itself while rows come
+        raise translated(error, uri) from None

@@ -1,0 +1,76 @@
+"""What became of a table from version to version, as far as its log still knows; and what to do where it does not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backfill.errors import DataLossError
+from backfill.upstream.delta.failures import translating
+from backfill.upstream.delta.location import KEEP_LONGER, START_OVER
+from backfill.upstream.delta.log import Commit, Log
+from backfill.upstream.delta.table import Table
+
+logger = logging.getLogger("backfill")
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The log of the table as the stream reads it. `strict`: lost changes end the stream, else they are logged."""
+
+    table: Table
+    log: Log
+    strict: bool
+    way_out: str = f"{START_OVER}, or set failOnDataLoss=false to go on without; {KEEP_LONGER}"
+
+    def commit(self, version: int) -> Commit | None:
+        """None where it is lost and that is to be borne. Refuses one after which the stream cannot go on."""
+        uri = self.table.uri
+        with translating(uri):
+            found = self.log.commit(version)
+        if found is None:
+            self._lost(f"the log of the Delta table {uri} no longer has version {version}: it was cleaned up")
+        elif found.definition is not None:
+            self.table.require_unchanged(found.definition.columns, version)
+            if not found.definition.has_feed:
+                self._lost(
+                    f"version {version} of the Delta table {uri} has switched the change data feed off, so the "
+                    "changes after it were not kept"
+                )
+        return found
+
+    def cut(self, after: int, upto: int, max_changes: int) -> int:
+        """The version up to which there are about `max_changes` changes; every commit up to it is looked at."""
+        taken = 0
+        for version in range(after + 1, upto + 1):
+            commit = self.commit(version)
+            if commit is not None and version < upto:
+                with translating(self.table.uri):
+                    taken += self.log.row_count(commit, max_changes - taken)
+            if taken >= max_changes:
+                return version
+        return max(after, upto)
+
+    def readable(self, versions: Sequence[int]) -> list[Commit]:
+        """Their commits; where lost changes are to be borne, those whose files are still there."""
+        commits = [commit for commit in map(self.commit, versions) if commit is not None]
+        return commits if self.strict else [commit for commit in commits if self._is_whole(commit)]
+
+    def _is_whole(self, commit: Commit) -> bool:
+        with translating(self.table.uri):
+            gone = next(self.log.missing(commit), None)
+        if gone is not None:
+            self._lost(f"the file {gone} with changes of version {commit.version} is gone")
+        return gone is None
+
+    def timestamp(self, version: int) -> int | None:
+        """When it was committed, in microseconds since 1970, if the log knows."""
+        with translating(self.table.uri):
+            commit = self.log.commit(version)
+        return None if commit is None else commit.timestamp or None
+
+    def _lost(self, what: str) -> None:
+        if self.strict:
+            raise DataLossError(f"{what}, and it was not read before. {self.way_out}")
+        logger.error("going on although changes were lost, as failOnDataLoss=false asks: %s", what)

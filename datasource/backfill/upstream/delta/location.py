@@ -1,0 +1,58 @@
+"""Opening a Delta table where it is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deltalake import DeltaTable
+
+from backfill.errors import DataLossError, TableError
+from backfill.upstream.delta.failures import FileGoneError, translating
+from backfill.upstream.delta.position import Position
+
+START_OVER: Final = "Start over with a fresh checkpointLocation and onExistingState=restart"
+
+KEEP_LONGER: Final = (
+    "to keep more for a stream that is stopped: ALTER TABLE … SET TBLPROPERTIES ('delta.logRetentionDuration' = "
+    "'interval 60 days', 'delta.deletedFileRetentionDuration' = 'interval 60 days')"
+)
+
+
+def open_latest(uri: str) -> DeltaTable:
+    """The table as it is now."""
+    with translating(uri):
+        return DeltaTable(uri)
+
+
+def open_at(uri: str, position: Position) -> DeltaTable:
+    """The table at this version; DataLossError where the version is gone, or is one of another table."""
+    try:
+        with translating(uri):
+            table = DeltaTable(uri, version=position.version)
+    except (FileGoneError, TableError) as error:
+        latest = open_latest(uri)
+        require_same_table(latest, uri, position)
+        require_not_older(latest, uri, position)
+        raise DataLossError(
+            f"version {position.version} of the Delta table {uri} cannot be had any more; its log was cleaned up "
+            f"({error}). {START_OVER}; {KEEP_LONGER}"
+        ) from None
+    require_same_table(table, uri, position)
+    return table
+
+
+def require_same_table(table: DeltaTable, uri: str, position: Position) -> None:
+    found = str(table.metadata().id)
+    if found != position.table_id:
+        raise DataLossError(
+            f"the Delta table {uri} was deleted and made again: the stream followed the table with id "
+            f"{position.table_id}, and the one that is there now has id {found}. {START_OVER}"
+        )
+
+
+def require_not_older(table: DeltaTable, uri: str, position: Position) -> None:
+    if table.version() < position.version:
+        raise DataLossError(
+            f"the stream has read version {position.version} of the Delta table {uri}, and its log ends with version "
+            f"{table.version()}: an older copy of the table was put back. {START_OVER}"
+        )

@@ -1,0 +1,189 @@
+"""Single commits of the transaction log: what each did to the files, and to the table's definition.
+
+`deltalake` gives the state at a version, not what a commit did. The log's files are JSON, one action in a line.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.fs import DeltaStorageHandler
+
+FEED: Final = "delta.enableChangeDataFeed"
+
+
+class Kind(enum.Enum):
+    """What the rows of a file say of a commit's changes."""
+
+    FEED = "cdc"
+    """Each row says what it is."""
+
+    ADDED = "add"
+    """All are there now."""
+
+    REMOVED = "remove"
+    """All are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFile:
+    """A file that a commit's changes are read from.
+
+    `partition` has the values of the partition columns as text. `vector`: some of its rows are deleted by a vector
+    beside it. `row_count` is None where the log does not say it.
+    """
+
+    kind: Kind
+    path: str
+    partition: Mapping[str, str | None]
+    vector: bool
+    row_count: int | None
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a commit made of the table: the types of its columns as the log has them, and its properties."""
+
+    table_id: str
+    columns: Mapping[str, Any]
+    properties: Mapping[str, str]
+
+    @property
+    def has_feed(self) -> bool:
+        return self.properties.get(FEED, "").lower() == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """`timestamp` in microseconds since 1970; `definition` where the commit says one."""
+
+    version: int
+    timestamp: int
+    files: tuple[ChangeFile, ...]
+    definition: Definition | None
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What tells one writing of a commit's file from another one of the same name."""
+
+    modified: int | None
+    size: int | None
+
+
+class Log:
+    """The log of one table."""
+
+    def __init__(self, table: DeltaTable) -> None:
+        self.files = pa_fs.PyFileSystem(DeltaStorageHandler(table.table_uri))
+        self._commits: dict[int, Commit] = {}
+
+    def stamp(self, version: int) -> Stamp | None:
+        """None where there is no such commit, or the log was cleaned up."""
+        (found,) = self.files.get_file_info([_name(version)])
+        return Stamp(found.mtime_ns, found.size) if found.type == pa_fs.FileType.File else None
+
+    def commit(self, version: int) -> Commit | None:
+        """None as in `stamp`."""
+        if version not in self._commits:
+            if self.stamp(version) is None:
+                return None
+            with self.files.open_input_file(_name(version)) as file:
+                self._commits[version] = _parsed(version, file.read())
+        return self._commits[version]
+
+    def oldest(self, upto: int) -> int:
+        """The oldest version after which the log has every commit up to `upto`; -1 where it has them all."""
+        found = self.files.get_file_info(pa_fs.FileSelector("_delta_log"))
+        present = {int(name) for info in found if (name := info.base_name.removesuffix(".json")).isdigit()}
+        version = upto
+        while version in present:
+            version -= 1
+        return version
+
+    def forget_before(self, version: int) -> None:
+        for old in [number for number in self._commits if number < version]:
+            del self._commits[old]
+
+    def size(self, versions: Iterable[int]) -> int:
+        """How large the files with the changes of these commits are, as far as the log has them."""
+        return sum(commit.size for commit in map(self.commit, versions) if commit is not None)
+
+    def row_count(self, commit: Commit, most: int) -> int:
+        """How many rows its changes are, or at least `most`; what is rewritten counts as well."""
+        found = 0
+        for file in commit.files:
+            if found >= most:
+                break
+            found += self._rows(file) if file.row_count is None else file.row_count
+        return found
+
+    def _rows(self, file: ChangeFile) -> int:
+        try:
+            with self.files.open_input_file(file.path) as opened:
+                return int(pq.read_metadata(opened).num_rows)
+        except (OSError, pa.ArrowException):
+            return 0  # Whoever reads the changes will say that it is gone.
+
+    def missing(self, commit: Commit) -> Iterator[str]:
+        """Which of the files that its changes are read from are gone."""
+        for found in self.files.get_file_info([file.path for file in commit.files]):
+            if found.type != pa_fs.FileType.File:
+                yield found.path
+
+
+def _name(version: int) -> str:
+    return f"_delta_log/{version:020}.json"
+
+
+def _parsed(version: int, content: bytes) -> Commit:
+    written: list[ChangeFile] = []
+    rewritten: list[ChangeFile] = []
+    definition: Definition | None = None
+    timestamp = 0
+    # A line for each file of the commit, not for each row.
+    for line in content.splitlines():
+        for kind, action in (json.loads(line) if line.strip() else {}).items():
+            match kind:
+                case "cdc":
+                    written.append(_file(Kind.FEED, action))
+                case "add" | "remove" if action.get("dataChange", True):
+                    rewritten.append(_file(Kind(kind), action))
+                case "metaData":
+                    definition = _definition(action)
+                case "commitInfo":
+                    timestamp = 1000 * int(action.get("inCommitTimestamp") or action.get("timestamp") or 0)
+    # Where a commit says its changes, they are all of them.
+    return Commit(version, timestamp, tuple(written or rewritten), definition)
+
+
+def _file(kind: Kind, action: Mapping[str, Any]) -> ChangeFile:
+    statistics = json.loads(action.get("stats") or "{}")
+    return ChangeFile(
+        kind=kind,
+        path=unquote(action["path"]),
+        partition=dict(action.get("partitionValues") or {}),
+        vector=bool(action.get("deletionVector")),
+        row_count=statistics.get("numRecords"),
+        size=int(action.get("size") or 0),
+    )
+
+
+def _definition(action: Mapping[str, Any]) -> Definition:
+    fields = json.loads(action["schemaString"])["fields"]
+    columns = {field["name"]: field["type"] for field in fields}
+    return Definition(str(action["id"]), columns, dict(action.get("configuration") or {}))

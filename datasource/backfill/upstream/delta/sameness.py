@@ -1,0 +1,64 @@
+"""Which rows are equal in every bit, whatever their types; pure Arrow kernels."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Column: TypeAlias = "pa.Array[Any]"
+
+_BITS: Final = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
+
+
+def same(one: Column, other: Column) -> Mask:
+    """For each place, whether the two columns of one type hold the same value there; null is the same as null.
+
+    A NaN is the same as itself, and 0.0 is not the same as -0.0.
+    """
+    missing = _mask(one.is_null()), _mask(other.is_null())
+    return (missing[0] & missing[1]) | (~missing[0] & ~missing[1] & _equal(one, other))
+
+
+def _equal(one: Column, other: Column) -> Mask:
+    """As `same` where neither is null; anything where one is."""
+    kind = one.type
+    if pa.types.is_struct(kind):
+        result = np.ones(len(one), np.bool_)
+        for at in range(kind.num_fields):
+            result &= same(pc.struct_field(one, at), pc.struct_field(other, at))
+        return result
+    if pa.types.is_map(kind):
+        entries = pa.list_(pa.struct([pa.field("key", kind.key_type), pa.field("value", kind.item_type)]))
+        return _equal_lists(one.cast(entries), other.cast(entries))
+    if pa.types.is_list(kind):
+        return _equal_lists(one, other)
+    if kind in _BITS:
+        one, other = one.view(_BITS[kind]), other.view(_BITS[kind])
+    return _mask(pc.equal(one, other).fill_null(False))
+
+
+def _equal_lists(one: Column, other: Column) -> Mask:
+    lengths = [_lengths(one), _lengths(other)]
+    result: Mask = lengths[0] == lengths[1]
+    valid = _mask(one.is_valid()) & _mask(other.is_valid())
+    compared = np.flatnonzero(result & valid)
+    places = pa.array(compared, pa.int64())
+    owner = np.repeat(compared, lengths[0][compared])
+    items = [pc.list_flatten(each.take(places)) for each in (one, other)]
+    result[owner[~same(items[0], items[1])]] = False
+    return result
+
+
+def _lengths(lists: Column) -> npt.NDArray[np.int64]:
+    found: Column = pc.list_value_length(lists)
+    return found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _mask(array: Column) -> Mask:
+    result: Mask = array.to_numpy(zero_copy_only=False)
+    return result.astype(np.bool_)

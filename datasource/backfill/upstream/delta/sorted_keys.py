@@ -1,0 +1,91 @@
+"""Keys in order: counting and cutting ranges of them, and what a key may not be."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backfill.errors import TableError
+from backfill.plan import Extent, Request
+from backfill.upstream.delta.keys import KeyColumns, Values
+from backfill.vnode import Coverage, Key, merged
+
+
+class SortedKeys(Sequence[Values]):
+    """Keys in ascending order, none of them twice."""
+
+    def __init__(self, columns: KeyColumns, keys: pa.Table) -> None:
+        """`keys` in any order; TableError where one is null or there are two of one."""
+        self._columns = columns
+        keys = keys.select(columns.names).combine_chunks()
+        require_keys(keys)
+        ordered = keys.sort_by([(name, "ascending") for name in columns.names])
+        self._arrays = [column.comparable(ordered.column(column.name).combine_chunks()) for column in columns.columns]
+        require_distinct(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays[0])
+
+    @overload
+    def __getitem__(self, at: int) -> Values: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Values]: ...
+    def __getitem__(self, at: int | slice) -> Values | Sequence[Values]:
+        if isinstance(at, slice):
+            raise TypeError("single keys only")
+        return tuple(array[at].as_py() for array in self._arrays)
+
+    def extent(self, request: Request) -> Extent:
+        """The first `request.limit` keys of the range."""
+        first, end = self._place(request.range.after, 0), self._place(request.range.upto, len(self))
+        if end - first <= request.limit:
+            return Extent(max(0, end - first), None)
+        return Extent(request.limit, self._columns.key(self[first + request.limit - 1]))
+
+    def _place(self, end: Key | None, otherwise: int) -> int:
+        return otherwise if end is None else bisect_right(self, self._columns.values(end))
+
+    def cut(self, parts: int) -> tuple[Key, ...]:
+        """At most `parts - 1` of the keys, that cut them into about equal parts."""
+        places = sorted({len(self) * part // parts for part in range(1, parts)}) if len(self) else []
+        return tuple(self._columns.key(self[at]) for at in places)
+
+
+def asked(columns: KeyColumns, requests: Sequence[Request]) -> Coverage:
+    """The ranges of the requests, in key order."""
+    ranges = [request.range for request in requests]
+    first = [item for item in ranges if item.after is None]
+    others = [(columns.values(item.after), item) for item in ranges if item.after is not None]
+    return merged([*first, *(item for _, item in sorted(others, key=lambda pair: pair[0]))])
+
+
+def require_keys(keys: pa.Table | pa.RecordBatch) -> None:
+    missing = [name for name in keys.schema.names if keys.column(name).null_count]
+    if missing:
+        raise TableError(
+            f"the key column {', '.join(missing)} is null in some rows, and a row without a key cannot be followed; "
+            "delete or fill those rows, or name other columns with the option keyColumns"
+        )
+
+
+def require_distinct(ordered: Sequence[pa.Array[Any]]) -> None:
+    """Refuses keys in order of which two neighbours are the same one."""
+    if len(ordered[0]) < 2:
+        return
+    same = np.ones(len(ordered[0]) - 1, np.bool_)
+    for array in ordered:
+        same &= pc.equal(array[1:], array[:-1]).to_numpy(zero_copy_only=False)
+    if same.any():
+        raise not_unique()
+
+
+def not_unique() -> TableError:
+    return TableError(
+        "the table holds several rows of one key, and a key has to be of one row; remove the surplus rows, or name "
+        "with the option keyColumns what tells rows apart"
+    )

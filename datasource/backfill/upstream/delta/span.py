@@ -1,0 +1,117 @@
+"""The changes between two versions, read on an executor."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from backfill.errors import DataLossError, OptionsError
+from backfill.upstream import EARLIEST, LATEST
+from backfill.upstream.delta import feed
+from backfill.upstream.delta.change_files import change_rows
+from backfill.upstream.delta.failures import FileGoneError, translating
+from backfill.upstream.delta.history import History
+from backfill.upstream.delta.location import open_at, open_latest, require_same_table
+from backfill.upstream.delta.log import Log
+from backfill.upstream.delta.position import Position
+from backfill.upstream.delta.table import Table, has_feed, require_followable
+
+BEFORE_ALL: Final = -1
+"""The position before the first version, whose rows are the first changes."""
+
+_WAY_OUT: Final = "What is left can be read with startingPosition=earliest; for the rest read the table"
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaChangeReader:
+    """See `backfill.upstream.ChangeReader`. The positions are versions."""
+
+    table: Table
+    after: str
+    upto: str
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        table = self.table
+        latest = open_latest(table.uri)
+        require_same_table(latest, table.uri, Position(0, table.table_id))
+        history = History(table, Log(latest), strict=True, way_out=_WAY_OUT)
+        try:
+            with translating(table.uri):
+                commits = history.readable(range(int(self.after) + 1, int(self.upto) + 1))
+                rows = change_rows(history.log, table.uri, commits, table.columns)
+                yield from feed.changes(rows, table.columns, table.key)
+        except FileGoneError as error:
+            raise DataLossError(
+                f"files with changes of version {int(self.after) + 1} to {self.upto} of the Delta table {table.uri} "
+                f"are gone ({error}): VACUUM has removed them. {_WAY_OUT}"
+            ) from None
+
+
+def span(table: Table, latest: DeltaTable, starting: str, ending: str) -> DeltaChangeReader:
+    """What reads between the positions; see `backfill.upstream.Upstream.span`."""
+    require_followable(latest, table.uri)
+    last = latest.version()
+    upto = last if ending.strip().lower() == LATEST else _version("endingPosition", ending, last, least=0)
+    if starting.strip().lower() == EARLIEST:
+        after = _earliest(table, latest, upto) if ending.strip().lower() != EARLIEST else upto
+    elif starting.strip().lower() == LATEST:
+        after = last
+    else:
+        after = _version("startingPosition", starting, last, least=BEFORE_ALL)
+        _require_feed(table, after)
+    if after > upto:
+        raise OptionsError(f"startingPosition is version {after}, which lies after endingPosition, version {upto}")
+    return DeltaChangeReader(table, str(after), str(upto))
+
+
+def _version(option: str, text: str, last: int, *, least: int) -> int:
+    if not re.fullmatch(r"-1|\d{1,18}", text.strip()) or int(text) < least:
+        raise OptionsError(f"{option} is {text!r}; expected a version such as 12, {EARLIEST} or {LATEST}")
+    if int(text) > last:
+        raise OptionsError(
+            f"{option} is version {int(text)}, and the table's latest version is {last}; expected one that has been "
+            f"reached, or {LATEST}"
+        )
+    return int(text)
+
+
+def _require_feed(table: Table, after: int) -> None:
+    if after != BEFORE_ALL and not has_feed(open_at(table.uri, Position(after, table.table_id))):
+        raise DataLossError(
+            f"the change data feed of the Delta table {table.uri} was off at version {after}, so the changes after it "
+            f"were not kept. {_WAY_OUT}"
+        )
+
+
+def _earliest(table: Table, latest: DeltaTable, upto: int) -> int:
+    """The oldest version from which on the log has every commit up to `upto`, with the feed on."""
+    log = Log(latest)
+    with translating(table.uri):
+        begin, is_on = _oldest_known(table, log.oldest(upto), upto)
+        found = begin if is_on else None
+        for version in range(begin + 1, upto + 1):
+            commit = log.commit(version)
+            if commit is None or commit.definition is None:
+                continue
+            if not commit.definition.has_feed:
+                found = None
+            elif found is None:
+                found = version
+    return upto if found is None else found
+
+
+def _oldest_known(table: Table, oldest: int, upto: int) -> tuple[int, bool]:
+    """The first version from `oldest` on that can be opened, and whether the feed was on."""
+    if oldest == BEFORE_ALL:
+        return BEFORE_ALL, True
+    for version in range(oldest, upto):
+        # A log that was cleaned up begins with a checkpoint, and has no state before it.
+        with suppress(DataLossError):
+            return version, has_feed(open_at(table.uri, Position(version, table.table_id)))
+    return upto, True

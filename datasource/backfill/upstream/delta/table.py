@@ -1,0 +1,146 @@
+"""What the table is, as the stream reads it: columns, key and identity; and what a table may not be."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from backfill.errors import DatabaseSetupError, OptionsError, SchemaChangedError, TableError
+from backfill.options import Options
+from backfill.upstream import TableSchema
+from backfill.upstream.delta.keys import KeyColumn, KeyColumns
+from backfill.upstream.delta.log import FEED, Definition
+from backfill.upstream.delta.types import arrow_type
+
+READABLE_FEATURES: Final = frozenset(
+    {
+        "columnMapping",
+        "deletionVectors",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+        "variantShredding-preview",
+        "variantType",
+        "variantType-preview",
+    }
+)
+"""Of what a reader has to know: what `deltalake` reads rightly. A column of a variant is refused by its type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The table as it was when the stream opened it. `types` are its columns' types as the log has them."""
+
+    uri: str
+    table_id: str
+    schema: TableSchema
+    key: KeyColumns
+    types: Mapping[str, Any]
+
+    @property
+    def columns(self) -> pa.Schema:
+        return self.schema.columns
+
+    def require_unchanged(self, columns: Mapping[str, Any], version: int) -> None:
+        """Refuses columns of which one that the stream carries is gone, or has another type."""
+        problems = []
+        for name in self.columns.names:
+            if name not in columns:
+                problems.append(f"column {name!r} is missing")
+            elif columns[name] != self.types[name]:
+                problems.append(
+                    f"column {name!r} has the type {_told(columns[name])}, expected {_told(self.types[name])}"
+                )
+        if problems:
+            raise SchemaChangedError(
+                f"version {version} of the Delta table {self.uri} is no longer what the stream reads: "
+                f"{'; '.join(problems)}. Start the stream anew with a fresh checkpointLocation and "
+                "onExistingState=restart; or, if a column was dropped or renamed, leave it out with the option columns"
+            )
+
+
+def described(table: DeltaTable, options: Options) -> Table:
+    """The table with the columns and the key that the options name; refuses what cannot be read or is not there."""
+    require_readable(table, options.path)
+    fields = {field.name: field for field in table.schema().fields}
+    _require_known("keyColumns", options.key_columns, list(fields), options.path)
+    _require_known("columns", options.columns, list(fields), options.path)
+    output = options.columns or tuple(fields)
+    names = tuple(dict.fromkeys([*output, *options.key_columns]))
+    columns = pa.schema([pa.field(name, arrow_type(name, fields[name].type)) for name in names])
+    key = KeyColumns(tuple(KeyColumn.of(columns.field(name)) for name in options.key_columns))
+    return Table(
+        uri=options.path,
+        table_id=str(table.metadata().id),
+        schema=TableSchema(columns=columns, output=output, key=options.key_columns),
+        key=key,
+        types={name: kind for name, kind in column_types(table).items() if name in names},
+    )
+
+
+def column_types(table: DeltaTable) -> dict[str, Any]:
+    """The types of all columns as the log has them."""
+    return {field["name"]: field["type"] for field in json.loads(table.schema().to_json())["fields"]}
+
+
+def _told(kind: Any) -> str:
+    return kind if isinstance(kind, str) else json.dumps(kind)
+
+
+def _require_known(option: str, names: Sequence[str], present: Sequence[str], uri: str) -> None:
+    problems = []
+    for name in names:
+        if name not in present:
+            close = [each for each in present if each.lower() == name.lower()]
+            close = close or difflib.get_close_matches(name, present, 1)
+            hint = f", did you mean {close[0]!r}?" if close else f"; it has {', '.join(present)}"
+            problems.append(f"the Delta table {uri} has no column {name!r}{hint}")
+    if problems:
+        raise OptionsError(f"the option {option}: {'; '.join(problems)}")
+
+
+def require_readable(table: DeltaTable, uri: str) -> None:
+    """Refuses what `deltalake` would not read, or not rightly."""
+    unknown = sorted(set(table.protocol().reader_features or ()) - READABLE_FEATURES)
+    if unknown:
+        raise TableError(
+            f"the Delta table {uri} has the feature {', '.join(unknown)}, which cannot be read here; take it away with "
+            f"ALTER TABLE delta.`{uri}` DROP FEATURE {unknown[0]}, or stream a copy of the table without it"
+        )
+
+
+def require_followable(table: DeltaTable, uri: str) -> None:
+    """Refuses a table whose changes cannot be read."""
+    if not has_feed(table):
+        raise DatabaseSetupError(
+            f"the change data feed of the Delta table {uri} is off, and without it changes cannot be followed; run "
+            f"{enable_feed(uri)}. What was written before that comes with the snapshot. Or read the table as it is "
+            "now, with startupMode=snapshot"
+        )
+    require_unmapped(table, uri)
+
+
+def require_unmapped(table: DeltaTable, uri: str) -> None:
+    """Refuses columns whose names in the files are not those of the table."""
+    mode = str(table.metadata().configuration.get("delta.columnMapping.mode") or "none")
+    if mode != "none":
+        raise TableError(
+            f"the columns of the Delta table {uri} have other names in its files (delta.columnMapping.mode = {mode}), "
+            "and the changes of such a table cannot be read; follow a copy that is written without column mapping, or "
+            "read the table as it is now, with startupMode=snapshot"
+        )
+
+
+def has_feed(table: DeltaTable) -> bool:
+    properties = {name: str(value) for name, value in table.metadata().configuration.items()}
+    return Definition("", {}, properties).has_feed
+
+
+def enable_feed(uri: str) -> str:
+    return f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ({FEED} = true)"

@@ -1,0 +1,118 @@
+"""A Delta table that a test can do anything to, and the table as a laboratory for the laws of an upstream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
+
+from backfill.options import parse
+from backfill.upstream import Bookmark
+from backfill.upstream.delta import DeltaUpstream
+from tests.contract.laboratory import VALUE, KeyValue, Rows, Write
+from tests.contract.upstream_laws import STREAM
+
+FEED = {"delta.enableChangeDataFeed": "true"}
+
+
+KEY = ("region", "id")
+_TYPES: dict[str, pa.DataType] = {"region": pa.string(), "id": pa.int32(), VALUE: pa.string()}
+COLUMNS = pa.schema(_TYPES)
+SOME_KEYS = [(region, number) for region in ["b", "B", "é a/%2F='", "ﬀ", "𝄞"] for number in range(-4, 6)]
+"""In no order. As the name of a partition some regions have another form in a path."""
+
+
+class Transaction:
+    """Writes that have not happened yet."""
+
+    def __init__(self, laboratory: DeltaLaboratory, writes: tuple[Write, ...]) -> None:
+        self._laboratory, self._writes = laboratory, writes
+
+    def commit(self) -> None:
+        self._laboratory.write(*self._writes)
+
+    def roll_back(self) -> None:
+        pass
+
+
+class DeltaLaboratory:
+    """Each transaction is one MERGE, because Delta has no other way to do several things in one commit."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        DeltaTable.create(folder, schema=COLUMNS, partition_by=["region"], configuration=FEED)
+        self.keys = self._ascending(folder.parent / "order")
+
+    @staticmethod
+    def _ascending(folder: Path) -> list[KeyValue]:
+        rows = [dict(zip(KEY, key, strict=True)) for key in SOME_KEYS]
+        write_deltalake(folder, pa.Table.from_pylist(rows))
+        found = pa.table(
+            QueryBuilder().register("t", DeltaTable(folder)).execute("SELECT * FROM t ORDER BY region, id")
+        )
+        return [tuple(row[name] for name in KEY) for row in found.to_pylist()]
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"path": str(self.folder), "keyColumns": ", ".join(KEY)}
+
+    def open(self) -> DeltaUpstream:
+        return DeltaUpstream(parse(self.options))
+
+    def reading(self, _: Bookmark) -> DeltaUpstream:
+        return self.open()
+
+    def table(self, version: int | None = None) -> DeltaTable:
+        return DeltaTable(self.folder, version=version)
+
+    def write(self, *writes: Write) -> None:
+        before = self.rows()
+        after = dict(before)
+        touched: dict[KeyValue, None] = {}
+        for write in writes:
+            if write.old is not None:
+                del after[write.old]
+                touched[write.old] = None
+            if write.key is not None:
+                assert write.key not in after
+                after[write.key] = write.value
+                touched[write.key] = None
+        rows = [(*key, after.get(key), key not in after) for key in touched if key in before or key in after]
+        if rows:
+            self._merge(rows)
+
+    def _merge(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        columns = COLUMNS.append(pa.field("gone", pa.bool_()))
+        source = pa.Table.from_pylist([dict(zip(columns.names, row, strict=True)) for row in rows], schema=columns)
+        values = {name: f"s.{name}" for name in COLUMNS.names}
+        merge = self.table().merge(source, "t.region = s.region AND t.id = s.id", source_alias="s", target_alias="t")
+        merge = merge.when_matched_delete("s.gone").when_matched_update(values)
+        merge.when_not_matched_insert(values).execute()
+
+    def hold(self, *writes: Write) -> Transaction:
+        return Transaction(self, writes)
+
+    def rows(self) -> Rows:
+        found = self.table().to_pyarrow_table().to_pylist()
+        return {tuple(row[name] for name in KEY): row[VALUE] for row in found}
+
+    def lose_changes(self, bookmark: Bookmark) -> None:
+        """Cleans up the log, as after `delta.logRetentionDuration`. Of a stream that never was it holds nothing."""
+        if dict(bookmark)["stream"] == STREAM:
+            clean_up(self.folder)
+
+
+def clean_up(folder: Path) -> None:
+    """Only the latest version of the table is left in its log."""
+    table = DeltaTable(folder)
+    table.create_checkpoint()
+    for file in (folder / "_delta_log").glob("*.json"):
+        file.unlink()
+
+
+def vacuum(folder: Path) -> None:
+    """Only the files of the latest version are left."""
+    DeltaTable(folder).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)

@@ -1,0 +1,61 @@
+"""The command `backfill` for streams over a Delta table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from backfill.__main__ import main
+from tests.delta.laboratory import FEED
+from tests.delta.stream import DeltaRun
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    write_deltalake(tmp_path / "table", pa.table({"id": range(10), "n": [None, *range(9)]}))
+    return tmp_path / "table"
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    status = main(arguments)
+    return status, "".join(capsys.readouterr())
+
+
+def test_the_doctor_says_what_would_refuse_a_stream(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    look = ("doctor", "--path", str(table), "--option")
+    status, text = said(capsys, *look, "keyColumns=n")
+    assert status == 1
+    assert text.startswith("refused: the key column n is null in some rows")
+    assert "(delta.enableChangeDataFeed = true);" in text
+    status, text = said(capsys, *look, "keyColumns=nope")
+    assert (status, "has no column 'nope'" in text) == (1, True)
+    DeltaTable(table).alter.set_table_properties({**FEED, "delta.logRetentionDuration": "interval 5 days"})
+    status, text = said(capsys, *look, "keyColumns=id")
+    assert status == 0
+    assert text.startswith(
+        "note: delta.logRetentionDuration is 5 days and delta.deletedFileRetentionDuration is 1 week"
+    )
+    assert text.endswith(f"{table}: a stream would begin\n")
+    assert said(capsys, "doctor", "--path", "/nowhere", "--option", "keyColumns=id")[0] == 1
+
+
+def test_a_stream_is_looked_at_and_ended_without_a_url(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    DeltaTable(table).alter.set_table_properties(FEED)
+    run = DeltaRun(tmp_path, table)
+    run.catch_up()
+    run.restart()
+    DeltaTable(table).delete("id = 1")
+    state = ("--state-dir", str(tmp_path / "state"))
+    status, text = said(capsys, "status", *state, "--json")
+    figures = json.loads(text)
+    assert (status, figures["lag_versions"]) == (0, 1)
+    assert figures["lag_bytes"] > 0
+    assert "1 versions to read" in said(capsys, "status", *state)[1]
+    assert said(capsys, "drop", *state) == (0, f"dropped stream {figures['stream']} of {table}\n")
+    assert not (tmp_path / "state" / "backfill.duckdb").exists()

@@ -1,0 +1,19 @@
+"""Delta Lake keeps the laws of an upstream, with a key of two columns of which the first partitions the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.contract.upstream_laws import UpstreamLaws
+from tests.delta.laboratory import DeltaLaboratory
+
+
+@pytest.fixture
+def laboratory(tmp_path: Path) -> DeltaLaboratory:
+    return DeltaLaboratory(tmp_path / "table")
+
+
+class TestDeltaUpstream(UpstreamLaws):
+    pass

@@ -1,0 +1,377 @@
+"""What has gone wrong elsewhere with streams over Delta tables, and what a table may go through meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.schema import Field, PrimitiveType
+
+from backfill.errors import (
+    BackfillError,
+    DatabaseSetupError,
+    DataLossError,
+    OptionsError,
+    SchemaChangedError,
+    StateError,
+    TableError,
+    UnsupportedTypeError,
+)
+from backfill.options import parse
+from backfill.plan import Request
+from backfill.upstream.delta import DeltaUpstream
+from backfill.vnode import WHOLE_TABLE, KeyRange
+from tests.delta import vectors
+from tests.delta.laboratory import FEED, clean_up, vacuum
+from tests.delta.stream import DeltaRun
+
+_TYPES: dict[str, pa.DataType] = {"id": pa.int64(), "v": pa.string()}
+COLUMNS = pa.schema(_TYPES)
+
+
+def rows(*pairs: tuple[int | None, str]) -> pa.Table:
+    return pa.Table.from_pylist([{"id": key, "v": value} for key, value in pairs], schema=COLUMNS)
+
+
+def created(folder: Path, properties: dict[str, str] = FEED, first: int = 10) -> Path:
+    """The table `(id, v)` with the keys from 0 on."""
+    DeltaTable.create(folder, schema=COLUMNS, configuration=properties)
+    write_deltalake(folder, rows(*[(key, f"v{key}") for key in range(first)]), mode="append")
+    return folder
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return created(tmp_path / "table")
+
+
+def half_read(tmp_path: Path, table: Path) -> DeltaRun:
+    """A stream in the middle of its backfill."""
+    run = DeltaRun(tmp_path, table, options={"vnodeCount": "3", "numPartitions": "1"})
+    run.batch(5)
+    assert not run.backfilled
+    return run
+
+
+def all_read(tmp_path: Path, table: Path) -> DeltaRun:
+    run = half_read(tmp_path, table)
+    run.catch_up()
+    run.fold.counts.clear()
+    return run
+
+
+def merged(table: Path, source: pa.Table) -> Any:
+    return DeltaTable(table).merge(source, "t.id = s.id", source_alias="s", target_alias="t")
+
+
+# -- commits that change no row ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begun", [half_read, all_read], ids=["in mid-backfill", "after it"])
+def test_what_only_rewrites_files_gives_no_rows(
+    tmp_path: Path, table: Path, begun: Callable[[Path, Path], DeltaRun]
+) -> None:
+    """OPTIMIZE, Z-ORDER, an update to the same values, a MERGE of what is there, an overwrite with the same rows."""
+    write_deltalake(table, rows((20, "more")), mode="append")
+    run = begun(tmp_path, table)
+    inserted = run.fold.counts.get("insert", 0)
+    before = DeltaTable(table).version()
+    DeltaTable(table).optimize.compact()
+    DeltaTable(table).optimize.z_order(["id"])
+    DeltaTable(table).update(updates={"v": "v"})
+    merged(table, rows((1, "v1"), (2, "v2"))).when_matched_update_all().execute()
+    merged(table, rows((99, "none"))).when_matched_update_all().execute()
+    write_deltalake(table, pa.table(DeltaTable(table).scan()), mode="overwrite")
+    assert DeltaTable(table).version() >= before + 5
+    run.catch_up()
+    assert run.fold.counts == {"insert": 11} if inserted else not run.fold.counts
+
+
+def test_overwriting_the_table_gives_only_what_has_changed(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    write_deltalake(table, rows((1, "v1"), (2, "new"), (30, "more")), mode="overwrite")
+    run.catch_up()
+    assert run.fold.counts == {"delete": 8, "update_preimage": 1, "update_postimage": 1, "insert": 1}
+
+
+def test_restoring_a_version_gives_what_it_changes(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    DeltaTable(table).delete("id < 3")
+    DeltaTable(table).update(updates={"v": "'x'"}, predicate="id = 5")
+    run.catch_up()
+    run.fold.counts.clear()
+    DeltaTable(table).restore(1)
+    run.catch_up()
+    assert run.fold.counts == {"insert": 3, "update_preimage": 1, "update_postimage": 1}
+
+
+# -- where the feed begins and ends --------------------------------------------------------------------------------
+
+
+def test_a_table_without_a_feed_is_refused_with_what_enables_it_and_begins_with_the_rows_from_before(
+    tmp_path: Path,
+) -> None:
+    table = created(tmp_path / "table", {})
+    run = DeltaRun(tmp_path, table)
+    with pytest.raises(DatabaseSetupError, match=r"SET TBLPROPERTIES \(delta.enableChangeDataFeed = true\)"):
+        run.plan()
+    DeltaTable(table).alter.set_table_properties(FEED)
+    run.catch_up()
+    assert run.fold.counts == {"insert": 10}
+    DeltaTable(table).delete("id = 1")
+    run.catch_up()
+    assert run.fold.counts == {"insert": 10, "delete": 1}
+
+
+def test_a_feed_that_was_off_for_a_while_has_lost_changes(
+    tmp_path: Path, table: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = all_read(tmp_path, table)
+    DeltaTable(table).alter.set_table_properties({**FEED, "delta.enableChangeDataFeed": "false"})
+    DeltaTable(table).delete("id = 1")
+    DeltaTable(table).alter.set_table_properties(FEED)
+    with pytest.raises(DataLossError, match=r"version 2 of .* has switched the change data feed off"):
+        run.plan()
+    run.restart(failOnDataLoss="false")
+    with caplog.at_level(logging.ERROR):
+        run.catch_up()
+    assert "going on although changes were lost" in caplog.text
+
+
+def test_the_first_change_is_that_of_the_version_after_the_snapshot(tmp_path: Path, table: Path) -> None:
+    """The commit after it comes before the rows are read, and the one before it when they are planned."""
+    DeltaTable(table).update(updates={"v": "'before'"}, predicate="id = 1")
+    run = DeltaRun(tmp_path, table)
+    assert run.plan()
+    DeltaTable(table).update(updates={"v": "'after'"}, predicate="id = 1")
+    run.commit(run.read())
+    assert run.fold.rows[1,] == {"id": 1, "v": "before"}
+    run.catch_up()
+    assert run.fold.counts == {"insert": 10, "update_preimage": 1, "update_postimage": 1}
+
+
+# -- what is not kept for ever -------------------------------------------------------------------------------------
+
+
+def test_a_log_that_was_cleaned_up_under_a_lagging_stream_is_told(
+    tmp_path: Path, table: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = all_read(tmp_path, table)
+    DeltaTable(table).delete("id = 1")
+    DeltaTable(table).delete("id = 2")
+    clean_up(table)
+    lost = r"no longer has version 2: .*logRetentionDuration"
+    with pytest.raises(DataLossError, match=lost):
+        run.plan()
+    run.restart()
+    with pytest.raises(DataLossError, match=lost):
+        run.plan()
+    run.restart(failOnDataLoss="false")
+    with caplog.at_level(logging.ERROR):
+        assert run.plan()
+        run.fold.apply(run.read())
+    assert "no longer has version 3" in caplog.text
+
+
+def test_files_that_vacuum_took_away_before_their_changes_were_read_are_told(
+    tmp_path: Path, table: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = all_read(tmp_path, table)
+    write_deltalake(table, rows((1, "v1")), mode="overwrite")
+    write_deltalake(table, rows((50, "new")), mode="append")
+    vacuum(table)
+    assert run.plan()
+    with pytest.raises(DataLossError, match=r"files of version 2 to \d of .* are gone .*VACUUM has removed them"):
+        run.read()
+    run.restart(failOnDataLoss="false")
+    with caplog.at_level(logging.ERROR):
+        assert [row["id"] for row in run.read()] == [50]
+    assert "with changes of version 2 is gone" in caplog.text
+
+
+def test_files_that_vacuum_took_away_before_they_were_read_are_told(tmp_path: Path, table: Path) -> None:
+    run = half_read(tmp_path, table)
+    assert run.plan(5)
+    write_deltalake(table, rows((1, "v1")), mode="overwrite")
+    vacuum(table)
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=r"files of version 1 of .* are gone"):
+            run.read()
+        run.restart()
+
+
+def test_another_table_at_the_same_path_is_told(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    assert not run.plan()
+    shutil.rmtree(table)
+    created(table)
+    with pytest.raises(DataLossError, match="was deleted and made again: the stream followed the table with id"):
+        run.plan()
+    run.restart()
+    with pytest.raises(StateError, match="was dropped and made again since the stream began"):
+        run.plan()
+    shutil.rmtree(table)
+    run.restart()
+    with pytest.raises(TableError, match=r"there is no Delta table at .*; check the option path"):
+        run.plan()
+
+
+def test_an_older_copy_of_the_table_is_told(tmp_path: Path, table: Path) -> None:
+    shutil.copytree(table, tmp_path / "copy")
+    run = all_read(tmp_path, table)
+    DeltaTable(table).delete("id = 1")
+    run.catch_up()
+    shutil.rmtree(table)
+    (tmp_path / "copy").rename(table)
+    run.restart()
+    with pytest.raises(DataLossError, match=r"has read version 2 .* and its log ends with version 1"):
+        run.plan()
+
+
+# -- deletion vectors, and what cannot be read ---------------------------------------------------------------------
+
+
+def test_rows_deleted_by_a_vector_are_not_there_and_their_deletes_come(tmp_path: Path) -> None:
+    table = created(tmp_path / "table", {**FEED, **vectors.PROPERTIES})
+    vectors.delete_rows(table, [1, 3])
+    run = half_read(tmp_path, table)
+    vectors.delete_rows(table, [1, 2, 3, 9])
+    run.catch_up()
+    assert sorted(run.fold.rows) == [(key,) for key in (0, 4, 5, 6, 7, 8)]
+    vectors.delete_rows(table, [1, 2, 3, 4, 9])
+    DeltaTable(table).restore(2)
+    run.catch_up()
+    assert len(run.fold.rows) == 8
+
+
+def test_a_table_that_wants_more_of_its_readers_is_refused(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    features = {"readerFeatures": ["typeWidening"], "writerFeatures": ["typeWidening", "changeDataFeed"]}
+    vectors.commit(table, [{"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}])
+    for _ in range(2):
+        with pytest.raises(TableError, match="typeWidening"):
+            run.plan()
+        run.restart()
+
+
+def test_renamed_columns_are_refused_for_a_stream_and_read_as_a_snapshot(tmp_path: Path) -> None:
+    table = created(tmp_path / "table", {**FEED, "delta.columnMapping.mode": "name"})
+    run = DeltaRun(tmp_path, table)
+    with pytest.raises(TableError, match="the changes of such a table cannot be read"):
+        run.plan()
+    run.restart(startupMode="snapshot")
+    run.catch_up()
+    assert run.fold.counts == {"insert": 10}
+
+
+# -- the table's definition ----------------------------------------------------------------------------------------
+
+
+def test_an_added_column_is_left_out_until_the_stream_is_started_anew(tmp_path: Path, table: Path) -> None:
+    run = half_read(tmp_path, table)
+    DeltaTable(table).alter.add_columns([Field("w", PrimitiveType("integer"))])
+    DeltaTable(table).update(updates={"w": "id", "v": "'x'"}, predicate="id in (1, 9)")
+    run.catch_up()
+    assert run.fold.rows[1,] == {"id": 1, "v": "x"}
+    other = DeltaRun(tmp_path / "other", table)
+    other.catch_up()
+    assert [other.fold.rows[key,]["w"] for key in (1, 2)] == [1, None]
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"id": [1]}, "column 'v' is missing"),
+        ({"id": [1], "V": ["x"]}, "column 'v' is missing"),
+        ({"id": [1], "v": [5]}, "column 'v' has the type long, expected string"),
+    ],
+    ids=["dropped", "renamed", "of another type"],
+)
+def test_a_column_that_is_gone_or_of_another_type_is_named(
+    tmp_path: Path, table: Path, columns: dict[str, list[Any]], problem: str
+) -> None:
+    run = half_read(tmp_path, table)
+    write_deltalake(table, pa.table(columns), mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(SchemaChangedError, match=f"version 2 of .*: {problem}"):
+        run.plan()
+    DeltaTable(table).restore(1)
+    with pytest.raises(SchemaChangedError, match=f"version 2 of .*: {problem}"):
+        run.plan()
+
+
+# -- keys ----------------------------------------------------------------------------------------------------------
+
+
+def refused(table: Path, kind: type[BackfillError], match: str, **options: str) -> None:
+    with pytest.raises(kind, match=match):
+        DeltaUpstream(parse({"path": str(table), "keyColumns": "id", **options})).schema()
+
+
+def test_a_key_has_to_be_of_columns_that_are_there_and_can_be_ordered(tmp_path: Path, table: Path) -> None:
+    refused(table, OptionsError, "option keyColumns: .* has no column 'ID', did you mean 'id'?", keyColumns="ID")
+    refused(table, OptionsError, "option columns: .* has no column 'w'; it has id, v", columns="id, w")
+    DeltaTable.create(tmp_path / "floats", schema=pa.schema([("id", pa.float64()), ("tags", pa.list_(pa.int32()))]))
+    refused(tmp_path / "floats", UnsupportedTypeError, "column 'id' of the key has the type double")
+    refused(tmp_path / "floats", UnsupportedTypeError, "column 'tags' of the key", keyColumns="tags")
+    refused(tmp_path / "none", TableError, "there is no Delta table")
+
+
+def test_a_row_without_a_key_is_refused_in_the_table_and_in_a_change(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    write_deltalake(table, rows((None, "x")), mode="append")
+    for other in (run, DeltaRun(tmp_path / "other", table)):
+        assert other is not run or other.plan()
+        with pytest.raises(TableError, match="the key column id is null in some rows"):
+            _ = other.read() if other is run else other.plan()
+
+
+def test_two_rows_of_one_key_are_refused_in_the_table_and_in_a_commit(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    write_deltalake(table, rows((20, "one"), (20, "two")), mode="append")
+    assert run.plan()
+    with pytest.raises(TableError, match="several rows of one key"):
+        run.read()
+    with pytest.raises(TableError, match="several rows of one key"):
+        DeltaRun(tmp_path / "other", table).plan()
+
+
+# -- what is not read ----------------------------------------------------------------------------------------------
+
+
+def test_files_without_keys_of_a_range_are_left_out(tmp_path: Path) -> None:
+    """Seen by taking them away: what is read without them has not looked at them."""
+    table = tmp_path / "table"
+    DeltaTable.create(table, schema=COLUMNS, configuration=FEED)
+    for first in range(0, 50, 10):
+        write_deltalake(table, rows(*[(key, f"v{key}") for key in range(first, first + 10)]), mode="append")
+    upstream = DeltaUpstream(parse({"path": str(table), "keyColumns": "id"}))
+    ranges = [*upstream.bounds(5)]
+    assert ranges == [("10",), ("20",), ("30",), ("40",)]
+    pin = upstream.next_epoch(None, snapshot=True, max_changes=100, until=None).pin
+    assert pin is not None
+    (request,) = [Request(WHOLE_TABLE, 100)]
+    assert upstream.measure([request])[0].row_count == 50
+    actions = pa.table(DeltaTable(table).get_add_actions(flatten=True)).to_pylist()
+    for action in actions:
+        if action["min.id"] != 20:
+            (table / action["path"]).unlink()
+    inside = KeyRange(("20",), ("29",))
+    assert upstream.measure([Request(inside, 100)])[0].row_count == 9
+    assert sum(batch.num_rows for batch in upstream.reader().read(pin.token, [inside])) == 9
+    with pytest.raises(DataLossError, match="are gone"):
+        upstream.measure([request])
+
+
+def test_a_snapshot_filter_chooses_among_the_rows_that_are_there(tmp_path: Path, table: Path) -> None:
+    run = DeltaRun(tmp_path, table, options={"snapshotFilter": "id % 2 = 0 AND v <> 'v4'", "columns": "id"})
+    assert run.plan()
+    assert [row["id"] for row in run.read()] == [0, 2, 6, 8]
+    run.restart(snapshotFilter="nope = 1")
+    with pytest.raises(OptionsError, match="the option snapshotFilter is no condition"):
+        run.plan()

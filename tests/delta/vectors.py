@@ -1,0 +1,59 @@
+"""Deletes with a deletion vector, as other writers do it: `deltalake` reads these and does not write them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+
+PROPERTIES = {"delta.enableDeletionVectors": "true"}
+
+
+def delete_rows(folder: Path, places: Sequence[int]) -> None:
+    """One commit after which the rows at these places of the table's only file are deleted, and no others."""
+    version = DeltaTable(folder).version()
+    before = _only_file(folder, version)
+    after = {**before, "deletionVector": _vector(places)}
+    gone = {name: before[name] for name in ("path", "partitionValues", "size", "deletionVector") if before.get(name)}
+    gone |= {"partitionValues": before["partitionValues"], "dataChange": True, "extendedFileMetadata": True}
+    actions = [{"commitInfo": {"timestamp": 1_800_000_000_000, "operation": "DELETE", "operationParameters": {}}}]
+    commit(folder, [*actions, {"remove": gone}, {"add": after}])
+
+
+def commit(folder: Path, actions: Sequence[dict[str, Any]]) -> None:
+    """A commit with these actions, whatever they are."""
+    version = DeltaTable(folder).version() + 1
+    text = "\n".join(json.dumps(action) for action in actions)
+    (folder / "_delta_log" / f"{version:020}.json").write_text(text)
+
+
+def _only_file(folder: Path, version: int) -> dict[str, Any]:
+    for number in range(version, -1, -1):
+        text = (folder / "_delta_log" / f"{number:020}.json").read_text()
+        for action in map(json.loads, text.splitlines()):
+            if "add" in action:
+                found: dict[str, Any] = action["add"]
+                return found
+    raise AssertionError("the table has no file")
+
+
+def _vector(places: Sequence[int]) -> dict[str, Any]:
+    """The delta protocol's `RoaringBitmapArray` with one bitmap of one array container, inline."""
+    bitmap = struct.pack("<IIHHI", 12346, 1, 0, len(places) - 1, 16) + struct.pack(f"<{len(places)}H", *sorted(places))
+    content = struct.pack("<iqI", 1681511377, 1, 0) + bitmap
+    padded = content + bytes(-len(content) % 4)
+    text = base64.b85encode(padded).decode().translate(str.maketrans(_B85, _Z85))
+    return {
+        "storageType": "i",
+        "pathOrInlineDv": text,
+        "sizeInBytes": len(content),
+        "cardinality": len(places),
+    }
