@@ -105,11 +105,11 @@ class DeltaLaboratory:
             clean_up(self.folder)
 
 
-def clean_up(folder: Path) -> None:
-    """Only the latest version of the table is left in its log."""
+def clean_up(folder: Path, *, keep: int = 0) -> None:
+    """The log begins with a checkpoint of the latest version; of commits it has only the last so many."""
     table = DeltaTable(folder)
     table.create_checkpoint()
-    for file in (folder / "_delta_log").glob("*.json"):
+    for file in sorted((folder / "_delta_log").glob("*.json"))[: table.version() + 1 - keep]:
         file.unlink()
 
 

@@ -144,6 +144,30 @@ def test_a_feed_that_was_off_for_a_while_has_lost_changes(
     assert "going on although changes were lost" in caplog.text
 
 
+def test_the_oldest_changes_are_those_since_the_feed_was_switched_on_and_the_log_was_cleaned_up(
+    table: Path,
+) -> None:
+    def earliest() -> str:
+        upstream = DeltaUpstream(parse({"path": str(table), "keyColumns": "id"}))
+        found = upstream.span("earliest", "latest")
+        assert found.upto == str(DeltaTable(table).version())
+        assert sum(batch.num_rows for batch in found.read()) == 10 * (found.after == "-1") + 1
+        return found.after
+
+    DeltaTable(table).delete("id = 1")
+    assert earliest() == "-1"
+    DeltaTable(table).alter.set_table_properties({**FEED, "delta.enableChangeDataFeed": "false"})
+    DeltaTable(table).delete("id = 2")
+    DeltaTable(table).alter.set_table_properties(FEED)
+    DeltaTable(table).delete("id = 3")
+    assert earliest() == "5"
+    with pytest.raises(DataLossError, match="was off at version 4"):
+        DeltaUpstream(parse({"path": str(table), "keyColumns": "id"})).span("4", "latest")
+    clean_up(table, keep=1)
+    DeltaTable(table).delete("id = 4")
+    assert earliest() == "6"
+
+
 def test_the_first_change_is_that_of_the_version_after_the_snapshot(tmp_path: Path, table: Path) -> None:
     """The commit after it comes before the rows are read, and the one before it when they are planned."""
     DeltaTable(table).update(updates={"v": "'before'"}, predicate="id = 1")
@@ -271,6 +295,22 @@ def test_renamed_columns_are_refused_for_a_stream_and_read_as_a_snapshot(tmp_pat
 
 
 # -- the table's definition ----------------------------------------------------------------------------------------
+
+
+def test_a_table_may_get_other_properties_and_comments(tmp_path: Path) -> None:
+    """Also where a column's type is written in several ways."""
+    table = tmp_path / "table"
+    nested = pa.array([{"a": [{"b": 1}]}], pa.struct({"a": pa.list_(pa.struct({"b": pa.int32()}))}))
+    write_deltalake(
+        table, pa.table({"id": [1], "v": nested, "d": pa.array([1], pa.decimal128(10, 2))}), configuration=FEED
+    )
+    run = DeltaRun(tmp_path, table)
+    run.catch_up()
+    DeltaTable(table).alter.set_table_properties({**FEED, "delta.appendOnly": "false"})
+    DeltaTable(table).alter.set_column_metadata("v", {"comment": "nested"})
+    DeltaTable(table).delete("id = 1")
+    run.catch_up()
+    assert run.fold.counts == {"insert": 1, "delete": 1}
 
 
 def test_an_added_column_is_left_out_until_the_stream_is_started_anew(tmp_path: Path, table: Path) -> None:

@@ -37,7 +37,6 @@ from backfill.upstream.delta.scan import require_condition
 from backfill.upstream.delta.span import DeltaChangeReader, span
 from backfill.upstream.delta.table import (
     Table,
-    column_types,
     described,
     require_followable,
     require_readable,
@@ -166,7 +165,7 @@ class DeltaUpstream:
             table = open_latest(self._uri)
             require_same_table(table, self._uri, Position(0, described.table_id))
             require_readable(table, self._uri)
-            described.require_unchanged(column_types(table), table.version())
+            described.require_unchanged(table.schema(), table.version())
             self._seen = Head(Position(table.version(), described.table_id), log.stamp(table.version()), table)
         return self._seen
 

@@ -15,10 +15,15 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 from deltalake.fs import DeltaStorageHandler
 
 FEED: Final = "delta.enableChangeDataFeed"
+
+
+def is_on(properties: Mapping[str, Any]) -> bool:
+    """Whether these properties switch the change data feed on."""
+    return str(properties.get(FEED) or "").lower() == "true"
 
 
 class Kind(enum.Enum):
@@ -52,15 +57,15 @@ class ChangeFile:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a commit made of the table: the types of its columns as the log has them, and its properties."""
+    """What a commit made of the table: its columns and properties."""
 
     table_id: str
-    columns: Mapping[str, Any]
+    columns: Schema
     properties: Mapping[str, str]
 
     @property
     def has_feed(self) -> bool:
-        return self.properties.get(FEED, "").lower() == "true"
+        return is_on(self.properties)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +105,11 @@ class Log:
     def commit(self, version: int) -> Commit | None:
         """None as in `stamp`."""
         if version not in self._commits:
-            if self.stamp(version) is None:
+            stamp = self.stamp(version)
+            if stamp is None:
                 return None
             with self.files.open_input_file(_name(version)) as file:
-                self._commits[version] = _parsed(version, file.read())
+                self._commits[version] = _parsed(version, file.read(), stamp)
         return self._commits[version]
 
     def oldest(self, upto: int) -> int:
@@ -150,11 +156,11 @@ def _name(version: int) -> str:
     return f"_delta_log/{version:020}.json"
 
 
-def _parsed(version: int, content: bytes) -> Commit:
+def _parsed(version: int, content: bytes, stamp: Stamp) -> Commit:
     written: list[ChangeFile] = []
     rewritten: list[ChangeFile] = []
     definition: Definition | None = None
-    timestamp = 0
+    timestamp = (stamp.modified or 0) // 1000
     # A line for each file of the commit, not for each row.
     for line in content.splitlines():
         for kind, action in (json.loads(line) if line.strip() else {}).items():
@@ -166,7 +172,8 @@ def _parsed(version: int, content: bytes) -> Commit:
                 case "metaData":
                     definition = _definition(action)
                 case "commitInfo":
-                    timestamp = 1000 * int(action.get("inCommitTimestamp") or action.get("timestamp") or 0)
+                    said = action.get("inCommitTimestamp") or action.get("timestamp")
+                    timestamp = timestamp if said is None else 1000 * int(said)
     # Where a commit says its changes, they are all of them.
     return Commit(version, timestamp, tuple(written or rewritten), definition)
 
@@ -184,6 +191,5 @@ def _file(kind: Kind, action: Mapping[str, Any]) -> ChangeFile:
 
 
 def _definition(action: Mapping[str, Any]) -> Definition:
-    fields = json.loads(action["schemaString"])["fields"]
-    columns = {field["name"]: field["type"] for field in fields}
+    columns = Schema.from_json(action["schemaString"])
     return Definition(str(action["id"]), columns, dict(action.get("configuration") or {}))

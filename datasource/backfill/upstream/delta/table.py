@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import difflib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 
-from backfill.errors import DatabaseSetupError, OptionsError, SchemaChangedError, TableError
+from backfill.errors import DatabaseSetupError, OptionsError, SchemaChangedError, TableError, UnsupportedTypeError
 from backfill.options import Options
 from backfill.upstream import TableSchema
 from backfill.upstream.delta.keys import KeyColumn, KeyColumns
-from backfill.upstream.delta.log import FEED, Definition
-from backfill.upstream.delta.types import arrow_type
+from backfill.upstream.delta.log import FEED, is_on
+from backfill.upstream.delta.types import arrow_type, told
 
 READABLE_FEATURES: Final = frozenset(
     {
@@ -35,28 +35,29 @@ READABLE_FEATURES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The table as it was when the stream opened it. `types` are its columns' types as the log has them."""
+    """The table as it was when the stream opened it."""
 
     uri: str
     table_id: str
     schema: TableSchema
     key: KeyColumns
-    types: Mapping[str, Any]
 
     @property
     def columns(self) -> pa.Schema:
         return self.schema.columns
 
-    def require_unchanged(self, columns: Mapping[str, Any], version: int) -> None:
+    def require_unchanged(self, found: Schema, version: int) -> None:
         """Refuses columns of which one that the stream carries is gone, or has another type."""
+        types = {field.name: field.type for field in found.fields}
         problems = []
-        for name in self.columns.names:
-            if name not in columns:
-                problems.append(f"column {name!r} is missing")
-            elif columns[name] != self.types[name]:
-                problems.append(
-                    f"column {name!r} has the type {_told(columns[name])}, expected {_told(self.types[name])}"
-                )
+        for field in self.columns:
+            if field.name not in types:
+                problems.append(f"column {field.name!r} is missing")
+                continue
+            with suppress(UnsupportedTypeError):
+                if arrow_type(field.name, types[field.name]) == field.type:
+                    continue
+            problems.append(f"column {field.name!r} has the type {told(types[field.name])}, expected {field.type}")
         if problems:
             raise SchemaChangedError(
                 f"version {version} of the Delta table {self.uri} is no longer what the stream reads: "
@@ -80,17 +81,7 @@ def described(table: DeltaTable, options: Options) -> Table:
         table_id=str(table.metadata().id),
         schema=TableSchema(columns=columns, output=output, key=options.key_columns),
         key=key,
-        types={name: kind for name, kind in column_types(table).items() if name in names},
     )
-
-
-def column_types(table: DeltaTable) -> dict[str, Any]:
-    """The types of all columns as the log has them."""
-    return {field["name"]: field["type"] for field in json.loads(table.schema().to_json())["fields"]}
-
-
-def _told(kind: Any) -> str:
-    return kind if isinstance(kind, str) else json.dumps(kind)
 
 
 def _require_known(option: str, names: Sequence[str], present: Sequence[str], uri: str) -> None:
@@ -138,8 +129,7 @@ def require_unmapped(table: DeltaTable, uri: str) -> None:
 
 
 def has_feed(table: DeltaTable) -> bool:
-    properties = {name: str(value) for name, value in table.metadata().configuration.items()}
-    return Definition("", {}, properties).has_feed
+    return is_on(table.metadata().configuration)
 
 
 def enable_feed(uri: str) -> str:

@@ -39,7 +39,12 @@ def arrow_type(column: str, kind: Any) -> pa.DataType:
         case StructType():
             return pa.struct([pa.field(item.name, arrow_type(column, item.type)) for item in kind.fields])
         case _:
-            raise _refused(column, str(kind))
+            raise _refused(column, told(kind))
+
+
+def told(kind: Any) -> str:
+    """The type as one reads it."""
+    return str(kind.type) if isinstance(kind, PrimitiveType) else str(kind)
 
 
 def _primitive(column: str, name: str) -> pa.DataType:
