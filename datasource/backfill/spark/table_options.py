@@ -68,7 +68,7 @@ def of_table(columns: StructType, given: Mapping[str, str]) -> dict[str, str]:
         raise OptionsError(
             "Spark does not tell which options this table was made with: it was made with a list of columns. Make it "
             "again without the list (the option columns chooses columns, customSchema their types); or give the "
-            "options with each read: SELECT … FROM … WITH (url = '…', dbtable = '…')"
+            "options with each read: SELECT … FROM … WITH (url = '…', dbtable = '…'), or WITH (path = '…', …)"
         )
     return own
 
