@@ -82,6 +82,7 @@ def catalog(spark: SparkSession) -> Iterator[SparkSession]:
     yield spark
     spark.sql("USE default")
     spark.sql("DROP DATABASE lake CASCADE")
+    spark.sql("DROP VIEW IF EXISTS open_orders")
 
 
 def test_sql_reads_it_as_a_table_a_view_and_a_stream(catalog: SparkSession, table: Path, tmp_path: Path) -> None:
