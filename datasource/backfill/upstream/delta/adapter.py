@@ -30,7 +30,7 @@ from backfill.upstream.delta.location import (
     require_same_table,
 )
 from backfill.upstream.delta.log import Log, Stamp
-from backfill.upstream.delta.measuring import bounds, measured
+from backfill.upstream.delta.measuring import bounds, last_before, measured
 from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.reader import DeltaSnapshotReader
 from backfill.upstream.delta.scan import require_condition
@@ -41,7 +41,7 @@ from backfill.upstream.delta.table import (
     require_followable,
     require_readable,
 )
-from backfill.vnode import Coverage, Key
+from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 
 LAG_INTERVAL: Final = 1.0
 """Seconds for which the figures for whoever watches are not asked for again."""
@@ -120,11 +120,20 @@ class DeltaUpstream:
     def covered(self, keys: pa.RecordBatch, coverage: Coverage) -> pa.Array[Any]:
         return self._table.key.covered(keys, coverage)
 
-    def bounds(self, vnodes: int) -> tuple[Key, ...]:
-        """Reads the key columns of the whole table, once for a stream; the rest of them only by sample."""
+    def bounds(self, vnodes: int, within: KeyRange = WHOLE_TABLE) -> tuple[Key, ...]:
+        """Reads the key columns of all these rows, once for a stream or a request; puts a sample of them in order."""
         table, rows = self._table, self.size().row_count
+        columns, latest = table.schema.key_schema, self._latest().table
         with translating(self._uri):
-            return bounds(self._latest().table, table.key, table.schema.key_schema, vnodes=vnodes, rows=rows)
+            return bounds(latest, table.key, columns, vnodes=vnodes, rows=rows, within=within)
+
+    def range_of(self, first: Key | None, last: Key | None) -> KeyRange:
+        table = self._table
+        begin, upto = (None if end is None else table.key.canonical(end) for end in (first, last))
+        if begin is None:
+            return KeyRange(None, upto)
+        with translating(self._uri):
+            return KeyRange(last_before(self._latest().table, table.key, table.schema.key_schema, begin), upto)
 
     # -- the place in the log --------------------------------------------------------------------------------------
 

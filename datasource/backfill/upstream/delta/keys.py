@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill.errors import UnsupportedTypeError
+from backfill.errors import KeyTextError, UnsupportedTypeError
 from backfill.order import within
 from backfill.upstream.delta.sorting import quoted
 from backfill.vnode import Coverage, Key, KeyRange
@@ -65,6 +65,14 @@ class KeyColumn:
         if self.type == pa.string():
             return text
         return bytes.fromhex(text) if self.type == pa.binary() else int(text)
+
+    def given(self, text: str) -> Value:
+        """The same for what a person writes, who knows times and dates by their usual text."""
+        number = self._number
+        if number is None or text.lstrip("-").isdigit():
+            return self.value(text)
+        found: Any = pa.array([text]).cast(self.type).view(number)
+        return int(found[0].as_py())
 
     def text(self, value: Value) -> str:
         if isinstance(value, bytes):
@@ -120,6 +128,18 @@ class KeyColumns:
     def key(self, values: Values) -> Key:
         return tuple(column.text(value) for column, value in zip(self.columns, values, strict=True))
 
+    def canonical(self, key: Key) -> Key:
+        """What a person has given, as the text of that key; KeyTextError where it is none."""
+        if len(key) != len(self.columns):
+            raise KeyTextError(f"a key has {len(key)} values, and the table's key is ({', '.join(self.names)})")
+        try:
+            given = self.key(tuple(column.given(text) for column, text in zip(self.columns, key, strict=True)))
+            self.typed([given])
+        except (ValueError, ArithmeticError, pa.ArrowException):
+            types = ", ".join(f"{column.name} {column.type}" for column in self.columns)
+            raise KeyTextError(f"a value is not one of the table's key ({types})") from None
+        return given
+
     def typed(self, keys: Sequence[Key]) -> pa.RecordBatch:
         values = [self.values(key) for key in keys]
         arrays = [column.typed([row[at] for row in values]) for at, column in enumerate(self.columns)]
@@ -132,6 +152,18 @@ class KeyColumns:
             after, upto = (None if end is None else self.typed([end]) for end in (item.after, item.upto))
             found = pc.or_(found, within(keys, after, upto))
         return found
+
+    def equal(self, keys: pa.RecordBatch, key: Key) -> pa.BooleanArray:
+        """Which of these keys are this one."""
+        same = pa.repeat(pa.scalar(True), keys.num_rows)
+        for column, value in zip(keys.columns, self.typed([key]).columns, strict=True):
+            same = pc.and_(same, pc.equal(column, value[0]))
+        return same
+
+    def texts(self, keys: pa.RecordBatch) -> list[Key]:
+        """The texts of a few keys."""
+        columns: list[Any] = [part.comparable(column) for part, column in zip(self.columns, keys.columns, strict=True)]
+        return [self.key(values) for values in zip(*(column.to_pylist() for column in columns), strict=True)]
 
     def around(self, keys: pa.RecordBatch) -> KeyRange:
         """From the least to the greatest of these keys by their first column, of which only that counts."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from backfill.plan import Extent, Request
 from backfill.upstream.delta.keys import KeyColumns
-from backfill.upstream.delta.scan import rows_where, scanned
+from backfill.upstream.delta.scan import rows_where
 from backfill.upstream.delta.sorted_keys import SortedKeys, asked, require_keys
-from backfill.vnode import Coverage, Key
+from backfill.vnode import Coverage, Key, KeyRange
 
 SAMPLE: Final = 200
 """About how many keys a vnode's bound is chosen from."""
@@ -37,19 +38,31 @@ def measured(
     return tuple(Extent(count, None) for count in counts)
 
 
-def bounds(table: DeltaTable, key: KeyColumns, columns: pa.Schema, *, vnodes: int, rows: int) -> tuple[Key, ...]:
-    """At most `vnodes - 1` keys that cut the table, of about so many rows, into about equal parts.
+def bounds(
+    table: DeltaTable, key: KeyColumns, columns: pa.Schema, *, vnodes: int, rows: int, within: KeyRange
+) -> tuple[Key, ...]:
+    """At most `vnodes - 1` keys that cut what is within the range into about equal parts; the table has `rows` rows.
 
-    All keys are looked at for nulls, and some of them are put in order.
+    All these keys are looked at for nulls, and some of them are put in order.
     """
     every = max(1, rows // (SAMPLE * vnodes))
     at, found = 0, []
-    for batch in scanned(table, key.names, None):
-        require_keys(batch)
+    for batch in _keys_within(table, key, columns, (within,), ""):
         picked = range(-at % every, batch.num_rows, every)
         at += batch.num_rows
-        found.append(batch.cast(columns).take(pa.array(picked, pa.int64())))
+        found.append(batch.take(pa.array(picked, pa.int64())))
     return SortedKeys(key, pa.Table.from_batches(found, columns)).cut(vnodes)
+
+
+def last_before(table: DeltaTable, key: KeyColumns, columns: pa.Schema, end: Key) -> Key | None:
+    """The greatest key in the table that is less than `end`; None where there is none."""
+    greatest = columns.empty_table()
+    descending: Any = [(name, "descending") for name in key.names]
+    for batch in _keys_within(table, key, columns, (KeyRange(None, end),), ""):
+        less = batch.filter(pc.invert(key.equal(batch, end)))
+        both: Any = pa.concat_tables([greatest, pa.Table.from_batches([less])])
+        greatest = both.take(pc.select_k_unstable(both, k=1, sort_keys=descending))
+    return key.texts(greatest.combine_chunks().to_batches()[0])[0] if greatest.num_rows else None
 
 
 def _keys_within(
