@@ -43,6 +43,10 @@ class ValueOutOfRangeError(DefiniteError):
     """A column holds a value that its Spark type cannot hold, such as an infinite timestamp."""
 
 
+class KeyTextError(DefiniteError):
+    """A text that a person gave as a key is not a value of the key's column."""
+
+
 class SchemaChangedError(DefiniteError):
     """The table's columns changed in a way that would misalign or lose data."""
 

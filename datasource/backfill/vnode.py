@@ -44,8 +44,8 @@ def merged(ranges: Iterable[KeyRange]) -> Coverage:
     return tuple(result)
 
 
-def ranges_between(bounds: Iterable[Key]) -> tuple[KeyRange, ...]:
-    """The ranges that `n` ascending bounds cut the key space into: `n + 1`, none of them missing a key."""
-    ends: list[Key | None] = [*bounds, None]
-    starts: list[Key | None] = [None, *ends[:-1]]
+def ranges_between(bounds: Iterable[Key], within: KeyRange = WHOLE_TABLE) -> tuple[KeyRange, ...]:
+    """The ranges that `n` ascending bounds cut `within` into: `n + 1`, none of its keys missing."""
+    ends: list[Key | None] = [*bounds, within.upto]
+    starts: list[Key | None] = [within.after, *ends[:-1]]
     return tuple(KeyRange(after, upto) for after, upto in zip(starts, ends, strict=True))

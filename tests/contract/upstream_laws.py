@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from backfill.epoch import Epoch
-from backfill.errors import DataLossError, OptionsError, SnapshotGoneError
+from backfill.errors import DataLossError, KeyTextError, OptionsError, SnapshotGoneError
 from backfill.plan import Request
 from backfill.upstream import EARLIEST, LATEST, ChangeReader, Pin, Step, Upstream
 from backfill.vnode import WHOLE_TABLE, Key, KeyRange, merged, ranges_between
@@ -184,6 +184,44 @@ class UpstreamLaws:
         counts = [extent.row_count for extent in upstream.measure([Request(item, 100) for item in ranges])]
         assert sum(counts) == 40
         assert max(counts) <= 16
+
+    def test_a_part_of_the_table_is_the_rows_between_two_keys_and_is_cut_within(self, laboratory: Laboratory) -> None:
+        fill(laboratory)
+        upstream = begun(laboratory)
+        pin = pinned(upstream)
+        texts = [key_text(upstream, place) for place in range(39)]
+        absent = (7, 20, 21)
+        laboratory.write(*[delete(laboratory.keys[place]) for place in absent])
+        rows = in_order(laboratory, laboratory.rows())
+        pin = pinned(upstream, pin.epoch)
+        for first, last in [
+            (None, None),
+            (None, 12),
+            (5, None),
+            (5, 30),
+            (7, 21),
+            (8, 20),
+            (0, 38),
+            (20, 21),
+            (9, 9),
+            (30, 4),
+        ]:
+            within = upstream.range_of(*(None if place is None else texts[place] for place in (first, last)))
+            inside = laboratory.keys[first or 0 : 40 if last is None else last + 1]
+            wanted = [row for row in rows if row[0] in inside]
+            assert read(upstream, pin, [within]) == wanted
+            for vnodes in (1, 2, 8, 200):
+                cut = ranges_between(upstream.bounds(vnodes, within), within)
+                assert 1 <= len(cut) <= vnodes
+                assert [row for item in cut for row in read(upstream, pin, [item])] == wanted
+                assert len(set(cut)) == len(cut)
+
+    def test_what_is_no_key_names_no_part_of_the_table(self, laboratory: Laboratory) -> None:
+        fill(laboratory)
+        upstream = begun(laboratory)
+        pinned(upstream)
+        with pytest.raises(KeyTextError, match="the table's key"):
+            upstream.range_of(None, (*key_text(upstream, 3), "1"))
 
     def test_an_empty_table_can_be_cut_and_read(self, laboratory: Laboratory) -> None:
         upstream = begun(laboratory)
@@ -649,6 +687,31 @@ class UpstreamLaws:
             epoch = later
         assert rows == laboratory.rows()
 
+    def test_from_the_log_there_is_a_way_back_to_snapshots_and_again(self, laboratory: Laboratory) -> None:
+        keys = laboratory.keys
+        fill(laboratory, 10)
+        upstream = begun(laboratory)
+        pin = pinned(upstream)
+        rows, epoch = dict(read(upstream, pin)), pin.epoch
+        open_one = laboratory.hold(update(keys[0], "open"))
+        for number in range(3):
+            laboratory.write(update(keys[1], f"log {number}"), insert(keys[20 + number]))
+            later = followed(upstream, epoch)
+            for commit in commits(upstream, epoch, later):
+                rows = applied(rows, commit)
+            upstream.acknowledge(later)
+            laboratory.write(update(keys[2], f"snapshot {number}"))
+            for adapter in now_and_then(laboratory, upstream, later):
+                upstream, pin = adapter, pinned(adapter, later)
+            for commit in commits(upstream, later, pin.epoch):
+                rows = applied(rows, commit)
+            assert rows == dict(read(upstream, pin)) == laboratory.rows()
+            if number == 1:
+                open_one.commit()
+            upstream.acknowledge(pin.epoch)
+            epoch = pin.epoch
+        assert followed(upstream, epoch) == epoch
+
     @pytest.mark.parametrize("most", [1, 4, 7])
     def test_a_backlog_is_cut_between_commits_into_bounded_parts(self, laboratory: Laboratory, most: int) -> None:
         upstream = begun(laboratory)
@@ -1109,6 +1172,32 @@ class HidingUpstreamLaws:
         assert rows == laboratory.rows()
         found = [commit.version for one, two in pairwise(epochs) for commit in commits(upstream, one, two)]
         assert len(found) == len(set(found)) == 3
+
+    @pytest.mark.parametrize("held_first", [False, True])
+    def test_rows_are_not_read_before_they_show_what_the_log_has_shown(
+        self, laboratory: HidingLaboratory, held_first: bool
+    ) -> None:
+        keys = laboratory.keys
+        fill(laboratory, 3)
+        upstream = begun(laboratory)
+        epoch = pinned(upstream).epoch
+        unseen = laboratory.commit_unseen(update(keys[0], "unseen"))
+        later = followed(upstream, epoch)
+        assert [commit.writes for commit in commits(upstream, epoch, later)] == [(update(keys[0], "unseen"),)]
+        upstream.acknowledge(later)
+        for adapter in now_and_then(laboratory, upstream, later):
+            upstream = adapter
+            assert held(upstream, later) == later
+            step = upstream.next_epoch(later, snapshot=True, max_changes=UNLIMITED, until=None)
+            assert step == Step(later, None)
+        unseen.commit()
+        if held_first:
+            laboratory.write(update(keys[1]))
+            before, later = later, held(upstream, later)
+            assert [commit.writes for commit in commits(upstream, before, later)] == [(update(keys[1]),)]
+        pin = pinned(upstream, later)
+        assert commits(upstream, later, pin.epoch) == []
+        assert dict(read(upstream, pin)) == laboratory.rows()
 
     def test_a_commit_that_is_not_seen_waits_while_the_snapshot_is_held(self, laboratory: HidingLaboratory) -> None:
         """Else the snapshot that goes on, which does not see it either, would have to have its row."""

@@ -111,6 +111,7 @@ def test_a_position_comes_back_from_its_text_and_has_one_text(lsn: int, snapshot
     ("text", "position"),
     [
         ("16/B374D848", Position(0x16B374D848)),
+        ("16/B374D848 16/B374D000", Position(0x16B374D848, unseen=0x16B374D000)),
         ("0/0", Position(0)),
         ("FFFFFFFF/FFFFFFFF", Position(2**64 - 1)),
         ("16/B374D848 740:745:741,743", Position(0x16B374D848, Snapshot(740, 745, (741, 743)))),

@@ -11,11 +11,22 @@ import pyarrow as pa
 
 from backfill.changes import DELETE, INSERT, OLD_KEY, OLD_NONE, OLD_ROW, TRUNCATE, UPDATE, changes_schema
 from backfill.epoch import Epoch
-from backfill.errors import DataLossError, OptionsError, SnapshotGoneError
+from backfill.errors import DataLossError, KeyTextError, OptionsError, SnapshotGoneError
 from backfill.plan import Extent, Request
 from backfill.upstream import EARLIEST, LATEST, Bookmark, Identity, Pin, Step, TableSchema, TableSize
-from backfill.vnode import Coverage, Key, KeyRange
-from tests.simulator.database import TRUNCATION, Change, Commit, Database, Row, Table, View, inside, key_text, rank
+from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
+from tests.simulator.database import (
+    TRUNCATION,
+    Change,
+    Commit,
+    Database,
+    Row,
+    Table,
+    View,
+    inside,
+    key_text,
+    rank,
+)
 from tests.simulator.database import Key as RowKey
 
 _FIELDS: list[pa.Field[Any]] = [pa.field("a", pa.int64()), pa.field("b", pa.int64()), pa.field("v", pa.string())]
@@ -102,11 +113,17 @@ class SimulatedUpstream:
     def detach(self, bookmark: Bookmark) -> None:
         self._database.slots.pop(dict(bookmark)[SLOT], None)
 
-    def bounds(self, vnodes: int) -> tuple[Key, ...]:
+    def bounds(self, vnodes: int, within: KeyRange = WHOLE_TABLE) -> tuple[Key, ...]:
         """Some of the keys have no row any more, as when rows are deleted meanwhile; so some vnodes are empty."""
         gone = {(digit, digit) for digit in range(0, 12, 3)}
-        keys = sorted({*self._visible().by_key, *gone}, key=rank)
-        return tuple(key_text(keys[at]) for at in sorted({len(keys) * cut // vnodes for cut in range(1, vnodes)}))
+        keys = sorted((key for key in {*self._visible().by_key, *gone} if inside(key, within)), key=rank)
+        places = sorted({len(keys) * cut // vnodes for cut in range(1, vnodes)}) if keys else []
+        return tuple(key_text(keys[at]) for at in places)
+
+    def range_of(self, first: Key | None, last: Key | None) -> KeyRange:
+        begin, end = (None if key is None else _key(key) for key in (first, last))
+        before = [] if begin is None else [row[:2] for row in self._visible().rows if rank(row[:2]) < rank(begin)]
+        return KeyRange(key_text(before[-1]) if before else None, None if end is None else key_text(end))
 
     def size(self) -> TableSize:
         return TableSize(max(1, len(self._database.initial)), 40)
@@ -119,12 +136,13 @@ class SimulatedUpstream:
         return str(self._database.now)
 
     def reached(self, epoch: Epoch, position: str) -> bool:
-        have, want = View.parse(epoch.position), View.parse(position)
-        return all(have.shows(lsn) for lsn in range(1, want.lsn) if want.shows(lsn))
+        return _shows_all(View.parse(epoch.position), View.parse(position))
 
     def next_epoch(self, after: Epoch | None, *, snapshot: bool, max_changes: int, until: str | None) -> Step:
         self._server.pins = None
         upto = View.parse(until) if until else self._database.now
+        if after is not None and not _shows_all(upto, View.parse(after.position)):
+            snapshot = False
         if not snapshot:
             # No row is read any more, so it does not matter who sees a commit that is in the log.
             upto = View(upto.lsn)
@@ -142,7 +160,10 @@ class SimulatedUpstream:
         return self._step(after.number + 1, upto, pinned=snapshot and cut is None)
 
     def held_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
-        if after is not None and not self._database.between(View.parse(after.position), self._database.now):
+        now = self._database.now
+        if after is not None and not _shows_all(now, View.parse(after.position)):
+            return self.next_epoch(after, snapshot=False, max_changes=max_changes, until=None)
+        if after is not None and not self._database.between(View.parse(after.position), now):
             self._server.pins = None
             return Step(after, None)
         found = self.next_epoch(after, snapshot=True, max_changes=max_changes, until=None)
@@ -250,6 +271,18 @@ def _batches(server: Server, commits: Sequence[Commit]) -> Iterator[pa.RecordBat
     rows = [(entry, change) for entry in commits for change in entry.changes]
     for at in range(0, len(rows), server.batch_rows):
         yield _batch(rows[at : at + server.batch_rows], server)
+
+
+def _key(text: Key) -> tuple[int, int]:
+    try:
+        a, b = text
+        return int(a), int(b)
+    except ValueError:
+        raise KeyTextError("a value is not one of the table's key (a, b)") from None
+
+
+def _shows_all(have: View, want: View) -> bool:
+    return all(have.shows(lsn) for lsn in range(1, want.lsn) if want.shows(lsn))
 
 
 def _first_unshown(view: View) -> int:

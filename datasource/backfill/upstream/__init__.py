@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from backfill.epoch import Epoch
 from backfill.plan import Extent, Request
-from backfill.vnode import Coverage, Key, KeyRange
+from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +161,19 @@ class Upstream(Protocol):
 
     def identity(self) -> Identity: ...
 
-    def bounds(self, vnodes: int) -> tuple[Key, ...]:
-        """At most `vnodes - 1` distinct keys in ascending order that cut the table into about equal parts."""
+    def bounds(self, vnodes: int, within: KeyRange = WHOLE_TABLE) -> tuple[Key, ...]:
+        """At most `vnodes - 1` distinct keys in ascending order that cut the table into about equal parts.
+
+        Or the part of it that is `within` a range: then they are keys of it.
+        """
+        ...
+
+    def range_of(self, first: Key | None, last: Key | None) -> KeyRange:
+        """The range of the rows from `first` to `last` as they are now, both included; None is an open end.
+
+        There need be no rows of these keys. The range may begin below `first`, where there are no rows now. Raises
+        KeyTextError where one of the texts is not a value of its column.
+        """
         ...
 
     def size(self) -> TableSize: ...
@@ -203,7 +214,9 @@ class Upstream(Protocol):
         With `snapshot`, snapshot rows are to be read: the step has a pin, unless the log holds more changes than
         `max_changes`; then these are worked off first. Without it, `after` itself is returned where nothing
         concerning the table has happened since, and nothing is included that was committed after the moment of
-        `until`. A commit is never cut, so one large commit may exceed `max_changes`. Any earlier pin is released.
+        `until`; such an epoch may show commits that readers do not see yet. With `snapshot` after such a one, the step
+        is as without, until readers see them. A commit is never cut, so one large commit may exceed `max_changes`.
+        Any earlier pin is released.
         """
         ...
 
@@ -211,7 +224,8 @@ class Upstream(Protocol):
         """The state the next batch ends at while somebody holds the snapshot: no rows are to be read there.
 
         As `next_epoch` with `snapshot`, of which a later one may go on from it; but without a pin, and `after` itself
-        is returned where nothing concerning the table has happened since. Any earlier pin is released.
+        is returned where nothing concerning the table has happened since. After an epoch of `next_epoch` without
+        `snapshot` it is as that. Any earlier pin is released.
         """
         ...
 

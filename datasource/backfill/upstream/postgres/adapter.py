@@ -43,9 +43,10 @@ from backfill.upstream.postgres.table import (
     describe,
     measure,
     prepare_for_ranges,
+    range_of,
     require_unchanged,
 )
-from backfill.vnode import Coverage, Key
+from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 
 logger = logging.getLogger("backfill")
 
@@ -54,6 +55,11 @@ Session = psycopg.Connection[tuple[Any, ...]]
 
 HEARTBEAT_BYTES: Final = 16 << 20
 """How far the log may grow without anything for us before an empty batch lets the slot follow."""
+
+UNSEEN_PATIENCE: Final = 1.0
+"""Seconds within which a commit that is logged becomes visible, unless it waits for a standby."""
+
+UNSEEN_INTERVAL: Final = 0.02
 
 LAG_INTERVAL: Final = 1.0
 """Seconds for which the figures for whoever watches are not asked for again."""
@@ -79,6 +85,7 @@ class PostgresUpstream:
         self._attached: tuple[Place, ChangeLog] | None = None
         self._idle_at = 0
         self._held_at: Position | None = None
+        self._said_unseen = False
         self._reached = 0
         self._clock = 0
         self._complete_until = 0
@@ -143,7 +150,7 @@ class PostgresUpstream:
         require_logical(table.server)
         place = Place.given(self._options, table)
         self._do(lambda session: place.require_published(session, table))
-        after, upto = self._do(lambda session: span.bounds(session, place, self._end_of_log(), starting, ending))
+        after, upto = self._do(lambda session: span.bounds(session, place, self._end_of_log().lsn, starting, ending))
         return PostgresChangeReader(self._connector, table, place, self._retries, after, upto)
 
     def identity(self) -> Identity:
@@ -169,8 +176,11 @@ class PostgresUpstream:
             found = pc.or_(found, within(keys, ends[0], ends[1]))
         return found
 
-    def bounds(self, vnodes: int) -> tuple[Key, ...]:
-        return self._do(lambda session: cut(session, self._table.keyed, vnodes, self.size()))
+    def bounds(self, vnodes: int, within: KeyRange = WHOLE_TABLE) -> tuple[Key, ...]:
+        return self._do(lambda session: cut(session, self._table.keyed, vnodes, self.size(), within))
+
+    def range_of(self, first: Key | None, last: Key | None) -> KeyRange:
+        return self._do(lambda session: range_of(session, self._table.keyed, first, last))
 
     # -- the place in the change log -------------------------------------------------------------------------------
 
@@ -221,15 +231,18 @@ class PostgresUpstream:
         return str(self._do(self._present))
 
     def _present(self, session: Session) -> Position:
+        position = self._position_now(session)
+        wait_for_flush(session, self._connector, position.lsn)
+        return position
+
+    def _position_now(self, session: Session) -> Position:
         row = session.execute(
             sql.SQL("SELECT {}, pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text").format(CLOCK)
         ).fetchone()
         if row is None:
             raise TransientError("the server did not say where its log ends")
-        position = Position(parse_lsn(row[2]), Snapshot.parse(row[1]))
         self._clock = row[0]
-        wait_for_flush(session, self._connector, position.lsn)
-        return position
+        return Position(parse_lsn(row[2]), Snapshot.parse(row[1]))
 
     def reached(self, epoch: Epoch, position: str) -> bool:
         return Position.parse(epoch.position).shows_all_of(Position.parse(position))
@@ -256,7 +269,30 @@ class PostgresUpstream:
         return found
 
     def _readable_epoch(self, after: Epoch | None, max_changes: int) -> Step:
-        """The state of now, pinned; or, if too much has happened since `after`, a part of the way to it."""
+        """The state of now, pinned; or, if too much has happened since `after`, a part of the way to it.
+
+        An epoch by LSN alone may show commits that nobody sees yet. They are made visible one moment after they were
+        logged, unless they wait for a standby: then changes are followed on, and rows are read when they are seen.
+        """
+        give_up = time.monotonic() + UNSEEN_PATIENCE
+        while True:
+            step = self._exported_step(after, max_changes)
+            if step is not None:
+                self._said_unseen = False
+                return step
+            if after is None or time.monotonic() > give_up:
+                break
+            time.sleep(UNSEEN_INTERVAL)
+        if not self._said_unseen:
+            logger.warning(
+                "rows are not read again yet: a commit that was passed on is still invisible to readers, as while a "
+                "synchronous standby does not answer"
+            )
+        self._said_unseen = True
+        return self._log_epoch(after, max_changes, None)
+
+    def _exported_step(self, after: Epoch | None, max_changes: int) -> Step | None:
+        """None where `after` shows what no reader sees yet."""
         exporter = self._exporting()
         exported = exporter.export()
         require_unchanged(exporter.current(), self._table)
@@ -267,6 +303,10 @@ class PostgresUpstream:
         if after is not None:
             upto = exported.position.lsn
             reading = self._read(Position.parse(after.position), exported.position, upto, max_changes)
+            if not reading.sees_all(Position.parse(after.position), exported.position):
+                exporter.release(exported.token)
+                reading.rows.close()
+                return None
             if not reading.complete:
                 exporter.release(exported.token)
                 epoch = _exported_epoch(number, replace(exported, position=replace(exported.position, lsn=reading.end)))
@@ -286,9 +326,11 @@ class PostgresUpstream:
         if after is None:
             now = self._present(self._session())
             self._complete_until = self._clock
-            return Step(Epoch(1, str(Position(now.lsn)), now.lsn, self._clock), None)
+            # What was visible is known when the log has been read.
+            return Step(Epoch(1, str(Position(now.lsn, unseen=0)), now.lsn, self._clock), None)
         began = Position.parse(after.position)
-        upto = Position.parse(until).lsn if until else self._end_of_log()
+        seen = Position.parse(until) if until else self._end_of_log()
+        upto = seen.lsn
         if upto < self._idle_at and not until and self._options.fail_on_data_loss:
             self._place.require_readable(self._session(), self._idle_at)
         if upto <= self._idle_at:
@@ -303,12 +345,17 @@ class PostgresUpstream:
             return Step(after, None)
         end = upto if idle else reading.end
         position = Position(max(end, began.lsn))
+        seen_upto = reading.acknowledgeable(seen, upto)
+        if seen_upto < position.lsn:
+            position = replace(position, unseen=seen_upto)
         epoch = Epoch(after.number + 1, str(position), position.lsn, reading.timestamp or after.timestamp)
         self._log.keep(after, epoch, reading, upto)
         return Step(epoch, None)
 
     def _held_epoch(self, after: Epoch | None, max_changes: int) -> Step:
         """What is visible now, as far as the log is read: the snapshot that goes on later must see all of it."""
+        if after is not None and Position.parse(after.position).snapshot is None:
+            return self._log_epoch(after, max_changes, None)
         now = self._present(self._session())
         self._complete_until = self._clock
         if after is None:
@@ -329,17 +376,13 @@ class PostgresUpstream:
         self._log.keep(after, epoch, reading, now.lsn)
         return Step(epoch, None)
 
-    def _end_of_log(self) -> int:
+    def _end_of_log(self) -> Position:
         """Up to where the log can be read: the end of a whole record, so that no commit is half before it."""
         session = self._session()
-        row = session.execute(sql.SQL("SELECT {}, pg_current_wal_insert_lsn()::text").format(CLOCK)).fetchone()
-        if row is None:
-            raise TransientError("the server did not say where its log ends")
-        end = parse_lsn(row[1])
-        self._clock = row[0]
-        if end > self._idle_at:
-            wait_for_flush(session, self._connector, end)
-        return end
+        now = self._position_now(session)
+        if now.lsn > self._idle_at:
+            wait_for_flush(session, self._connector, now.lsn)
+        return now
 
     # -- changes ---------------------------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ class ChangeLog:
         acknowledged; the next batch makes up for it.
         """
         position = Position.parse(epoch.position)
-        known = position.lsn if position.snapshot is None else 0
+        known = position.seen if position.snapshot is None else 0
         found = self._acknowledgeable.pop(epoch.position, known)
         self._acknowledgeable = {}
         return found

@@ -85,6 +85,11 @@ def _literal(text: str) -> sql.Composable:
     return Verbatim(f"E'{escaped}'")
 
 
+def canonical_text(key: KeyColumn, text: str) -> sql.Composable:
+    """The text of the value that `text` stands for, as it stands in stored positions."""
+    return output_text(key_literal(key, text), key.column.type.output)
+
+
 def key_value(key: KeyColumn, text: sql.Composable) -> sql.Composable:
     """The same for any expression of type text, such as a column of unnested parameters.
 
@@ -103,17 +108,19 @@ def key_column(key: KeyColumn) -> sql.Composable:
     return column
 
 
-def order_by(keys: Sequence[KeyColumn]) -> sql.Composable:
-    """The list of an ORDER BY that sorts ascending as the keys compare."""
-    return sql.SQL(", ").join(map(_ascending, keys))
+def order_by(keys: Sequence[KeyColumn], *, descending: bool = False) -> sql.Composable:
+    """The list of an ORDER BY that sorts as the keys compare."""
+    return sql.SQL(", ").join(_sorted(key, descending=descending) for key in keys)
 
 
-def _ascending(key: KeyColumn) -> sql.Composable:
+def _sorted(key: KeyColumn, *, descending: bool) -> sql.Composable:
     column: sql.Composable = sql.Identifier(key.column.name)
     if key.collation is not None and key.collation != key.column.collation:
         column = _collated(column, key.collation.name)
     # Without USING the type's default operator class sorts, whatever the search_path.
-    return column if key.default_order else sql.SQL("{} USING {}").format(column, _operator(key, "<"))
+    if key.default_order:
+        return sql.SQL("{} DESC").format(column) if descending else column
+    return sql.SQL("{} USING {}").format(column, _operator(key, ">" if descending else "<"))
 
 
 def _collated(value: sql.Composable, collation: QualifiedName) -> sql.Composable:

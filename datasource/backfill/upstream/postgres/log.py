@@ -77,6 +77,14 @@ class Reading:
         times = [part.begun.timestamp for part in self.parts if len(part)]
         return int(times[-1][-1]) if times else None
 
+    def sees_all(self, after: Position, now: Position) -> bool:
+        """Whether `now` shows everything that `after` shows.
+
+        What has been acknowledged was visible then; what has not is in the log that was read.
+        """
+        seen = self.transactions.begun
+        return not (after.shows(seen.xid, seen.commit_lsn) & ~now.shows(seen.xid, seen.commit_lsn)).any()
+
     def acknowledgeable(self, position: Position, upto: int) -> int:
         """Where the slot may stand once `position` has been committed; 0 for no move.
 

@@ -7,12 +7,15 @@ sees it:
   alone would be wrong, because a commit record is in the log before the commit becomes visible, and stays so for as
   long as a synchronous standby does not answer.
 - `(lsn, snapshot)` with an earlier LSN: a part of that, in commit order, to work off a backlog in bounded batches.
-- `(lsn,)`: once no snapshot rows are read any more, visibility no longer matters.
+- `(lsn,)`: once no snapshot rows are read any more, visibility no longer matters. But rows may be read again, and then
+  a snapshot follows, which must see all that this position shows. So what readers did not see yet when the position was
+  taken stays in the log until a later one says that they do: `unseen` is where that begins.
 
 Two transactions that write the same row or key never are on the wrong sides of a position: the later one waits for
 the earlier to become visible before it can commit.
 
-Text: `16/B374D848`, or with a snapshot as PostgreSQL writes it `16/B374D848 740:745:741,743`.
+Text: `16/B374D848`, or with a snapshot as PostgreSQL writes it `16/B374D848 740:745:741,743`, or with `unseen`
+`16/B374D848 16/B374D000`.
 """
 
 from __future__ import annotations
@@ -66,14 +69,24 @@ class Position:
 
     lsn: int
     snapshot: Snapshot | None = None
+    unseen: int | None = None
+    """Without a snapshot: where the first commit stands that readers might not see; None where they saw all."""
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        lsn, _, snapshot = text.partition(" ")
-        return cls(parse_lsn(lsn), Snapshot.parse(snapshot) if snapshot else None)
+        lsn, _, more = text.partition(" ")
+        if "/" in more:
+            return cls(parse_lsn(lsn), unseen=parse_lsn(more))
+        return cls(parse_lsn(lsn), Snapshot.parse(more) if more else None)
 
     def __str__(self) -> str:
-        return format_lsn(self.lsn) + (f" {self.snapshot}" if self.snapshot else "")
+        more = self.snapshot if self.unseen is None else format_lsn(self.unseen)
+        return format_lsn(self.lsn) + (f" {more}" if more else "")
+
+    @property
+    def seen(self) -> int:
+        """Without a snapshot: up to here readers saw all, and no snapshot that is taken later has to be told of it."""
+        return self.lsn if self.unseen is None else self.unseen
 
     def shows(self, xids: npt.NDArray[np.uint32], commit_lsns: npt.NDArray[np.uint64]) -> Mask:
         """For each transaction, given by its id and the start of its commit record, whether it belongs here."""

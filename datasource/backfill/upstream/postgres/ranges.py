@@ -85,6 +85,10 @@ class KeyedTable:
             conditions.append(compare(self.key, values, "<=", self._literals(item.upto)))
         return sql.SQL(" AND ").join(conditions) if conditions else sql.SQL("true")
 
+    def before(self, key: Key) -> sql.Composable:
+        """The condition that a row's key comes before this one."""
+        return compare(self.key, [key_column(part) for part in self.key], "<", self._literals(key))
+
     def _literals(self, key: Key) -> list[sql.Composable]:
         return [key_literal(part, text) for part, text in zip(self.key, key, strict=True)]
 

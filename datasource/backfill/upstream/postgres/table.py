@@ -10,21 +10,21 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from backfill.errors import SchemaChangedError, TableError
+from backfill.errors import KeyTextError, SchemaChangedError, TableError
 from backfill.options import Options
 from backfill.plan import Extent, Request
 from backfill.upstream import TableSchema, TableSize
 from backfill.upstream.postgres.catalog import read_table
 from backfill.upstream.postgres.condition import require_condition, require_row_condition
 from backfill.upstream.postgres.description import ServerDescription, TableDescription
-from backfill.upstream.postgres.keys import key_order, key_value
+from backfill.upstream.postgres.keys import canonical_text, key_order, key_value, order_by
 from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
 from backfill.upstream.postgres.relation import WantedColumn
 from backfill.upstream.postgres.selection import select_columns
 from backfill.upstream.postgres.server import read_server
 from backfill.upstream.postgres.types import MappedColumn, map_columns
 from backfill.upstream.postgres.values import decode_text, encode_text
-from backfill.vnode import Coverage, Key
+from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 
 PAGES_PER_VNODE: Final = 12
 """How many sampled pages decide where a vnode ends. Neighbouring rows often share a page, so pages count, not rows."""
@@ -136,10 +136,13 @@ def prepare_for_ranges(session: Session) -> None:
         session.execute(sql.SQL(setting))
 
 
-def cut(session: Session, table: KeyedTable, vnodes: int, size: TableSize) -> tuple[Key, ...]:
-    """At most `vnodes - 1` keys that cut the table into about equal parts, by a sample of its pages.
+def cut(
+    session: Session, table: KeyedTable, vnodes: int, size: TableSize, within: KeyRange = WHOLE_TABLE
+) -> tuple[Key, ...]:
+    """At most `vnodes - 1` keys that cut the range into about equal parts, by a sample of the table's pages.
 
-    The last one is the last key there is, so that what is added beyond it has a vnode of its own.
+    The last one is the last key there is, so that what is added beyond it has a vnode of its own. The sample is as
+    large as for the whole table; of a small part it may have nothing, and then there is one vnode.
     """
     parts = vnodes - 1
     if parts == 0:
@@ -149,7 +152,7 @@ def cut(session: Session, table: KeyedTable, vnodes: int, size: TableSize) -> tu
     sampled = sql.SQL("TABLESAMPLE SYSTEM ({})").format(sql.Literal(percent)) if percent < 50 else sql.SQL("")
     statement = sql.SQL(
         "SELECT {texts} FROM (SELECT {columns}, row_number() OVER (ORDER BY {order}) AS place, "
-        "count(*) OVER () AS total FROM {source} {sampled}) sample "
+        "count(*) OVER () AS total FROM {source} {sampled} WHERE {within}) sample "
         "WHERE place * {parts} / total > (place - 1) * {parts} / total ORDER BY place"
     ).format(
         texts=table.key_texts,
@@ -157,9 +160,40 @@ def cut(session: Session, table: KeyedTable, vnodes: int, size: TableSize) -> tu
         order=table.order,
         source=table.source,
         sampled=sampled,
+        within=table.where(within),
         parts=sql.Literal(parts),
     )
-    return tuple(tuple(row) for row in session.execute(statement).fetchall())
+    found = tuple(tuple(row) for row in session.execute(statement).fetchall())
+    return found[:-1] if found and found[-1] == within.upto else found
+
+
+def range_of(session: Session, table: KeyedTable, first: Key | None, last: Key | None) -> KeyRange:
+    """The range from `first` to `last`, both included: it begins behind the last row before `first`."""
+    for key in (first, last):
+        if key is not None and len(key) != len(table.key):
+            names = ", ".join(item.column.name for item in table.key)
+            raise KeyTextError(f"a key has {len(key)} values, and the table's key is ({names})")
+    try:
+        with session.transaction():
+            prepare_for_ranges(session)
+            after = None if first is None else session.execute(_last_before(table, first)).fetchone()
+            upto = None if last is None else _row(session.execute(_canonical(table, last)))
+    except (psycopg.DataError, psycopg.errors.CheckViolation) as error:
+        kind = error.diag.sqlstate
+        names = ", ".join(f"{item.column.name} {item.column.declared}" for item in table.key)
+        raise KeyTextError(f"a value is not one of the table's key ({names}; {kind})") from None
+    return KeyRange(after, upto)
+
+
+def _last_before(table: KeyedTable, key: Key) -> sql.Composed:
+    return sql.SQL("SELECT {} FROM {} WHERE {} ORDER BY {} LIMIT 1").format(
+        table.key_texts, table.source, table.before(key), order_by(table.key, descending=True)
+    )
+
+
+def _canonical(table: KeyedTable, key: Key) -> sql.Composed:
+    texts = [canonical_text(part, text) for part, text in zip(table.key, key, strict=True)]
+    return sql.SQL("SELECT {}").format(sql.SQL(", ").join(texts))
 
 
 def measure(session: Session, table: KeyedTable, requests: Sequence[Request], only: str = "") -> tuple[Extent, ...]:
