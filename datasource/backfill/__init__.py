@@ -39,6 +39,10 @@ Refinements, in the order in which one meets them in the code:
 - **Whole rows** (`upsert`, `images`): the log leaves out rows before updates, and large values that did not change.
   Where they are asked for they come from the last row of each key, kept in an upsert state that follows the output.
 - **Order** (`rows`): `_sequence` is the epoch's number and the place in the batch, so it grows strictly for each key.
+- **Taking rows again** (`again`). A person may ask for rows once more. Marking goes on as before, and a second frontier
+  says how far reading them is; they are read exactly as of E' and come after the batch's changes, as inserts of keys
+  that are present, which supersede what was there. Such a chunk is never read later than planned: lost in a crash, it
+  is left out, and its keys are taken in another batch. So the sink is right at each barrier.
 - **Acknowledging** (`stream`): what Spark asks the next batch to start from has been committed. Only then is progress
   recorded and may the upstream forget.
 
@@ -51,12 +55,14 @@ Where things are; each module may import only those below it:
     backfill.display, status    the command's picture of a stream
     backfill.reported           a running query's own word of where it is
     backfill.metrics_server     metrics over HTTP
+    backfill.requests           how a person asks for rows to be read again
     backfill.views              what can be read of a running stream's state
     backfill.scan, span         batch reads: the table as it is now; the changes between two positions
     backfill.batch, record      the readers' parts of one batch; the state directory and its rules
     backfill.claim              one query at a time uses a state directory
     backfill.control_file       how another process pauses and throttles a stream
     backfill.counts_file        what a stream has counted, for other processes
+    backfill.again              from what a person asked for to a second frontier
     backfill.upsert             changes with whole rows, from the last row of each key
     backfill.handoff            what travels to a reader, and how it becomes rows
     backfill.staging, rows      chunks on disk; the output columns

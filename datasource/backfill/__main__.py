@@ -20,9 +20,10 @@ from backfill.control_file import FILE as CONTROL_FILE
 from backfill.control_file import keep_control, read_control
 from backfill.counts_file import FILE as COUNTS_FILE
 from backfill.display import Window, drawn
-from backfill.errors import BackfillError, StateError
+from backfill.errors import BackfillError, OptionsError, StateError
 from backfill.opening import DELTA, LAST_ROWS_FILE, STATE_FILE, examine, open_store, open_upstream, source_of
 from backfill.options import parse
+from backfill.requests import ask_again, ask_to_stop
 from backfill.staging import Staging
 from backfill.status import Status, as_json, figures_of, pace, status
 from backfill_state import StateStoreError
@@ -75,6 +76,29 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--watch", action="store_true", help="look again each second, with rate and time left")
     status.add_argument("--json", action="store_true", help="for programs: a line of JSON for each look")
     _add_control(commands)
+    again = commands.add_parser(
+        "re-backfill",
+        aliases=["rebackfill"],
+        help="read a table or a range of its keys again, while changes go on flowing",
+        description="Has the rows from one key to another, both included, read again and emitted once more, as "
+        "'insert' with _is_snapshot. They stand for the rows as they are by then, and come after all earlier changes "
+        "to them; a row that is deleted meanwhile is not among them. Without --from and --to it is the whole table. A "
+        "stream that is stopped does it when it is started again; several requests are carried out one after the "
+        "other, after the first backfill. With startupMode=snapshot or orderColumn they are passed over and logged.",
+    )
+    again.set_defaults(run=_again)
+    again.add_argument("--state-dir", required=True, help="the stream's stateDir")
+    for name, which in (("from", "first"), ("to", "last")):
+        again.add_argument(
+            f"--{name}",
+            dest=which,
+            action="extend",
+            nargs="+",
+            metavar="KEY",
+            help=f"the {which} key, as the database writes it: a value for each column of the key, one after the other "
+            f"or as --{name}=… --{name}=…, which takes those that begin with a dash",
+        )
+    again.add_argument("--stop", action="store_true", help="read no rows again any more: an end to all requests")
     doctor = commands.add_parser(
         "doctor",
         help="look at a table before a stream is started",
@@ -147,6 +171,13 @@ def _tell(given: argparse.Namespace) -> None:
     control: Control = given.change(read_control(folder), given)
     keep_control(folder, control)
     _say(f"from the next batch on: {control.told() or 'the snapshot is read without a limit of its own'}")
+
+
+def _again(given: argparse.Namespace) -> None:
+    folder = str(_folder_of(given))
+    if given.stop and (given.first or given.last):
+        raise OptionsError("--stop ends all requests; leave out --from and --to")
+    _say(ask_to_stop(folder) if given.stop else ask_again(folder, given.first, given.last))
 
 
 def _doctor(given: argparse.Namespace) -> int:

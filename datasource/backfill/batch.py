@@ -6,9 +6,9 @@ is run again gives the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -22,7 +22,7 @@ from backfill.handoff import Part, SnapshotPart, pack
 from backfill.mark import Forwarded, Indices, Mask, halves, mark
 from backfill.offset import Barrier
 from backfill.options import OnTruncate, StartupMode, StreamOptions
-from backfill.plan import pieces, split
+from backfill.plan import Piece, pieces, split
 from backfill.progress import Frontier, Progress
 from backfill.rows import RowFormat
 from backfill.staging import Manifest, StagedSplit, Staging
@@ -141,12 +141,12 @@ class Batch:
 
     def cut(self, start: Frontier, end: Frontier, number: int) -> None:
         """Fixes who reads which snapshot rows of the batch that ends at this epoch number."""
-        manifest = self._manifest(start, end)
+        manifest = self._cut(pieces(start, end))
         if manifest.splits:
             self.staging.keep_manifest(number, manifest)
 
-    def _manifest(self, start: Progress | None, end: Progress) -> Manifest:
-        splits = split(pieces(start, end), count=self.options.num_partitions, min_rows=MIN_SPLIT_ROWS)
+    def _cut(self, rows: Sequence[Piece]) -> Manifest:
+        splits = split(rows, count=self.options.num_partitions, min_rows=MIN_SPLIT_ROWS)
         return Manifest(tuple(StagedSplit(item) for item in splits))
 
     def snapshot(self, begin: Barrier | None, end: Barrier, pin: Pin | None) -> tuple[tuple[Part, ...], Pin | None]:
@@ -154,25 +154,37 @@ class Batch:
 
         Chunks that were staged are read from there. Those that were not are read at `pin` if it is the state the
         batch was planned in, or was taken for the same purpose before; else at a new, later state, which the manifest
-        then names.
+        then names. Rows that are emitted once more are never read later: then they are left to another batch.
         """
-        number = end.epoch.number
-        manifest = self.staging.manifest(number)
+        manifest = self.staging.manifest(end.epoch.number)
+        first_time = _pieces_of_first_time(begin, end)
         if manifest is None:
             # The offsets alone are enough to go on where the staging directory was lost.
-            manifest = self._manifest(None if begin is None else begin.progress, end.progress)
-        staged = [self.staging.exists(number, manifest.chunk(index)) for index in range(len(manifest.splits))]
-        if all(staged):
-            return tuple(self._part(end, manifest, index, None) for index in range(len(staged))), None
+            manifest = self._cut(first_time or _pieces_again(begin, end))
+        done = self._done(manifest, end)
         fits = [_fits(item, end, pin) for item in manifest.splits]
-        if not all(done or fit for done, fit in zip(staged, fits, strict=True)):
-            manifest, pin = self._read_again(manifest, staged, end)
-            staged = [self.staging.exists(number, manifest.chunk(index)) for index in range(len(staged))]
+        if not all(one or other for one, other in zip(done, fits, strict=True)):
+            if first_time:
+                manifest, pin = self._read_later(manifest, done, end)
+            else:
+                manifest = self._give_up(manifest, done, end)
+            done = self._done(manifest, end)
         token = None if pin is None else pin.token
-        parts = [self._part(end, manifest, at, None if done else token) for at, done in enumerate(staged)]
-        return tuple(parts), pin
+        parts = [
+            self._part(end, manifest, at, None if done[at] else token)
+            for at, item in enumerate(manifest.splits)
+            if not item.given_up
+        ]
+        return tuple(parts), None if all(done) else pin
 
-    def _read_again(self, manifest: Manifest, staged: list[bool], end: Barrier) -> tuple[Manifest, Pin]:
+    def _done(self, manifest: Manifest, end: Barrier) -> list[bool]:
+        """For each split, whether nothing of it has to be read from the database."""
+        return [
+            item.given_up or self.staging.exists(end.epoch.number, manifest.chunk(at))
+            for at, item in enumerate(manifest.splits)
+        ]
+
+    def _read_later(self, manifest: Manifest, staged: list[bool], end: Barrier) -> tuple[Manifest, Pin]:
         """Moves the chunks that were lost to a state of now. A snapshot-only stream is of one state: all of them."""
         pin = self.upstream.repin(end.epoch)
         keep = staged if self.options.startup_mode is not StartupMode.SNAPSHOT else [False] * len(staged)
@@ -182,6 +194,20 @@ class Batch:
         again = Manifest(tuple(splits))
         self.staging.keep_manifest(end.epoch.number, again)
         return again, pin
+
+    def _give_up(self, manifest: Manifest, done: list[bool], end: Barrier) -> Manifest:
+        """Leaves out the chunks that were lost; their rows are taken in a later batch (`again.going_on`).
+
+        They belong to rows that the sink has already. Read at a later state they would lack the rows deleted until
+        then, whose deletes could not be told from those of rows that came back; and they would be followed by older
+        versions of themselves. Left out, the sink is right at this barrier and at all others.
+        """
+        splits = [
+            item if kept else replace(item, given_up=True) for item, kept in zip(manifest.splits, done, strict=True)
+        ]
+        left = Manifest(tuple(splits))
+        self.staging.keep_manifest(end.epoch.number, left)
+        return left
 
     def _part(self, end: Barrier, manifest: Manifest, index: int, token: str | None) -> Part:
         staged = manifest.splits[index]
@@ -197,6 +223,18 @@ def refuse_truncate(changes: pa.RecordBatch, on_truncate: OnTruncate) -> None:
             "the table was truncated. Set onTruncate=emit to get a row with _change_type 'truncate' that stands for "
             "the removal of all rows, or onTruncate=ignore to keep them downstream"
         )
+
+
+def _pieces_of_first_time(begin: Barrier | None, end: Barrier) -> tuple[Piece, ...]:
+    return pieces(None if begin is None else begin.progress, end.progress)
+
+
+def _pieces_again(begin: Barrier | None, end: Barrier) -> tuple[Piece, ...]:
+    before = None if begin is None else begin.again
+    if end.again is None:
+        return ()
+    same = before is not None and before.request == end.again.request
+    return pieces(before.progress if before is not None and same else None, end.again.progress)
 
 
 def _fits(staged: StagedSplit, end: Barrier, pin: Pin | None) -> bool:

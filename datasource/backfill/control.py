@@ -1,29 +1,66 @@
-"""What a person has told a stream while it runs: to hold its snapshot, or to read it more slowly.
+"""What a person has told a stream while it runs: to hold its snapshot, to read it more slowly, or to read rows again.
 
 Only reading the table is held up. Changes to the part that has been read go on flowing, so at each barrier the sink
 is right as it always is (RisingWave's Pause, Resume and Throttle, of which the first stops changes as well).
 
     {"version":1,"paused":false,"max_rows":1000}      keys in this order, no white space; `max_rows` may be null
+    {"version":2,"paused":false,"max_rows":null,"requests":[
+        {"id":"5e0c9a77","stream":"1f0c9a77","first":["1"],"last":null},      rows to read again, either end open
+        {"id":"0d41b2c8","stream":"1f0c9a77","stop":true}]}                   an end to that
+
+Without requests the file is of version 1, so that an older release can read it.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from backfill import stored
 from backfill.errors import StateError
+from backfill.vnode import Key
 
-CONTROL_VERSION: Final = 1
+CONTROL_VERSION: Final = 2
+"""The newest there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A person's wish that the stream of this name reads rows again: from `first` to `last`, both included.
+
+    None is an open end. `stops`: an end to what is being read again, and to what waits; then there are no keys.
+    """
+
+    id: str
+    stream: str
+    first: Key | None = None
+    last: Key | None = None
+    stops: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        named: dict[str, Any] = {"id": self.id, "stream": self.stream}
+        return named | ({"stop": True} if self.stops else {"first": self.first, "last": self.last})
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Request:
+        name, stream = stored.text(value["id"]), stored.text(value["stream"])
+        if "stop" in value:
+            return cls(name, stream, stops=True)
+        return cls(name, stream, stored.end(value["first"]), stored.end(value["last"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """`max_rows` is how many snapshot rows a batch may read, None for no limit beside the options'."""
+    """`max_rows` is how many snapshot rows a batch may read, None for no limit beside the options'.
+
+    `requests` are in the order in which they were made; those that are done may be among them.
+    """
 
     paused: bool = False
     max_rows: int | None = None
+    requests: tuple[Request, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -38,7 +75,7 @@ class Control:
 
     def resumed(self) -> Control:
         """No longer paused. A limit stays, unless it would hold the snapshot as well."""
-        return Control(max_rows=self.max_rows or None)
+        return replace(self, paused=False, max_rows=self.max_rows or None)
 
     def paused_too(self) -> Control:
         """Paused; a limit is kept for later."""
@@ -47,6 +84,20 @@ class Control:
     def throttled(self, max_rows: int | None) -> Control:
         return replace(self, max_rows=max_rows)
 
+    def waiting(self, stream: str, done: str | None) -> tuple[Request, ...]:
+        """What was asked of this stream after the request that it has taken up last; a stop is the first of them."""
+        found = [request for request in self.requests if request.stream == stream]
+        at = next((at for at, request in enumerate(found) if request.id == done), -1)
+        found = found[at + 1 :]
+        stops = [at for at, request in enumerate(found) if request.stops]
+        return tuple(found[stops[-1] :] if stops else found)
+
+    def asked(self, request: Request, done: str | None) -> Control:
+        """With one request more. `done` is known to have been taken up; what came before it is forgotten."""
+        kept = [item for item in self.requests if item.stream == request.stream]
+        at = next((at for at, item in enumerate(kept) if item.id == done), 0)
+        return replace(self, requests=(*kept[at:], request))
+
     def told(self) -> str:
         """In a few words, for people; empty where there is nothing to tell."""
         if self.holds:
@@ -54,7 +105,9 @@ class Control:
         return "" if self.max_rows is None else f"throttled to {self.max_rows} rows a batch"
 
     def to_text(self) -> str:
-        value = {"version": CONTROL_VERSION, "paused": self.paused, "max_rows": self.max_rows}
+        value: dict[str, Any] = {"version": 1, "paused": self.paused, "max_rows": self.max_rows}
+        if self.requests:
+            value |= {"version": 2, "requests": [request.to_json() for request in self.requests]}
         return json.dumps(value, separators=(",", ":"))
 
     @classmethod
@@ -69,7 +122,11 @@ class Control:
                     f"{CONTROL_VERSION}; use the release that wrote it, or a newer one"
                 )
             limit = value["max_rows"]
-            control = cls(paused=value["paused"] is True, max_rows=None if limit is None else stored.whole(limit))
+            control = cls(
+                paused=value["paused"] is True,
+                max_rows=None if limit is None else stored.whole(limit),
+                requests=tuple(Request.from_json(item) for item in value.get("requests", ())),
+            )
             stored.require_canonical(json.loads(control.to_text()), value)
         except stored.UNREADABLE as error:
             raise StateError(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from backfill.counts import Counts
-from backfill.status import COMPLETED, IN_PROGRESS, MICROSECONDS, NOT_STARTED, Pace, Status
+from backfill.status import COMPLETED, IN_PROGRESS, MICROSECONDS, NOT_STARTED, Pace, Reading, Status
 from backfill.wording import duration, lag, pace, wrapped
 
 MOST_GRID_LINES: Final = 12
@@ -38,10 +38,11 @@ def drawn(of: Status, at: Pace | None, window: Window, now: float) -> str:
 def _lines(of: Status, at: Pace | None, window: Window, now: float) -> Iterator[str]:
     yield f"{of.table}  stream {of.stream}"[: window.width]
     yield from wrapped(_facts(of, now), window.width)
-    if of.vnodes:
-        yield _bar(of, window)
-        if 0 < of.vnodes_completed < len(of.vnodes) or IN_PROGRESS in of.vnodes:
-            yield from _grid(of.vnodes, window)
+    reading = of.reading
+    if reading.vnodes:
+        yield _bar(reading, window)
+        if 0 < reading.vnodes_completed < len(reading.vnodes) or IN_PROGRESS in reading.vnodes:
+            yield from _grid(reading.vnodes, window)
     if at is not None:
         yield pace(at.rows_per_second, at.seconds_left)[: window.width]
     if of.unreachable:
@@ -66,13 +67,17 @@ def _changes(counts: Counts) -> list[str]:
 def _facts(of: Status, now: float) -> list[str]:
     told = of.control.told() if of.phase != "changes" else ""
     facts = [f"phase {of.phase}{f' ({told})' if told else ''}", f"{of.snapshot_rows:,} rows read"]
+    if of.again is not None:
+        facts.append(f"{of.again.rows:,} rows read again")
+    if of.waiting:
+        facts.append(f"{of.waiting} request{'s wait' if of.waiting > 1 else ' waits'} to read rows again")
     if of.as_of is not None:
         taken = datetime.fromtimestamp(of.as_of / MICROSECONDS, UTC)
         facts.append(f"as of {taken:%Y-%m-%d %H:%M:%S} UTC, {duration(now - taken.timestamp())} ago")
     return facts
 
 
-def _bar(of: Status, window: Window) -> str:
+def _bar(of: Reading, window: Window) -> str:
     total, done = len(of.vnodes), of.vnodes_completed
     text = f" {done} of {total} vnodes, {100 * done // total} %"
     cells = max(4, min(50, window.width - len(text) - 2))

@@ -15,11 +15,14 @@ A barrier (keys in this order, no white space, one text per state):
         {"pos": ["2001"], "rows": 399, "upto": ["2400"]},     vnode 2: in progress
         {"upto": [["3200"], ["4000"], null]}],                vnodes 3 to 5: not started
      "ahead": [{"after": ["1"], "upto": ["9"], "position": "…"}],   optional, see `Ahead`
+     "again": {"request": "5e0c9a77", "progress": [           optional, see `Again`; with it the version is 2
+        {"after": ["40"], "rows": [80], "upto": ["90"]}]},
      "base": {…}}                                             optional, see `Barrier.base`
 
 A finished backfill has `"progress": {"vnodes": 256, "rows": 1000000}`. Each range begins where the one before
-ends. The text is canonical because Spark takes a different text for new data. An offset of a newer version is
-refused; version 1 has golden files in `tests/golden`.
+ends, the first at the smallest key; in `again` `after` says where one begins elsewhere. The text is canonical because
+Spark takes a different text for new data. An offset of a newer version is refused; an older release refuses one with
+`again`, which it would lose. Each version has golden files in `tests/golden`.
 """
 
 from __future__ import annotations
@@ -33,10 +36,22 @@ from typing import Any, Final, TypeAlias
 from backfill import stored
 from backfill.epoch import Epoch
 from backfill.errors import OffsetError
-from backfill.progress import CompletedRun, Finished, Frontier, InProgress, NotStarted, Progress, Slice, Vnode
-from backfill.vnode import KeyRange
+from backfill.progress import (
+    Again,
+    CompletedRun,
+    Finished,
+    Frontier,
+    InProgress,
+    NotStarted,
+    Progress,
+    Slice,
+    Vnode,
+    touch,
+)
+from backfill.vnode import Key, KeyRange
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""The newest there is. What version 1 can say is written as version 1."""
 
 # JSON is untyped by nature; every value is checked where it is read.
 Json: TypeAlias = dict[str, Any]
@@ -71,6 +86,8 @@ class Barrier:
     base: Barrier | None = None
     """Where the batch really begins when a new checkpoint goes on from a state directory: not at `Nothing`."""
 
+    again: Again | None = None
+
 
 Offset: TypeAlias = Nothing | Barrier
 
@@ -79,7 +96,7 @@ def to_json(offset: Offset) -> Json:
     """The offset as the dict whose `json.dumps` is its canonical text."""
     match offset:
         case Nothing():
-            return {"version": VERSION}
+            return {"version": 1}
         case Barrier():
             return _barrier_to_json(offset)
 
@@ -127,7 +144,7 @@ def _damaged(error: Exception) -> OffsetError:
 def _barrier_to_json(barrier: Barrier) -> Json:
     epoch = barrier.epoch
     value: Json = {
-        "version": VERSION,
+        "version": 1 if barrier.again is None else 2,
         "stream": barrier.stream,
         "upstream": dict(barrier.upstream),
         "epoch": {
@@ -142,6 +159,8 @@ def _barrier_to_json(barrier: Barrier) -> Json:
         value["ahead"] = [
             {"after": item.range.after, "upto": item.range.upto, "position": item.position} for item in barrier.ahead
         ]
+    if barrier.again is not None:
+        value["again"] = {"request": barrier.again.request, "progress": _progress_to_json(barrier.again.progress)}
     if barrier.base is not None:
         value["base"] = _barrier_to_json(barrier.base)
     return value
@@ -158,29 +177,37 @@ def _barrier_from_json(value: Mapping[str, Any]) -> Barrier:
             version=stored.whole(epoch["version"]),
             timestamp=stored.whole(epoch["timestamp"]),
         ),
-        progress=_progress_from_json(value["progress"]),
+        progress=_whole(_progress_from_json(value["progress"])),
         ahead=tuple(
             Ahead(KeyRange(stored.end(item["after"]), stored.end(item["upto"])), stored.text(item["position"]))
             for item in value.get("ahead", ())
         ),
         base=_barrier_from_json(value["base"]) if "base" in value else None,
+        again=_again_from_json(value["again"]) if "again" in value else None,
     )
+
+
+def _again_from_json(value: Mapping[str, Any]) -> Again:
+    return Again(stored.text(value["request"]), _progress_from_json(value["progress"]))
 
 
 def _progress_to_json(progress: Progress) -> Json | list[Json]:
     if isinstance(progress, Finished):
         return {"vnodes": progress.vnode_count, "rows": progress.row_count}
     folded: list[Json] = []
+    end: Key | None = None
     for item in progress.slices:
+        begin = {} if item.range.after == end else {"after": item.range.after}
         match item:
             case CompletedRun():
-                folded.append({"rows": list(item.row_counts), "upto": item.range.upto})
+                folded.append({**begin, "rows": list(item.row_counts), "upto": item.range.upto})
             case Vnode(progress=InProgress(current_pos=pos, row_count=rows)):
-                folded.append({"pos": pos, "rows": rows, "upto": item.range.upto})
+                folded.append({**begin, "pos": pos, "rows": rows, "upto": item.range.upto})
             case Vnode():
-                if not folded or set(folded[-1]) != {"upto"}:
-                    folded.append({"upto": []})
+                if begin or not folded or "rows" in folded[-1]:
+                    folded.append({**begin, "upto": []})
                 folded[-1]["upto"].append(item.range.upto)
+        end = item.range.upto
     return folded
 
 
@@ -190,6 +217,7 @@ def _progress_from_json(value: Json | list[Json]) -> Progress:
     slices: list[Slice] = []
     number, after = 0, None
     for item in value:
+        after = stored.end(item["after"]) if "after" in item else after
         if "pos" in item:
             progress = InProgress(stored.key(item["pos"]), stored.whole(item["rows"]))
             slices.append(Vnode(number, KeyRange(after, stored.end(item["upto"])), progress))
@@ -203,15 +231,26 @@ def _progress_from_json(value: Json | list[Json]) -> Progress:
                 slices.append(Vnode(number, KeyRange(after, stored.end(bound)), NotStarted()))
                 number, after = number + 1, stored.end(bound)
         after = slices[-1].range.upto
-    _require_whole_key_space(slices)
+    _require_folded(slices)
     return Frontier(tuple(slices))
 
 
-def _require_whole_key_space(slices: list[Slice]) -> None:
-    if not slices or [item for item in slices if item.range.upto is None] != slices[-1:]:
-        raise ValueError("the vnodes do not divide the key space")
-    completed = [isinstance(item, CompletedRun) for item in slices]
-    if any(one and two for one, two in pairwise(completed)):
+def _whole(progress: Progress) -> Progress:
+    """The progress, which is that of the whole table."""
+    if isinstance(progress, Frontier):
+        slices = progress.slices
+        apart = any(one.range.upto != two.range.after for one, two in pairwise(slices))
+        ends = [item for item in slices if item.range.upto is None]
+        if apart or slices[0].range.after is not None or ends != [slices[-1]]:
+            raise ValueError("the vnodes do not divide the key space")
+    return progress
+
+
+def _require_folded(slices: list[Slice]) -> None:
+    if not slices:
+        raise ValueError("there are no vnodes")
+    completed = [(one, two) for one, two in pairwise(slices) if isinstance(one, CompletedRun)]
+    if any(isinstance(two, CompletedRun) and touch(one, two) for one, two in completed):
         raise ValueError("completed vnodes are not folded")
     if any(isinstance(item, CompletedRun) and not item.row_counts for item in slices):
         raise ValueError("a run of vnodes is empty")

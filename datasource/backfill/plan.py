@@ -53,7 +53,7 @@ class Limits:
 def plan(frontier: Frontier, limits: Limits) -> Generator[tuple[Request, ...], Sequence[Extent], Frontier]:
     """Where each vnode stands after the next batch; at most `limits.max_rows` rows further in all.
 
-    Vnodes that are under way go first, then the last one, then the next ones in key order. No vnode takes more than
+    Vnodes that are under way go first, then the last one, then the next ones by number. No vnode takes more than
     its lane's share of the budget, so that a table of few large vnodes still feeds all readers.
 
     The last vnode has no upper end: in a table that grows at its end it is nearly empty now, and left to the last it
@@ -98,14 +98,17 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What one reader reads: key ranges in key order, and how many rows they hold at the epoch."""
+    """What one reader reads: key ranges in the order of vnodes, and how many rows they hold at the epoch."""
 
     ranges: Coverage
     row_count: int
 
 
 def pieces(start: Progress | None, end: Progress) -> tuple[Piece, ...]:
-    """The snapshot rows between two barriers in key order, vnode by vnode as far as `start` tells them apart."""
+    """The snapshot rows between two barriers, vnode by vnode as far as `start` tells them apart.
+
+    In key order, but for vnodes that were added at the end.
+    """
     if isinstance(start, Finished):
         return ()
     if start is None:
@@ -128,15 +131,18 @@ def pieces(start: Progress | None, end: Progress) -> tuple[Piece, ...]:
         if now is not None and isinstance(now.progress, InProgress) and now.progress != vnode.progress:
             span = KeyRange(vnode.remaining.after, now.progress.current_pos)
             result.append(Piece(span, now.row_count - vnode.row_count))
-    return tuple(result)
+    return (*result, *_from_nothing(end, first=start.vnode_count))
 
 
-def _from_nothing(end: Progress) -> tuple[Piece, ...]:
+def _from_nothing(end: Progress, first: int = 0) -> tuple[Piece, ...]:
+    """All rows of the vnodes from number `first` on."""
     if isinstance(end, Finished):
         return ()
     result = []
     for item in end.slices:
         match item:
+            case CompletedRun(first=number) | Vnode(number=number) if number < first:
+                pass
             case CompletedRun(range=whole, row_counts=counts):
                 result.append(Piece(whole, sum(counts)))
             case Vnode(range=whole, progress=InProgress(current_pos=pos, row_count=rows)):

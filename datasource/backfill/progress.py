@@ -8,15 +8,18 @@ passes on every change, also for keys beyond the last row it read (RisingWave `B
 
 A `Frontier` is the progress of all vnodes at one barrier. Runs of completed vnodes are folded into one slice, so
 that its size goes with the work that is left.
+
+Rows that have been emitted may be taken once more: `Again` is a second frontier over a part of the table. It says
+nothing of what has been emitted, and nothing of which changes are passed on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from backfill.vnode import Coverage, Key, KeyRange, merged, ranges_between
+from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange, merged, ranges_between
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +84,17 @@ Slice: TypeAlias = Vnode | CompletedRun
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """The progress of every vnode, in key order, without gaps; at least one vnode is listed."""
+    """The progress of every vnode, in key order, without gaps; at least one vnode is listed.
+
+    In `Again` they are those of a part of the key space, and what was lost in a crash stands once more at the end.
+    """
 
     slices: tuple[Slice, ...]
 
     @classmethod
-    def at_start(cls, bounds: tuple[Key, ...]) -> Frontier:
+    def at_start(cls, bounds: tuple[Key, ...], within: KeyRange = WHOLE_TABLE) -> Frontier:
         """All vnodes that these ascending bounds cut, none of them started."""
-        ranges = ranges_between(bounds)
+        ranges = ranges_between(bounds, within)
         return cls(tuple(Vnode(number, item, NotStarted()) for number, item in enumerate(ranges)))
 
     @property
@@ -142,7 +148,7 @@ class Frontier:
         for item in self.slices:
             moved = _moved(item, to.get(item.number)) if isinstance(item, Vnode) else item
             last = slices[-1] if slices else None
-            if isinstance(moved, CompletedRun) and isinstance(last, CompletedRun):
+            if isinstance(moved, CompletedRun) and isinstance(last, CompletedRun) and touch(last, moved):
                 slices[-1] = CompletedRun(
                     last.first,
                     KeyRange(last.range.after, moved.range.upto),
@@ -151,6 +157,16 @@ class Frontier:
             else:
                 slices.append(moved)
         return Frontier(tuple(slices))
+
+    def reopened(self, lost: Iterable[KeyRange]) -> Frontier:
+        """This frontier with further vnodes at its end, of ranges whose rows were counted and never read."""
+        further = enumerate(lost, start=self.vnode_count)
+        return Frontier((*self.slices, *(Vnode(number, item, NotStarted()) for number, item in further)))
+
+
+def touch(one: Slice, two: Slice) -> bool:
+    """Whether `two` begins where `one` ends."""
+    return one.range.upto is not None and one.range.upto == two.range.after
 
 
 def _moved(vnode: Vnode, to: InProgress | Completed | None) -> Slice:
@@ -174,6 +190,22 @@ class Finished:
 Progress: TypeAlias = Frontier | Finished
 
 
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A part of the table whose rows are emitted once more, because a person asked for it; or the last that was.
+
+    `request` names what was asked for, so that it is done once.
+    """
+
+    request: str
+    progress: Progress
+
+    @property
+    def frontier(self) -> Frontier | None:
+        """What is left to read of it; None where nothing is."""
+        return self.progress if isinstance(self.progress, Frontier) and self.progress.unfinished else None
+
+
 def settled(progress: Progress) -> Progress:
     """`Finished` in place of a frontier with nothing left; anything else unchanged.
 
@@ -185,19 +217,30 @@ def settled(progress: Progress) -> Progress:
     return progress
 
 
-def phase(progress: Progress) -> str:
-    """`snapshot` while rows are still to be read, then `changes`."""
-    return "snapshot" if _vnodes_left(progress) else "changes"
+def phase(progress: Progress, again: Again | None = None) -> str:
+    """`snapshot` while rows are still to be read, then `changes`; `again` while some are taken once more."""
+    if _vnodes_left(progress):
+        return "snapshot"
+    return "changes" if again is None or again.frontier is None else "again"
 
 
-def figures(progress: Progress) -> dict[str, int | str]:
+def figures(progress: Progress, again: Again | None = None) -> dict[str, int | str]:
     """What whoever watches asks first, under the names by which it is shown everywhere."""
-    return {
-        "phase": phase(progress),
+    found: dict[str, int | str] = {
+        "phase": phase(progress, again),
         "snapshot_rows": progress.row_count,
         "vnodes": progress.vnode_count,
-        "vnodes_completed": progress.vnode_count - _vnodes_left(progress),
+        "vnodes_completed": _completed(progress),
     }
+    if again is not None:
+        found["again_rows"] = again.progress.row_count
+        found["again_vnodes"] = again.progress.vnode_count
+        found["again_vnodes_completed"] = _completed(again.progress)
+    return found
+
+
+def _completed(progress: Progress) -> int:
+    return progress.vnode_count - _vnodes_left(progress)
 
 
 def rows_left(progress: Progress) -> int | None:

@@ -170,6 +170,7 @@ class Record:
             isinstance(barrier.progress, Finished)
             and self._written is not None
             and isinstance(self._written.progress, Finished)
+            and self._written.again == barrier.again
             and self._clock() - self._written_at < FOLLOW_INTERVAL
         )
 

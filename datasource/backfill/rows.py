@@ -3,7 +3,8 @@
 | column              | type      | meaning                                                                         |
 |---------------------|-----------|---------------------------------------------------------------------------------|
 | `_change_type`      | string    | `insert`, `update_preimage`, `update_postimage`, `delete` (and `truncate`)      |
-| `_is_snapshot`      | boolean   | true for a row that came from reading the table, false for a change             |
+| `_is_snapshot`      | boolean   | true for a row that came from reading the table, false for a change; where rows |
+|                     |           | are read again, such an `insert` is of a key that is present                    |
 | `_commit_version`   | bigint    | the commit's version, equal for all its rows; for a snapshot row the epoch's    |
 | `_commit_timestamp` | timestamp | the commit's time; for a snapshot row the epoch's                               |
 | `_sequence`         | bigint    | grows strictly per key over the whole stream; order by it                       |

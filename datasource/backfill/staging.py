@@ -29,9 +29,11 @@ from pyarrow import fs, ipc
 from backfill import stored
 from backfill.errors import StagingError
 from backfill.plan import Split
-from backfill.vnode import KeyRange
+from backfill.vnode import Coverage, KeyRange
 
-MANIFEST_VERSION: Final = 1
+MANIFEST_VERSION: Final = 2
+"""The newest there is. What version 1 can say is written as version 1."""
+
 CHANGES_VERSION: Final = 1
 _MANIFEST: Final = "manifest.json"
 _CHANGES: Final = "changes.json"
@@ -41,11 +43,15 @@ _WRITE: Final = ipc.IpcWriteOptions(compression="lz4")
 
 @dataclass(frozen=True, slots=True)
 class StagedSplit:
-    """One reader's part of a batch. `position` is where it was read if not at the batch's own epoch."""
+    """One reader's part of a batch. `position` is where it was read if not at the batch's own epoch.
+
+    `given_up`: nobody reads it in this batch; its rows are for a later one.
+    """
 
     split: Split
     attempt: int = 1
     position: str | None = None
+    given_up: bool = False
 
     def again(self, position: str) -> StagedSplit:
         return replace(self, attempt=self.attempt + 1, position=position)
@@ -57,6 +63,16 @@ class Manifest:
 
     splits: tuple[StagedSplit, ...]
 
+    @property
+    def given_up(self) -> Coverage:
+        """The key ranges that this batch was to read and did not."""
+        return tuple(span for item in self.splits if item.given_up for span in item.split.ranges)
+
+    @property
+    def chunks(self) -> tuple[str, ...]:
+        """The files of all that was read."""
+        return tuple(self.chunk(at) for at, item in enumerate(self.splits) if not item.given_up)
+
     def chunk(self, index: int) -> str:
         return f"chunk-{index}-{self.splits[index].attempt}.arrow"
 
@@ -67,10 +83,11 @@ class Manifest:
                 "rows": staged.split.row_count,
                 "attempt": staged.attempt,
                 "position": staged.position,
+                **({"given_up": True} if staged.given_up else {}),
             }
             for staged in self.splits
         ]
-        return {"version": MANIFEST_VERSION, "splits": splits}
+        return {"version": 2 if self.given_up else 1, "splits": splits}
 
     def to_text(self) -> str:
         return json.dumps(self.to_json())
@@ -104,6 +121,7 @@ class Manifest:
                 ),
                 stored.whole(item["attempt"]),
                 None if item["position"] is None else stored.text(item["position"]),
+                "given_up" in item,
             )
             for item in value["splits"]
         )

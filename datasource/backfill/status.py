@@ -17,7 +17,7 @@ from backfill.errors import BackfillError, StateError
 from backfill.offset import Barrier, Nothing, Offset, from_text
 from backfill.opening import open_upstream, source_of
 from backfill.options import parse
-from backfill.progress import Completed, Finished, InProgress, VnodeProgress, phase, rows_left
+from backfill.progress import Completed, Finished, InProgress, Progress, VnodeProgress, phase, rows_left
 from backfill.upstream import Bookmark
 from backfill.views import looking
 
@@ -27,10 +27,24 @@ MICROSECONDS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """How far the table, or a part of it, has been read: rows, a guess at how many are left, each vnode's state."""
+
+    rows: int
+    rows_left: int | None
+    vnodes: tuple[str, ...]
+
+    @property
+    def vnodes_completed(self) -> int:
+        return self.vnodes.count(COMPLETED)
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """One look at a stream.
 
-    `vnodes` has the state of each vnode in key order. `as_of` is the moment of the state that the stream has reached,
+    `vnodes` has the state of each vnode in key order. `again` is what is read again at present, or was last, and
+    `waiting` how many requests for more of it wait. `as_of` is the moment of the state that the stream has reached,
     in microseconds since 1970, and `rows_left` a guess. `counts` are the changes that it has passed on and held back,
     where that is known. `figures` are the database's; `unreachable` says why there are none.
     """
@@ -43,6 +57,8 @@ class Status:
     snapshot_rows: int = 0
     rows_left: int | None = None
     vnodes: tuple[str, ...] = ()
+    again: Reading | None = None
+    waiting: int = 0
     control: Control = field(default_factory=Control)
     counts: Counts | None = None
     figures: Mapping[str, int] = field(default_factory=dict)
@@ -58,10 +74,17 @@ class Status:
     def vnodes_completed(self) -> int:
         return self.vnodes.count(COMPLETED)
 
+    @property
+    def reading(self) -> Reading:
+        """What is being read, or was read last."""
+        if self.phase == "again" and self.again is not None:
+            return self.again
+        return Reading(self.snapshot_rows, self.rows_left, self.vnodes)
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast the snapshot is read, and about how long the rest of it takes."""
+    """How fast rows are read, and about how long the rest of them takes."""
 
     rows_per_second: float
     seconds_left: float | None
@@ -92,19 +115,29 @@ def status(state_dir: str) -> Status:
 def _at(of: Status, offset: Offset) -> Status:
     if isinstance(offset, Nothing):
         return of
-    progress = offset.progress
+    again = offset.again
+    waiting = of.control.waiting(of.stream, None if again is None else again.request)
+    if waiting and waiting[0].stops:
+        again, waiting = None, waiting[1:]
+    first = _reading(offset.progress)
+    return replace(
+        of,
+        phase=phase(offset.progress, again),
+        barrier=offset,
+        snapshot_rows=first.rows,
+        rows_left=first.rows_left,
+        vnodes=first.vnodes,
+        again=None if again is None else _reading(again.progress),
+        waiting=len(waiting),
+    )
+
+
+def _reading(progress: Progress) -> Reading:
     if isinstance(progress, Finished):
         states = (COMPLETED,) * progress.vnode_count
     else:
         states = tuple(_state(item) for _, item in progress.per_vnode())
-    return replace(
-        of,
-        phase=phase(progress),
-        barrier=offset,
-        snapshot_rows=progress.row_count,
-        rows_left=rows_left(progress),
-        vnodes=states,
-    )
+    return Reading(progress.row_count, rows_left(progress), states)
 
 
 def _state(progress: VnodeProgress) -> str:
@@ -139,20 +172,17 @@ def _complete_epoch(of: Status) -> Epoch | None:
 
 
 def pace(before: Status, now: Status) -> Pace | None:
-    """The pace between two looks; None where the snapshot stood still, or is not being read."""
-    if (
-        now.phase != "snapshot"
-        or now.control.holds
-        or before.stream != now.stream
-        or before.as_of is None
-        or now.as_of is None
-    ):
+    """The pace between two looks; None where reading stood still, or nothing is being read."""
+    if now.phase not in ("snapshot", "again") or (before.phase, before.stream) != (now.phase, now.stream):
+        return None
+    if now.control.holds or before.as_of is None or now.as_of is None:
         return None
     seconds = (now.as_of - before.as_of) / MICROSECONDS
-    rows = now.snapshot_rows - before.snapshot_rows
+    reading = now.reading
+    rows = reading.rows - before.reading.rows
     if seconds <= 0 or rows <= 0:
         return None
-    return Pace(rows / seconds, None if now.rows_left is None else now.rows_left / (rows / seconds))
+    return Pace(rows / seconds, None if reading.rows_left is None else reading.rows_left / (rows / seconds))
 
 
 def as_json(of: Status, at: Pace | None) -> dict[str, Any]:
@@ -171,8 +201,18 @@ def as_json(of: Status, at: Pace | None) -> dict[str, Any]:
         "vnodes": len(of.vnodes),
         "vnodes_completed": of.vnodes_completed,
         "vnodes_in_progress": of.vnodes.count(IN_PROGRESS),
+        **(_again_as_json(of.again) if of.again is not None else {}),
+        "requests_waiting": of.waiting,
         **({} if at is None else asdict(at)),
         **({} if of.counts is None else counted(of.counts)),
         **of.figures,
         **({"unreachable": of.unreachable} if of.unreachable else {}),
+    }
+
+
+def _again_as_json(again: Reading) -> dict[str, int]:
+    return {
+        "again_rows": again.rows,
+        "again_vnodes": len(again.vnodes),
+        "again_vnodes_completed": again.vnodes_completed,
     }

@@ -6,11 +6,13 @@ miss: what is in memory is a copy of the offset, the state store or the staging 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+from backfill.again import going_on, next_up
 from backfill.batch import Batch
 from backfill.control import Control
 from backfill.counts import Counting, iso
@@ -20,7 +22,7 @@ from backfill.handoff import Part, SnapshotPart
 from backfill.offset import Ahead, Barrier, Nothing, Offset
 from backfill.options import OnTruncate, StartupMode, StreamOptions
 from backfill.plan import Limits, plan
-from backfill.progress import Finished, Frontier, Progress, figures, phase, rows_left, settled
+from backfill.progress import Again, Finished, Frontier, Progress, figures, phase, rows_left, settled
 from backfill.record import Record
 from backfill.rows import RowFormat
 from backfill.staging import Staging
@@ -28,11 +30,16 @@ from backfill.upsert import LastRows
 from backfill.upstream import Pin, SnapshotReader, Step, TableSchema, Upstream
 from backfill.vnode import Key
 
+logger = logging.getLogger("backfill")
+
 UNLIMITED: Final = 1 << 62
 """What a budget of no limit comes to."""
 
 RELEASE_INTERVAL: Final = 0.1
 """Seconds between two looks at whether all chunks of a batch are staged."""
+
+MOST_WORKED_OFF: Final = 32
+"""How often in a row a batch that only works off changes may take twice as many."""
 
 MOST_LOST: Final = 10
 """How many states in a row may be lost before a batch is planned; taking one waits for the database by itself."""
@@ -90,8 +97,9 @@ class Stream:
         self._watch = watch
         self._end_watch: Callable[[], None] | None = None
         self._schema: TableSchema | None = None
-        self._reported: Progress | None = None
+        self._reported: tuple[Progress, Again | None] | None = None
         self._read_control = read_control
+        self._said_never = False
         self._control = Control()
         self._open_last_rows = open_last_rows
         self._last_rows: LastRows | None = None
@@ -119,11 +127,10 @@ class Stream:
         planned only after this.
         """
         table = {"table": self._upstream.identity().table}
-        progress = self._reported
-        if progress is None:
+        if self._reported is None:
             return {**table, "phase": "starting", **self._told()}
-        told = self._told() if phase(progress) == "snapshot" else {}
-        left = rows_left(progress)
+        told = self._told() if phase(*self._reported) != "changes" else {}
+        left = rows_left(self._reported[0])
         expected = {} if left is None else {"snapshot_rows_left": left}
         state = {} if self._last_rows is None else self._last_rows.figures()
         lag: dict[str, int | str] = {**self._upstream.lag()}
@@ -132,7 +139,7 @@ class Stream:
             lag["complete_until"] = iso(complete_until)
             if self._rests:
                 self._counting.complete(complete_until)
-        return {**table, **figures(progress), **expected, **told, **self._counting.figures(), **lag, **state}
+        return {**table, **figures(*self._reported), **expected, **told, **self._counting.figures(), **lag, **state}
 
     def _told(self) -> dict[str, str]:
         return {"control": self._control.told()} if self._control.told() else {}
@@ -162,10 +169,13 @@ class Stream:
         base = self._begin() if isinstance(start, Nothing) else self._go_on(start)
         after = base.epoch if isinstance(base, Barrier) else None
         progress = settled(base.progress) if isinstance(base, Barrier) else base
+        again = self._again(base, progress) if isinstance(base, Barrier) else None
+        taking = None if again is None else again.frontier
+        cursor = progress if taking is None else taking
         if isinstance(base, Barrier):
-            self._reported = progress
+            self._reported = progress, again
             self._counting.begin(base.stream, base.epoch.timestamp)
-        if after is not None and self._is_over(progress, after):
+        if after is not None and self._is_over(cursor, after):
             return start
         self._unwatch()
         ahead = self._ahead(base) if isinstance(base, Barrier) else ()
@@ -174,7 +184,7 @@ class Stream:
             # All the way to the states that are ahead: whether there is a truncation before them matters to the
             # changes after it, and a later batch would not know.
             max_changes = UNLIMITED
-        step, moved = self._step(after, progress, budget, max_changes)
+        step, moved = self._step(after, cursor, budget, max_changes)
         if step.epoch == after:
             return start
         self._pin = step.pin
@@ -182,12 +192,15 @@ class Stream:
         self._staging(self._record.stream).forget(step.epoch.number)
         # A writer that makes more changes in the time of a batch than a batch may take would hold up the snapshot
         # for ever. So each batch in a row that only works off changes may take twice as many as the one before.
-        works_off = isinstance(progress, Frontier) and step.pin is None and not self._control.holds
-        self._worked_off = self._worked_off + 1 if works_off else 0
-        if isinstance(progress, Frontier) and isinstance(moved, Frontier) and step.pin is not None:
-            self._batch(self._record.stream).cut(progress, moved, step.epoch.number)
-        progress = moved
-        self._reported = progress
+        works_off = isinstance(cursor, Frontier) and step.pin is None and not self._control.holds
+        self._worked_off = min(self._worked_off + 1, MOST_WORKED_OFF) if works_off else 0
+        if isinstance(cursor, Frontier) and isinstance(moved, Frontier) and step.pin is not None:
+            self._batch(self._record.stream).cut(cursor, moved, step.epoch.number)
+        if again is not None and taking is not None:
+            again = replace(again, progress=moved)
+        else:
+            progress = moved
+        self._reported = progress, again
         return Barrier(
             stream=self._record.stream,
             upstream=self._record.bookmark,
@@ -195,7 +208,30 @@ class Stream:
             progress=progress,
             ahead=ahead,
             base=replace(base, base=None) if isinstance(start, Nothing) and isinstance(base, Barrier) else None,
+            again=again,
         )
+
+    def _again(self, base: Barrier, progress: Progress) -> Again | None:
+        """What is taken again in the next batch, if anything is."""
+        refused = self._why_never_again()
+        if refused:
+            if self._control.waiting(base.stream, None) and not self._said_never:
+                self._said_never = True
+                logger.warning("requests to read rows again are passed over: %s", refused)
+            return None
+        manifest = None
+        if base.again is not None and isinstance(base.again.progress, Frontier):
+            manifest = self._staging(base.stream).manifest(base.epoch.number)
+        again = going_on(base.again, () if manifest is None else manifest.given_up)
+        return next_up(again, progress, self._control, (base.stream, self._upstream, self._options.vnode_count))
+
+    def _why_never_again(self) -> str:
+        if self._options.startup_mode is StartupMode.SNAPSHOT:
+            return "a stream with startupMode=snapshot is one batch"
+        last_rows = self._kept_rows()
+        if last_rows is not None and last_rows.keeps_the_latest:
+            return "with orderColumn the sink may have a later row than the table, which is not to be undone"
+        return ""
 
     def _step(self, after: Epoch | None, progress: Progress, budget: Budget, max_changes: int) -> tuple[Step, Progress]:
         """The state the next batch ends at, and how far it gets there.
@@ -329,9 +365,12 @@ class Stream:
         return (*changes, *snapshot)
 
     def _batch(self, stream: str) -> Batch:
+        return Batch(self._upstream, self._staging(stream), self.rows, self._options, self._kept_rows())
+
+    def _kept_rows(self) -> LastRows | None:
         if self._last_rows is None and self._open_last_rows is not None:
             self._last_rows = self._open_last_rows(self.rows)
-        return Batch(self._upstream, self._staging(stream), self.rows, self._options, self._last_rows)
+        return self._last_rows
 
     def _release_when_staged(self, pin: Pin, staging: Staging, epoch: int, names: list[str]) -> None:
         """Lets go of the pin as soon as its readers are done, not when Spark asks for the next batch.

@@ -73,6 +73,11 @@ class LastRows:
         self._state: UpsertState | None = None
 
     @property
+    def keeps_the_latest(self) -> bool:
+        """Whether the rows may be later ones than those of the table."""
+        return bool(self._rules.order_column)
+
+    @property
     def _columns(self) -> list[str]:
         """The columns of a row but for its key; a row of nothing else repeats it."""
         table = self._rows.table
@@ -150,7 +155,7 @@ class LastRows:
         """Puts the snapshot rows of the batch that ended at `begin`."""
         number = begin.epoch.number
         manifest = staging.manifest(number)
-        names = [] if manifest is None else [manifest.chunk(at) for at in range(len(manifest.splits))]
+        names = () if manifest is None else manifest.chunks
         read = (batch for name in names for batch in staging.read(number, name))
         for rows in together(read, ROWS_AT_ONCE, BYTES_AT_ONCE):
             keys = canonical(rows.select(self._rows.table.key))

@@ -25,6 +25,9 @@ _SUMMARY: Final[tuple[tuple[str, pa.DataType], ...]] = (
     ("snapshot_rows", pa.int64()),
     ("vnodes", pa.int32()),
     ("vnodes_completed", pa.int32()),
+    ("again_rows", pa.int64()),
+    ("again_vnodes", pa.int32()),
+    ("again_vnodes_completed", pa.int32()),
 )
 SUMMARY: Final = pa.schema(_SUMMARY)
 
@@ -65,4 +68,4 @@ def _reached(offset: Offset) -> Mapping[str, Any]:
     """The figures of a barrier."""
     if not isinstance(offset, Barrier):
         return {}
-    return {**figures(offset.progress), "epoch": offset.epoch.number, "as_of": offset.epoch.timestamp}
+    return {**figures(offset.progress, offset.again), "epoch": offset.epoch.number, "as_of": offset.epoch.timestamp}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from backfill.epoch import Epoch
 from backfill.offset import Ahead, Barrier, Nothing, Offset
 from backfill.plan import Split
-from backfill.progress import Completed, Finished, Frontier, InProgress, Progress
+from backfill.progress import Again, Completed, Finished, Frontier, InProgress, Progress
 from backfill.staging import Manifest, StagedSplit
 from backfill.vnode import Key, KeyRange
 
@@ -45,6 +45,21 @@ aheads = st.builds(Ahead, ranges, texts)
 bookmarks = st.dictionaries(texts, texts, max_size=3).map(lambda found: tuple(found.items()))
 
 
+@st.composite
+def agains(draw: st.DrawFn) -> Again:
+    """A part of the table that is taken again, some of it twice."""
+    progress = draw(progresses)
+    if isinstance(progress, Frontier):
+        within = KeyRange(draw(ends), draw(ends))
+        bounds = tuple(draw(st.lists(keys(2), max_size=3, unique=True)))
+        progress = Frontier.at_start(bounds, within)
+        for _ in range(draw(st.integers(0, 2))):
+            states = {vnode.number: draw(st.none() | st.builds(Completed, counts)) for vnode in progress.unfinished}
+            moved = {number: state for number, state in states.items() if state is not None}
+            progress = progress.advanced(moved).reopened(draw(st.lists(ranges, max_size=2)))
+    return Again(draw(texts), progress)
+
+
 def _barriers(bases: st.SearchStrategy[Barrier | None]) -> st.SearchStrategy[Barrier]:
     return st.builds(
         Barrier,
@@ -54,6 +69,7 @@ def _barriers(bases: st.SearchStrategy[Barrier | None]) -> st.SearchStrategy[Bar
         progresses,
         st.lists(aheads, max_size=2).map(tuple),
         bases,
+        st.none() | agains(),
     )
 
 
@@ -62,7 +78,7 @@ offsets: st.SearchStrategy[Offset] = st.just(Nothing()) | barriers
 
 splits = st.builds(Split, st.lists(ranges, min_size=1, max_size=3).map(tuple), counts)
 manifests = st.builds(
-    Manifest, st.lists(st.builds(StagedSplit, splits, counts, st.none() | texts), max_size=3).map(tuple)
+    Manifest, st.lists(st.builds(StagedSplit, splits, counts, st.none() | texts, st.booleans()), max_size=3).map(tuple)
 )
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | texts

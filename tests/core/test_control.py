@@ -9,11 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.control import Control
+from backfill.control import Control, Request
 from backfill.control_file import FILE, keep_control, read_control
 from backfill.errors import StateError
 
-controls = st.builds(Control, paused=st.booleans(), max_rows=st.none() | st.integers(0, 1 << 62))
+names = st.sampled_from(["a", "b", "c", "d", "e"])
+keys = st.none() | st.tuples(st.text(max_size=3), st.text(max_size=3))
+requests = st.builds(Request, names, st.sampled_from(["s1", "s2"]), keys, keys) | st.builds(
+    Request, names, st.just("s1"), stops=st.just(True)
+)
+controls = st.builds(
+    Control,
+    paused=st.booleans(),
+    max_rows=st.none() | st.integers(0, 1 << 62),
+    requests=st.lists(requests, max_size=4, unique_by=lambda request: request.id).map(tuple),
+)
 
 
 @given(controls, st.integers(1, 1 << 62))
@@ -34,6 +44,34 @@ def test_resuming_always_goes_on_and_keeps_a_limit_that_lets_it(control: Control
 
 
 @given(controls)
+def test_holding_and_slowing_down_keeps_what_was_asked_for(control: Control) -> None:
+    for told in (control.resumed(), control.paused_too(), control.throttled(3)):
+        assert told.requests == control.requests
+
+
+def test_requests_wait_in_their_order_until_they_are_taken_up() -> None:
+    one, two, three = (Request(name, "s1", (name,)) for name in "abc")
+    control = Control().asked(one, None).asked(two, None).asked(Request("x", "s2"), None)
+    assert control.requests == (Request("x", "s2"),), "those of a stream that is no more are forgotten"
+    control = Control().asked(one, None).asked(two, None).asked(three, "a")
+    assert control.waiting("s1", None) == (one, two, three)
+    assert control.waiting("s1", "b") == (three,)
+    assert control.waiting("s1", "c") == ()
+    assert control.waiting("s1", "of a file that was lost") == (one, two, three)
+    assert control.waiting("s2", None) == ()
+    four = Request("d", "s1")
+    assert control.asked(four, "b").requests == (two, three, four), "what is done is forgotten, save the last"
+
+
+def test_a_stop_ends_all_that_came_before_it() -> None:
+    one, two = Request("a", "s1"), Request("b", "s1", ("1",), ("2",))
+    stop = Request("x", "s1", stops=True)
+    control = Control(requests=(one, stop, two))
+    assert control.waiting("s1", None) == control.waiting("s1", "a") == (stop, two)
+    assert control.waiting("s1", "x") == (two,)
+
+
+@given(controls)
 def test_what_is_written_is_read(control: Control) -> None:
     assert Control.from_text(control.to_text()) == control
 
@@ -50,6 +88,11 @@ def test_what_is_written_is_read(control: Control) -> None:
         '{"version":1,"paused":true,"max_rows":-1}',
         '{"version":1,"paused":true,"max_rows":"9"}',
         '{"version":1,"paused":true,"max_rows":null,"more":0}',
+        '{"version":2,"paused":true,"max_rows":null}',
+        '{"version":2,"paused":true,"max_rows":null,"requests":[]}',
+        '{"version":1,"paused":true,"max_rows":null,"requests":[{"id":"a","stream":"s","first":null,"last":null}]}',
+        '{"version":2,"paused":true,"max_rows":null,"requests":[{"id":"a","stream":"s","first":null}]}',
+        '{"version":2,"paused":true,"max_rows":null,"requests":[{"id":"a","stream":"s","stop":false}]}',
     ],
 )
 def test_a_damaged_file_ends_the_stream_and_is_not_taken_for_go_on(tmp_path: Path, text: str) -> None:

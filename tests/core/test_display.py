@@ -13,7 +13,7 @@ from backfill.display import MOST_GRID_LINES, Window, drawn
 from backfill.epoch import Epoch
 from backfill.offset import Barrier
 from backfill.progress import Finished
-from backfill.status import COMPLETED, IN_PROGRESS, NOT_STARTED, Pace, Status, as_json, pace
+from backfill.status import COMPLETED, IN_PROGRESS, NOT_STARTED, Pace, Reading, Status, as_json, pace
 from backfill.wording import duration, size
 
 SECOND = 1_000_000
@@ -61,6 +61,28 @@ def test_it_is_said_that_the_snapshot_is_held() -> None:
     assert "paused" not in drawn(replace(of, phase="changes"), None, Window(80), now=10.0)
 
 
+def test_rows_that_are_read_again_have_a_picture_and_a_pace_of_their_own() -> None:
+    again = Reading(500, 400, (COMPLETED,) * 4 + (IN_PROGRESS,))
+    of = replace(at(10, 1234), phase="again", again=again, waiting=2)
+    before = replace(of, barrier=at(6, 1234).barrier, again=replace(again, rows=300))
+    found = pace(before, of)
+    assert found == Pace(50.0, 8.0)
+    assert drawn(of, found, Window(80, plain=True), now=75.0).splitlines() == [
+        '"public"."t"  stream s1',
+        "phase again, 1,234 rows read, 500 rows read again,",
+        "2 requests wait to read rows again, as of 1970-01-01 00:00:10 UTC, 1 min 5 s ago",
+        "[########################################..........] 4 of 5 vnodes, 80 %",
+        "####+",
+        "50 rows/s, about 8 s left",
+    ]
+    told = as_json(of, found)
+    assert (told["again_rows"], told["again_vnodes"], told["again_vnodes_completed"]) == (500, 5, 4)
+    assert (told["vnodes"], told["requests_waiting"]) == (8, 2)
+    over = drawn(replace(of, phase="changes", waiting=1), None, Window(80, plain=True), now=75.0)
+    assert "3 of 8 vnodes" in over
+    assert "1 request waits" in over
+
+
 @pytest.mark.parametrize("width", [10, 24, 40, 79, 80, 200])
 @pytest.mark.parametrize("count", [1, 7, 256, 65_536])
 def test_nothing_is_wider_than_the_window_or_fills_it(width: int, count: int) -> None:
@@ -101,8 +123,9 @@ def test_the_pace_is_rows_over_the_time_between_two_states() -> None:
         (replace(at(10, 5), stream="s2"), at(12, 9)),
         (at(10, 5), replace(at(12, 9), phase="changes")),
         (at(10, 5), replace(at(12, 9), control=Control(max_rows=0))),
+        (at(10, 5), replace(at(12, 9), phase="again", again=Reading(9, 0, VNODES))),
     ],
-    ids=["one look", "standing still", "just begun", "another stream", "over", "held"],
+    ids=["one look", "standing still", "just begun", "another stream", "over", "held", "something else is read"],
 )
 def test_where_the_pace_is_not_known_there_is_none(before: Status, now: Status) -> None:
     assert pace(before, now) is None
@@ -123,6 +146,7 @@ def test_programs_get_the_names_of_the_views() -> None:
         "vnodes": 8,
         "vnodes_completed": 3,
         "vnodes_in_progress": 1,
+        "requests_waiting": 0,
         "rows_per_second": 2.0,
         "seconds_left": None,
         "changes_passed_on": 5,

@@ -93,9 +93,12 @@ KEY = ["secret-key-value"]
         ({"epoch": {"number": 1.0, "position": "p", "version": 1, "timestamp": 1}}, "a whole number is of type float"),
         ({"epoch": {"number": True, "position": "p", "version": 1, "timestamp": 1}}, "a whole number is of type bool"),
         ({"epoch": {"number": -1, "position": "p", "version": 1, "timestamp": 1}}, "negative"),
-        ({"progress": []}, "do not divide the key space"),
+        ({"progress": []}, "there are no vnodes"),
         ({"progress": [{"upto": []}]}, "IndexError"),
         ({"progress": [{"upto": [KEY]}]}, "do not divide the key space"),
+        ({"progress": [{"upto": [KEY]}, {"after": ["b"], "upto": [None]}]}, "do not divide the key space"),
+        ({"progress": [{"after": ["b"], "upto": [None]}]}, "do not divide the key space"),
+        ({"progress": [{"after": None, "upto": [None]}]}, "not what this release writes"),
         ({"progress": [{"upto": [None, None]}]}, "do not divide the key space"),
         ({"progress": [{"upto": "secret-key-value"}]}, "a key is not a list of texts"),
         ({"progress": [{"rows": [1], "upto": KEY[0]}, {"upto": [None]}]}, "a key is not a list of texts"),
@@ -107,6 +110,14 @@ KEY = ["secret-key-value"]
         ({"ahead": []}, "not what this release writes"),
         ({"base": {"version": 1}}, "KeyError: 'epoch'"),
         ({"unknown": 1}, "not what this release writes"),
+        ({"version": 2}, "not what this release writes"),
+        ({"again": {"request": "a", "progress": {"vnodes": 1, "rows": 1}}}, "not what this release writes"),
+        ({"version": 2, "again": {"request": "a"}}, "KeyError: 'progress'"),
+        ({"version": 2, "again": {"request": "a", "progress": []}}, "there are no vnodes"),
+        (
+            {"version": 2, "again": {"request": "a", "progress": [{"upto": [KEY]}, {"after": KEY, "upto": [KEY]}]}},
+            "not what this release writes",
+        ),
     ],
 )
 def test_damage_is_named_without_the_values(change: dict[str, Any], reason: str) -> None:

@@ -7,8 +7,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backfill.plan import pieces
 from backfill.progress import Completed, CompletedRun, Finished, Frontier, InProgress, NotStarted, rows_left, settled
-from backfill.vnode import WHOLE_TABLE, KeyRange, merged
+from backfill.vnode import WHOLE_TABLE, KeyRange, merged, ranges_between
 from tests.core.strategies import finished, frontiers
 from tests.core.test_vnode import KEYS, holds, key
 
@@ -50,6 +51,23 @@ def test_every_vnode_is_told_of_in_ascending_order_however_they_are_folded(names
     told = list(frontier_of(names).per_vnode())
     kinds = {NotStarted: "not started", InProgress: "in progress", Completed: "completed"}
     assert [(number, kinds[type(progress)]) for number, progress in told] == list(enumerate(names))
+
+
+@given(states, st.lists(st.integers(0, SIZE - 1), max_size=3))
+def test_what_was_lost_stands_at_the_end_once_more_and_is_counted_beside_the_rest(
+    names: list[str], lost: list[int]
+) -> None:
+    frontier = frontier_of(names)
+    ranges = [ranges_between(BOUNDS)[number] for number in lost]
+    reopened = frontier.reopened(ranges)
+    assert reopened.slices[: len(frontier.slices)] == frontier.slices
+    assert [vnode.range for vnode in reopened.unfinished][len(frontier.unfinished) :] == ranges
+    assert [number for number, _ in reopened.per_vnode()] == list(range(SIZE + len(lost)))
+    done = reopened.advanced({vnode.number: Completed(5) for vnode in reopened.unfinished})
+    read = [piece.range for piece in pieces(frontier, done)]
+    for number in KEYS:
+        expected = sum(holds(vnode.remaining, number) for vnode in reopened.unfinished)
+        assert sum(holds(item, number) for item in read) == expected
 
 
 @given(states)

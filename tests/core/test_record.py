@@ -14,7 +14,7 @@ from backfill.epoch import Epoch
 from backfill.errors import StateBusyError, StateError
 from backfill.offset import Barrier, from_text
 from backfill.options import OnExistingState
-from backfill.progress import Completed, Finished, Frontier, InProgress, Progress
+from backfill.progress import Again, Completed, Finished, Frontier, InProgress, Progress
 from backfill.record import FOLLOW_INTERVAL, Record
 from backfill.upstream import Bookmark, Identity
 from backfill_state import DuckDBProgressStore, InMemoryProgressStore, ProgressStore, StateDamagedError
@@ -331,6 +331,15 @@ def test_once_only_changes_are_followed_not_every_barrier_is_recorded(folder: Fo
     folder.now += FOLLOW_INTERVAL
     assert record.commit(folder.upstream, barrier_of(record, 4, OVER))
     assert folder.epoch() == 4
+
+
+def test_each_barrier_at_which_rows_were_taken_again_is_recorded(folder: Folder) -> None:
+    record = folder.begun()
+    assert record.commit(folder.upstream, barrier_of(record, 1, OVER))
+    for number, rows in enumerate((3, 7), start=2):
+        again = Again("request", Finished(1, rows))
+        assert record.commit(folder.upstream, replace(barrier_of(record, number, OVER), again=again))
+    assert not record.commit(folder.upstream, replace(barrier_of(record, 4, OVER), again=again))
 
 
 def test_barriers_of_the_backfill_are_all_recorded_however_fast_they_come(folder: Folder) -> None:

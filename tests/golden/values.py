@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from backfill.control import Control
+from backfill.control import Control, Request
 from backfill.epoch import Epoch
 from backfill.offset import Ahead, Barrier, Nothing, Offset
 from backfill.plan import Split
-from backfill.progress import CompletedRun, Finished, Frontier, InProgress, NotStarted, Vnode
+from backfill.progress import Again, CompletedRun, Finished, Frontier, InProgress, NotStarted, Vnode
 from backfill.staging import Manifest, StagedSplit
 from backfill.vnode import Key, KeyRange
 
@@ -70,6 +70,55 @@ OFFSETS: Final[dict[str, Offset]] = {
         ),
     ),
     "base": Barrier("1f0c9a77", UPSTREAM, LOG, Finished(7, 2002), base=MID_BACKFILL),
+}
+
+AGAIN: Final[dict[str, Offset]] = {
+    "under-way": Barrier(
+        "1f0c9a77",
+        UPSTREAM,
+        SNAPSHOT,
+        Finished(256, 1_000_000),
+        again=Again(
+            "5e0c9a77",
+            Frontier(
+                (
+                    CompletedRun(0, KeyRange(SMALLEST, EARLY), (812, 0)),
+                    Vnode(
+                        2, KeyRange(EARLY, MIDDLE), InProgress(("-1", "NaN", "2000-01-01 00:00:00+00", "\\x01", "b"), 9)
+                    ),
+                    Vnode(3, KeyRange(MIDDLE, LATE), NotStarted()),
+                    Vnode(4, KeyRange(LATE, LARGEST), NotStarted()),
+                    Vnode(5, KeyRange(SMALLEST, EARLY), NotStarted()),
+                    CompletedRun(6, KeyRange(None, SMALLEST), (3,)),
+                )
+            ),
+        ),
+    ),
+    "whole-table": Barrier(
+        "a", (), Epoch(2, "7", 7, 1), Finished(1, 5), again=Again("b", Frontier.at_start((SMALLEST, LARGEST)))
+    ),
+    "done": Barrier("1f0c9a77", UPSTREAM, LOG, Finished(7, 2002), again=Again("5e0c9a77", Finished(16, 812))),
+}
+
+REQUESTS: Final = {
+    "requests": Control(
+        max_rows=1000,
+        requests=(
+            Request("5e0c9a77", "1f0c9a77", EARLY, LATE),
+            Request("0d41b2c8", "1f0c9a77", None, MIDDLE),
+            Request("77aa0912", "1f0c9a77", stops=True),
+            Request("c0ffee00", "1f0c9a77"),
+        ),
+    ),
+}
+
+GIVEN_UP: Final = {
+    "given-up": Manifest(
+        (
+            StagedSplit(Split((KeyRange(None, EARLY), KeyRange(MIDDLE, LATE)), 1602), given_up=True),
+            StagedSplit(Split((KeyRange(LARGEST, None),), 1)),
+        )
+    ),
 }
 
 CONTROLS: Final = {

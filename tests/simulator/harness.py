@@ -7,26 +7,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import count
 from operator import or_
 from pathlib import Path
 
 import pyarrow as pa
 
 from backfill import handoff
-from backfill.control import Control
+from backfill.control import Control, Request
 from backfill.counts import Counting, Counts
 from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
 from backfill.options import OnExistingState, OnTruncate, StartupMode, StreamOptions
 from backfill.progress import Frontier
 from backfill.record import Record
 from backfill.rows import RowFormat
-from backfill.staging import Staging
+from backfill.staging import Manifest, Staging
 from backfill.stream import Budget, Stream
 from backfill.upsert import LastRows, Rules
 from backfill.vnode import WHOLE_TABLE, Coverage, KeyRange
 from backfill_state import InMemoryProgressStore, ProgressStore, StateBusyError
 from backfill_state.upsert import InMemoryUpsertState, UpsertLayout, UpsertState
-from tests.simulator.database import TRUNCATION, Database, Key, Row, View, inside
+from tests.simulator.database import TRUNCATION, Database, Key, Row, View, inside, key_text, rank, rank_of_text
 from tests.simulator.sink import Output, Sink, output_rows
 from tests.simulator.upstream import SLOT, Server, SimulatedUpstream
 
@@ -47,6 +48,20 @@ class Watched:
     def pass_time(self) -> None:
         if self.look is not None and self.look():
             self.look = None
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request to read rows again, and which keys have come in batches that were planned after it."""
+
+    request: Request
+    planned: int
+    emitted: set[Key] = field(default_factory=set)
+
+    def concerns(self, key: Key) -> bool:
+        """Whether it is about this key: the stream may take more, where there were no rows, and never less."""
+        first, last = self.request.first, self.request.last
+        return (first is None or rank_of_text(first) <= rank(key)) and (last is None or rank(key) <= rank_of_text(last))
 
 
 @dataclass(slots=True)
@@ -77,8 +92,15 @@ class Spark:
     states: dict[str, UpsertState] = field(default_factory=dict)
     """The last rows of each stream; they outlive processes, as a file does."""
 
+    asked: list[Asked] = field(default_factory=list)
+    """What was asked for and is not done yet."""
+
+    done: int = 0
+    """How many requests have been carried out, each of them to the last row."""
+
     _stream: Stream | None = None
     _clock: float = 0.0
+    _numbers: Iterator[int] = field(default_factory=count)
 
     @property
     def database(self) -> Database:
@@ -152,6 +174,46 @@ class Spark:
         resumed = on_existing is OnExistingState.RESUME and epoch is not None
         self.sink = self.sinks[epoch].copy() if resumed and epoch is not None else Sink()
         self.offsets, self.committed = [], 0
+        self.asked.clear()
+
+    # -- rows that are taken again ---------------------------------------------------------------------------------
+
+    def ask_again(self, first: Key | None = None, last: Key | None = None, *, stops: bool = False) -> None:
+        """What the command does: it knows the stream and what has been taken up from the state directory."""
+        identity, recorded = self.store.identity(), self.store.offset()
+        assert identity is not None
+        begin, end = (None if key is None or stops else key_text(key) for key in (first, last))
+        request = Request(f"request {next(self._numbers)}", identity.stream_id, begin, end, stops)
+        if stops:
+            self.asked.clear()
+        else:
+            self.asked.append(Asked(request, len(self.offsets)))
+        barrier = None if recorded is None else from_text(recorded)
+        taken_up = barrier.again if isinstance(barrier, Barrier) else None
+        self.control = self.control.asked(request, None if taken_up is None else taken_up.request)
+
+    def _count_again(self, rows: list[Output]) -> None:
+        """Once a request is done, each of its rows has come since, by being read again or by a change."""
+        for asked in self.asked:
+            if self.committed > asked.planned:
+                asked.emitted |= {row[:2] for row in rows if row[3] in ("insert", "update_postimage")}
+        left = self._left_to_do()
+        for asked in [asked for asked in self.asked if asked.request not in left]:
+            table = self.database.table(View.parse(self.barrier().epoch.position))
+            missing = {key for key in table.by_key if asked.concerns(key)} - asked.emitted
+            assert not missing, f"done, and these rows have not come again: {missing}"
+            self.asked.remove(asked)
+            self.done += 1
+
+    def _left_to_do(self) -> list[Request]:
+        barrier = self.barrier()
+        again, manifest = barrier.again, self._manifest(barrier)
+        known = [asked.request for asked in self.asked]
+        if again is None:
+            return known
+        under_way = again.frontier is not None or (manifest is not None and manifest.given_up)
+        waiting = self.control.waiting(barrier.stream, again.request)
+        return [item for item in known if item in waiting or (under_way and item.id == again.request)]
 
     # -- offset log and commit log ---------------------------------------------------------------------------------
 
@@ -198,9 +260,13 @@ class Spark:
             end = from_text(self.offsets[-1])
             assert isinstance(end, Barrier)
             self.sink.rows = dict(self.database.table(View.parse(end.epoch.position)).by_key)
-        self.sink.apply(rows, full=self.rules is not None)
+        end = from_text(self.offsets[-1])
+        assert isinstance(end, Barrier)
+        again = end.again is not None and isinstance(end.again.progress, Frontier)
+        self.sink.apply(rows, full=self.rules is not None, again=again)
         self._require_versions(rows)
         self.committed += 1
+        self._count_again(rows)
         self.sinks[self.barrier().epoch.number] = self.sink.copy()
 
     def batch(self, max_rows: int | None = None) -> bool:
@@ -281,11 +347,14 @@ class Spark:
     def ahead(self) -> list[tuple[KeyRange, View]]:
         """The key ranges that were read at a later state than the barrier's. Such states only get later."""
         barrier = self.barrier()
-        manifest = Staging(str(self.folder)).of_stream(barrier.stream).manifest(barrier.epoch.number)
+        manifest = self._manifest(barrier)
         reread = () if manifest is None else manifest.splits
         carried = [(item.range, item.position) for item in barrier.ahead]
         found = [(span, item.position) for item in reread if item.position for span in item.split.ranges]
         return [(span, View.parse(position)) for span, position in (*carried, *found)]
+
+    def _manifest(self, barrier: Barrier) -> Manifest | None:
+        return Staging(str(self.folder)).of_stream(barrier.stream).manifest(barrier.epoch.number)
 
     def _require_unacknowledged(self) -> None:
         """I5: whatever the last committed batch did not have can still be had."""

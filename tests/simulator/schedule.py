@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -15,10 +16,10 @@ from backfill.errors import SnapshotGoneError, StagingError
 from backfill.options import OnExistingState, OnTruncate, StartupMode
 from backfill.upsert import Rules
 from backfill_state import InMemoryProgressStore
-from tests.simulator.database import Database
+from tests.simulator.database import Database, Key
 from tests.simulator.harness import Spark, same_rows
 from tests.simulator.upstream import Server
-from tests.simulator.writer import random_rows, reveal, truncate, write
+from tests.simulator.writer import SPACE, random_rows, reveal, truncate, write
 
 Schedule = Callable[[Random, Path], None]
 Task = Iterator[pa.RecordBatch]
@@ -159,6 +160,35 @@ def of_a_snapshot_only(random: Random, folder: Path) -> None:
     spark.check()
     write_some(random, spark)
     assert not spark.plan(), "there is nothing to read after the snapshot"
+
+
+def taken_again(random: Random, folder: Path) -> None:
+    """Somebody has rows read again, before, during and after the backfill, in bad weather; sometimes stops it."""
+    spark = query(random, folder, random.choice([StartupMode.INITIAL] * 3 + [StartupMode.LATEST]))
+    spark.on_truncate = random.choice([OnTruncate.FAIL] * 4 + [OnTruncate.EMIT])
+    if spark.mode is StartupMode.INITIAL and random.random() < 0.3:
+        spark.rules = Rules(skips_equal=random.random() < 0.5)
+        spark.server.leaves_out = True
+    often = random.choice([0.1, 0.5])
+    for _ in range(random.randrange(10, 40)):
+        write_some(random, spark)
+        if spark.offsets and random.random() < often:
+            spark.ask_again(_any_key(random), _any_key(random), stops=random.random() < 0.1)
+        if random.random() < 0.1:
+            spark.control = replace(spark.control, paused=random.random() < 0.5, max_rows=random.choice([None, 0, 2]))
+        batch_in_bad_weather(random, spark, lose_store=False)
+        spark.check()
+        if spark.mode is StartupMode.INITIAL and random.random() < 0.03:
+            # The last rows of keys cannot be taken back to where the state directory is.
+            ways = [OnExistingState.RESTART] + [OnExistingState.RESUME] * (spark.rules is None)
+            spark.begin_anew(random.choice(ways))
+    spark.control = replace(spark.control, paused=False, max_rows=None)
+    quiet_down(spark)
+    assert not spark.asked, "something was asked for and not done"
+
+
+def _any_key(random: Random) -> Key | None:
+    return random.choice([None, (random.randrange(SPACE), random.randrange(SPACE))])
 
 
 def write_some(random: Random, spark: Spark) -> None:

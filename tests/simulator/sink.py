@@ -26,7 +26,10 @@ def output_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> list[Ou
 
 @dataclass(slots=True)
 class Sink:
-    """Folds what it gets in the order of `_sequence`, and refuses what no consumer could apply (I2, I3)."""
+    """Folds what it gets in the order of `_sequence`, and refuses what no consumer could apply (I2, I3).
+
+    Rows that are taken again are snapshot rows of keys that are there: they supersede what was there.
+    """
 
     rows: dict[Key, Row] = field(default_factory=dict)
     sequences: dict[Key, int] = field(default_factory=dict)
@@ -34,8 +37,11 @@ class Sink:
     def copy(self) -> Sink:
         return Sink(dict(self.rows), dict(self.sequences))
 
-    def apply(self, batch: Iterable[Output], *, full: bool = False) -> None:
-        """`full`: each update comes with the row before it, and each delete with the whole row."""
+    def apply(self, batch: Iterable[Output], *, full: bool = False, again: bool = False) -> None:
+        """`full`: each update comes with the row before it, and each delete with the whole row.
+
+        `again`: snapshot rows are of keys that are there.
+        """
         before: Output | None = None
         for row in sorted(batch, key=_sequence):
             if full and row[3] == "delete":
@@ -45,10 +51,10 @@ class Sink:
                 assert (before[3], before[:2]) == ("update_preimage", row[:2]), (
                     f"an update without the row before: {row}"
                 )
-            self._apply(row)
+            self._apply(row, again=again)
             before = row
 
-    def _apply(self, output: Output) -> None:
+    def _apply(self, output: Output, *, again: bool) -> None:
         row, kind, sequence = output[:3], output[3], output[7]
         if kind == "truncate":
             assert row == (None, None, None)
@@ -59,7 +65,10 @@ class Sink:
         self.sequences[key] = sequence
         match kind:
             case "insert":
-                assert key not in self.rows, f"insert of a present key: {output}"
+                there = key in self.rows
+                assert there == (again and output[4]), (
+                    f"insert of {'a present' if there else 'an absent'} key: {output}"
+                )
                 self.rows[key] = row
             case "update_preimage":
                 assert self.rows.get(key) == row, f"not the row before: {output}"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MOST_ENDED: Final = 100
 """How many queries that have ended are still told of."""
 
-PHASES: Final = ("starting", "snapshot", "changes")
+PHASES: Final = ("starting", "snapshot", "changes", "again")
 
 PHASE = Metric("backfill_phase", "gauge", "1 for the phase the stream is in, 0 for the others.")
 SNAPSHOT_ROWS = Metric("backfill_snapshot_rows_total", "counter", "Rows read from the table, since the stream began.")

@@ -1,0 +1,66 @@
+"""Taking rows once more while a stream runs: from what a person asked for to a second frontier.
+
+What has been emitted stays so: all its changes are passed on as before, and so nothing is lost while its rows are
+taken again. Such a row is read exactly as of the end of its batch, and comes after all of that batch's changes. So it
+says of its key what the sink should hold by now; a consumer that takes the last row for each key ends right, whatever
+it held before.
+
+The first backfill goes first, because what has not been emitted yet must not be. What was asked for meanwhile waits,
+and so it does while the snapshot is held. Several requests are carried out one after the other, in the order in which
+they were made.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from backfill.control import Control, Request
+from backfill.errors import KeyTextError
+from backfill.progress import Again, Finished, Frontier, Progress, settled
+from backfill.upstream import Upstream
+from backfill.vnode import WHOLE_TABLE, Coverage, KeyRange
+
+logger = logging.getLogger("backfill")
+
+
+def going_on(again: Again | None, lost: Coverage) -> Again | None:
+    """What is taken again at a barrier. `lost` are the ranges whose chunks its batch gave up: they are left to do."""
+    if again is None or not isinstance(again.progress, Frontier):
+        return again
+    return Again(again.request, settled(again.progress.reopened(lost)))
+
+
+def next_up(again: Again | None, progress: Progress, control: Control, of: tuple[str, Upstream, int]) -> Again | None:
+    """What the next batch takes again: what is under way, else what was asked for next, else the last that was.
+
+    `of` are the stream's name, its upstream, and how many vnodes a request is cut into at the most.
+    """
+    stream, upstream, vnodes = of
+    waiting = control.waiting(stream, None if again is None else again.request)
+    if waiting and waiting[0].stops:
+        done = Finished(0, 0) if again is None else again.progress
+        again = Again(waiting[0].id, Finished(done.vnode_count, done.row_count))
+        waiting = waiting[1:]
+    if isinstance(progress, Frontier) or control.holds:
+        return again
+    for request in waiting:
+        if again is not None and again.frontier is not None:
+            break
+        again = _taken_up(request, upstream, vnodes)
+    return again
+
+
+def _taken_up(request: Request, upstream: Upstream, vnodes: int) -> Again:
+    try:
+        within = _range_of(request, upstream)
+    except KeyTextError as error:
+        # A slip of the pen is no reason to end the stream.
+        logger.error("request %s to read rows again is passed over: %s", request.id, error.message)  # noqa: TRY400
+        return Again(request.id, Finished(0, 0))
+    return Again(request.id, Frontier.at_start(upstream.bounds(vnodes, within), within))
+
+
+def _range_of(request: Request, upstream: Upstream) -> KeyRange:
+    if request.first is None and request.last is None:
+        return WHOLE_TABLE
+    return upstream.range_of(request.first, request.last)

@@ -1,0 +1,108 @@
+"""What a person asks of a stream from outside its process: to read rows again, or no more of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from backfill.control import Control, Request
+from backfill.control_file import keep_control, read_control
+from backfill.errors import KeyTextError, StateError
+from backfill.offset import Barrier, from_text
+from backfill.progress import Frontier, settled
+from backfill.views import looking
+from backfill.vnode import Key
+
+
+def ask_again(state_dir: str, first: Sequence[str] | None, last: Sequence[str] | None) -> str:
+    """Asks the stream with this stateDir to read the rows from `first` to `last` again; says when it will.
+
+    Both ends are included, and None is an open one. Raises KeyTextError where an end is no key of the table, as far as
+    that can be told without the database.
+    """
+    stream, key, barrier, control = _look(state_dir)
+    request = Request(_name(), stream, _key(key, first), _key(key, last))
+    keep_control(Path(state_dir), control.asked(request, _taken_up(barrier)))
+    return f"request {request.id}: {_rows(request)} are read again {_when(stream, barrier, control)}"
+
+
+def ask_to_stop(state_dir: str) -> str:
+    """Asks the stream to read no row again any more, neither what is under way nor what waits."""
+    stream, _, barrier, control = _look(state_dir)
+    under_way = barrier is not None and barrier.again is not None and barrier.again.frontier is not None
+    waiting = control.waiting(stream, _taken_up(barrier))
+    if not (waiting or under_way) or (waiting and waiting[-1].stops):
+        raise StateError("no rows are being read again, and no request waits; nothing was changed")
+    keep_control(Path(state_dir), control.asked(Request(_name(), stream, stops=True), _taken_up(barrier)))
+    return "from the next batch on no rows are read again"
+
+
+def _look(state_dir: str) -> tuple[str, pa.Schema, Barrier | None, Control]:
+    """The stream's name, its key, where it stands as far as that is recorded, and what it has been told."""
+    with looking(state_dir) as store:
+        identity, text = store.identity(), store.offset()
+    if identity is None:
+        raise StateError(f"the state in {state_dir} is of no stream yet; ask again when the query has begun")
+    offset = None if text is None else from_text(text)
+    barrier = offset if isinstance(offset, Barrier) else None
+    return identity.stream_id, identity.key, barrier, read_control(Path(state_dir))
+
+
+def _taken_up(barrier: Barrier | None) -> str | None:
+    return None if barrier is None or barrier.again is None else barrier.again.request
+
+
+def _name() -> str:
+    return uuid.uuid4().hex[:8]
+
+
+def _key(key: pa.Schema, texts: Sequence[str] | None) -> Key | None:
+    if texts is None:
+        return None
+    if len(texts) != len(key):
+        raise KeyTextError(f"a key has {len(key)} values, one for each of ({', '.join(key.names)}); got {len(texts)}")
+    for field, text in zip(key, texts, strict=True):
+        if not _fits(text, field.type):
+            raise KeyTextError(f"the value for the key column {field.name} is not a value of its type, {field.type}")
+    return tuple(texts)
+
+
+def _fits(text: str, kind: pa.DataType) -> bool:
+    """Whether the text may be a value of the type; of types that Arrow does not read, any text may."""
+    readable: list[pa.DataType] = []
+    if pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_date(kind):
+        readable = [kind]
+    elif pa.types.is_timestamp(kind):
+        readable = [pa.timestamp("us"), pa.timestamp("us", tz="UTC")]  # A zone may be left out.
+    return "\0" not in text and (not readable or any(_reads(text, item) for item in readable))
+
+
+def _reads(text: str, kind: pa.DataType) -> bool:
+    try:
+        pa.array([text]).cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _rows(request: Request) -> str:
+    begin = "" if request.first is None else f" from {', '.join(request.first)}"
+    end = "" if request.last is None else f" to {', '.join(request.last)}"
+    return f"the rows{begin}{end}" if begin or end else "all rows"
+
+
+def _when(stream: str, barrier: Barrier | None, control: Control) -> str:
+    after = []
+    if barrier is None or isinstance(settled(barrier.progress), Frontier):
+        after.append("when the table has been read for the first time")
+    before = [item for item in control.waiting(stream, _taken_up(barrier)) if not item.stops]
+    busy = barrier is not None and barrier.again is not None and barrier.again.frontier is not None
+    if before or busy:
+        count = len(before) + busy
+        after.append(f"after {count} request{'s' if count > 1 else ''} that came before")
+    if control.holds:
+        after.append("when the stream is resumed")
+    return ", ".join(after) or "from the next batch on"
