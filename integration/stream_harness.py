@@ -43,17 +43,20 @@ def table_of(database: Database, rows: int, *, identity: str = "DEFAULT") -> Non
 class Fold:
     """Applies rows in the order of `_sequence`, and refuses what no consumer could apply (I2, I3).
 
-    `full`: it also refuses an update without the row before it, and a delete without the whole row.
+    `full`: it also refuses an update without the row before it, and a delete without the whole row. Rows that are taken
+    again are snapshot rows of keys that are there: they supersede what was there. `supersedes`: any snapshot row may,
+    for whoever does not know of which batches they are.
     """
 
     key: tuple[str, ...]
     full: bool = False
+    supersedes: bool = False
     rows: Rows = field(default_factory=dict)
     sequences: dict[tuple[Any, ...], int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     commits: set[int] = field(default_factory=set)
 
-    def apply(self, batch: list[Row]) -> None:
+    def apply(self, batch: list[Row], *, again: bool = False) -> None:
         commits = {row["_commit_version"] for row in batch if not row["_is_snapshot"]}
         assert not commits & self.commits, f"commits in more than one batch: {commits & self.commits}"
         self.commits |= commits
@@ -62,13 +65,13 @@ class Fold:
             if self.full and row["_change_type"] == "update_postimage":
                 alone = before is None or before["_change_type"] != "update_preimage" or not self._same_key(before, row)
                 assert not alone, f"an update without the row before it: {row}"
-            self._apply(row)
+            self._apply(row, again=again)
             before = row
 
     def _same_key(self, one: Row, other: Row) -> bool:
         return all(one[name] == other[name] for name in self.key)
 
-    def _apply(self, row: Row) -> None:
+    def _apply(self, row: Row, *, again: bool) -> None:
         key = tuple(row[name] for name in self.key)
         kind = row["_change_type"]
         self.counts[kind] = self.counts.get(kind, 0) + 1
@@ -80,7 +83,9 @@ class Fold:
         values = {name: value for name, value in row.items() if not name.startswith("_")}
         match kind:
             case "insert":
-                assert key not in self.rows, f"insert of a present key: {row}"
+                there = key in self.rows
+                right = there == (again and row["_is_snapshot"]) or (self.supersedes and row["_is_snapshot"])
+                assert right, f"insert of {'a present' if there else 'an absent'} key: {row}"
                 self.rows[key] = values
             case "update_preimage":
                 assert self.rows.get(key) == values, f"not the row before: {row}"
@@ -203,7 +208,8 @@ class StreamRun:
         return [row for part in self.parts() for row in self.read_part(part)]
 
     def commit(self, rows: list[Row]) -> None:
-        self.fold.apply(rows)
+        again = self._barrier(self.committed + 1).again
+        self.fold.apply(rows, again=again is not None and isinstance(again.progress, Frontier))
         self.committed += 1
 
     def batch(self, max_rows: int | None = None) -> bool:

@@ -6,10 +6,13 @@ slot is never beyond what was committed; a batch that was read twice had the sam
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from backfill.offset import Barrier
+from backfill.requests import ask_again
 from integration.crash.killing import LAST_ROWS_STEPS, SINK_STEPS, STEPS, Strike
 from integration.crash.lives import SMALL, Lives
 from integration.database import Database
@@ -100,6 +103,32 @@ def test_the_driver_dies_while_it_keeps_the_last_rows(database: Database, tmp_pa
     write(database, 3)
     lives.finish()
     lives.require_constant_sum()
+
+
+def test_the_driver_dies_while_rows_are_taken_again(database: Database, tmp_path: Path) -> None:
+    """At one step after the other; no chunk is ever read later than its batch, so nothing is pinned again."""
+    lives = a_stream(database, tmp_path)
+    lives.sink = replace(lives.sink, supersedes=True)
+    lives.live(max_rows=MANY)
+    asked = []
+    steps = [step for step in (*STEPS, *SINK_STEPS) if step not in (*IN_THE_FIRST_BATCH, "pinned again")]
+    for number, step in enumerate(steps):
+        write(database, 1 + number)
+        barrier = lives.checkpoint.committed()
+        assert isinstance(barrier, Barrier)
+        if barrier.again is None or barrier.again.frontier is None:
+            asked.append(ask_again(lives.options["stateDir"], None, None))
+        lives.die_at(Strike(step, nth=1 if step.startswith("changes") else 2, action="group"), max_rows=MANY)
+    write(database, 1 + len(steps))
+    lives.finish()
+    lives.require_constant_sum()
+    last = lives.checkpoint.committed()
+    assert isinstance(last, Barrier)
+    assert last.again is not None
+    assert asked[-1].startswith(f"request {last.again.request}:")
+    assert last.again.frontier is None
+    again = [row for _, rows in lives.sink.batches() for row in rows if row["_is_snapshot"]]
+    assert len(again) > len(asked) * SIZE // 2
 
 
 @pytest.mark.parametrize("step", BY_READERS)

@@ -84,6 +84,15 @@ BIGINT = Shape(
     select="note, ref::text, balance, id",
     sink_key=("id",),
 )
+TEXT = Shape(
+    name="text",
+    definition='id text COLLATE "en_US.utf8"',
+    key=("id",),
+    types=("text",),
+    make=lambda n: (_word(n),),
+    select="note, ref::text, balance, id",
+    sink_key=("id",),
+)
 COMPOSITE = Shape(
     name="composite",
     definition='b text COLLATE "en_US.utf8", a int',

@@ -17,11 +17,13 @@ from integration.database import Database
 from integration.stream_harness import Fold
 
 
-def require_history(history: Sequence[tuple[int, list[Row]]], key: tuple[str, ...], *, full: bool = False) -> Fold:
+def require_history(
+    history: Sequence[tuple[int, list[Row]]], key: tuple[str, ...], *, full: bool = False, supersedes: bool = False
+) -> Fold:
     """No batch is missing, and I2 and I3 hold over all of them; returns what they come to."""
     numbers = [number for number, _ in history]
     assert numbers == list(range(len(numbers))), f"batches are missing: {numbers}"
-    fold = Fold(key, full)
+    fold = Fold(key, full, supersedes)
     for number, rows in history:
         try:
             fold.apply(rows)
@@ -35,7 +37,7 @@ def require_exact(sink: Sink, database: Database, table: str, select: str, *, fu
 
     `full`: all updates and deletes came with the whole row before them.
     """
-    fold = require_history(sink.batches(), sink.key, full=full)
+    fold = require_history(sink.batches(), sink.key, full=full, supersedes=sink.supersedes)
     expected = rows_of(database, table, select, sink.key)
     missing = [row for key, row in expected.items() if key not in fold.rows]
     surplus = [row for key, row in fold.rows.items() if key not in expected]
@@ -59,7 +61,7 @@ def require_constant_sum(sink: Sink, offsets: Sequence[Offset], constant: int) -
     Except while some keys are ahead of the others, because their chunk was lost in a crash and read again later.
     `offsets` are the ends of the batches. Returns how many batches were looked at.
     """
-    fold = Fold(sink.key)
+    fold = Fold(sink.key, supersedes=sink.supersedes)
     looked = 0
     following = [*offsets[1:], Nothing()]
     for (number, rows), offset, after in zip(sink.batches(), offsets, following, strict=True):

@@ -37,10 +37,14 @@ class SinkError(Exception):
 
 @dataclass(frozen=True)
 class Sink:
-    """One copy of one table. Opens its file for each use, in whatever process that is."""
+    """One copy of one table. Opens its file for each use, in whatever process that is.
+
+    `supersedes`: a snapshot row may be of a key that is there, because rows are taken again.
+    """
 
     path: Path
     key: tuple[str, ...]
+    supersedes: bool = False
 
     def write(self, batch: int, rows: pa.Table, reached: Callable[[str], None]) -> None:
         """Applies a batch, unless it was applied before; `reached` is told of the steps around the transaction."""
@@ -63,7 +67,8 @@ class Sink:
         value = json.dumps({name: value for name, value in row.items() if not name.startswith("_")}, default=str)
         match row["_change_type"]:
             case "insert":
-                done = connection.execute("INSERT OR IGNORE INTO table_state VALUES (?, ?)", [key, value])
+                else_ = "REPLACE" if self.supersedes and row["_is_snapshot"] else "IGNORE"
+                done = connection.execute(f"INSERT OR {else_} INTO table_state VALUES (?, ?)", [key, value])
             case "update_preimage":
                 done = connection.execute(
                     "UPDATE table_state SET value = value WHERE key = ? AND value = ?", [key, value]
