@@ -58,14 +58,14 @@ class KeyedSink(Fold):
     unknown: int = 0
     """Changes of rows that it never had."""
 
-    def _apply(self, row: Row) -> None:
+    def _apply(self, row: Row, *, again: bool) -> None:
         key = tuple(row[name] for name in self.key)
         if row["_change_type"] != "insert" and key not in self.rows:
             self.unknown += 1
             if row["_change_type"] == "update_preimage":
                 return
             self.rows[key] = {}
-        super()._apply(row)
+        super()._apply(row, again=again)
 
 
 @dataclass
