@@ -30,7 +30,7 @@ from backfill.upstream.delta.location import (
     require_same_table,
 )
 from backfill.upstream.delta.log import Log, Stamp
-from backfill.upstream.delta.measuring import bounds, measured
+from backfill.upstream.delta.measuring import bounds, canonical, last_before, measured
 from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.reader import DeltaSnapshotReader
 from backfill.upstream.delta.scan import require_condition
@@ -41,7 +41,7 @@ from backfill.upstream.delta.table import (
     require_followable,
     require_readable,
 )
-from backfill.vnode import Coverage, Key
+from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 
 LAG_INTERVAL: Final = 1.0
 """Seconds for which the figures for whoever watches are not asked for again."""
@@ -120,11 +120,23 @@ class DeltaUpstream:
     def covered(self, keys: pa.RecordBatch, coverage: Coverage) -> pa.Array[Any]:
         return self._table.key.covered(keys, coverage)
 
-    def bounds(self, vnodes: int) -> tuple[Key, ...]:
+    def bounds(self, vnodes: int, within: KeyRange = WHOLE_TABLE) -> tuple[Key, ...]:
         """Reads the key columns of the whole table, once for a stream; the rest of them only by sample."""
         table, rows = self._table, self.size().row_count
         with translating(self._uri):
-            return bounds(self._latest().table, table.key, table.schema.key_schema, vnodes=vnodes, rows=rows)
+            found = bounds(self._latest().table, table.key, table.schema.key_schema, vnodes=vnodes, rows=rows)
+        inside = self.covered(table.key.typed(found), (within,)).to_pylist()
+        return tuple(key for key, held in zip(found, inside, strict=True) if held and key != within.upto)
+
+    def range_of(self, first: Key | None, last: Key | None) -> KeyRange:
+        """Reads the key columns of the whole table where there is a first key."""
+        table = self._table
+        ends = [None if key is None else canonical(table.key, key) for key in (first, last)]
+        if ends[0] is None:
+            return KeyRange(None, ends[1])
+        with translating(self._uri):
+            before = last_before(self._latest().table, table.key, table.schema.key_schema, ends[0])
+        return KeyRange(before, ends[1])
 
     # -- the place in the log --------------------------------------------------------------------------------------
 

@@ -8,11 +8,12 @@ from typing import Final
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from backfill.errors import KeyTextError
 from backfill.plan import Extent, Request
 from backfill.upstream.delta.keys import KeyColumns
 from backfill.upstream.delta.scan import rows_where, scanned
 from backfill.upstream.delta.sorted_keys import SortedKeys, asked, require_keys
-from backfill.vnode import Coverage, Key
+from backfill.vnode import Coverage, Key, KeyRange
 
 SAMPLE: Final = 200
 """About how many keys a vnode's bound is chosen from."""
@@ -69,3 +70,27 @@ def _chunks(batches: Iterator[pa.RecordBatch], columns: pa.Schema) -> Iterator[p
             yield pa.Table.from_batches(held, columns)
             held = []
     yield pa.Table.from_batches(held, columns)
+
+
+def canonical(columns: KeyColumns, key: Key) -> Key:
+    """The key as it stands in positions; KeyTextError where it is none."""
+    if len(key) != len(columns.names):
+        raise KeyTextError(f"a key has {len(key)} values, and the table's key is ({', '.join(columns.names)})")
+    try:
+        columns.typed([key])
+        return columns.key(columns.values(key))
+    except (ValueError, ArithmeticError, OverflowError):
+        raise KeyTextError(f"a value is not one of the table's key ({', '.join(columns.names)})") from None
+
+
+def last_before(table: DeltaTable, key: KeyColumns, columns: pa.Schema, first: Key) -> Key | None:
+    """The last key of the table that comes before this one."""
+    end, found = key.values(first), []
+    for batch in scanned(table, key.names, None):
+        keys = batch.cast(columns)
+        below = pa.Table.from_batches([keys.filter(key.covered(keys, (KeyRange(None, first),)))])
+        if below.num_rows:
+            ordered = below.sort_by([(name, "descending") for name in key.names]).slice(0, 2)
+            arrays = [item.comparable(ordered.column(item.name).combine_chunks()) for item in key.columns]
+            found += [row for row in zip(*(array.to_pylist() for array in arrays), strict=True) if row < end]
+    return key.key(max(found)) if found else None
