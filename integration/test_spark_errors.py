@@ -94,10 +94,10 @@ def test_all_wrong_options_are_named_at_once(stream: SparkStream) -> None:
     found = of_load(stream, dbtable="", numPartitions="zero", maxBytesPerTrigger="much", onTruncate="cry")
     assert found.splitlines() == [
         "OptionsError: the backfill source cannot use its options:",
-        '  - dbtable is required: The table: `orders`, `public.orders`, `"My Schema"."Orders"`',
         "  - numPartitions is 'zero'; expected a whole number from 1 to 10000",
         "  - maxBytesPerTrigger is 'much'; expected a size such as 268435456, 256m or 1g",
         "  - onTruncate is 'cry'; expected one of fail, emit, ignore",
+        '  - dbtable is required: The table: `orders`, `public.orders`, `"My Schema"."Orders"`; goes with `url`',
     ]
 
 

@@ -187,9 +187,9 @@ MAX_INT: Final = 2**31 - 1
 
 OPTIONS: Final = (
     Option("url", "", "Where the database is: a `postgresql://` URI or a libpq connection string, no password", _url),
-    Option("dbtable", "", 'The table: `orders`, `public.orders`, `"My Schema"."Orders"`; required with `url`'),
+    Option("dbtable", "", 'The table: `orders`, `public.orders`, `"My Schema"."Orders"`; goes with `url`'),
     Option("path", "", "In place of these two a Delta table: an absolute path, or a URI such as `s3://…`", _path),
-    Option("keyColumns", "", "The columns that tell the rows of a Delta table apart; required with `path`", _names),
+    Option("keyColumns", "", "The columns that tell the rows of a Delta table apart; goes with `path`", _names),
     Option("user", "", "The role to connect as, where `url` has none"),
     Option("password", "", "The role's password; libpq's passfile, service file and environment work too"),
     Option("stateDir", "", "A folder of the driver for the stream's state; required for a stream"),
