@@ -53,6 +53,18 @@ def test_what_is_replaced_is_cleaned_away(path: Path) -> None:
         ]
 
 
+def test_a_full_segment_is_read_from_the_file_from_then_on(path: Path) -> None:
+    with DuckDBUpsertState(path, LAYOUT, segment_entries=2) as state:
+        put(state, "t1", (("eu", 1), 1, 0, ("x", 1.0)), (("eu", 2), 1, 0, ("y", 2.0)))
+        with pytest.raises(duckdb.Error):  # It is open.
+            duckdb.connect(str(path), read_only=True)
+        put(state, "t2", (("eu", 1), 2, 0, ("z", 3.0)))
+        duckdb.connect(str(path), read_only=True).close()
+        assert [found[-1] for found in entries(state, ("eu", 1), ("eu", 2))] == [("z", 3.0), ("y", 2.0)]
+        put(state, "t2", (("eu", 1), 3, 0, ("no", 0.0)))
+        assert state.totals().values == 2
+
+
 def test_consolidated_rows_fill_segments_too(path: Path) -> None:
     keys = [("eu", number) for number in range(25)]
     with DuckDBUpsertState(path, LAYOUT, segment_entries=10, chunk_rows=7) as state:

@@ -55,7 +55,8 @@ class DuckDBUpsertState(Closing):
     """An `UpsertState` in the file at `path`.
 
     Making the object opens nothing. The first verb opens the file, or makes it, and it stays open until `close`: as
-    long as that, no other process can open it. DuckDB takes at most `memory_limit` for what it keeps of the file and
+    long as that, no other process can open it. A batch that begins a segment closes it, and the next verb opens it
+    again: `segments` says why. DuckDB takes at most `memory_limit` for what it keeps of the file and
     for its work, and writes more than that to `<path>.tmp`; what is given and returned comes on top.
     """
 
@@ -112,13 +113,18 @@ class DuckDBUpsertState(Closing):
         with self._transaction() as connection:
             before = self._standing(connection)
             self._batch, self._writing = token, before
+            newest = self._segments.newest(connection)
             try:
                 yield before.token != token
                 if before.token != token:
                     self._segments.clean(connection)
                     write_standing(connection, replace(self._writing, token=token))
+                begun = self._segments.newest(connection) != newest
             finally:
                 self._batch = self._writing = None
+        if begun:
+            # Not opened again here: what fails after the commit must not look like a batch that stored nothing.
+            self._file.close()
 
     def multi_get(self, keys: pa.Table) -> Found:
         with self._reading() as (connection, standing):
