@@ -20,12 +20,13 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from backfill import handoff
+from backfill.advance import Budget
 from backfill.handoff import SnapshotPart
 from backfill.offset import Nothing
 from backfill.opening import open_stream
 from backfill.options import parse
 from backfill.staging import Manifest, StagedSplit, Staging
-from backfill.stream import Budget, Stream
+from backfill.stream import Stream
 from benchmarks.bed import ACCOUNTS, Bed
 from benchmarks.report import Comparison, Table, ratios, speeds
 from benchmarks.rounds import Rounds, Run, take_turns

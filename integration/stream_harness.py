@@ -11,12 +11,13 @@ import psycopg
 from psycopg import sql
 
 from backfill import handoff
+from backfill.advance import Budget
 from backfill.handoff import Part
 from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
 from backfill.opening import open_stream
 from backfill.options import parse
 from backfill.progress import Finished, Frontier
-from backfill.stream import Budget, Stream
+from backfill.stream import Stream
 from backfill.upstream import Pin
 from backfill.upstream.postgres.adapter import PostgresUpstream
 from backfill.upstream.postgres.failures import RetryPolicy

@@ -59,6 +59,7 @@ Where things are; each module may import only those below it:
     backfill.views              what can be read of a running stream's state
     backfill.scan, span         batch reads: the table as it is now; the changes between two positions
     backfill.batch, record      the readers' parts of one batch; the state directory and its rules
+    backfill.advance, release   how far a batch reads; letting go of the state it read at
     backfill.claim              one query at a time uses a state directory
     backfill.control_file       how another process pauses and throttles a stream
     backfill.counts_file        what a stream has counted, for other processes

@@ -7,11 +7,11 @@ miss: what is in memory is a copy of the offset, the state store or the staging 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeAlias
 
+from backfill.advance import UNLIMITED, Budget, advance
 from backfill.again import going_on, next_up
 from backfill.batch import Batch
 from backfill.control import Control
@@ -21,9 +21,9 @@ from backfill.errors import OffsetError, SnapshotGoneError
 from backfill.handoff import Part, SnapshotPart
 from backfill.offset import Ahead, Barrier, Nothing, Offset
 from backfill.options import OnTruncate, StartupMode, StreamOptions
-from backfill.plan import Limits, plan
 from backfill.progress import Again, Finished, Frontier, Progress, figures, phase, rows_left, settled
 from backfill.record import Record
+from backfill.release import Release, Watch, in_background
 from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.upsert import LastRows
@@ -31,12 +31,6 @@ from backfill.upstream import Pin, SnapshotReader, Step, TableSchema, Upstream
 from backfill.vnode import Key
 
 logger = logging.getLogger("backfill")
-
-UNLIMITED: Final = 1 << 62
-"""What a budget of no limit comes to."""
-
-RELEASE_INTERVAL: Final = 0.1
-"""Seconds between two looks at whether all chunks of a batch are staged."""
 
 MOST_WORKED_OFF: Final = 32
 """How often in a row a batch that only works off changes may take twice as many."""
@@ -46,28 +40,6 @@ MOST_LOST: Final = 10
 
 ReadControl: TypeAlias = Callable[[], Control]
 """What the stream has been told by now."""
-
-Watch: TypeAlias = Callable[[Callable[[], bool]], Callable[[], None]]
-"""Looks now and then until a look says that all is seen; what it returns ends the watch before."""
-
-
-def in_background(look: Callable[[], bool]) -> Callable[[], None]:
-    """A `Watch` in a thread of its own, which ends with the process."""
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(RELEASE_INTERVAL) and not look():
-            pass
-
-    threading.Thread(target=watch, name="backfill-release", daemon=True).start()
-    return ended.set
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How much one batch may take; None is no limit."""
-
-    max_rows: int | None
 
 
 class Stream:
@@ -94,8 +66,7 @@ class Stream:
         self._until: str | None = None
         self._worked_off = 0
         self._settled: Barrier | None = None
-        self._watch = watch
-        self._end_watch: Callable[[], None] | None = None
+        self._release = Release(upstream, watch)
         self._schema: TableSchema | None = None
         self._reported: tuple[Progress, Again | None] | None = None
         self._read_control = read_control
@@ -177,7 +148,7 @@ class Stream:
             self._counting.begin(base.stream, base.epoch.timestamp)
         if after is not None and self._is_over(cursor, after):
             return start
-        self._unwatch()
+        self._release.stop()
         ahead = self._ahead(base) if isinstance(base, Barrier) else ()
         max_changes = (budget.max_rows or UNLIMITED) << self._worked_off
         if ahead and self._options.on_truncate is OnTruncate.EMIT:
@@ -252,7 +223,7 @@ class Stream:
             if step.pin is None or not isinstance(progress, Frontier):
                 return step, progress
             try:
-                return step, self._advance(progress, budget)
+                return step, advance(self._upstream, progress, budget, self._options, self._control)
             except SnapshotGoneError:
                 lost += 1
                 if lost == MOST_LOST:
@@ -302,31 +273,6 @@ class Stream:
             self._upstream.attach(barrier.upstream, barrier.epoch)
         self._attached = barrier.stream
 
-    def _advance(self, frontier: Frontier, budget: Budget) -> Frontier:
-        size = self._upstream.size()
-        max_rows, lanes = self._max_rows(budget, size.row_bytes), self._options.num_partitions
-        vnode_rows = max(1, size.row_count // max(1, frontier.vnode_count))
-        # A filter that lets few rows through must not make one batch look at the whole table.
-        looked_at = max(lanes, max_rows // vnode_rows) if self._options.snapshot_filter else None
-        limits = Limits(max_rows=max_rows, lanes=lanes, vnode_rows=vnode_rows, max_vnodes=looked_at)
-        planning = plan(frontier, limits)
-        try:
-            requests = next(planning)
-            while True:
-                requests = planning.send(self._upstream.measure(requests))
-        except StopIteration as done:
-            result: Frontier = done.value
-            return result
-
-    def _max_rows(self, budget: Budget, row_bytes: int) -> int:
-        """The rows one batch may read. A snapshot-only stream is one batch: one commit is never cut."""
-        if self._options.startup_mode is StartupMode.SNAPSHOT:
-            return UNLIMITED
-        if budget.max_rows is None:
-            return self._control.rows_of(UNLIMITED)
-        rows = max(1, min(budget.max_rows, self._options.max_bytes // max(1, row_bytes)))
-        return self._control.rows_of(rows)
-
     def _ahead(self, base: Barrier) -> tuple[Ahead, ...]:
         """The keys that were read later than `base`, as far as the state at `base` does not show that yet."""
         manifest = self._staging(base.stream).manifest(base.epoch.number)
@@ -359,7 +305,7 @@ class Stream:
         snapshot, self._pin = batch.snapshot(begin, end, held)
         if self._pin is not None:
             names = [part.name for part in snapshot if isinstance(part, SnapshotPart)]
-            self._release_when_staged(self._pin, self._staging(end.stream), end.epoch.number, names)
+            self._release.when_staged(self._pin, self._staging(end.stream), end.epoch.number, names)
         elif held is not None:
             self._upstream.release(held)
         return (*changes, *snapshot)
@@ -372,29 +318,8 @@ class Stream:
             self._last_rows = self._open_last_rows(self.rows)
         return self._last_rows
 
-    def _release_when_staged(self, pin: Pin, staging: Staging, epoch: int, names: list[str]) -> None:
-        """Lets go of the pin as soon as its readers are done, not when Spark asks for the next batch.
-
-        An open snapshot holds back vacuum in the whole database, and the next trigger may be an hour away.
-        """
-        left = list(names)
-
-        def look() -> bool:
-            left[:] = [name for name in left if not staging.exists(epoch, name)]
-            if not left:
-                self._upstream.release(pin)
-            return not left
-
-        self._unwatch()
-        self._end_watch = self._watch(look)
-
-    def _unwatch(self) -> None:
-        if self._end_watch is not None:
-            self._end_watch()
-        self._end_watch = None
-
     def close(self) -> None:
-        self._unwatch()
+        self._release.stop()
         if self._last_rows is not None:
             self._last_rows.close()
         self._upstream.close()

@@ -22,13 +22,13 @@ from typing import Final, TextIO
 import pyarrow as pa
 
 from backfill import handoff
+from backfill.advance import Budget
 from backfill.errors import TransientError
 from backfill.handoff import Part
 from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
 from backfill.opening import open_stream
 from backfill.options import parse
 from backfill.rows import RowFormat
-from backfill.stream import Budget
 from backfill.upstream import SnapshotReader
 from backfill.upstream.postgres.adapter import PostgresUpstream
 from backfill.upstream.postgres.failures import RetryPolicy

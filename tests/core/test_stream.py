@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from backfill.advance import Budget
 from backfill.control import Control, Request
 from backfill.errors import OffsetError, SnapshotGoneError, StateError, TruncateError
 from backfill.offset import Barrier, Nothing, from_text, to_text
 from backfill.options import OnExistingState, OnTruncate, StartupMode
 from backfill.progress import Again, Finished
-from backfill.stream import MOST_LOST, Budget
+from backfill.stream import MOST_LOST
 from backfill.upsert import Rules
 from tests.simulator.conditions import simulated
 from tests.simulator.database import TRUNCATION, Change, Database, Key, Row, rank

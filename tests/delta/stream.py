@@ -11,11 +11,12 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from backfill import handoff
+from backfill.advance import Budget
 from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
 from backfill.opening import open_stream
 from backfill.options import parse
 from backfill.progress import Finished, Frontier
-from backfill.stream import Budget, Stream
+from backfill.stream import Stream
 from backfill.upstream.delta.position import Position
 from backfill.vnode import WHOLE_TABLE, Coverage, Key
 from integration.stream_harness import Fold, Row, Rows

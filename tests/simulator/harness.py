@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from backfill import handoff
+from backfill.advance import Budget
 from backfill.control import Control, Request
 from backfill.counts import Counting, Counts
 from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
@@ -22,7 +23,7 @@ from backfill.progress import Frontier
 from backfill.record import Record
 from backfill.rows import RowFormat
 from backfill.staging import Manifest, Staging
-from backfill.stream import Budget, Stream
+from backfill.stream import Stream
 from backfill.upsert import LastRows, Rules
 from backfill.vnode import WHOLE_TABLE, Coverage, KeyRange
 from backfill_state import InMemoryProgressStore, ProgressStore, StateBusyError

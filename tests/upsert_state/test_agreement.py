@@ -141,8 +141,8 @@ def _outcome(call: Callable[[UpsertState], object], state: UpsertState) -> objec
 
 TestTheStatesAgree = Agreement.TestCase
 TestTheStatesAgree.settings = settings(
-    max_examples=25,
-    stateful_step_count=10,
+    max_examples=15,
+    stateful_step_count=8,
     deadline=None,
     print_blob=True,
     # Shrinking would open some thousand files more; what is printed gives the same again.

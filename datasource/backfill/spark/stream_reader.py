@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from backfill import handoff
+from backfill.advance import Budget
 from backfill.claim import claim
 from backfill.offset import Nothing, from_json, to_json, to_text
 from backfill.opening import open_stream
@@ -36,7 +37,7 @@ from backfill.rows import RowFormat
 from backfill.spark.refusal import plainly, plainly_yielding
 from backfill.spark.table_options import keeps_options, of_table, with_columns
 from backfill.spark.types import as_expected, require_same, to_spark
-from backfill.stream import Budget, Stream
+from backfill.stream import Stream
 from backfill.upstream import SnapshotReader
 
 IDLE_INTERVAL: Final = 0.1

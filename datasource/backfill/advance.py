@@ -1,0 +1,51 @@
+"""How far a batch reads the table: the plan, with the upstream measuring what it asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from backfill.control import Control
+from backfill.options import StartupMode, StreamOptions
+from backfill.plan import Limits, plan
+from backfill.progress import Frontier
+from backfill.upstream import Upstream
+
+UNLIMITED: Final = 1 << 62
+"""What a budget of no limit comes to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much one batch may take; None is no limit."""
+
+    max_rows: int | None
+
+
+def advance(
+    upstream: Upstream, frontier: Frontier, budget: Budget, options: StreamOptions, control: Control
+) -> Frontier:
+    """Where the vnodes stand after the next batch, in the upstream's pinned state."""
+    size = upstream.size()
+    max_rows, lanes = _max_rows(budget, size.row_bytes, options, control), options.num_partitions
+    vnode_rows = max(1, size.row_count // max(1, frontier.vnode_count))
+    # A filter that lets few rows through must not make one batch look at the whole table.
+    looked_at = max(lanes, max_rows // vnode_rows) if options.snapshot_filter else None
+    limits = Limits(max_rows=max_rows, lanes=lanes, vnode_rows=vnode_rows, max_vnodes=looked_at)
+    planning = plan(frontier, limits)
+    try:
+        requests = next(planning)
+        while True:
+            requests = planning.send(upstream.measure(requests))
+    except StopIteration as done:
+        result: Frontier = done.value
+        return result
+
+
+def _max_rows(budget: Budget, row_bytes: int, options: StreamOptions, control: Control) -> int:
+    """The rows one batch may read. A snapshot-only stream is one batch: one commit is never cut."""
+    if options.startup_mode is StartupMode.SNAPSHOT:
+        return UNLIMITED
+    if budget.max_rows is None:
+        return control.rows_of(UNLIMITED)
+    return control.rows_of(max(1, min(budget.max_rows, options.max_bytes // max(1, row_bytes))))

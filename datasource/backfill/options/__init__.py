@@ -1,0 +1,194 @@
+"""Spark's string options as one frozen, validated value.
+
+Spark gives the keys in lower case. All problems are reported together, each with the option as the user knows it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from backfill.errors import OptionsError
+from backfill.options.listed import (
+    BY_KEY,
+    OPTIONS,
+    Envelope,
+    OnExistingState,
+    OnTruncate,
+    OnUnchangedToast,
+    StartupMode,
+    View,
+)
+from backfill.options.rules import contradictions, folders, keeps_rows
+from backfill.options.texts import column_names, column_types
+
+__all__ = [
+    "OPTIONS",
+    "LastRowsOptions",
+    "OnExistingState",
+    "OnTruncate",
+    "OnUnchangedToast",
+    "Options",
+    "StartupMode",
+    "StreamOptions",
+    "View",
+    "parse",
+    "parse_view",
+    "reads_changes",
+]
+
+# Spark adds these to what the user gave.
+_SPARKS_OWN: Final = frozenset({"provider", "owner", "location", "is_managed_location", "external"})
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What the algorithm itself needs to know."""
+
+    startup_mode: StartupMode
+    num_partitions: int
+    vnode_count: int
+    max_rows: int
+    max_bytes: int
+    on_truncate: OnTruncate
+    on_existing_state: OnExistingState
+    mark_unchanged: bool
+    snapshot_filter: str = ""
+    """A condition on the rows that the snapshot reads; the upstream evaluates it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastRowsOptions:
+    """Whether the last row of every key is kept, how, and what for."""
+
+    kept: bool
+    upsert: bool
+    order_column: str
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """All options, validated. `password` is never part of a representation."""
+
+    url: str
+    dbtable: str
+    path: str
+    key_columns: tuple[str, ...]
+    user: str
+    password: str = field(repr=False)
+    state_dir: str
+    staging_dir: str
+    columns: tuple[str, ...]
+    filter: str
+    starting_position: str
+    ending_position: str
+    custom_schema: tuple[tuple[str, str], ...]
+    fail_on_data_loss: bool
+    slot_name: str
+    publication_name: str
+    session_init_statement: str
+    stream: StreamOptions
+    last_rows: LastRowsOptions
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether rows have the columns of a stream, and not only the table's."""
+        return bool(self.state_dir or self.starting_position)
+
+
+def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
+    """The options; OptionsError that lists every problem. A stream needs more of them than a look at the schema."""
+    values, problems = _values(given)
+    problems += contradictions(values, streaming=streaming)
+    _raise(problems)
+    return _options(values)
+
+
+def reads_changes(given: Mapping[str, str]) -> bool:
+    """Whether the changes between two positions are asked for, and not the table."""
+    return any(key.lower() == "startingposition" and value.strip() for key, value in given.items())
+
+
+def parse_view(given: Mapping[str, str]) -> tuple[View, str] | None:
+    """Which view is asked for and the `stateDir` it is of, which is all it needs; None where a table is read."""
+    if not any(key.lower() == "view" and value.strip() for key, value in given.items()):
+        return None
+    values, problems = _values(given)
+    if not values["statedir"]:
+        problems.append("stateDir is required for a view: the folder of the stream to look at")
+    if values["startingposition"] or values["endingposition"]:
+        problems.append("view is of a stream's state; leave out startingPosition and endingPosition")
+    problems += folders(values)
+    _raise(problems)
+    return values["view"], values["statedir"]
+
+
+def _raise(problems: list[str]) -> None:
+    if problems:
+        raise OptionsError("the backfill source cannot use its options:\n  - " + "\n  - ".join(problems))
+
+
+def _values(given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Each option's value, as far as it is right, and what is wrong with the others."""
+    problems = [_unknown(key) for key in given if key.lower() not in BY_KEY and key.lower() not in _SPARKS_OWN]
+    texts = {key.lower(): value for key, value in given.items()}
+    values: dict[str, Any] = {}
+    for key, option in BY_KEY.items():
+        text = texts.get(key, option.default)
+        if not text.strip() and not option.default:
+            values[key] = () if option.parse in (column_names, column_types) else ""
+        else:
+            try:
+                values[key] = option.parse(text)
+            except ValueError as error:
+                shown = "cannot be used" if key in ("url", "password") or "@" in text else f"is {text!r}"
+                problems.append(f"{option.name} {shown}; expected {error}")
+    return values, problems
+
+
+def _unknown(key: str) -> str:
+    near = difflib.get_close_matches(key.lower(), BY_KEY, n=1, cutoff=0.6)
+    hint = f"; did you mean {BY_KEY[near[0]].name}?" if near else f"; known are {', '.join(o.name for o in OPTIONS)}"
+    return f"unknown option {key}{hint}"
+
+
+def _options(values: Mapping[str, Any]) -> Options:
+    return Options(
+        url=values["url"],
+        dbtable=values["dbtable"],
+        path=values["path"],
+        key_columns=values["keycolumns"],
+        user=values["user"],
+        password=values["password"],
+        state_dir=values["statedir"],
+        staging_dir=values["stagingdir"] or (f"{values['statedir']}/staging" if values["statedir"] else ""),
+        columns=values["columns"],
+        filter=values["filter"],
+        starting_position=values["startingposition"],
+        ending_position=values["endingposition"],
+        custom_schema=values["customschema"],
+        fail_on_data_loss=values["failondataloss"],
+        slot_name=values["slotname"],
+        publication_name=values["publicationname"],
+        session_init_statement=values["sessioninitstatement"],
+        stream=StreamOptions(
+            startup_mode=values["startupmode"],
+            num_partitions=values["numpartitions"],
+            vnode_count=values["vnodecount"],
+            max_rows=values["maxrowspertrigger"],
+            max_bytes=values["maxbytespertrigger"],
+            on_truncate=values["ontruncate"],
+            on_existing_state=values["onexistingstate"],
+            mark_unchanged=values["onunchangedtoast"] is OnUnchangedToast.MARK,
+            snapshot_filter=values["snapshotfilter"].strip(),
+        ),
+        last_rows=LastRowsOptions(
+            kept=keeps_rows(values),
+            upsert=values["envelope"] is Envelope.UPSERT,
+            order_column=values["ordercolumn"],
+            memory=values["statememory"],
+        ),
+    )

@@ -1,0 +1,101 @@
+"""What is wrong with options that are right each for itself. Values are by the options' names in lower case.
+
+Those that are wrong by themselves are missing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from backfill.options.listed import BY_KEY, Changelog, Envelope, OnUnchangedToast, StartupMode
+
+
+def contradictions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
+    """What is wrong with values that are right each for itself; those that are not are missing here."""
+    problems = _of_one_upstream(values)
+    if streaming and not values["statedir"]:
+        problems.append("stateDir is required for a stream: a folder of the driver that outlives the query")
+    problems += folders(values)
+    if streaming and values["filter"]:
+        problems.append(
+            "filter is for spark.read: a stream carries all changes; leave it out, and use where(), or snapshotFilter "
+            "for the rows that are there"
+        )
+    if values.get("startupmode") is StartupMode.LATEST and values["snapshotfilter"]:
+        problems.append("startupMode=latest reads no snapshot; leave out snapshotFilter")
+    if values.get("onunchangedtoast") is OnUnchangedToast.MARK and values["snapshotfilter"]:
+        problems.append(
+            "onUnchangedToast=mark stands for a value that came before, and with snapshotFilter it may never have "
+            "come; leave out one of the two"
+        )
+    problems += _positions(values, streaming=streaming)
+    if streaming and values.get("view"):
+        problems.append("view is for spark.read; leave it out")
+    if values.get("startupmode") is StartupMode.SNAPSHOT and (values.get("slotname") or values["publicationname"]):
+        problems.append("startupMode=snapshot reads no change log; leave out slotName and publicationName")
+    if keeps_rows(values) and values.get("startupmode") in (StartupMode.LATEST, StartupMode.SNAPSHOT):
+        problems.append(
+            "changelog=full and envelope=upsert follow a table from its snapshot on; leave out startupMode, or them"
+        )
+    if values["ordercolumn"] and values.get("envelope") is not Envelope.UPSERT:
+        problems.append("orderColumn is for envelope=upsert; set that, or leave orderColumn out")
+    return problems
+
+
+def _positions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
+    starting, ending = values["startingposition"], values["endingposition"]
+    if streaming:
+        named = [name for name, value in (("startingPosition", starting), ("endingPosition", ending)) if value]
+        return [f"{name} is for spark.read; a stream begins as startupMode says" for name in named]
+    if not starting:
+        return ["endingPosition needs startingPosition, from where the changes are read"] if ending else []
+    problems = []
+    if not values.get("path") and not values.get("slotname", "invalid"):
+        problems.append("startingPosition needs slotName: the replication slot that holds the changes")
+    if values["filter"]:
+        problems.append("filter is for the table as it is now, not for changes; leave it out, and use where() instead")
+    if values.get("failondataloss") is False:
+        problems.append(
+            "failOnDataLoss=false is for a stream; leave it out, and use startingPosition=earliest to read what is left"
+        )
+    if keeps_rows(values):
+        problems.append(
+            "changelog=full and envelope=upsert take a stream's last rows; leave them out to read changes as logged"
+        )
+    return problems
+
+
+_POSTGRESQL_ONLY: Final = ("user", "password", "customschema", "slotname", "publicationname", "sessioninitstatement")
+
+
+def _of_one_upstream(values: Mapping[str, Any]) -> list[str]:
+    """A database with `url` and `dbtable`, or a Delta table with `path` and `keyColumns`. Wrong values are missing."""
+    url, dbtable, path, key = (values.get(name, "wrong") for name in ("url", "dbtable", "path", "keycolumns"))
+    if path and (url or dbtable):
+        return ["path is of a Delta table, and url and dbtable are of a database; give the one or the others"]
+    if path:
+        needless = [BY_KEY[name].name for name in _POSTGRESQL_ONLY if values.get(name)]
+        problems = [f"{', '.join(needless)} is for PostgreSQL; leave it out with path"] if needless else []
+        return problems if key else [*problems, f"keyColumns is required with path: {BY_KEY['keycolumns'].meaning}"]
+    problems = [f"{name} is required: {BY_KEY[name].meaning}" for name in ("url", "dbtable") if not values.get(name, 1)]
+    if len(problems) == 2:
+        problems[0] += ". Or path, for a Delta table"
+    if key:
+        problems.append("keyColumns is for a Delta table; a table of PostgreSQL has a key of its own. Leave it out")
+    return problems
+
+
+def folders(values: Mapping[str, Any]) -> list[str]:
+    problems = []
+    for key, name in (("statedir", "stateDir"), ("stagingdir", "stagingDir")):
+        if values[key] and "://" not in values[key] and not Path(values[key]).is_absolute():
+            problems.append(f"{name} is {values[key]!r}; expected an absolute path")
+    if "://" in values["statedir"]:
+        problems.append("stateDir is a URI; expected a local path of the driver (stagingDir may be a URI)")
+    return problems
+
+
+def keeps_rows(values: Mapping[str, Any]) -> bool:
+    return values.get("changelog") is Changelog.FULL or values.get("envelope") is Envelope.UPSERT

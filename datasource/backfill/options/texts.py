@@ -1,0 +1,117 @@
+"""The values of options as people write them: what each kind of text means, and what is expected instead.
+
+Each function gives the value of a text, or raises ValueError with what is expected.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+
+def choice(kind: type[enum.Enum]) -> Callable[[str], Any]:
+    allowed = ", ".join(str(item.value) for item in kind)
+
+    def parse(text: str) -> Any:
+        try:
+            return kind(text.strip().lower())
+        except ValueError:
+            raise ValueError(f"one of {allowed}") from None
+
+    return parse
+
+
+def count(least: int, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            value = int(text.strip())
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise ValueError(f"a whole number from {least} to {most}")
+        return value
+
+    return parse
+
+
+def flag(text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return text.strip().lower() == "true"
+
+
+_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def size(text: str) -> int:
+    matched = re.fullmatch(r"(\d+)\s*([kmg]?)b?", text.strip().lower())
+    if matched is None or int(matched[1]) == 0:
+        raise ValueError("a size such as 268435456, 256m or 1g")
+    return int(matched[1]) * _UNITS[matched[2]]
+
+
+def column_names(text: str) -> tuple[str, ...]:
+    names = tuple(part.strip().strip('"') for part in text.split(","))
+    if not all(names) or len(set(names)) != len(names):
+        raise ValueError("distinct column names, separated by commas")
+    return names
+
+
+_TYPED_COLUMN: Final = re.compile(r'\s*("[^"]+"|\w+)\s+([A-Za-z]+\s*(?:\([^)]*\))?)\s*(?:,|$)')
+
+
+def column_types(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = [(name.strip('"'), re.sub(r"\s+", "", kind).upper()) for name, kind in _TYPED_COLUMN.findall(text)]
+    if not pairs or len(dict(pairs)) < len(pairs) or _TYPED_COLUMN.sub("", text).strip():
+        raise ValueError("distinct columns and their types, such as: price DECIMAL(38,10), note STRING")
+    return tuple(pairs)
+
+
+def slot_name(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9_]{1,63}", text):
+        raise ValueError("1 to 63 lower-case letters, digits and underscores (what PostgreSQL allows)")
+    return text
+
+
+_SECRETS: Final = ("password", "secret")
+"""How libpq's parameters with secrets end: password, sslpassword, oauth_client_secret."""
+
+
+def url(text: str) -> str:
+    if text.startswith("jdbc:"):
+        raise ValueError("a PostgreSQL URI or libpq connection string, without the leading jdbc:")
+    if "://" in text:
+        try:
+            parts = urlsplit(text)
+        except ValueError:
+            # Its message may quote the part of the URI that has the password.
+            raise ValueError("a URI such as postgresql://app@host:5432/shop") from None
+        if parts.scheme not in ("postgresql", "postgres"):
+            raise ValueError("a URI that begins with postgresql://")
+        secret = bool(parts.password) or any(name.endswith(_SECRETS) for name, _ in parse_qsl(parts.query))
+    elif "=" in text:
+        secret = re.search(rf"({'|'.join(_SECRETS)})\s*=", text) is not None
+    else:
+        raise ValueError("a URI such as postgresql://app@host:5432/shop, or a libpq connection string")
+    if secret:
+        raise ValueError(
+            "a URL without a password, because Spark shows URLs in plans and logs; give it with the option password, "
+            "a libpq passfile or a service file"
+        )
+    return text
+
+
+def place(text: str) -> str:
+    """Spark writes the location of a table of its catalog as file:/data/orders."""
+    if text.startswith("file:"):
+        text = "/" + text.removeprefix("file:").lstrip("/")
+    if "://" in text:
+        if "@" in urlsplit(text).netloc and urlsplit(text).scheme in ("s3", "s3a", "gs", "http", "https"):
+            raise ValueError("a URI without credentials, because Spark shows it; they come from the environment")
+    elif not Path(text).is_absolute():
+        raise ValueError("an absolute path, or a URI such as s3://bucket/orders")
+    return text.rstrip("/") or "/"

@@ -1,0 +1,59 @@
+"""Letting go of a state that readers are pinned to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from backfill.staging import Staging
+from backfill.upstream import Pin, Upstream
+
+RELEASE_INTERVAL: Final = 0.1
+"""Seconds between two looks at whether all chunks of a batch are staged."""
+
+Watch: TypeAlias = Callable[[Callable[[], bool]], Callable[[], None]]
+"""Looks now and then until a look says that all is seen; what it returns ends the watch before."""
+
+
+def in_background(look: Callable[[], bool]) -> Callable[[], None]:
+    """A `Watch` in a thread of its own, which ends with the process."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(RELEASE_INTERVAL) and not look():
+            pass
+
+    threading.Thread(target=watch, name="backfill-release", daemon=True).start()
+    return ended.set
+
+
+class Release:
+    """Lets go of a pin as soon as its readers are done, not when Spark asks for the next batch.
+
+    An open snapshot holds back vacuum in the whole database, and the next trigger may be an hour away.
+    """
+
+    def __init__(self, upstream: Upstream, watch: Watch) -> None:
+        self._upstream = upstream
+        self._watch = watch
+        self._end_watch: Callable[[], None] | None = None
+
+    def when_staged(self, pin: Pin, staging: Staging, epoch: int, names: Sequence[str]) -> None:
+        """Releases the pin when all these files of the epoch are there."""
+        left = list(names)
+
+        def look() -> bool:
+            left[:] = [name for name in left if not staging.exists(epoch, name)]
+            if not left:
+                self._upstream.release(pin)
+            return not left
+
+        self.stop()
+        self._end_watch = self._watch(look)
+
+    def stop(self) -> None:
+        """Watches no longer; what is pinned stays so."""
+        if self._end_watch is not None:
+            self._end_watch()
+        self._end_watch = None
