@@ -260,7 +260,7 @@ def test_a_stream_that_cannot_go_on_says_what_it_would_lose_and_what_to_do(strea
     offset.write_text(offset.read_text().replace('{"version": 1, "stream"', '{"version": 7, "stream"'))
     (offset.parent / f".{offset.name}.crc").unlink()
     found = of_run(stream)
-    assert "the checkpoint holds an offset of version 7, and this release reads up to 1" in found
+    assert "the checkpoint holds an offset of version 7, and this release reads up to 2" in found
     assert "install the release that wrote it, or a newer one" in found
 
 
