@@ -67,19 +67,23 @@ def test_the_driver_dies_while_it_makes_the_stream(database: Database, tmp_path:
     assert slots == 1
 
 
-@pytest.mark.parametrize("step", [step for step in (*STEPS, *SINK_STEPS) if step not in IN_THE_FIRST_BATCH])
-def test_the_driver_dies_in_mid_backfill(database: Database, tmp_path: Path, step: str) -> None:
-    lives = a_stream(database, tmp_path)
+def die_in_mid_backfill(lives: Lives, step: str, *, times: int) -> None:
+    """At this step, again and again, with writes before each death; at the end the sink is exact."""
     lives.die_at(Strike("commit logged", action="group"), max_rows=MANY)
-    for number in range(2):
-        write(database, number)
+    for number in range(times):
+        write(lives.database, number)
         if step == "pinned again":
             lives.die_at(Strike("offset logged", action="group"), max_rows=MANY)
-            write(database, 10 + number)
+            write(lives.database, 10 + number)
         lives.die_at(Strike(step, action="group"), max_rows=MANY)
-    write(database, 2)
+    write(lives.database, times)
     lives.finish()
     lives.require_constant_sum()
+
+
+@pytest.mark.parametrize("step", [step for step in (*STEPS, *SINK_STEPS) if step not in IN_THE_FIRST_BATCH])
+def test_the_driver_dies_in_mid_backfill(database: Database, tmp_path: Path, step: str) -> None:
+    die_in_mid_backfill(a_stream(database, tmp_path), step, times=2)
 
 
 @pytest.mark.parametrize(
@@ -92,17 +96,7 @@ def test_the_driver_dies_in_mid_backfill(database: Database, tmp_path: Path, ste
 )
 def test_the_driver_dies_while_it_keeps_the_last_rows(database: Database, tmp_path: Path, step: str) -> None:
     """Updates and deletes have the whole row before them all the same, once each."""
-    lives = a_stream(database, tmp_path, changelog="full")
-    lives.die_at(Strike("commit logged", action="group"), max_rows=MANY)
-    for number in range(3):
-        write(database, number)
-        if step == "pinned again":
-            lives.die_at(Strike("offset logged", action="group"), max_rows=MANY)
-            write(database, 10 + number)
-        lives.die_at(Strike(step, action="group"), max_rows=MANY)
-    write(database, 3)
-    lives.finish()
-    lives.require_constant_sum()
+    die_in_mid_backfill(a_stream(database, tmp_path, changelog="full"), step, times=3)
 
 
 def test_the_driver_dies_while_rows_are_taken_again(database: Database, tmp_path: Path) -> None:

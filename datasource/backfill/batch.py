@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from backfill.batches import joined, together
 from backfill.changes import TRUNCATE
 from backfill.counts import Tally
 from backfill.errors import SnapshotGoneError, TruncateError
@@ -26,7 +27,7 @@ from backfill.plan import Piece, pieces, split
 from backfill.progress import Frontier, Progress
 from backfill.rows import RowFormat
 from backfill.staging import Manifest, StagedSplit, Staging
-from backfill.upsert import BYTES_AT_ONCE, ROWS_AT_ONCE, LastRows, Marked, joined, together
+from backfill.upsert import BYTES_AT_ONCE, ROWS_AT_ONCE, LastRows, Marked
 from backfill.upstream import Pin, Upstream
 from backfill.vnode import WHOLE_TABLE, Coverage
 
@@ -46,6 +47,11 @@ class Batch:
     tally: Tally = field(default_factory=Tally)
     """What becomes of the changes, added up while they are read."""
 
+    @property
+    def _emits(self) -> bool:
+        """Whether truncations go forward."""
+        return self.options.on_truncate is OnTruncate.EMIT
+
     def changes(self, begin: Barrier | None, end: Barrier, pin: Pin | None) -> tuple[Part, ...]:
         """The changes from `begin` to `end` to keys that had been emitted at `begin`; `pin` is what is held, if any."""
         readers = self.options.num_partitions
@@ -56,17 +62,16 @@ class Batch:
 
     def _rows(self, begin: Barrier | None, end: Barrier) -> Iterator[pa.RecordBatch]:
         """Output rows of the changes that go forward, as the log tells them."""
-        emits = self.options.on_truncate is OnTruncate.EMIT
         first = 0
         for changes, forwarded in self._forwarded(begin, end):
-            found = mark(changes, key=self.rows.table.key, forwarded=forwarded, truncates=emits)
+            found = mark(changes, key=self.rows.table.key, forwarded=forwarded, truncates=self._emits)
             yield self.rows.change_rows(found, end.epoch, first)
             first += found.num_rows
 
     def _halves(self, begin: Barrier | None, end: Barrier) -> Marked:
         """Changes and what of them goes forward; many at once, since each look into the last rows takes its time."""
         for changes, forwarded in self._forwarded(begin, end):
-            if changes["op"][0].as_py() == TRUNCATE and self.options.on_truncate is OnTruncate.EMIT:
+            if self._emits and changes["op"][0].as_py() == TRUNCATE:
                 yield changes, None
             else:
                 yield changes, halves(changes, key=self.rows.table.key, forwarded=forwarded)
@@ -76,17 +81,16 @@ class Batch:
         coverage = () if begin is None else _coverage(begin.progress)
         if begin is None or not coverage:
             return
-        emits = self.options.on_truncate is OnTruncate.EMIT
         cleared = False
         for changes in self._read(begin, end):
             refuse_truncate(changes, self.options.on_truncate)
-            emptied = emits & (np.logical_or.accumulate(changes["op"].to_numpy() == TRUNCATE) | cleared)
+            emptied = self._emits & (np.logical_or.accumulate(changes["op"].to_numpy() == TRUNCATE) | cleared)
 
             def forwarded(
                 keys: pa.RecordBatch, rows: Indices, changes: pa.RecordBatch = changes, emptied: Mask = emptied
             ) -> Mask:
                 passes = self._within(keys, coverage) & ~(self._shown(keys, rows, changes, end) & ~emptied[rows])
-                self.tally.add(len(np.unique(rows)), len(np.unique(rows[passes])))
+                self.tally.add(_distinct(rows, changes.num_rows), _distinct(rows[passes], changes.num_rows))
                 return passes
 
             yield changes, forwarded
@@ -117,7 +121,7 @@ class Batch:
 
     def _cut_at_truncations(self, changes: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The changes in pieces, with each truncation that is emitted alone."""
-        truncates = (changes["op"].to_numpy() == TRUNCATE) & (self.options.on_truncate is OnTruncate.EMIT)
+        truncates = (changes["op"].to_numpy() == TRUNCATE) & self._emits
         at = np.flatnonzero(truncates).tolist()
         ends = sorted({*at, *(place + 1 for place in at), changes.num_rows})
         begins = [0, *ends]
@@ -223,6 +227,13 @@ def refuse_truncate(changes: pa.RecordBatch, on_truncate: OnTruncate) -> None:
             "the table was truncated. Set onTruncate=emit to get a row with _change_type 'truncate' that stands for "
             "the removal of all rows, or onTruncate=ignore to keep them downstream"
         )
+
+
+def _distinct(places: Indices, among: int) -> int:
+    """How many of so many places there are; a change stands there with each of its halves."""
+    there = np.zeros(among, np.bool_)
+    there[places] = True
+    return int(np.count_nonzero(there))
 
 
 def _pieces_of_first_time(begin: Barrier | None, end: Barrier) -> tuple[Piece, ...]:

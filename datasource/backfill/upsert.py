@@ -16,7 +16,7 @@ cannot be made from the checkpoint, which is an error and not a guess.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from backfill.batches import joined, together
 from backfill.errors import OptionsError, StateBusyError, StateError
 from backfill.events import NO_ORDER, Events, canonical, events, timely
 from backfill.handoff import StagedChanges, stage, staged
@@ -71,6 +72,7 @@ class LastRows:
         self._rows = rows
         self._rules = rules
         self._state: UpsertState | None = None
+        self._figures: dict[str, int] | None = None
 
     @property
     def keeps_the_latest(self) -> bool:
@@ -91,17 +93,20 @@ class LastRows:
         return self._state
 
     def figures(self) -> dict[str, int]:
-        """How much there is, for whoever watches; nothing before the first batch of this process."""
-        if self._state is None:
-            return {}
-        with _as_ours():
-            totals, usage = self._state.totals(), self._state.usage()
-        return {
-            "state_rows": totals.values,
-            "state_row_bytes": totals.size,
-            "state_file_bytes": usage.file,
-            "state_memory_bytes": usage.memory,
-        }
+        """How much there is, for whoever watches; nothing before the first batch of this process.
+
+        The state is asked once for each batch: an idle stream is looked at many times a second.
+        """
+        if self._figures is None and self._state is not None:
+            with _as_ours():
+                totals, usage = self._state.totals(), self._state.usage()
+            self._figures = {
+                "state_rows": totals.values,
+                "state_row_bytes": totals.size,
+                "state_file_bytes": usage.file,
+                "state_memory_bytes": usage.memory,
+            }
+        return dict(self._figures or {})
 
     def close(self) -> None:
         if self._state is not None:
@@ -133,7 +138,10 @@ class LastRows:
                         self._put_snapshot(state, begin, staging)
                     files = stage(self._output(state, end, marked(), look_up), self._rows.schema, staging, number)
                     staging.keep_changes(number, files)
-        return staged(staging, number, staging.changes(number), readers)
+                else:
+                    files = staging.changes(number)
+            self._figures = None
+        return staged(staging, number, files, readers)
 
     def _require_standing(self, state: UpsertState, begin: Barrier | None, end: Barrier) -> None:
         if begin is None:
@@ -226,27 +234,6 @@ def _updates(state: UpsertState, keys: pa.RecordBatch, put: Known, order: Indice
     heads: list[Any] = [pa.array(order, pa.int64()), pa.array(tie, pa.int64()), pa.array(put.present)]
     rows = pa.Table.from_arrays(list[Any](put.rows.columns), schema=state.layout.row)
     return Updates(_table(keys), pa.table(heads, names=["order_key", "order_tie", "present"]), rows)
-
-
-def together(batches: Iterable[pa.RecordBatch], rows: int, size: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches, each of at least so many rows or bytes but for the last."""
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        if batch.num_rows:
-            held.append(batch)
-        if sum(item.num_rows for item in held) >= rows or sum(item.nbytes for item in held) >= size:
-            yield joined(pa.Table.from_batches(held))
-            held = []
-    if held:
-        yield joined(pa.Table.from_batches(held))
-
-
-def joined(table: pa.Table) -> pa.RecordBatch:
-    """The table as one batch."""
-    if table.num_rows and table.num_columns and table.column(0).num_chunks == 1:
-        return table.to_batches()[0]
-    columns = [pa.concat_arrays([pa.nulls(0, item.type), *item.chunks]) for item in table.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=table.schema)
 
 
 def _filled(column: Any, value: object) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from backfill.upsert import joined
+from backfill.batches import joined
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "v": ["a", None, "c"]})
 

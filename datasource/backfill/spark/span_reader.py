@@ -11,10 +11,10 @@ from pyspark.sql.types import StructType
 
 from backfill import span
 from backfill.opening import open_upstream
-from backfill.options import OnTruncate, Options, parse
+from backfill.options import OnTruncate, parse
 from backfill.rows import RowFormat
 from backfill.spark.refusal import plainly, plainly_yielding
-from backfill.spark.table_options import keeps_options, with_columns
+from backfill.spark.table_options import as_kept
 from backfill.spark.types import as_expected, require_same, to_spark
 from backfill.upstream import ChangeReader
 
@@ -40,7 +40,7 @@ class SpanReader(DataSourceReader):
 
     @plainly
     def partitions(self) -> Sequence[InputPartition]:
-        options = self._options()
+        options = as_kept(parse(self._given), self._schema)
         upstream = open_upstream(options)
         try:
             rows = RowFormat(upstream.schema(), options.stream.mark_unchanged)
@@ -48,11 +48,6 @@ class SpanReader(DataSourceReader):
             return [SpanPartition(span.changes_of(upstream, options), rows, options.stream.on_truncate)]
         finally:
             upstream.close()
-
-    def _options(self) -> Options:
-        options = parse(self._given)
-        # A table of Spark's catalog keeps its columns when the table in the database gets further ones.
-        return with_columns(options, self._schema) if keeps_options(self._schema) else options
 
     @plainly_yielding
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

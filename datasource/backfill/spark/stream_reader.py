@@ -35,7 +35,7 @@ from backfill.opening import open_stream
 from backfill.options import Options, parse
 from backfill.rows import RowFormat
 from backfill.spark.refusal import plainly, plainly_yielding
-from backfill.spark.table_options import keeps_options, of_table, with_columns
+from backfill.spark.table_options import as_kept, of_table
 from backfill.spark.types import as_expected, require_same, to_spark
 from backfill.stream import Stream
 from backfill.upstream import SnapshotReader
@@ -74,9 +74,7 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _options(self) -> Options:
         """Not in `__init__`: an error raised there is buried under one of Spark's own (4.3.0)."""
-        options = parse(of_table(self._schema, self._given), streaming=True)
-        # A table of Spark's catalog keeps its columns when the table in the database gets further ones.
-        return with_columns(options, self._schema) if keeps_options(self._schema) else options
+        return as_kept(parse(of_table(self._schema, self._given), streaming=True), self._schema)
 
     def _opened(self) -> Stream:
         if self._stream is None:

@@ -77,3 +77,10 @@ def with_columns(options: Options, columns: StructType) -> Options:
     """The options, so that they name exactly these columns of the table."""
     made_up = {*METADATA.names, UNCHANGED_COLUMNS} if options.has_metadata else set()
     return replace(options, columns=tuple(name for name in columns.names if name not in made_up))
+
+
+def as_kept(options: Options, columns: StructType) -> Options:
+    """The options of a stream or of its changes: a table of Spark's catalog keeps its columns when the table in the
+    database gets further ones.
+    """
+    return with_columns(options, columns) if keeps_options(columns) else options

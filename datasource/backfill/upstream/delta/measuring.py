@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from backfill.batches import together
 from backfill.plan import Extent, Request
 from backfill.upstream.delta.keys import KeyColumns
 from backfill.upstream.delta.scan import rows_where
@@ -32,8 +33,8 @@ def measured(
         keys = SortedKeys(key, pa.Table.from_batches(batches, columns))
         return tuple(keys.extent(request) for request in requests)
     counts = [0] * len(requests)
-    for chunk in _chunks(batches, columns):
-        keys = SortedKeys(key, chunk)
+    for chunk in together(batches, CHUNK_ROWS):
+        keys = SortedKeys(key, pa.Table.from_batches([chunk]))
         counts = [count + keys.extent(request).row_count for count, request in zip(counts, requests, strict=True)]
     return tuple(Extent(count, None) for count in counts)
 
@@ -72,13 +73,3 @@ def _keys_within(
         keys = batch.cast(columns)
         require_keys(keys)
         yield keys.filter(key.covered(keys, coverage))
-
-
-def _chunks(batches: Iterator[pa.RecordBatch], columns: pa.Schema) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        held.append(batch)
-        if sum(each.num_rows for each in held) >= CHUNK_ROWS:
-            yield pa.Table.from_batches(held, columns)
-            held = []
-    yield pa.Table.from_batches(held, columns)

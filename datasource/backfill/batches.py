@@ -1,0 +1,32 @@
+"""Record batches of another size: what costs a fixed amount for each call takes many rows at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+
+def together(batches: Iterable[pa.RecordBatch], rows: int, size: int = sys.maxsize) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches, each of at least so many rows or bytes but for the last; none is empty."""
+    held: list[pa.RecordBatch] = []
+    held_rows = held_bytes = 0
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+            held_rows += batch.num_rows
+            held_bytes += batch.nbytes
+        if held_rows >= rows or held_bytes >= size:
+            yield joined(pa.Table.from_batches(held))
+            held, held_rows, held_bytes = [], 0, 0
+    if held:
+        yield joined(pa.Table.from_batches(held))
+
+
+def joined(table: pa.Table) -> pa.RecordBatch:
+    """The table as one batch."""
+    if table.num_rows and table.num_columns and table.column(0).num_chunks == 1:
+        return table.to_batches()[0]
+    columns = [pa.concat_arrays([pa.nulls(0, item.type), *item.chunks]) for item in table.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=table.schema)
