@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable
+from operator import attrgetter
 
 import pytest
 
@@ -410,13 +411,15 @@ def test_connections_cut_between_batches_are_made_anew(
 
 
 class Terminating:
-    """In place of one of the upstream's methods: the same, after its session has been ended."""
+    """In place of a method of the upstream, or of a part of it: the same, after its session has been ended."""
 
     def __init__(self, run: StreamRun, name: str, which: str) -> None:
         self._database, self._which = run.database, which
-        self._method = getattr(run.upstream, name)
+        path, _, method = name.rpartition(".")
+        owner = attrgetter(path)(run.upstream) if path else run.upstream
+        self._method = getattr(owner, method)
         self.ended = 0
-        setattr(run.upstream, name, self)
+        setattr(owner, method, self)
 
     def __call__(self, *arguments: object, **named: object) -> object:
         if not self.ended:
@@ -426,7 +429,13 @@ class Terminating:
 
 @pytest.mark.parametrize(
     ("name", "which"),
-    [("measure", EXPORTER), ("_read", EVERY), ("acknowledge", EVERY), ("bounds", EVERY), ("covered", OTHERS)],
+    [
+        ("measure", EXPORTER),
+        ("_epochs.log.read", EVERY),
+        ("acknowledge", EVERY),
+        ("bounds", EVERY),
+        ("covered", OTHERS),
+    ],
     ids=["while vnodes are measured", "before the log is read", "before the slot moves", "at the start", "marking"],
 )
 def test_connections_cut_during_planning_are_made_anew(

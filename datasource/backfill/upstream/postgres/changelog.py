@@ -29,7 +29,7 @@ class ChangeLog:
         self._connector = connector
         self._fails_on_data_loss = options.fail_on_data_loss
         self._table = table
-        self._place = place
+        self.place = place
         self._feed = log.Feed(place.slot, place.publication, table.description.oid, table.wanted)
         self._kept: tuple[str, str, log.Reading] | None = None
         self._acknowledgeable: dict[str, int] = {}
@@ -46,8 +46,8 @@ class ChangeLog:
         # Afterwards, so that a slot which was moved or made again in the meantime is noticed as well. Changes that are
         # not published are not in the log; without the publication itself, PostgreSQL 18 gives none at all.
         if self._fails_on_data_loss:
-            self._place.require_readable(session, after.lsn)
-        self._place.require_published(session, self._table)
+            self.place.require_readable(session, after.lsn)
+        self.place.require_published(session, self._table)
         self._report_added(reading.ignored)
         return reading
 

@@ -1,0 +1,250 @@
+"""Where batches may end: states of the database that readers can look at, or places in its change log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from psycopg import sql
+
+from backfill.epoch import Epoch
+from backfill.errors import TransientError
+from backfill.upstream import Pin, Step
+from backfill.upstream.postgres.changelog import ChangeLog
+from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.log import Reading
+from backfill.upstream.postgres.pin import Exported, ExportingSession, wait_for_flush
+from backfill.upstream.postgres.position import Position, Snapshot, parse_lsn
+from backfill.upstream.postgres.sessions import ControlSession, Session
+from backfill.upstream.postgres.table import Table, prepare_for_ranges, require_unchanged
+
+logger = logging.getLogger("backfill")
+
+HEARTBEAT_BYTES: Final = 16 << 20
+"""How far the log may grow without anything for us before an empty batch lets the slot follow."""
+
+UNSEEN_PATIENCE: Final = 1.0
+"""Seconds within which a commit that is logged becomes visible, unless it waits for a standby."""
+
+UNSEEN_INTERVAL: Final = 0.02
+
+CLOCK: Final = sql.SQL("(extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+"""The time by the server's clock, in microseconds since 1970."""
+
+EVERY_COMMIT: Final = Position((1 << 63) - 1)
+
+
+class Epochs:
+    """Finds the epoch after one, and holds the state it pins. Of a stream without a log only the first is asked for."""
+
+    def __init__(self, connector: Connector, sessions: ControlSession, table: Table, *, fails_on_loss: bool) -> None:
+        self._connector = connector
+        self._sessions = sessions
+        self._table = table
+        self._fails_on_loss = fails_on_loss
+        self._log: ChangeLog | None = None
+        self.exporter = ExportingSession(connector, table.keyed)
+        self._idle_at = 0
+        self._held_at: Position | None = None
+        self._said_unseen = False
+        self._reached = 0
+        self._clock = 0
+        self.complete_until = 0
+        """Microseconds since 1970 up to which all that was committed has been found; 0 before anything was."""
+
+    def attach(self, log: ChangeLog) -> None:
+        self._log = log
+
+    @property
+    def log(self) -> ChangeLog:
+        if self._log is None:
+            raise RuntimeError("attach comes before everything that concerns the change log")
+        return self._log
+
+    @property
+    def is_attached(self) -> bool:
+        return self._log is not None
+
+    @property
+    def reached(self) -> int:
+        """The LSN up to which nothing is left to find. What was looked at and held nothing for us is no lag."""
+        return max(self._reached, self._idle_at)
+
+    def present(self) -> Position:
+        """The state of now, all of which has been flushed to the log."""
+        return self._sessions.run(self._present)
+
+    def _present(self, session: Session) -> Position:
+        position = self._position_now(session)
+        wait_for_flush(session, self._connector, position.lsn)
+        return position
+
+    def _position_now(self, session: Session) -> Position:
+        row = session.execute(
+            sql.SQL("SELECT {}, pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text").format(CLOCK)
+        ).fetchone()
+        if row is None:
+            raise TransientError("the server did not say where its log ends")
+        self._clock = row[0]
+        return Position(parse_lsn(row[2]), Snapshot.parse(row[1]))
+
+    def end_of_log(self) -> Position:
+        """Up to where the log can be read: the end of a whole record, so that no commit is half before it."""
+        session = self._sessions.current()
+        now = self._position_now(session)
+        if now.lsn > self._idle_at:
+            wait_for_flush(session, self._connector, now.lsn)
+        return now
+
+    # -- with rows to read -----------------------------------------------------------------------------------------
+
+    def readable(self, after: Epoch | None, max_changes: int) -> Step:
+        """See `Upstream.next_epoch` with `snapshot`."""
+        return self._stepped(lambda: self._readable_epoch(after, max_changes))
+
+    def pin_again(self, after: Epoch) -> Pin:
+        """See `Upstream.repin`."""
+
+        def attempt() -> Exported:
+            exported = self.exporter.export()
+            if not exported.position.shows_all_of(Position.parse(after.position)):
+                raise TransientError("the server does not show yet what the batch had seen")
+            return exported
+
+        exported = self._sessions.retry(attempt)
+        return Pin(_exported_epoch(after.number, exported), exported.token)
+
+    def _stepped(self, step: Callable[[], Step]) -> Step:
+        found = self._sessions.retry(step)
+        self._reached = Position.parse(found.epoch.position).lsn
+        return found
+
+    def _readable_epoch(self, after: Epoch | None, max_changes: int) -> Step:
+        """The state of now, pinned; or, if too much has happened since `after`, a part of the way to it.
+
+        An epoch by LSN alone may show commits that nobody sees yet. They are made visible one moment after they were
+        logged, unless they wait for a standby: then changes are followed on, and rows are read when they are seen.
+        """
+        give_up = time.monotonic() + UNSEEN_PATIENCE
+        while True:
+            step = self._exported_step(after, max_changes)
+            if step is not None:
+                self._said_unseen = False
+                return step
+            if after is None or time.monotonic() > give_up:
+                break
+            time.sleep(UNSEEN_INTERVAL)
+        if not self._said_unseen:
+            logger.warning(
+                "rows are not read again yet: a commit that was passed on is still invisible to readers, as while a "
+                "synchronous standby does not answer"
+            )
+        self._said_unseen = True
+        return self._log_epoch(after, max_changes, None)
+
+    def _exported_step(self, after: Epoch | None, max_changes: int) -> Step | None:
+        """None where `after` shows what no reader sees yet."""
+        exporter = self.exporter
+        exported = exporter.export()
+        require_unchanged(exporter.current(), self._table)
+        prepare_for_ranges(exporter.current())
+        number = 1 if after is None else after.number + 1
+        epoch = _exported_epoch(number, exported)
+        self.complete_until = exported.timestamp
+        if after is not None:
+            upto = exported.position.lsn
+            reading = self._read(Position.parse(after.position), exported.position, upto, max_changes)
+            if not reading.sees_all(Position.parse(after.position), exported.position):
+                exporter.release(exported.token)
+                reading.rows.close()
+                return None
+            if not reading.complete:
+                exporter.release(exported.token)
+                epoch = _exported_epoch(number, replace(exported, position=replace(exported.position, lsn=reading.end)))
+                self.complete_until = reading.timestamp or after.timestamp
+            self.log.keep(after, epoch, reading, upto)
+            if not reading.complete:
+                return Step(epoch, None)
+        return Step(epoch, Pin(epoch, exported.token))
+
+    # -- without ---------------------------------------------------------------------------------------------------
+
+    def in_log(self, after: Epoch | None, max_changes: int, until: str | None) -> Step:
+        """See `Upstream.next_epoch` without `snapshot`."""
+        return self._unpinned(lambda: self._log_epoch(after, max_changes, until))
+
+    def held(self, after: Epoch | None, max_changes: int) -> Step:
+        """See `Upstream.held_epoch`."""
+        return self._unpinned(lambda: self._held_epoch(after, max_changes))
+
+    def _unpinned(self, step: Callable[[], Step]) -> Step:
+        def released() -> Step:
+            self.exporter.close()
+            return step()
+
+        return self._stepped(released)
+
+    def _log_epoch(self, after: Epoch | None, max_changes: int, until: str | None) -> Step:
+        """The next commits in the log, whether visible yet or not: no snapshot rows are read any more."""
+        if after is None:
+            now = self._present(self._sessions.current())
+            self.complete_until = self._clock
+            # What was visible is known when the log has been read.
+            return Step(Epoch(1, str(Position(now.lsn, unseen=0)), now.lsn, self._clock), None)
+        began = Position.parse(after.position)
+        seen = Position.parse(until) if until else self.end_of_log()
+        upto = seen.lsn
+        if upto < self._idle_at and not until and self._fails_on_loss:
+            self.log.place.require_readable(self._sessions.current(), self._idle_at)
+        if upto <= self._idle_at:
+            self.complete_until = self._clock
+            return Step(after, None)
+        reading = self._read(began, EVERY_COMMIT, upto, max_changes)
+        self.complete_until = self._clock if reading.complete else reading.timestamp or after.timestamp
+        if reading.complete:
+            self._idle_at = upto
+        idle = reading.complete and reading.rows.row_count == 0
+        if idle and upto - began.lsn < HEARTBEAT_BYTES:
+            return Step(after, None)
+        end = upto if idle else reading.end
+        position = Position(max(end, began.lsn))
+        seen_upto = reading.acknowledgeable(seen, upto)
+        if seen_upto < position.lsn:
+            position = replace(position, unseen=seen_upto)
+        epoch = Epoch(after.number + 1, str(position), position.lsn, reading.timestamp or after.timestamp)
+        self.log.keep(after, epoch, reading, upto)
+        return Step(epoch, None)
+
+    def _held_epoch(self, after: Epoch | None, max_changes: int) -> Step:
+        """What is visible now, as far as the log is read: the snapshot that goes on later must see all of it."""
+        if after is not None and Position.parse(after.position).snapshot is None:
+            return self._log_epoch(after, max_changes, None)
+        now = self._present(self._sessions.current())
+        self.complete_until = self._clock
+        if after is None:
+            return Step(Epoch(1, str(now), now.lsn, self._clock), None)
+        if now == self._held_at:
+            return Step(after, None)
+        began = Position.parse(after.position)
+        reading = self._read(began, now, now.lsn, max_changes)
+        if not reading.complete:
+            self.complete_until = reading.timestamp or after.timestamp
+        if reading.complete and reading.rows.row_count == 0:
+            self._held_at = now
+            if now.lsn - began.lsn < HEARTBEAT_BYTES:
+                return Step(after, None)
+        position = now if reading.complete else replace(now, lsn=reading.end)
+        taken = max(reading.timestamp or 0, after.timestamp)
+        epoch = Epoch(after.number + 1, str(position), position.lsn, taken)
+        self.log.keep(after, epoch, reading, now.lsn)
+        return Step(epoch, None)
+
+    def _read(self, after: Position, shown: Position, upto: int, limit: int) -> Reading:
+        return self.log.read(self._sessions.current(), after, shown, upto, limit)
+
+
+def _exported_epoch(number: int, exported: Exported) -> Epoch:
+    return Epoch(number, str(exported.position), exported.position.lsn, exported.timestamp)

@@ -1,0 +1,41 @@
+"""The session in which an upstream asks and commands; rows and changes are read in sessions of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import psycopg
+
+from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.failures import RetryPolicy
+
+T = TypeVar("T")
+Session = psycopg.Connection[tuple[Any, ...]]
+
+
+class ControlSession:
+    """One session, opened when it is first needed and again after it was lost."""
+
+    def __init__(self, connector: Connector, retries: RetryPolicy) -> None:
+        self._connector = connector
+        self._retries = retries
+        self._session: Session | None = None
+
+    def current(self) -> Session:
+        if self._session is None or self._session.closed:
+            self._session = self._connector.session()
+        return self._session
+
+    def run(self, operation: Callable[[Session], T]) -> T:
+        """The operation's result, tried again in a new session while its errors are transient."""
+        return self.retry(lambda: operation(self.current()))
+
+    def retry(self, attempt: Callable[[], T]) -> T:
+        """The same for what opens other sessions too."""
+        return self._retries.run(attempt, self.close)
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+        self._session = None
