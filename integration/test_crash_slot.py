@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -16,6 +15,7 @@ from integration.crash.oracle import confirmed_lsn
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import StreamRun
+from integration.waiting import eventually
 from integration.writers import BIGINT, TABLE
 
 SIZE = 300
@@ -26,13 +26,6 @@ def a_stream(database: Database, folder: Path) -> Lives:
     BIGINT.create(database, SIZE, identity="DEFAULT")
     database.execute("CREATE TABLE other (id int)")
     return Lives(database, folder, BIGINT, vnodeCount="3", numPartitions="2", maxBytesPerTrigger="3000")
-
-
-def eventually(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 def write(database: Database, note: str) -> None:

@@ -21,15 +21,16 @@ from backfill.upstream.postgres import slot, span
 from backfill.upstream.postgres.changelog import ChangeLog
 from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.epochs import Epochs
-from backfill.upstream.postgres.failures import RetryPolicy, translating
+from backfill.upstream.postgres.failures import RetryPolicy
 from backfill.upstream.postgres.log import MOST_MESSAGES, Reading
+from backfill.upstream.postgres.measuring import Measuring
 from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import Position
 from backfill.upstream.postgres.reader import PostgresSnapshotReader
 from backfill.upstream.postgres.server import require_logical, require_primary
 from backfill.upstream.postgres.sessions import ControlSession, Session
 from backfill.upstream.postgres.span import PostgresChangeReader
-from backfill.upstream.postgres.table import Table, covered_by_database, cut, describe, measure, range_of
+from backfill.upstream.postgres.table import Table, covered_by_database, cut, describe, range_of
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 
 logger = logging.getLogger("backfill")
@@ -223,9 +224,12 @@ class PostgresUpstream:
         return self.reader().lookup(pin.token, keys)
 
     def measure(self, requests: Sequence[Request]) -> tuple[Extent, ...]:
+        stream, exporter = self._options.stream, self._epochs.exporter
+        measuring = Measuring(
+            self._connector, exporter, self._table.keyed, stream.snapshot_filter, stream.num_partitions
+        )
         try:
-            with translating(), self._epochs.exporter.looking() as session:
-                return measure(session, self._table.keyed, requests, self._options.stream.snapshot_filter)
+            return measuring.measure(requests, measuring.sessions(requests, self.size().row_count))
         except ConnectionLostError as error:
             raise SnapshotGoneError(f"the state the batch was to end at was lost: {error}") from None
 

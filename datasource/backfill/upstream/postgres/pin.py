@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import psycopg
 from psycopg import sql
@@ -29,6 +29,14 @@ from backfill.upstream.postgres.ranges import KeyedTable
 LOCK_TIMEOUT: Final = "5s"
 FLUSH_PATIENCE: Final = 0.02
 FLUSH_GIVE_UP: Final = 60.0
+
+
+class Cursor(Protocol):
+    """What cursors of both drivers have in common."""
+
+    def execute(self, statement: str, /) -> Any: ...
+    def fetchone(self) -> Any: ...
+
 
 Session = psycopg.Connection[tuple[Any, ...]]
 
@@ -87,11 +95,18 @@ class ExportingSession:
     @contextmanager
     def looking(self) -> Iterator[Session]:
         """The transaction that holds the present snapshot, for statements that read the table."""
-        session, token = self.current(), self._token or ""
+        session, token = self.current(), self.token
         with _locked(session, self._table):
             row = session.execute(sql.SQL("SELECT {}").format(self._table.storage)).fetchone()
             require_stored(token, None if row is None else row[0])
             yield session
+
+    @property
+    def token(self) -> str:
+        """The present snapshot's name for readers."""
+        if self._token is None:
+            raise TransientError("the snapshot has been released")
+        return self._token
 
     def current(self) -> Session:
         """The transaction that holds the present snapshot."""
@@ -126,6 +141,15 @@ def _locked(session: Session, table: KeyedTable) -> Iterator[None]:
 def snapshot_of(token: str) -> str:
     """What `SET TRANSACTION SNAPSHOT` takes."""
     return token.partition(" ")[0]
+
+
+def enter(cursor: Cursor, table: KeyedTable, token: str) -> None:
+    """Makes the state of this token that of the transaction which has just begun, and locks the table until its end."""
+    snapshot = sql.Literal(snapshot_of(token))
+    cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot).as_string(None))
+    cursor.execute(table.lock.as_string(None))
+    cursor.execute(sql.SQL("SELECT {}").format(table.storage).as_string(None))
+    require_stored(token, (cursor.fetchone() or (None,))[0])
 
 
 def require_stored(token: str, storage: object) -> None:

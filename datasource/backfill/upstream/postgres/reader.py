@@ -9,10 +9,10 @@ from typing import Final
 import pyarrow as pa
 from psycopg import sql
 
-from backfill.upstream.postgres.connection import ArrowCursor, Connector, record_batches
+from backfill.upstream.postgres.connection import Connector, record_batches
 from backfill.upstream.postgres.failures import RetryPolicy, translating
 from backfill.upstream.postgres.going_on import going_on
-from backfill.upstream.postgres.pin import require_stored, snapshot_of
+from backfill.upstream.postgres.pin import enter
 from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
 from backfill.upstream.postgres.types import MappedColumn, snapshot_expression
 from backfill.upstream.postgres.values import encode_text, from_snapshot
@@ -87,7 +87,7 @@ class PostgresSnapshotReader:
                 # The lock takes no snapshot; the first SELECT does, when nothing can empty the table any more.
                 cursor.execute(self.table.lock.as_string(None))
             else:
-                self._enter(cursor, token)
+                enter(cursor, self.table, token)
             for setting in settings:
                 cursor.execute(setting)
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
@@ -95,11 +95,3 @@ class PostgresSnapshotReader:
                 cursor.execute(statement.as_string(None))
                 yield from record_batches(cursor)
             cursor.execute("ROLLBACK")
-
-    def _enter(self, cursor: ArrowCursor, token: str) -> None:
-        """Makes the pinned state that of the transaction which has just begun."""
-        snapshot = sql.Literal(snapshot_of(token))
-        cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot).as_string(None))
-        cursor.execute(self.table.lock.as_string(None))
-        cursor.execute(sql.SQL("SELECT {}").format(self.table.storage).as_string(None))
-        require_stored(token, (cursor.fetchone() or (None,))[0])

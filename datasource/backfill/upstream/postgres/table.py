@@ -12,7 +12,6 @@ from psycopg import sql
 
 from backfill.errors import KeyTextError, SchemaChangedError, TableError
 from backfill.options import Options
-from backfill.plan import Extent, Request
 from backfill.upstream import TableSchema, TableSize
 from backfill.upstream.postgres.catalog import read_table
 from backfill.upstream.postgres.condition import require_condition, require_row_condition
@@ -114,7 +113,7 @@ def require_unchanged(session: Session, table: Table) -> None:
         "atttypmod)), '{}') FROM pg_catalog.pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped",
         [described.name.quoted(), described.oid],
     )
-    oid, now = _row(found)
+    oid, now = one_row(found)
     if oid != described.oid:
         raise TableError(
             f"{described.name.quoted()} is not the table any more that the stream began with: it was dropped, renamed "
@@ -177,7 +176,7 @@ def range_of(session: Session, table: KeyedTable, first: Key | None, last: Key |
         with session.transaction():
             prepare_for_ranges(session)
             after = None if first is None else session.execute(_last_before(table, first)).fetchone()
-            upto = None if last is None else _row(session.execute(_canonical(table, last)))
+            upto = None if last is None else one_row(session.execute(_canonical(table, last)))
     except (psycopg.DataError, psycopg.errors.CheckViolation) as error:
         kind = error.diag.sqlstate
         names = ", ".join(f"{item.column.name} {item.column.declared}" for item in table.key)
@@ -196,42 +195,12 @@ def _canonical(table: KeyedTable, key: Key) -> sql.Composed:
     return sql.SQL("SELECT {}").format(sql.SQL(", ").join(texts))
 
 
-def measure(session: Session, table: KeyedTable, requests: Sequence[Request], only: str = "") -> tuple[Extent, ...]:
-    """How far each request goes, in the session's snapshot. Sent together, so that distance does not add up.
-
-    `only`: the rows for which this condition holds are those that are read.
-    """
-    with session.pipeline():
-        counts = [session.execute(_count(table, request, only)) for request in requests]
-    found = [_one(cursor) for cursor in counts]
-    over = [at for at, request in enumerate(requests) if found[at] > request.limit]
-    with session.pipeline():
-        lasts = {at: session.execute(_last(table, requests[at], only)) for at in over}
-    return tuple(
-        Extent(request.limit, tuple(_row(lasts[at]))) if at in lasts else Extent(found[at], None)
-        for at, request in enumerate(requests)
-    )
-
-
-def _count(table: KeyedTable, request: Request, only: str) -> sql.Composed:
-    rows = table.select(sql.SQL(""), request.range, only)
-    return sql.SQL("SELECT count(*) FROM ({} LIMIT {}) AS r").format(rows, sql.Literal(request.limit + 1))
-
-
-def _last(table: KeyedTable, request: Request, only: str) -> sql.Composed:
-    rows = table.select(table.key_texts, request.range, only)
-    return sql.SQL("{} ORDER BY {} LIMIT 1 OFFSET {}").format(rows, table.order, sql.Literal(request.limit - 1))
-
-
-def _row(cursor: psycopg.Cursor[tuple[Any, ...]]) -> tuple[Any, ...]:
+def one_row(cursor: psycopg.Cursor[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """What a statement gives that always gives one."""
     row = cursor.fetchone()
     if row is None:
         raise psycopg.OperationalError("the server gave no row where one was due")
     return row
-
-
-def _one(cursor: psycopg.Cursor[tuple[Any, ...]]) -> int:
-    return int(_row(cursor)[0])
 
 
 def covered_by_database(session: Session, table: KeyedTable, keys: pa.RecordBatch, coverage: Coverage) -> pa.Array[Any]:
@@ -252,4 +221,4 @@ def covered_by_database(session: Session, table: KeyedTable, keys: pa.RecordBatc
         parameters=sql.SQL(", ").join([sql.SQL("%s::text[]")] * len(texts)),
         names=sql.SQL(", ").join(names),
     )
-    return pa.array(_row(session.execute(statement, texts))[0], pa.bool_())
+    return pa.array(one_row(session.execute(statement, texts))[0], pa.bool_())

@@ -1,0 +1,96 @@
+"""How far key ranges go in the exported state, counted by several sessions where there is much to count.
+
+Counting takes a server process some 70 ns a row, and readers wait for it: with one session, eight readers would wait
+for as long as they read. So at most as many count as will read, and the exporting session, which is idle then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from psycopg import sql
+
+from backfill.errors import ConnectionLostError
+from backfill.plan import Extent, Request
+from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.failures import translating
+from backfill.upstream.postgres.pin import ExportingSession, enter
+from backfill.upstream.postgres.ranges import KeyedTable
+from backfill.upstream.postgres.sessions import Session
+from backfill.upstream.postgres.table import one_row, prepare_for_ranges
+
+ROWS_PER_SESSION: Final = 200_000
+"""Of fewer rows each, a session takes longer to open than to count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """Measures ranges of one table in the state that a session exports."""
+
+    connector: Connector
+    exporter: ExportingSession
+    table: KeyedTable
+    only: str
+    """The rows for which this condition holds are those that are read."""
+
+    readers: int
+
+    def sessions(self, requests: Sequence[Request], table_rows: int) -> int:
+        """How many sessions are worth it."""
+        rows = min(table_rows, sum(request.limit for request in requests))
+        return max(1, min(self.readers + 1, len(requests), rows // ROWS_PER_SESSION))
+
+    def measure(self, requests: Sequence[Request], sessions: int) -> tuple[Extent, ...]:
+        """See `Upstream.measure`."""
+        shares = [requests[at::sessions] for at in range(sessions)]
+        token = self.exporter.token
+        with ThreadPoolExecutor(sessions) as threads:
+            others = [threads.submit(self._elsewhere, token, share) for share in shares[1:]]
+            measured = [self._here(shares[0])]
+            # No lock is held here. A TRUNCATE would wait for it, and the other sessions for the TRUNCATE.
+            measured += [self._result(other, share) for other, share in zip(others, shares[1:], strict=True)]
+        return tuple(measured[at % sessions][at // sessions] for at in range(len(requests)))
+
+    def _result(self, other: Future[tuple[Extent, ...]], share: Sequence[Request]) -> tuple[Extent, ...]:
+        try:
+            return other.result()
+        except ConnectionLostError:
+            # The server may have no connection left. If it has gone altogether, that is noticed here as well.
+            return self._here(share)
+
+    def _here(self, requests: Sequence[Request]) -> tuple[Extent, ...]:
+        with translating(), self.exporter.looking() as session:
+            return self._extents(session, requests)
+
+    def _elsewhere(self, token: str, requests: Sequence[Request]) -> tuple[Extent, ...]:
+        with translating(), self.connector.session() as session, session.cursor() as cursor:
+            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            enter(cursor, self.table, token)
+            prepare_for_ranges(session)
+            return self._extents(session, requests)
+
+    def _extents(self, session: Session, requests: Sequence[Request]) -> tuple[Extent, ...]:
+        """Statements are sent together, so that distance does not add up."""
+        with session.pipeline():
+            counts = [session.execute(self._count(request)) for request in requests]
+        found = [int(one_row(cursor)[0]) for cursor in counts]
+        over = [at for at, request in enumerate(requests) if found[at] > request.limit]
+        with session.pipeline():
+            lasts = {at: session.execute(self._last(requests[at])) for at in over}
+        return tuple(
+            Extent(request.limit, tuple(one_row(lasts[at]))) if at in lasts else Extent(found[at], None)
+            for at, request in enumerate(requests)
+        )
+
+    def _count(self, request: Request) -> sql.Composed:
+        rows = self.table.select(sql.SQL(""), request.range, self.only)
+        return sql.SQL("SELECT count(*) FROM ({} LIMIT {}) AS r").format(rows, sql.Literal(request.limit + 1))
+
+    def _last(self, request: Request) -> sql.Composed:
+        rows = self.table.select(self.table.key_texts, request.range, self.only)
+        return sql.SQL("{} ORDER BY {} LIMIT 1 OFFSET {}").format(
+            rows, self.table.order, sql.Literal(request.limit - 1)
+        )

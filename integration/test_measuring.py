@@ -1,0 +1,135 @@
+"""Counting before reading, by several sessions at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+from psycopg import sql
+
+from backfill.errors import SnapshotGoneError
+from backfill.opening import open_upstream
+from backfill.options import parse
+from backfill.plan import Extent, Request
+from backfill.upstream.postgres import PostgresUpstream
+from backfill.upstream.postgres.measuring import Measuring
+from backfill.vnode import KeyRange
+from integration.database import Database, maintenance
+from integration.waiting import eventually
+
+READERS = 3
+
+
+@pytest.fixture(autouse=True)
+def every_row_is_worth_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backfill.upstream.postgres.measuring.ROWS_PER_SESSION", 1)
+
+
+@pytest.fixture
+def opened() -> list[threading.Thread]:
+    """The threads in which a session was asked to measure, once for each time."""
+    return []
+
+
+@pytest.fixture
+def upstream(
+    database: Database, opened: list[threading.Thread], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[PostgresUpstream]:
+    """Of a table of 2,000 rows, in a state that is pinned."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    database.execute("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 2000) i; ANALYZE t")
+    found = open_upstream(parse({**database.options, "dbtable": "t", "numPartitions": str(READERS)}))
+    assert isinstance(found, PostgresUpstream)
+    found.next_epoch(None, snapshot=True, max_changes=9, until=None)
+    before(monkeypatch, "_extents", lambda: opened.append(threading.current_thread()))
+    yield found
+    found.close()
+
+
+def before(monkeypatch: pytest.MonkeyPatch, name: str, action: Callable[[], object]) -> None:
+    """The action happens at the beginning of each call of this method of `Measuring`."""
+    method = getattr(Measuring, name)
+
+    def replacement(measuring: Measuring, *arguments: Any) -> Any:
+        action()
+        return method(measuring, *arguments)
+
+    monkeypatch.setattr(Measuring, name, replacement)
+
+
+def requests(rng: Random, count: int) -> list[Request]:
+    ends = sorted(rng.sample(range(2000), count - 1))
+    spans = zip([None, *ends], [*ends, None], strict=True)
+    return [
+        Request(KeyRange(*(None if end is None else (str(end),) for end in span)), rng.choice([1, 10, 1000, 1 << 62]))
+        for span in spans
+    ]
+
+
+def expected(asked: Sequence[Request]) -> tuple[Extent, ...]:
+    """Rows are numbered from 1 to 2000."""
+    found = []
+    for request in asked:
+        after = 0 if request.range.after is None else int(str(request.range.after[0]))
+        upto = 2000 if request.range.upto is None else int(str(request.range.upto[0]))
+        more = upto - after > request.limit
+        found.append(Extent(request.limit, (str(after + request.limit),)) if more else Extent(upto - after, None))
+    return tuple(found)
+
+
+@pytest.mark.parametrize(("count", "sessions"), [(1, 1), (2, 2), (4, 4), (61, 4)])
+def test_several_sessions_measure_what_one_would(
+    upstream: PostgresUpstream, opened: list[threading.Thread], count: int, sessions: int
+) -> None:
+    asked = requests(Random(count), count)
+    assert upstream.measure(asked) == expected(asked)
+    assert len(opened) == sessions
+
+
+def test_rows_that_came_after_the_state_are_counted_by_no_session(
+    database: Database, upstream: PostgresUpstream, opened: list[threading.Thread]
+) -> None:
+    database.execute("INSERT INTO t SELECT i, 'new' FROM generate_series(-5, 0) i; DELETE FROM t WHERE id % 3 = 0")
+    asked = requests(Random(5), 20)
+    assert upstream.measure(asked) == expected(asked)
+    assert len(opened) == READERS + 1
+
+
+def test_without_a_connection_left_the_exporting_session_counts_alone(
+    database: Database, upstream: PostgresUpstream, opened: list[threading.Thread]
+) -> None:
+    asked = requests(Random(7), 20)
+    name = sql.Identifier(database.name)
+    with maintenance(database.server) as connection:
+        connection.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
+        try:
+            assert upstream.measure(asked) == expected(asked)
+        finally:
+            connection.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(name))
+    assert opened == [threading.current_thread()] * (READERS + 1)
+
+
+def test_a_truncate_between_the_sessions_is_noticed_and_holds_up_nobody(
+    database: Database, upstream: PostgresUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exporting session has the lock, TRUNCATE waits for it, and the other sessions wait for TRUNCATE."""
+    waits = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    truncate = threading.Thread(target=database.execute, args=("TRUNCATE t",))
+    asked = threading.Event()
+
+    def truncated_while_locked() -> None:
+        if threading.current_thread() is threading.main_thread():
+            truncate.start()
+            eventually(lambda: len(database.execute(waits)) == 1)
+            asked.set()
+            eventually(lambda: len(database.execute(waits)) == 1 + READERS)
+
+    before(monkeypatch, "_extents", truncated_while_locked)
+    before(monkeypatch, "_elsewhere", asked.wait)
+    with pytest.raises(SnapshotGoneError, match="truncated"):
+        upstream.measure(requests(Random(9), 20))
+    truncate.join(30)
+    assert not truncate.is_alive()

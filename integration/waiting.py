@@ -1,0 +1,19 @@
+"""Waiting for what happens by itself in another process."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE = 60.0
+
+
+def eventually(is_so: Callable[[], bool]) -> None:
+    """Returns when it is so; fails when it does not become so."""
+    deadline = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
