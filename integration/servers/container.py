@@ -34,7 +34,9 @@ class ContainerServer(ExternalServer):
 
     def __init__(self, machine: DockerContainer) -> None:
         self._machine = machine
-        address = f"{machine.get_container_host_ip()}:{machine.get_exposed_port(5432)}"
+        host, port = machine.get_container_host_ip(), machine.get_exposed_port(5432)
+        # "localhost" is ::1 first, where an engine may give another port, and this one to another container.
+        address = f"{'127.0.0.1' if host == 'localhost' else host}:{port}"
         dsn = f"postgresql://postgres:{PASSWORD}@{address}/postgres"
         self._wait(dsn)
         super().__init__(dsn, settings=SETTINGS)
