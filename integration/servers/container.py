@@ -40,6 +40,7 @@ class ContainerServer(ExternalServer):
         dsn = f"postgresql://postgres:{PASSWORD}@{address}/postgres"
         self._wait(dsn)
         super().__init__(dsn, settings=SETTINGS)
+        self.origin = f"{machine.image} in Docker"
 
     def log(self) -> str:
         return b"".join(self._machine.get_logs()).decode(errors="replace")

@@ -23,6 +23,7 @@ class ExternalServer:
     """
 
     can = Can.NOTHING
+    origin = f"named by {DSN}"
 
     def __init__(self, conninfo: str, *, settings: Mapping[str, str] | None = None) -> None:
         self.dsn = as_uri(conninfo)
