@@ -51,13 +51,14 @@ class ContainerServer(ExternalServer):
         while True:
             try:
                 psycopg.connect(dsn, connect_timeout=10).close()
-                return  # noqa: TRY300
             except psycopg.OperationalError as error:
                 self._machine.reload()
                 if self._machine.status != "running" or time.monotonic() > deadline:
                     message = f"no connection: {str(error).strip()}\nIts log ends with:\n{self.log()[-3000:]}"
                     raise ServerError(message) from None
-            time.sleep(0.1)
+                time.sleep(0.1)
+            else:
+                return
 
 
 def refuse_without_engine() -> None:
