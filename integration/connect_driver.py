@@ -29,19 +29,18 @@ def main(given: dict[str, Any]) -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     try:
-        print(json.dumps(surfaces(spark, given["url"], given["password"], Path(given["folder"]))))
+        print(json.dumps(surfaces(spark, given["url"], given["login"], Path(given["folder"]))))
     finally:
         spark.stop()
 
 
-def surfaces(spark: SparkSession, url: str, password: str, folder: Path) -> dict[str, Any]:
+def surfaces(spark: SparkSession, url: str, login: dict[str, str], folder: Path) -> dict[str, Any]:
+    given = f"user = '{login['user']}', password = '{login['password']}'"
     where = f"url '{url}', dbtable 'public.orders'"
     spark.sql(f"CREATE TABLE orders_feed USING backfill OPTIONS ({where}, stateDir '{folder / 'feed'}')")
-    spark.sql(f"CREATE TEMPORARY VIEW v USING backfill OPTIONS ({where}, password '{password}')")
-    batch = spark.read.format("backfill").option("url", url).option("dbtable", "orders").option("password", password)
-    stream = spark.sql(
-        f"SELECT * FROM STREAM orders_feed WITH (stateDir = '{folder / 'connect'}', password = '{password}')"
-    )
+    spark.sql(f"CREATE TEMPORARY VIEW v USING backfill OPTIONS ({where}, {given})")
+    batch = spark.read.format("backfill").option("url", url).option("dbtable", "orders").options(**login)
+    stream = spark.sql(f"SELECT * FROM STREAM orders_feed WITH (stateDir = '{folder / 'connect'}', {given})")
     writer = stream.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
     listener = PrometheusListener()
     spark.streams.addListener(listener)
@@ -53,7 +52,7 @@ def surfaces(spark: SparkSession, url: str, password: str, folder: Path) -> dict
     return {
         "session": type(spark).__module__,
         "batch": batch.option("filter", "id <= 3").load().count(),
-        "table": spark.sql(f"SELECT count(*) FROM orders_feed WITH (password = '{password}')").collect()[0][0],
+        "table": spark.sql(f"SELECT count(*) FROM orders_feed WITH ({given})").collect()[0][0],
         "view": spark.table("v").count(),
         "progress": [seen.phase, 0 if seen.reported is None else seen.reported.snapshot_rows, seen.active],
         "stream": spark.read.parquet(str(folder / "out")).where("_change_type = 'insert'").count(),

@@ -56,6 +56,15 @@ class Database:
         file.chmod(0o600)
         return as_uri(self.dsn, password=None, passfile=str(file))
 
+    def login(self) -> dict[str, str]:
+        """The Spark options `user` and `password` of a new role, which may do everything and goes with the database.
+
+        So there is a password to look for which every server takes, whether it asks for one or not.
+        """
+        password = f"hunter-{secrets.token_hex(8)}"
+        self.execute(f"CREATE ROLE {self.name} SUPERUSER LOGIN PASSWORD '{password}'")
+        return {"user": self.name, "password": password}
+
     def connect(self, **parameters: Any) -> psycopg.Connection[Row]:
         """A connection; `parameters` are those of `psycopg.connect`."""
         return psycopg.connect(self.dsn, **parameters)
@@ -92,6 +101,7 @@ def drop(database: Database) -> None:
         connection.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
         drop_slots(connection, database.name)
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+        connection.execute(sql.SQL("DROP ROLE IF EXISTS {}").format(name))
 
 
 def end_prepared_transactions(inside: psycopg.Connection[Row]) -> None:

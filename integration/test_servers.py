@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,11 @@ from psycopg.conninfo import conninfo_to_dict
 from integration.database import temporary_database
 from integration.servers import Can, LocalServer, LocalServers, Server, ServerError, running_server
 from integration.servers.address import as_uri
-from integration.servers.external import ExternalServer
+from integration.servers.external import DSN, ExternalServer
 from integration.servers.guard import residents, shared_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from integration.database import Database
 
@@ -38,6 +39,15 @@ OWNER = """
 """
 """A process that owns a server and, left alone, forgets to stop it."""
 
+SHARER = """
+    import os, time
+    from integration.servers import LocalServers, running_server
+    with LocalServers(os.environ) as local, running_server(os.environ, local) as server:
+        print(server.dsn, flush=True)
+        time.sleep(1000)
+"""
+"""A process that has what this machine offers to all tests: a container, or a server of its own."""
+
 
 @pytest.fixture(scope="module")
 def own_server(local_servers: LocalServers) -> Iterator[LocalServer]:
@@ -46,11 +56,12 @@ def own_server(local_servers: LocalServers) -> Iterator[LocalServer]:
     server.stop("immediate")
 
 
-@pytest.fixture
-def owner() -> Iterator[subprocess.Popen[str]]:
+@contextmanager
+def running(program: str, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(OWNER)],
+        [sys.executable, "-c", textwrap.dedent(program)],
         cwd=ROOT,
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -59,10 +70,24 @@ def owner() -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
+@pytest.fixture
+def owner() -> Iterator[subprocess.Popen[str]]:
+    with running(OWNER, os.environ) as process:
+        yield process
+
+
 def one(server: Server | Database, query: str) -> object:
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         row = connection.execute(query.encode()).fetchone()
         return row[0] if row else None
+
+
+def answers(dsn: str) -> bool:
+    try:
+        psycopg.connect(dsn).close()
+    except psycopg.OperationalError:
+        return False
+    return True
 
 
 def eventually(condition: Callable[[], bool], *, seconds: float = 20.0) -> bool:
@@ -101,6 +126,16 @@ def test_a_database_goes_with_its_clients_slots_and_prepared_transactions(postgr
         client.execute("PREPARE TRANSACTION 'left behind'")
     assert one(postgres, f"SELECT count(*) FROM pg_database WHERE datname = '{database.name}'") == 0
     assert one(postgres, f"SELECT count(*) FROM pg_replication_slots WHERE database = '{database.name}'") == 0
+
+
+def test_the_shared_server_is_configured_as_it_says(postgres: Server) -> None:
+    assert {name: one(postgres, f"SHOW {name}") for name in postgres.settings} == postgres.settings
+
+
+def test_the_log_tells_of_a_failed_statement_if_it_can_be_seen(database: Database, postgres: Server) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        database.execute("SELECT 1 / 0 AS told_in_the_log")
+    assert eventually(lambda: "told_in_the_log" in postgres.log() or not postgres.log())
 
 
 def test_a_restart_keeps_the_address_and_the_data(own_server: LocalServer) -> None:
@@ -181,6 +216,28 @@ def test_a_named_server_that_does_not_answer_is_an_error() -> None:
     ):
         pass
     assert "secret" not in str(caught.value)
+
+
+def test_a_named_image_is_an_error_where_no_engine_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    with (
+        pytest.raises(ServerError, match="no Docker engine answers"),
+        LocalServers({}) as local,
+        running_server({"BACKFILL_TEST_IMAGE": "postgres:18"}, local),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_the_shared_server_ends_with_the_process_that_started_it(end: signal.Signals) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != DSN}  # that one is not ours to end
+    with running(SHARER, environment) as sharer:
+        assert sharer.stdout
+        dsn = sharer.stdout.readline().strip()
+        assert answers(dsn)
+        sharer.send_signal(end)
+        sharer.wait()
+        assert eventually(lambda: not answers(dsn))
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])

@@ -21,7 +21,6 @@ from integration.spark_session import QUICK_JVM, configuration, environment
 PROJECTS = Path(__file__).parent / "pipelines"
 SPARK = Path(pyspark.__file__).parent
 PATIENCE = 400
-PASSWORD = "hunter2-secret"  # noqa: S105 - which the server does not ask for
 
 TABLE = """
     CREATE TABLE orders (id bigint PRIMARY KEY, status text, total numeric(10,2));
@@ -77,11 +76,11 @@ def project(name: str, folder: Path, url: str) -> Path:
     return copy / "spark-pipeline.yml"
 
 
-def connected(folder: Path, url: str) -> dict[str, object]:
+def connected(folder: Path, url: str, login: dict[str, str]) -> dict[str, object]:
     given = {
         "folder": str(folder),
         "url": url,
-        "password": PASSWORD,
+        "login": login,
         "settings": settings(folder),
     }
     out = run([sys.executable, "-m", "integration.connect_driver", json.dumps(given)], folder)
@@ -108,8 +107,8 @@ def compiled(source: Path, folder: Path) -> Path:
 def test_a_connect_session_then_a_pipeline_over_the_table_it_has_made(database: Database, tmp_path: Path) -> None:
     """So the table has outlived its session; and what both have left behind names no password."""
     database.execute(TABLE)
-    url = database.url(tmp_path)
-    assert connected(tmp_path, url) == {
+    url, login = database.url(tmp_path), database.login()
+    assert connected(tmp_path, url, login) == {
         "session": "pyspark.sql.connect.session",
         "batch": 3,
         "table": 300,
@@ -126,7 +125,7 @@ def test_a_connect_session_then_a_pipeline_over_the_table_it_has_made(database: 
     assert kinds == {"_change_type": "insert", "changes": 299}
     left = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert any(file.is_relative_to(tmp_path / "events") for file in left)
-    assert [file for file in left if PASSWORD.encode() in file.read_bytes()] == []
+    assert [file for file in left if login["password"].encode() in file.read_bytes()] == []
 
 
 COPIED = "CREATE MATERIALIZED VIEW orders_copied AS SELECT id, status, total FROM lake.default.orders_copy"

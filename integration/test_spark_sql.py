@@ -16,7 +16,6 @@ from integration.spark_stream import SparkStream, make_table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PASSWORD = "hunter2-secret"  # noqa: S105 - which the server does not ask for
 ROWS = 30
 STREAMED = ["_change_type", "_is_snapshot", "_commit_version", "_commit_timestamp", "_sequence"]
 
@@ -115,18 +114,21 @@ def test_a_temporary_view_is_the_table(catalog: Catalog) -> None:
         catalog.spark.sql("DROP VIEW v")
 
 
-def test_passwords_are_nowhere_to_be_seen(catalog: Catalog, capfd: pytest.CaptureFixture[str]) -> None:
+def test_passwords_are_nowhere_to_be_seen(
+    catalog: Catalog, database: Database, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Neither in descriptions, plans and logs, nor in our own errors. For events see `test_spark_pipelines`."""
-    spark = catalog.spark
+    spark, login = catalog.spark, database.login()
+    given = f"user = '{login['user']}', password = '{login['password']}'"
     with pytest.raises(AnalysisException, match="a table keeps no password, because") as refused:
-        catalog.create("secret", password=PASSWORD)
+        catalog.create("secret", **login)
     shown = [str(refused.value)]
     catalog.create("orders")
-    spark.sql(f"CREATE TEMPORARY VIEW v USING backfill {catalog.clause(password=PASSWORD)}")
+    spark.sql(f"CREATE TEMPORARY VIEW v USING backfill {catalog.clause(**login)}")
     frames = [
         spark.table("v"),
-        spark.sql(f"SELECT * FROM orders WITH (password = '{PASSWORD}')"),
-        spark.read.format("backfill").options(**catalog.options, password=PASSWORD).load(),
+        spark.sql(f"SELECT * FROM orders WITH ({given})"),
+        spark.read.format("backfill").options(**catalog.options, **login).load(),
     ]
     for frame in frames:
         frame.explain("extended")
@@ -136,12 +138,12 @@ def test_passwords_are_nowhere_to_be_seen(catalog: Catalog, capfd: pytest.Captur
         "DESCRIBE TABLE EXTENDED orders",
         "SHOW CREATE TABLE orders",
         "SHOW TBLPROPERTIES orders",
-        f"EXPLAIN EXTENDED SELECT * FROM orders WITH (password = '{PASSWORD}')",
+        f"EXPLAIN EXTENDED SELECT * FROM orders WITH ({given})",
     ):
         shown += [str(row) for row in spark.sql(statement).collect()]
     with pytest.raises(AnalysisException) as wrong:
-        spark.read.format("backfill").options(**catalog.options, password=PASSWORD, filter="nope").load()
+        spark.read.format("backfill").options(**catalog.options, **login, filter="nope").load()
     shown.append(str(wrong.value))
     spark.sql("DROP VIEW v")
-    assert PASSWORD not in "\n".join(shown)
-    assert PASSWORD not in "".join(capfd.readouterr())
+    assert login["password"] not in "\n".join(shown)
+    assert login["password"] not in "".join(capfd.readouterr())

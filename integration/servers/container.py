@@ -4,18 +4,61 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import contextmanager
+import time
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+import psycopg
+
+from integration.servers import reaper
 from integration.servers.external import ExternalServer
-from integration.servers.server import SETTINGS, Server, ServerError
+from integration.servers.server import SETTINGS, ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from testcontainers.core.container import DockerContainer
+
 IMAGE = "BACKFILL_TEST_IMAGE"
 DEFAULT_IMAGE = "postgres:18"
 PASSWORD = "backfill"  # noqa: S105 - of a server that lives as long as the tests
+PATIENCE = 120.0
+"""Seconds until a container accepts connections: it makes its cluster first."""
+
+ASK = "from testcontainers.core.docker_client import DockerClient; DockerClient(timeout=10).client.ping()"
+"""Through testcontainers, which finds engines that the client library alone does not: those of a Docker context."""
+
+
+class ContainerServer(ExternalServer):
+    """The server in a container: that of somebody else, but its log is to be had."""
+
+    def __init__(self, machine: DockerContainer) -> None:
+        self._machine = machine
+        host, port = machine.get_container_host_ip(), machine.get_exposed_port(5432)
+        # "localhost" is ::1 first, where an engine may give another port, and this one to another container.
+        address = f"{'127.0.0.1' if host == 'localhost' else host}:{port}"
+        dsn = f"postgresql://postgres:{PASSWORD}@{address}/postgres"
+        self._wait(dsn)
+        super().__init__(dsn, settings=SETTINGS)
+        self.origin = f"{machine.image} in Docker"
+
+    def log(self) -> str:
+        return b"".join(self._machine.get_logs()).decode(errors="replace")
+
+    def _wait(self, dsn: str) -> None:
+        """Until connections are accepted. While the image makes its cluster, it listens on a Unix socket only."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                psycopg.connect(dsn, connect_timeout=10).close()
+            except psycopg.OperationalError as error:
+                self._machine.reload()
+                if self._machine.status != "running" or time.monotonic() > deadline:
+                    message = f"no connection: {str(error).strip()}\nIts log ends with:\n{self.log()[-3000:]}"
+                    raise ServerError(message) from None
+                time.sleep(0.1)
+            else:
+                return
 
 
 def refuse_without_engine() -> None:
@@ -25,13 +68,7 @@ def refuse_without_engine() -> None:
     that warning for an error.
     """
     try:
-        asked = subprocess.run(
-            [sys.executable, "-c", "import docker; docker.from_env(timeout=10).ping()"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        asked = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, timeout=30, check=False)
     except subprocess.TimeoutExpired:
         raise ServerError("the Docker engine does not answer") from None
     if asked.returncode != 0:
@@ -40,24 +77,26 @@ def refuse_without_engine() -> None:
 
 
 @contextmanager
-def container(environment: Mapping[str, str]) -> Iterator[Server]:
-    """A server in a container, which testcontainers removes also when this process is killed."""
+def container(environment: Mapping[str, str]) -> Iterator[ContainerServer]:
+    """A server in a container, which is removed also when this process is killed."""
     refuse_without_engine()
     # Only here: the library reads its configuration when it is imported.
     from docker.errors import DockerException  # noqa: PLC0415
+    from testcontainers.core.config import testcontainers_config  # noqa: PLC0415
     from testcontainers.core.container import DockerContainer  # noqa: PLC0415
 
+    # Its own way to remove what is left is another image, which wants the engine's socket for itself.
+    testcontainers_config.ryuk_disabled = True
     image = environment.get(IMAGE, DEFAULT_IMAGE)
     arguments = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
     machine = DockerContainer(image).with_exposed_ports(5432).with_env("POSTGRES_PASSWORD", PASSWORD)
-    machine.with_command(arguments)
-    try:
-        machine.start()
-    except DockerException as error:
-        raise ServerError(f"no container of {image}: {error}") from error
-    try:
-        address = f"{machine.get_container_host_ip()}:{machine.get_exposed_port(5432)}"
-        # While the image initialises, its server listens on a Unix socket only.
-        yield ExternalServer(f"postgresql://postgres:{PASSWORD}@{address}/postgres", settings=SETTINGS, patience=120.0)
-    finally:
-        machine.stop()
+    # An engine gives 64 MB unless it is told otherwise, which is little for parallel queries.
+    machine.with_command(arguments).with_kwargs(shm_size="1g")
+    with reaper.waiting(), ExitStack() as stack:
+        stack.callback(machine.stop)
+        try:
+            server = ContainerServer(machine.start())
+        # What the client library, a connection to the engine, and testcontainers raise.
+        except (DockerException, OSError, RuntimeError, ServerError) as error:
+            raise ServerError(f"no container of {image}: {error}") from error
+        yield server

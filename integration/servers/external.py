@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Never
 
 import psycopg
@@ -20,15 +19,16 @@ DSN = "BACKFILL_TEST_DSN"
 class ExternalServer:
     """Reached through a connection string of its role that may do everything.
 
-    Raises ServerError if it cannot be reached within `patience` seconds, or cannot decode logically.
+    Raises ServerError if it cannot be reached, or cannot decode logically.
     """
 
     can = Can.NOTHING
+    origin = f"named by {DSN}"
 
-    def __init__(self, conninfo: str, *, settings: Mapping[str, str] | None = None, patience: float = 0.0) -> None:
+    def __init__(self, conninfo: str, *, settings: Mapping[str, str] | None = None) -> None:
         self.dsn = as_uri(conninfo)
         self.settings: Mapping[str, str] = settings or {}
-        with self._connect(patience) as connection:
+        with self._connect() as connection:
             self.version = connection.info.server_version
             (level,) = connection.execute("SHOW wal_level").fetchone() or ("unknown",)
         if level != "logical":
@@ -52,15 +52,11 @@ class ExternalServer:
     def log(self) -> str:
         return ""
 
-    def _connect(self, patience: float) -> psycopg.Connection[tuple[str, ...]]:
-        deadline = time.monotonic() + patience
-        while True:
-            try:
-                return psycopg.connect(self.dsn, autocommit=True, connect_timeout=10)
-            except psycopg.OperationalError as error:
-                if time.monotonic() >= deadline:
-                    raise ServerError(f"no connection: {str(error).strip()}") from None
-                time.sleep(0.1)
+    def _connect(self) -> psycopg.Connection[tuple[str, ...]]:
+        try:
+            return psycopg.connect(self.dsn, autocommit=True, connect_timeout=10)
+        except psycopg.OperationalError as error:
+            raise ServerError(f"no connection: {str(error).strip()}") from None
 
     def _refuse(self, what: str) -> Never:
         raise ServerError(f"a server that is not ours cannot be {what}; start one of your own for that")

@@ -61,6 +61,7 @@ class LocalServer:
     """
 
     can = Can.RESTART | Can.KILL | Can.PROGRAMS
+    origin = "started by the tests"
 
     def __init__(self, site: Site, name: str, settings: Mapping[str, str]) -> None:
         self.settings = settings

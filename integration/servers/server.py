@@ -68,6 +68,11 @@ class Server(Protocol):
     @property
     def can(self) -> Can: ...
 
+    @property
+    def origin(self) -> str:
+        """Where it comes from, for people."""
+        ...
+
     def start(self) -> None:
         """Does nothing to a server that is running."""
 
