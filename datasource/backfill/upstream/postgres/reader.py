@@ -12,7 +12,7 @@ from psycopg import sql
 from backfill.upstream.postgres.connection import ArrowCursor, Connector, record_batches
 from backfill.upstream.postgres.failures import RetryPolicy, translating
 from backfill.upstream.postgres.going_on import going_on
-from backfill.upstream.postgres.pin import require_stored, snapshot_of
+from backfill.upstream.postgres.pin import require_same_files, require_stored, snapshot_of
 from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
 from backfill.upstream.postgres.types import MappedColumn, snapshot_expression
 from backfill.upstream.postgres.values import encode_text, from_snapshot
@@ -82,12 +82,16 @@ class PostgresSnapshotReader:
         self, token: str | None, settings: Sequence[str], statements: Sequence[sql.Composable]
     ) -> Iterator[pa.RecordBatch]:
         with translating(), self.connector.arrow_session() as session, session.cursor() as cursor:
+            before = None if token else self._stored(cursor)
             cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            if token is not None:
+                snapshot = sql.Literal(snapshot_of(token))
+                cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot).as_string(None))
+            cursor.execute(self.table.lock.as_string(None))
             if token is None:
-                # The lock takes no snapshot; the first SELECT does, when nothing can empty the table any more.
-                cursor.execute(self.table.lock.as_string(None))
+                require_same_files(before, self._stored(cursor))
             else:
-                self._enter(cursor, token)
+                require_stored(token, self._stored(cursor))
             for setting in settings:
                 cursor.execute(setting)
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
@@ -96,10 +100,7 @@ class PostgresSnapshotReader:
                 yield from record_batches(cursor)
             cursor.execute("ROLLBACK")
 
-    def _enter(self, cursor: ArrowCursor, token: str) -> None:
-        """Makes the pinned state that of the transaction which has just begun."""
-        snapshot = sql.Literal(snapshot_of(token))
-        cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot).as_string(None))
-        cursor.execute(self.table.lock.as_string(None))
+    def _stored(self, cursor: ArrowCursor) -> object:
+        """Which files hold the rows now, whatever state the session looks at."""
         cursor.execute(sql.SQL("SELECT {}").format(self.table.storage).as_string(None))
-        require_stored(token, (cursor.fetchone() or (None,))[0])
+        return (cursor.fetchone() or (None,))[0]
