@@ -201,13 +201,14 @@ class PostgresUpstream:
         place = self._place
         try:
             place.require_readable(session, after.lsn)
+            place.require_same_publication(session, self._table)
         except DataLossError as error:
             if self._options.fail_on_data_loss:
                 raise
             logger.error("going on although changes were lost, as failOnDataLoss=false asks: %s", error)  # noqa: TRY400
             slot.drop_if_lost(session, place.slot)
             place.make(self._connector, session, self._table)
-        place.require_published(session, self._table)
+            place.accept_publication(session, self._table)
 
     @property
     def _place(self) -> Place:
@@ -295,7 +296,7 @@ class PostgresUpstream:
         """None where `after` shows what no reader sees yet."""
         exporter = self._exporting()
         exported = exporter.export()
-        require_unchanged(exporter.current(), self._table)
+        require_unchanged(exporter.current(), self._table, self._collations)
         prepare_for_ranges(exporter.current())
         number = 1 if after is None else after.number + 1
         epoch = _exported_epoch(number, exported)
@@ -316,8 +317,14 @@ class PostgresUpstream:
                 return Step(epoch, None)
         return Step(epoch, Pin(epoch, exported.token))
 
+    @property
+    def _collations(self) -> str:
+        """What the order of the key was when the stream began."""
+        return (self._attached[0].collations if self._attached else "") or self._table.collations
+
     def _exporting(self) -> ExportingSession:
         if self._exporter is None:
+            require_primary(self._table.server)
             self._exporter = ExportingSession(self._connector, self._table.keyed)
         return self._exporter
 
