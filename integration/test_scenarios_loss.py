@@ -184,6 +184,22 @@ def test_a_publication_that_left_out_changes_for_a_while_ends_the_stream(
     refused(run, DefiniteError, "publication", restarts=restarts)
 
 
+@pytest.mark.parametrize("what", MADE_AGAIN)
+def test_without_failing_on_data_loss_the_stream_goes_on_with_a_publication_that_was_made_again(
+    database: Database, start_stream: StartStream, what: str
+) -> None:
+    run = started(start_stream, "while the log is followed", failOnDataLoss="false")
+    run.stop()
+    out, back = (statement.format(run.slot) for statement in MADE_AGAIN[what])
+    for statement in (out, "UPDATE t SET v = 'lost' WHERE id = 1", back):
+        database.execute(statement)
+    run.catch_up()
+    database.execute("UPDATE t SET v = 'not lost' WHERE id = 2")
+    run.restart()
+    run.catch_up()
+    assert (run.fold.rows[(1,)]["v"], run.fold.rows[(2,)]["v"]) == ("read", "not lost")
+
+
 def test_without_failing_on_data_loss_a_publication_that_was_made_again_is_said_once(
     database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -206,7 +206,7 @@ class PostgresUpstream:
             if self._options.fail_on_data_loss:
                 raise
             logger.error("going on although changes were lost, as failOnDataLoss=false asks: %s", error)  # noqa: TRY400
-            slot.drop_if_lost(session, place.slot)
+            slot.drop_if_lost(session, place.slot, place.publication if place.own_publication else None)
             place.make(self._connector, session, self._table)
             place.accept_publication(session, self._table)
 

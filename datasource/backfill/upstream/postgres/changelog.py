@@ -50,6 +50,7 @@ class ChangeLog:
         except DataLossError:
             # The server says less about a slot that is gone than its catalog does.
             self._place.require_readable(session, after.lsn)
+            self._place.require_same_publication(session, self._table, self._published)
             raise
         self._per_change = log.messages_per_change(reading, self._per_change)
         # Afterwards, so that a slot which was moved or made again in the meantime is noticed as well. Changes that are

@@ -27,6 +27,9 @@ logger = logging.getLogger("backfill")
 
 _LONGEST_NAME: Final = 63
 _GENERATED_ARE_PUBLISHED: Final = 180000
+_SILENT: Final = 180000
+"""From this version on changes are passed over that were made while there was no publication."""
+
 SAY_AFTER: Final = 5.0
 """Seconds of waiting for the server after which it is said what is waited for."""
 
@@ -117,7 +120,7 @@ def require_readable(session: Session, slot: str, after: int, *, way_out: str = 
 def make_publication(
     connector: Connector, session: Session, name: str, table: sql.Composable, *, oid: int, partitioned: bool
 ) -> None:
-    """Publishes the table, which has this OID, through its root where it is partitioned. Not where the name is taken."""
+    """Publishes the table of this OID, through its root where it is partitioned; nothing where the name is taken."""
     if session.execute("SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s", [name]).fetchone():
         return
     statement = publication_statement(session, name, table, partitioned=partitioned)
@@ -159,8 +162,8 @@ def note_membership(session: Session, name: str, oid: int) -> None:
 def require_published(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Published:
     """Raises where the publication would leave out rows, columns or kinds of changes that the stream carries."""
     row = session.execute(
-        "SELECT p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, p.oid::int8, coalesce(r.oid::int8, 0), "
-        "pg_catalog.obj_description(p.oid, 'pg_publication') FROM pg_catalog.pg_publication p "
+        "SELECT p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, p.oid::int8, coalesce(r.oid::int8, 0) "
+        "FROM pg_catalog.pg_publication p "
         "LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = %s WHERE p.pubname = %s",
         [oid, name],
     ).fetchone()
@@ -200,8 +203,7 @@ def require_published(session: Session, name: str, oid: int, columns: tuple[str,
             f"publication {name} does not publish column {', '.join(sorted(missing))}; publish it, or leave it out "
             "with the option columns"
         )
-    noted = re.fullmatch(rf"{_NOTE}(\d+)", row[3] or "")
-    return Published(row[1], row[2], int(noted[1]) if noted else None)
+    return Published(row[1], row[2], _noted(session, name))
 
 
 def make_slot(connector: Connector, session: Session, name: str) -> None:
@@ -313,11 +315,23 @@ def figures(session: Session, slot: str, reached: int | None, complete_until: in
     return found
 
 
-def drop_if_lost(session: Session, slot: str) -> None:
-    """Drops a slot that nothing can be read from any more, so that it can be made again."""
+def drop_if_lost(session: Session, slot: str, publication: str | None) -> None:
+    """Drops a slot that nothing can be read from any more, so that it can be made again.
+
+    `publication` is one of ours: up to version 17 changes from a time when there was none make the log unreadable.
+    """
     found = find(session, slot)
-    if found is not None and found.wal_status == "lost":
+    remade = publication is not None and session.info.server_version < _SILENT and _noted(session, publication) is None
+    if found is not None and (found.wal_status == "lost" or remade):
         drop(session, slot, None)
+
+
+def _noted(session: Session, publication: str) -> int | None:
+    """The membership that the comment of a publication of ours tells of."""
+    query = "SELECT pg_catalog.obj_description(oid, 'pg_publication') FROM pg_catalog.pg_publication WHERE pubname = %s"
+    row = session.execute(query, [publication]).fetchone()
+    noted = re.fullmatch(rf"{_NOTE}(\d+)", (row and row[0]) or "")
+    return int(noted[1]) if noted else None
 
 
 def drop(session: Session, slot: str, publication: str | None) -> None:
