@@ -7,8 +7,11 @@ import time
 from pathlib import Path
 
 import psycopg
+import pytest
+from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from backfill.upstream.postgres import slot
 from backfill.upstream.postgres.position import Position
 from integration.crash.lives import Lives
 from integration.crash.oracle import confirmed_lsn
@@ -166,3 +169,29 @@ def test_nothing_is_acknowledged_before_it_is_committed(database: Database, star
             assert confirmed(run) == planned
         run.commit(rows)
     run.finish()
+
+
+def test_a_prepared_transaction_that_the_slot_waits_for_is_named(
+    database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has no process whose number could be said."""
+    monkeypatch.setattr(slot, "SAY_AFTER", 0.05)
+    BIGINT.create(database, SIZE, identity="DEFAULT")
+    gid = f"{database.name} it's"
+    with database.connect(autocommit=True) as writer:
+        writer.execute("CREATE TABLE other (id int)")
+        writer.execute("BEGIN; INSERT INTO other VALUES (1)")
+        writer.execute(sql.SQL("PREPARE TRANSACTION {}").format(gid))
+        run = start_stream(TABLE, key=BIGINT.sink_key)
+        beginning = threading.Thread(target=run.batch, daemon=True)
+        with caplog.at_level("WARNING", "backfill"):
+            beginning.start()
+            named = gid.replace("'", "''")
+            eventually(
+                lambda: any(
+                    f"prepared and neither committed nor rolled back: '{named}'" in each for each in caplog.messages
+                )
+            )
+        writer.execute(sql.SQL("COMMIT PREPARED {}").format(gid))
+    beginning.join(PATIENCE)
+    run.stop()

@@ -166,6 +166,55 @@ def test_a_publication_that_leaves_something_out_ends_the_stream(
     refused(run, DefiniteError, "publication|'v' is missing", restarts=restarts)
 
 
+MADE_AGAIN = {
+    "the publication": ("DROP PUBLICATION {0}", "CREATE PUBLICATION {0} FOR TABLE t"),
+    "the table's place in it": ("ALTER PUBLICATION {0} DROP TABLE t", "ALTER PUBLICATION {0} ADD TABLE t"),
+}
+
+
+@RESTARTS
+@pytest.mark.parametrize("what", MADE_AGAIN)
+def test_a_publication_that_left_out_changes_for_a_while_ends_the_stream(
+    database: Database, start_stream: StartStream, what: str, *, restarts: bool
+) -> None:
+    run = started(start_stream, "while the log is followed")
+    out, back = (statement.format(run.slot) for statement in MADE_AGAIN[what])
+    for statement in (out, "UPDATE t SET v = 'lost' WHERE id = 1", back):
+        database.execute(statement)
+    refused(run, DefiniteError, "publication", restarts=restarts)
+
+
+@pytest.mark.parametrize("what", MADE_AGAIN)
+def test_without_failing_on_data_loss_the_stream_goes_on_with_a_publication_that_was_made_again(
+    database: Database, start_stream: StartStream, what: str
+) -> None:
+    run = started(start_stream, "while the log is followed", failOnDataLoss="false")
+    run.stop()
+    out, back = (statement.format(run.slot) for statement in MADE_AGAIN[what])
+    for statement in (out, "UPDATE t SET v = 'lost' WHERE id = 1", back):
+        database.execute(statement)
+    run.catch_up()
+    database.execute("UPDATE t SET v = 'not lost' WHERE id = 2")
+    run.restart()
+    run.catch_up()
+    assert (run.fold.rows[(1,)]["v"], run.fold.rows[(2,)]["v"]) == ("read", "not lost")
+
+
+def test_without_failing_on_data_loss_a_publication_that_was_made_again_is_said_once(
+    database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = started(start_stream, "while the log is followed", failOnDataLoss="false")
+    for statement in MADE_AGAIN["the table's place in it"]:
+        database.execute(statement.format(run.slot))
+    with caplog.at_level(logging.ERROR, "backfill"):
+        for number in range(3):
+            database.execute(f"UPDATE t SET v = '{number}'")
+            run.catch_up()
+    assert len([record for record in caplog.records if "publication" in record.getMessage()]) == 1
+    run.restart(failOnDataLoss="true")
+    run.finish()
+
+
 def test_another_database_system_behind_the_url_is_not_taken_for_the_old_one(
     start_postgres: Callable[..., LocalServer], start_stream: StartStream
 ) -> None:

@@ -114,6 +114,59 @@ def test_a_column_that_is_lost_ends_a_running_stream_by_name(
     refused(run, SchemaChangedError, rf"column '?{column}\b")
 
 
+REPLACED = {
+    "dropped and added again": "ALTER TABLE t DROP COLUMN v; ALTER TABLE t ADD COLUMN v text",
+    "exchanged with another": "ALTER TABLE t RENAME v TO x; ALTER TABLE t RENAME w TO v; ALTER TABLE t RENAME x TO w",
+}
+
+
+@pytest.mark.parametrize("when", ["between chunks", "in the log"])
+@pytest.mark.parametrize("change", REPLACED)
+def test_a_column_that_has_taken_the_name_of_one_that_is_carried_ends_a_running_stream(
+    database: Database, start_stream: StartStream, when: str, change: str
+) -> None:
+    """In the change log it looks the same, and what happened to the rows is not there."""
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD COLUMN w text DEFAULT 'w'")
+    run = started(start_stream, when)
+    database.execute(REPLACED[change])
+    refused(run, SchemaChangedError, "column v.*dropped and added again")
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+def test_a_key_that_is_given_another_order_ends_the_backfill_and_may_have_the_old_one_back(
+    database: Database, start_stream: StartStream, *, restarts: bool
+) -> None:
+    alter = 'ALTER TABLE t ALTER id TYPE text COLLATE "{}"'
+    database.execute('CREATE TABLE t (id text COLLATE "C" PRIMARY KEY, v text)')
+    database.execute("INSERT INTO t SELECT chr(65 + i % 7 + i % 2 * 32) || i, 'v' FROM generate_series(1, 100) i")
+    run = started(start_stream, "between chunks")
+    database.execute(alter.format("en_US.utf8"))
+    if restarts:
+        run.restart()
+    refused(run, SchemaChangedError, 'another collation.*expected "id" "pg_catalog"."C"')
+    database.execute(alter.format("C"))
+    run.restart()
+    run.backfill(30)
+    run.finish()
+
+
+@pytest.mark.parametrize("when", ["between chunks", "in the log"])
+def test_a_partition_that_ceases_to_log_the_key_ends_the_stream(
+    database: Database, start_stream: StartStream, when: str
+) -> None:
+    """The root's description, which is all that the log has, does not tell: an update that moves a key would pass as
+    one of another row."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, other int NOT NULL, v text) PARTITION BY RANGE (id);"
+        "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (1000); CREATE UNIQUE INDEX other ON t_1 (other);"
+        "INSERT INTO t SELECT i, i, 'v' FROM generate_series(1, 100) i; ANALYZE t"
+    )
+    run = started(start_stream, when)
+    database.execute("ALTER TABLE t_1 REPLICA IDENTITY USING INDEX other; UPDATE t SET id = 500 WHERE id = 1")
+    refused(run, TableError, '"t_1" does not log the old key.*start over')
+
+
 def test_a_lost_column_that_is_not_carried_is_not_missed(database: Database, start_stream: StartStream) -> None:
     table_of(database, 100)
     database.execute("ALTER TABLE t ADD COLUMN extra int, ADD COLUMN other int DEFAULT 3")

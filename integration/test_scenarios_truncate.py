@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import psycopg
 import pytest
 
 from backfill.errors import StagingError, TransientError, TruncateError
+from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import Row, StreamRun, table_of
@@ -146,6 +148,39 @@ def test_rows_of_a_chunk_that_was_read_again_after_a_truncate_outlive_it(
         pass
     assert run.fold.counts["truncate"] == 2
     run.finish()
+
+
+@contextmanager
+def truncating(database: Database) -> Iterator[None]:
+    """Somebody truncates the table and writes to it, and commits when the body has come to wait for it."""
+    blocked = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with database.connect() as writer, ThreadPoolExecutor() as threads:
+        writer.execute(TRUNCATE.encode())
+
+        def commit() -> None:
+            while not database.execute(blocked):
+                pass
+            writer.commit()
+
+        committed = threads.submit(commit)
+        yield
+        committed.result()
+
+
+def test_a_table_that_is_truncated_while_its_state_is_taken_is_read_as_it_is_afterwards(
+    database: Database, start_stream: StartStream
+) -> None:
+    """In the state that was to be taken it looks empty by then."""
+    table_of(database, 100)
+    run = start_stream(onTruncate="emit")
+    run.batch(20)
+    with truncating(database):
+        run.judged_batch(30)
+    run.finish()
+    reader = run.upstream.reader()
+    with truncating(database):
+        rows = [row for batch in reader.read(None, [WHOLE_TABLE]) for row in batch.to_pylist()]
+    assert [row["id"] for row in rows] == list(range(5, 61, 5))
 
 
 def test_nothing_is_held_open_once_the_last_chunk_is_read(database: Database, start_stream: StartStream) -> None:

@@ -148,13 +148,14 @@ class PostgresUpstream:
     def _find(self, session: Session, place: Place, after: Position) -> None:
         try:
             place.require_readable(session, after.lsn)
+            place.require_same_publication(session, self._table)
         except DataLossError as error:
             if self._options.fail_on_data_loss:
                 raise
             logger.error("going on although changes were lost, as failOnDataLoss=false asks: %s", error)  # noqa: TRY400
-            slot.drop_if_lost(session, place.slot)
+            slot.drop_if_lost(session, place.slot, place.publication if place.own_publication else None)
             place.make(self._connector, session, self._table)
-        place.require_published(session, self._table)
+            place.accept_publication(session, self._table)
 
     def detach(self, bookmark: Bookmark) -> None:
         self._sessions.run(Place.of(bookmark).drop)
@@ -164,6 +165,7 @@ class PostgresUpstream:
     @property
     def _epochs(self) -> Epochs:
         if self._found is None:
+            require_primary(self._table.server)
             self._found = Epochs(
                 self._connector, self._sessions, self._table, fails_on_loss=self._options.fail_on_data_loss
             )

@@ -115,7 +115,8 @@ def read_table(conn: Connection[Any], dbtable: str) -> TableDescription:
     index = choose_index(table, columns, indexes)
     key = read_key(conn, index, columns, collations)
     if table.kind == "p":
-        require_leaves_log(conn, table, [column.column.name for column in key], primary=index.primary)
+        names = [column.column.name for column in key]
+        require_leaves_log(conn, table.oid, table.qualified, names, primary=index.primary)
     with conn.cursor(row_factory=tuple_row) as cursor:
         ((row_count, byte_count),) = cursor.execute(_SIZE, {"table": table.oid}).fetchall()
     return TableDescription(

@@ -10,12 +10,15 @@ import psycopg
 import pyarrow as pa
 
 from backfill.epoch import Epoch
+from backfill.errors import DataLossError
 from backfill.options import Options
 from backfill.upstream.postgres import log
 from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.partitions import require_leaves_log
 from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import Position
-from backfill.upstream.postgres.table import Table
+from backfill.upstream.postgres.slot import Published
+from backfill.upstream.postgres.table import Table, require_same_columns
 
 logger = logging.getLogger("backfill")
 
@@ -35,21 +38,50 @@ class ChangeLog:
         self._acknowledgeable: dict[str, int] = {}
         self._reported: set[str] = set()
         self._per_change = 1.0
+        self._published: Published | None = None
 
     def read(self, session: Session, after: Position, shown: Position, upto: int, limit: int) -> log.Reading:
         """The changes that `shown` shows and `after` does not, up to the LSN `upto` and about `limit` of them."""
         # The server counts messages, of which a commit has two more than changes: what was met lately is expected
         # again, so that a backlog of small commits makes as few batches as one of large ones.
         most = min(int(limit * self._per_change), log.MOST_MESSAGES)
-        reading = log.peek(self._connector, self._feed, after=after, shown=shown, upto=upto, limit=most)
+        try:
+            reading = log.peek(self._connector, self._feed, after=after, shown=shown, upto=upto, limit=most)
+        except DataLossError:
+            # The server says less about a slot that is gone than its catalog does.
+            self.place.require_readable(session, after.lsn)
+            self.place.require_same_publication(session, self._table, self._published)
+            raise
         self._per_change = log.messages_per_change(reading, self._per_change)
         # Afterwards, so that a slot which was moved or made again in the meantime is noticed as well. Changes that are
         # not published are not in the log; without the publication itself, PostgreSQL 18 gives none at all.
         if self._fails_on_data_loss:
             self.place.require_readable(session, after.lsn)
-        self.place.require_published(session, self._table)
+        self._require_published(session)
+        self._require_told(session)
         self._report_added(reading.ignored)
         return reading
+
+    def _require_published(self, session: Session) -> None:
+        """Refuses as well a publication that was made again since the last reading."""
+        try:
+            self.place.require_same_publication(session, self._table, self._published)
+        except DataLossError as error:
+            if self._fails_on_data_loss:
+                raise
+            logger.error("going on although changes were lost, as failOnDataLoss=false asks: %s", error)  # noqa: TRY400
+            self.place.accept_publication(session, self._table)
+        self._published = self.place.require_published(session, self._table)
+
+    def _require_told(self, session: Session) -> None:
+        """Refuses what the log does not tell, although it concerns the rows that have been emitted."""
+        require_same_columns(session, self._table)
+        described = self._table.description
+        if described.partitioned:
+            key = [item.column.name for item in described.key]
+            then = ". Changes were perhaps logged without it: then start over with onExistingState=restart"
+            primary = described.replica_identity != "i"
+            require_leaves_log(session, described.oid, described.name, key, primary=primary, then=then)
 
     def _report_added(self, ignored: tuple[str, ...]) -> None:
         """Says once of each column that the table did not have when this process began."""

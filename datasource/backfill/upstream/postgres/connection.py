@@ -27,8 +27,14 @@ SETTINGS: Final = {
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
+    "array_nulls": "on",
+    "default_transaction_isolation": r"read\ committed",
+    "default_transaction_read_only": "off",
+    "default_transaction_deferrable": "off",
 }
-"""What gives a value the same text in every session, whatever the role's or the database's own settings are."""
+"""What gives a value the same text in every session, whatever the role's or the database's own settings are, and lets
+it make a slot and a publication. A space is escaped, as libpq wants it.
+"""
 
 
 NETWORK: Final = {

@@ -69,6 +69,11 @@ class Epochs:
         return self._log is not None
 
     @property
+    def _collations(self) -> str:
+        """What the order of the key was when the stream began."""
+        return (self._log.place.collations if self._log else "") or self._table.collations
+
+    @property
     def reached(self) -> int:
         """The LSN up to which nothing is left to find. What was looked at and held nothing for us is no lag."""
         return max(self._reached, self._idle_at)
@@ -149,7 +154,7 @@ class Epochs:
         """None where `after` shows what no reader sees yet."""
         exporter = self.exporter
         exported = exporter.export()
-        require_unchanged(exporter.current(), self._table)
+        require_unchanged(exporter.current(), self._table, self._collations)
         prepare_for_ranges(exporter.current())
         number = 1 if after is None else after.number + 1
         epoch = _exported_epoch(number, exported)

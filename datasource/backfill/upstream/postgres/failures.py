@@ -44,7 +44,8 @@ _INVALID_PARAMETER: Final = "22023"
 _DISK_FULL: Final = "53100"
 _INVALID_SNAPSHOT: Final = re.compile(r"invalid snapshot identifier|snapshot \".*\" does not exist|could not import")
 _SLOT_GONE: Final = re.compile(
-    r"replication slot \".*\" (does not exist|has been invalidated)|can no longer (get|access)"
+    r"replication slot \".*\" (does not exist|has been invalidated)|can no longer (get|access)|"
+    r"publication \".*\" does not exist"  # up to version 17, of one that did not when a change was made
 )
 _REFUSED_FOR_GOOD: Final = re.compile(
     r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry|permission denied|"

@@ -15,7 +15,6 @@ from psycopg.rows import class_row
 
 from backfill.errors import TableError
 from backfill.upstream.postgres.description import QualifiedName
-from backfill.upstream.postgres.lookup import Relation
 
 _LEAVES: Final = """
     SELECT n.nspname AS schema, c.relname AS name, c.relpersistence::text AS persistence,
@@ -46,13 +45,15 @@ class _Leaf:
     logged: list[str]
 
 
-def require_leaves_log(conn: Connection[Any], table: Relation, key: Sequence[str], *, primary: bool) -> None:
+def require_leaves_log(
+    conn: Connection[Any], oid: int, root: QualifiedName, key: Sequence[str], *, primary: bool, then: str = ""
+) -> None:
     """Refuses a partitioned table with a partition whose changes are not logged with the key of the root.
 
-    `primary`: that key is the primary key.
+    `primary`: that key is the primary key. `then` is what is to be done after that has been mended.
     """
     with conn.cursor(row_factory=class_row(_Leaf)) as cursor:
-        leaves = cursor.execute(_LEAVES, [table.oid]).fetchall()
+        leaves = cursor.execute(_LEAVES, [oid]).fetchall()
     problems = []
     for leaf in leaves:
         name = QualifiedName(leaf.schema, leaf.name).quoted()
@@ -66,6 +67,6 @@ def require_leaves_log(conn: Connection[Any], table: Relation, key: Sequence[str
             )
     if problems:
         raise TableError(
-            f"the changes of {len(problems)} of {len(leaves)} partitions of {table.qualified.quoted()} cannot be "
-            f"followed: {'; '.join(problems[:_NAMED])}{'; …' if len(problems) > _NAMED else ''}"
+            f"the changes of {len(problems)} of {len(leaves)} partitions of {root.quoted()} cannot be "
+            f"followed: {'; '.join(problems[:_NAMED])}{'; …' if len(problems) > _NAMED else ''}{then}"
         )

@@ -4,7 +4,7 @@ TRUNCATE and rewriting ALTERs are not MVCC-safe (PostgreSQL manual, 13.6): after
 an earlier snapshot. A lock held from before the snapshot to the end of the last chunk would keep them out, but such a
 statement would then wait for the chunks, and their readers for it, because the server serves locks in the order in
 which they are asked for; and everybody else's queries with them. So each transaction locks the table on its own, as
-every SELECT does, for as long as it looks at it, and makes sure that the rows are still where they were when the
+every SELECT does, for as long as it looks at it, and makes sure that the rows are still where they were before the
 snapshot was taken. The token of a snapshot says where that is.
 """
 
@@ -76,6 +76,8 @@ class ExportingSession:
         return exported
 
     def _begin(self, session: Session) -> Exported:
+        # Locking the table takes the snapshot, and then waits for whoever writes the table anew.
+        before = stored(session.cursor(), self._table)
         session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         session.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT)))
         with _locked(session, self._table):
@@ -90,6 +92,7 @@ class ExportingSession:
         exported = session.execute("SELECT pg_export_snapshot()").fetchone()
         if row is None or exported is None:
             raise TransientError("the server gave no snapshot")
+        require_same_files(before, row[3])
         return Exported(Position(parse_lsn(row[1]), Snapshot.parse(row[0])), f"{exported[0]} {row[3]}", row[2])
 
     @contextmanager
@@ -97,8 +100,7 @@ class ExportingSession:
         """The transaction that holds the present snapshot, for statements that read the table."""
         session, token = self.current(), self.token
         with _locked(session, self._table):
-            row = session.execute(sql.SQL("SELECT {}").format(self._table.storage)).fetchone()
-            require_stored(token, None if row is None else row[0])
+            require_stored(token, stored(session.cursor(), self._table))
             yield session
 
     @property
@@ -138,6 +140,12 @@ def _locked(session: Session, table: KeyedTable) -> Iterator[None]:
     session.execute("ROLLBACK TO SAVEPOINT looking; RELEASE SAVEPOINT looking")
 
 
+def stored(cursor: Cursor, table: KeyedTable) -> object:
+    """Which files hold the rows now, whatever state the session looks at."""
+    cursor.execute(sql.SQL("SELECT {}").format(table.storage).as_string(None))
+    return (cursor.fetchone() or (None,))[0]
+
+
 def snapshot_of(token: str) -> str:
     """What `SET TRANSACTION SNAPSHOT` takes."""
     return token.partition(" ")[0]
@@ -148,8 +156,13 @@ def enter(cursor: Cursor, table: KeyedTable, token: str) -> None:
     snapshot = sql.Literal(snapshot_of(token))
     cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot).as_string(None))
     cursor.execute(table.lock.as_string(None))
-    cursor.execute(sql.SQL("SELECT {}").format(table.storage).as_string(None))
-    require_stored(token, (cursor.fetchone() or (None,))[0])
+    require_stored(token, stored(cursor, table))
+
+
+def require_same_files(before: object, now: object) -> None:
+    """For a transaction that has locked the table since: whether its snapshot, taken in between, can be read."""
+    if before != now:
+        raise TransientError("the table was truncated or written anew while its state was taken")
 
 
 def require_stored(token: str, storage: object) -> None:

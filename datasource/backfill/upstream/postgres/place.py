@@ -7,11 +7,13 @@ from typing import Any
 
 import psycopg
 
+from backfill.errors import DataLossError
 from backfill.options import Options
 from backfill.upstream import Bookmark
 from backfill.upstream.postgres import slot
 from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.server import START_OVER, require_same_log
+from backfill.upstream.postgres.slot import Published
 from backfill.upstream.postgres.table import Table
 
 Session = psycopg.Connection[tuple[Any, ...]]
@@ -28,6 +30,8 @@ class Place:
 
     system: str
     timeline: str
+    collations: str = ""
+    """Which collations the key is in the order of, where it has any."""
 
     @classmethod
     def of_stream(cls, stream: str, options: Options, table: Table) -> Place:
@@ -40,6 +44,7 @@ class Place:
             own_publication=not options.publication_name,
             system=str(table.server.system_identifier),
             timeline=str(table.server.timeline),
+            collations=table.collations,
         )
 
     @classmethod
@@ -63,6 +68,7 @@ class Place:
             own_publication=names["own_publication"] == "true",
             system=names["system"],
             timeline=names["timeline"],
+            collations=names.get("collations", ""),
         )
 
     @property
@@ -73,19 +79,37 @@ class Place:
             ("own_publication", "true" if self.own_publication else "false"),
             ("system", self.system),
             ("timeline", self.timeline),
+            *([("collations", self.collations)] if self.collations else []),
         )
 
     def make(self, connector: Connector, session: Session, table: Table) -> None:
         """Makes what is not there yet; may wait for transactions that are under way, and says so."""
         if self.own_publication:
             keyed = table.keyed
-            slot.make_publication(connector, session, self.publication, keyed.identifier, partitioned=keyed.partitioned)
+            oid, partitioned = table.description.oid, keyed.partitioned
+            slot.make_publication(
+                connector, session, self.publication, keyed.identifier, oid=oid, partitioned=partitioned
+            )
         self.require_published(session, table)
         slot.make_slot(connector, session, self.slot)
 
-    def require_published(self, session: Session, table: Table) -> None:
+    def require_published(self, session: Session, table: Table) -> Published:
+        """Raises where the publication would leave out something that the stream carries; else which one it is."""
         names = tuple(column.name for column in table.columns)
-        slot.require_published(session, self.publication, table.description.oid, names)
+        return slot.require_published(session, self.publication, table.description.oid, names)
+
+    def require_same_publication(self, session: Session, table: Table, before: Published | None = None) -> None:
+        """Raises DataLossError where the publication, or the table's membership in it, was made again since `before`.
+
+        What happened in between is not in the log, and PostgreSQL 18 passes over it in silence. Of one that was made
+        for the stream that is known without `before`.
+        """
+        found = self.require_published(session, table)
+        if (self.own_publication and found.noted != found.membership) or before not in (None, found):
+            raise DataLossError(
+                f"publication {self.publication} was dropped and made again, or the table was taken out of it and put "
+                f"back: the changes made in between are not in the log. {START_OVER}"
+            )
 
     def require_readable(
         self, session: Session, after: int, *, upto: int | None = None, way_out: str = START_OVER
@@ -97,6 +121,11 @@ class Place:
         reached = after if upto is None else upto
         require_same_log(session, system=self.system, timeline=self.timeline, reached=reached, way_out=way_out)
         slot.require_readable(session, self.slot, after, way_out=way_out)
+
+    def accept_publication(self, session: Session, table: Table) -> None:
+        """From now on the publication as it is, is the right one."""
+        if self.own_publication:
+            slot.note_membership(session, self.publication, table.description.oid)
 
     def drop(self, session: Session) -> None:
         slot.drop(session, self.slot, self.publication if self.own_publication else None)

@@ -40,8 +40,11 @@ class KeyedTable:
 
     @property
     def lock(self) -> sql.Composed:
-        """A statement that takes the lock which any SELECT takes, without a snapshot."""
-        return sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(self.identifier)
+        """A statement that locks the table, with its partitions, as any SELECT does.
+
+        Not LOCK TABLE, for which a role needs rights to the whole table, where some columns may be all it can read.
+        """
+        return sql.SQL("SELECT 1 FROM {} LIMIT 0").format(self.source)
 
     @property
     def storage(self) -> sql.Composed:

@@ -27,6 +27,9 @@ logger = logging.getLogger("backfill")
 
 _LONGEST_NAME: Final = 63
 _GENERATED_ARE_PUBLISHED: Final = 180000
+_SILENT: Final = 180000
+"""From this version on changes are passed over that were made while there was no publication."""
+
 SAY_AFTER: Final = 5.0
 """Seconds of waiting for the server after which it is said what is waited for."""
 
@@ -46,6 +49,29 @@ class SlotState:
     active_pid: int | None
     confirmed: int
     wal_status: str | None
+    invalidation: str | None
+    """Why it was invalidated, where the server says so: from version 17 on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A publication and the table's membership in it, by their OIDs; the latter 0 where it has all tables of a kind.
+
+    Both are others once somebody has dropped the one or the other and made it again. `noted` is the membership that a
+    publication of ours had when it was made: its comment says so.
+    """
+
+    publication: int
+    membership: int
+    noted: int | None
+
+
+_NOTE: Final = "made by backfill, membership "
+
+_WHAT_KEEPS_IT: Final = {
+    "idle_timeout": "set idle_replication_slot_timeout to longer than the stream is ever stopped",
+    "wal_level_insufficient": "leave wal_level at logical",
+}
 
 
 Session = psycopg.Connection[tuple[Any, ...]]
@@ -53,13 +79,13 @@ Session = psycopg.Connection[tuple[Any, ...]]
 
 def find(session: Session, slot: str) -> SlotState | None:
     row = session.execute(
-        "SELECT plugin, database, active_pid, confirmed_flush_lsn::text, wal_status "
-        "FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
+        "SELECT plugin, database, active_pid, confirmed_flush_lsn::text, wal_status, "
+        "pg_catalog.to_jsonb(s) ->> 'invalidation_reason' FROM pg_catalog.pg_replication_slots s WHERE slot_name = %s",
         [slot],
     ).fetchone()
     if row is None:
         return None
-    return SlotState(row[0], row[1], row[2], parse_lsn(row[3]) if row[3] else 0, row[4])
+    return SlotState(row[0], row[1], row[2], parse_lsn(row[3]) if row[3] else 0, row[4], row[5])
 
 
 def require_readable(session: Session, slot: str, after: int, *, way_out: str = START_OVER) -> SlotState:
@@ -76,9 +102,11 @@ def require_readable(session: Session, slot: str, after: int, *, way_out: str = 
             f"that was read. {way_out}"
         )
     if found.wal_status == "lost":
+        reason = f", {found.invalidation}" if found.invalidation else ""
+        keep = _WHAT_KEEPS_IT.get(found.invalidation or "", "raise max_slot_wal_keep_size")
         raise DataLossError(
-            f"replication slot {slot} was invalidated (wal_status=lost); the changes after {format_lsn(after)} are "
-            f"gone. {way_out}; raise max_slot_wal_keep_size so that it does not happen again"
+            f"replication slot {slot} was invalidated (wal_status=lost{reason}); the changes after "
+            f"{format_lsn(after)} are gone. {way_out}; {keep} so that it does not happen again"
         )
     if found.confirmed > after:
         raise DataLossError(
@@ -90,15 +118,16 @@ def require_readable(session: Session, slot: str, after: int, *, way_out: str = 
 
 
 def make_publication(
-    connector: Connector, session: Session, name: str, table: sql.Composable, *, partitioned: bool
+    connector: Connector, session: Session, name: str, table: sql.Composable, *, oid: int, partitioned: bool
 ) -> None:
-    """Publishes the table, through its root where it is partitioned. Nothing happens where the name is taken."""
+    """Publishes the table of this OID, through its root where it is partitioned; nothing where the name is taken."""
     if session.execute("SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s", [name]).fetchone():
         return
     statement = publication_statement(session, name, table, partitioned=partitioned)
     try:
-        with _saying_what_blocks(connector, session.info.backend_pid, f"publication {name}"):
+        with _saying_what_blocks(connector, session.info.backend_pid, f"publication {name}"), session.transaction():
             session.execute(statement)
+            note_membership(session, name, oid)
     except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
         # The latter where the server was still making it for a driver that has died, and has been waited for.
         return
@@ -119,12 +148,24 @@ def publication_statement(session: Session, name: str, table: sql.Composable, *,
     )
 
 
-def require_published(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> None:
+def note_membership(session: Session, name: str, oid: int) -> None:
+    """Writes into the comment of a publication of ours which membership of the table it was made with."""
+    ((membership,),) = session.execute(
+        "SELECT r.oid::int8 FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid "
+        "WHERE p.pubname = %s AND r.prrelid = %s",
+        [name, oid],
+    ).fetchall()
+    comment = sql.SQL("COMMENT ON PUBLICATION {} IS {}")
+    session.execute(comment.format(sql.Identifier(name), sql.Literal(f"{_NOTE}{membership}")))
+
+
+def require_published(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Published:
     """Raises where the publication would leave out rows, columns or kinds of changes that the stream carries."""
     row = session.execute(
-        "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot "
-        "FROM pg_catalog.pg_publication WHERE pubname = %s",
-        [name],
+        "SELECT p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, p.oid::int8, coalesce(r.oid::int8, 0) "
+        "FROM pg_catalog.pg_publication p "
+        "LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = %s WHERE p.pubname = %s",
+        [oid, name],
     ).fetchone()
     quoted = sql.Identifier(name).as_string(session)
     if row is None:
@@ -162,6 +203,7 @@ def require_published(session: Session, name: str, oid: int, columns: tuple[str,
             f"publication {name} does not publish column {', '.join(sorted(missing))}; publish it, or leave it out "
             "with the option columns"
         )
+    return Published(row[1], row[2], _noted(session, name))
 
 
 def make_slot(connector: Connector, session: Session, name: str) -> None:
@@ -187,8 +229,9 @@ def make_slot(connector: Connector, session: Session, name: str) -> None:
             "pg_replication_slots), or raise max_replication_slots and restart the server"
         ) from None
     except psycopg.errors.ObjectNotInPrerequisiteState as error:
+        setting = "max_replication_slots = 10" if "max_replication_slots" in str(error) else "wal_level = 'logical'"
         raise DatabaseSetupError(
-            f"{error.diag.message_primary}; run ALTER SYSTEM SET wal_level = 'logical' and restart the server"
+            f"{error.diag.message_primary}; run ALTER SYSTEM SET {setting} and restart the server"
         ) from None
     except psycopg.errors.InsufficientPrivilege as error:
         raise DatabaseSetupError(
@@ -223,11 +266,16 @@ def _saying_what_blocks(connector: Connector, pid: int, what: str) -> Iterator[N
                         "ORDER BY xact_start",
                         {"pid": pid},
                     ).fetchall()
+                    prepared = session.execute("SELECT gid FROM pg_catalog.pg_prepared_xacts ORDER BY prepared")
+                    gids = "".join(f", {sql.Literal(row[0]).as_string(session)}" for row in prepared.fetchall())
             except Exception as error:  # noqa: BLE001 - a courtesy must not end the stream
                 logger.warning("still waiting for %s (%s)", what, error)
                 continue
             pids = ", ".join(str(row[0]) for row in rows) or "none"
-            logger.warning("waiting for %s: the server waits for open transactions (of its processes %s)", what, pids)
+            also = f"; prepared and neither committed nor rolled back: {gids[2:]}" if gids else ""
+            logger.warning(
+                "waiting for %s: the server waits for open transactions (of its processes %s%s)", what, pids, also
+            )
 
     threading.Thread(target=watch, name="backfill-waiting", daemon=True).start()
     try:
@@ -267,11 +315,23 @@ def figures(session: Session, slot: str, reached: int | None, complete_until: in
     return found
 
 
-def drop_if_lost(session: Session, slot: str) -> None:
-    """Drops a slot that nothing can be read from any more, so that it can be made again."""
+def drop_if_lost(session: Session, slot: str, publication: str | None) -> None:
+    """Drops a slot that nothing can be read from any more, so that it can be made again.
+
+    `publication` is one of ours: up to version 17 changes from a time when there was none make the log unreadable.
+    """
     found = find(session, slot)
-    if found is not None and found.wal_status == "lost":
+    remade = publication is not None and session.info.server_version < _SILENT and _noted(session, publication) is None
+    if found is not None and (found.wal_status == "lost" or remade):
         drop(session, slot, None)
+
+
+def _noted(session: Session, publication: str) -> int | None:
+    """The membership that the comment of a publication of ours tells of."""
+    query = "SELECT pg_catalog.obj_description(oid, 'pg_publication') FROM pg_catalog.pg_publication WHERE pubname = %s"
+    row = session.execute(query, [publication]).fetchone()
+    noted = re.fullmatch(rf"{_NOTE}(\d+)", (row and row[0]) or "")
+    return int(noted[1]) if noted else None
 
 
 def drop(session: Session, slot: str, publication: str | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +15,12 @@ from backfill.options import Options
 from backfill.upstream import TableSchema, TableSize
 from backfill.upstream.postgres.catalog import read_table
 from backfill.upstream.postgres.condition import require_condition, require_row_condition
-from backfill.upstream.postgres.description import ServerDescription, TableDescription
+from backfill.upstream.postgres.description import (
+    ColumnDescription,
+    QualifiedName,
+    ServerDescription,
+    TableDescription,
+)
 from backfill.upstream.postgres.keys import canonical_text, key_order, key_value, order_by
 from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
 from backfill.upstream.postgres.relation import WantedColumn
@@ -29,6 +34,21 @@ PAGES_PER_VNODE: Final = 12
 """How many sampled pages decide where a vnode ends. Neighbouring rows often share a page, so pages count, not rows."""
 
 PAGE_BYTES: Final = 8192
+
+_AS_IT_IS: Final = """
+    SELECT pg_catalog.to_regclass(%s)::oid::int8, coalesce(pg_catalog.jsonb_object_agg(
+               a.attname, pg_catalog.jsonb_build_array(a.atttypid::int8, a.atttypmod, c.name)), '{}')
+    FROM pg_catalog.pg_attribute a
+    LEFT JOIN (SELECT c.oid, pg_catalog.jsonb_build_array(n.nspname, c.collname) AS name
+               FROM pg_catalog.pg_collation c JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace) c
+           ON c.oid = a.attcollation
+    WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+"""
+
+_NUMBERS: Final = """
+    SELECT attname::text, attnum::int FROM pg_catalog.pg_attribute
+    WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped
+"""
 
 Session = psycopg.Connection[tuple[Any, ...]]
 
@@ -64,6 +84,12 @@ class Table:
         return tuple(by_name[item.column.name] for item in self.description.key)
 
     @property
+    def collations(self) -> str:
+        """Which collations the columns of the key have."""
+        columns = [item.column for item in self.description.key]
+        return _listed((column.name, column.collation.name if column.collation else None) for column in columns)
+
+    @property
     def wanted(self) -> tuple[WantedColumn, ...]:
         """The columns as the change log's decoder needs them."""
         keys = {column.name for column in self.key}
@@ -77,6 +103,11 @@ class Table:
             decode_text(column, pa.array([key[at] for key in keys], pa.string())) for at, column in enumerate(self.key)
         ]
         return pa.RecordBatch.from_arrays(columns, names=[column.name for column in self.key])
+
+
+def _listed(collations: Iterable[tuple[str, QualifiedName | None]]) -> str:
+    """The columns that have a collation, each with it."""
+    return ", ".join(f"{sql.Identifier(name).as_string(None)} {of.quoted()}" for name, of in collations if of)
 
 
 def _decoder(column: MappedColumn) -> Any:
@@ -102,31 +133,58 @@ def describe(session: Session, options: Options) -> Table:
     return table
 
 
-def require_unchanged(session: Session, table: Table) -> None:
-    """Refuses to read on where the table is another one by now, or a column that is carried has another type.
+def require_unchanged(session: Session, table: Table, collations: str) -> None:
+    """Refuses to read on where the table is another one by now, a column that is carried has another type, or the key
+    other collations than these.
 
     Between two chunks nothing else would notice: the change log describes the table only when a row of it changes.
     """
     described = table.description
-    found = session.execute(
-        "SELECT to_regclass(%s)::oid::int8, coalesce(jsonb_object_agg(attname, jsonb_build_array(atttypid::int8, "
-        "atttypmod)), '{}') FROM pg_catalog.pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped",
-        [described.name.quoted(), described.oid],
-    )
-    oid, now = one_row(found)
+    oid, found = one_row(session.execute(_AS_IT_IS, [described.name.quoted(), described.oid]))
+    now: dict[str, Any] = found
     if oid != described.oid:
         raise TableError(
             f"{described.name.quoted()} is not the table any more that the stream began with: it was dropped, renamed "
             "or made again. Start over with a fresh checkpointLocation and onExistingState=restart"
         )
-    carried = [column for column in described.columns if column.name in {item.name for item in table.columns}]
-    changed = [column.name for column in carried if now.get(column.name) != [column.type_oid, column.typmod]]
+    carried = _carried(table)
+    changed = [column.name for column in carried if now.get(column.name, [])[:2] != [column.type_oid, column.typmod]]
     if changed:
         raise SchemaChangedError(
             f"column {', '.join(changed)} of {described.name.quoted()} was dropped, renamed or given another type "
             "since the stream began. Start over with a fresh checkpointLocation and onExistingState=restart, leaving "
             "out with the option columns what is gone"
         )
+    names = [item.column.name for item in described.key]
+    sorted_now = _listed((name, QualifiedName(*now[name][2]) if now[name][2] else None) for name in names)
+    if sorted_now != collations:
+        raise SchemaChangedError(
+            f"the key of {described.name.quoted()} was given another collation since the stream began ({sorted_now}, "
+            f"expected {collations}), so its rows are in another order, and what has been read cannot be told from "
+            "what has not. Give it back the collation that it had, or start over with a fresh checkpointLocation and "
+            "onExistingState=restart"
+        )
+
+
+def require_same_columns(session: Session, table: Table) -> None:
+    """Refuses to read on where a column has the name of one that is carried and is another one.
+
+    One that is dropped and added again looks the same in the change log, which has no word of the values it lost.
+    """
+    now: dict[str, int] = dict(session.execute(_NUMBERS, [table.description.oid]).fetchall())
+    others = [column.name for column in _carried(table) if now.get(column.name, column.attnum) != column.attnum]
+    if others:
+        raise SchemaChangedError(
+            f"column {', '.join(others)} of {table.description.name.quoted()} is not the one any more that the stream "
+            "began with: it was dropped and added again, or renamed and another one got its name. The change log does "
+            "not tell what that did to the rows. Start over with a fresh checkpointLocation and "
+            "onExistingState=restart"
+        )
+
+
+def _carried(table: Table) -> list[ColumnDescription]:
+    names = {column.name for column in table.columns}
+    return [column for column in table.description.columns if column.name in names]
 
 
 def prepare_for_ranges(session: Session) -> None:

@@ -1,0 +1,63 @@
+"""What the role may do and what its sessions begin with: a stream needs no more than the README says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from psycopg import sql
+
+from backfill.upstream.postgres.adapter import PostgresUpstream
+from backfill.vnode import WHOLE_TABLE
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.stream_harness import table_of
+
+
+@pytest.fixture
+def stranger(database: Database) -> Iterator[str]:
+    """A role that owns nothing and may use replication slots."""
+    role = f"{database.name}_stranger"
+    quoted = sql.Identifier(role)
+    with database.connect(autocommit=True) as session:
+        session.execute(sql.SQL("CREATE ROLE {} REPLICATION").format(quoted))
+        yield role
+        session.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(quoted))
+
+
+def test_a_role_that_may_read_some_columns_only_streams_and_reads_them(
+    database: Database, start_stream: StartStream, stranger: str
+) -> None:
+    table_of(database, 60)
+    database.execute(
+        "ALTER TABLE t ADD COLUMN secret text; CREATE PUBLICATION feed FOR TABLE t;"
+        f"GRANT SELECT (id, v) ON t TO {stranger}"
+    )
+    become = f"SET ROLE {stranger}"
+    run = start_stream(publicationName="feed", columns="id,v", select="id, v", sessionInitStatement=become)
+    run.judged_batch(20)
+    database.execute("UPDATE t SET v = 'new' WHERE id % 2 = 0; DELETE FROM t WHERE id = 7")
+    run.backfill(20)
+    upstream = run.upstream
+    assert isinstance(upstream, PostgresUpstream)
+    rows = [row for batch in upstream.reader().read(None, [WHOLE_TABLE]) for row in batch.to_pylist()]
+    assert {(row["id"],): row for row in rows} == run.fold.rows
+    run.finish()
+
+
+SETTINGS = (
+    *("default_transaction_read_only = on", "default_transaction_isolation = serializable"),
+    *("default_transaction_deferrable = on", "standard_conforming_strings = off", "search_path = ''"),
+    *("row_security = off", "array_nulls = off", "bytea_output = escape", "DateStyle = 'SQL, DMY'"),
+)
+
+
+def test_what_a_database_sets_for_its_sessions_changes_nothing(database: Database, start_stream: StartStream) -> None:
+    database.execute("CREATE TABLE t (id text PRIMARY KEY, v bytea)")
+    database.execute(r"INSERT INTO t SELECT i || '\''%s', '\xff5c' FROM generate_series(1, 40) i; ANALYZE t")
+    database.execute("; ".join(f"ALTER DATABASE {database.name} SET {setting}" for setting in SETTINGS))
+    run = start_stream("public.t", changelog="full", vnodeCount="3")
+    run.judged_batch(15)
+    database.execute("BEGIN READ WRITE; UPDATE public.t SET id = id || chr(92), v = 'new' WHERE id < '3'; COMMIT")
+    run.backfill(15)
+    run.finish()
