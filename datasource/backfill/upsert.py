@@ -40,7 +40,7 @@ from backfill.upstream import TableSchema
 from backfill_state import StateStoreError, TransientStateError
 from backfill_state.upsert import Found, Updates, UpsertLayout, UpsertState
 
-ROWS_AT_ONCE: Final = 122_880
+ROWS_AT_ONCE: Final = 245_760
 BYTES_AT_ONCE: Final = 64 << 20
 """How much is looked up and put at once: each time the whole state is gone through for the keys."""
 

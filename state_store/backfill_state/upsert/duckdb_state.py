@@ -44,10 +44,10 @@ from backfill_state.upsert.state import (
 )
 
 MEMORY_LIMIT: Final = "512MB"
-CHUNK_ROWS: Final = 122_880
+CHUNK_ROWS: Final = 245_760
 """How many keys are looked up at once, unless told otherwise: each time, DuckDB goes over the whole state.
 
-It is also how many rows a row group of DuckDB's has, so that large writes leave no small ones to be merged later.
+Two row groups of DuckDB's: large writes leave no small ones to be merged later.
 """
 
 
