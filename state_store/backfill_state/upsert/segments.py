@@ -36,10 +36,22 @@ since it opened the file, it unpacks by whole vectors: of 8.5 million keys just 
 took 0.8 s, and 0.35 s when the file was opened anew. So the state opens it anew for each segment that it begins.
 
 Keys from all over a large state cost the more the larger it is. Of 100 thousand, hardly a block of 256 kB has none, so
-a `multi_get` reads what memory does not hold of the file: 3.5 GB at 50 million keys of 100 bytes. Of its 1.0
-core-seconds there, 0.25 find the keys, and 0.5 go into reading and fall away with memory for all of the file. Where the
-system has to read it from the disk, the disk decides: 4 to 11 seconds were seen (8 threads instead of 2: 1.5 times as
-fast). `multi_put` reads no rows: 0.2 core-seconds at 10 million keys, 0.5 at 50. `benchmarks/upsert.py` measures both.
+a `multi_get` reads what memory does not hold of the file: 3.5 GB at 50 million keys of 100 bytes. Of 1.0 core-seconds
+there (on a calmer machine than below), 0.25 find the keys, and 0.5 go into reading (copying from the system's memory
+0.2, checksums 0.1) and fall away with memory for all of the file. Where the system has to read it from the disk, the
+disk decides: 4 to 11 seconds were seen (8 threads instead of 2: 1.5 times as fast). Core-seconds of a batch of 100
+thousand keys, the least and the median of 8 on two cores that others kept busy; `benchmarks/upsert.py` measures it:
+
+    million keys in the state               1           10            50
+    multi_get, the newest         0.15 - 0.45  0.16 - 0.46   0.24 - 0.49
+    multi_get, anywhere           0.20 - 0.45  0.47 - 0.63   1.17 - 1.32
+    multi_put of these, newest    0.12 - 0.14  0.14 - 0.16   0.12 - 0.14
+    multi_put of these, anywhere  0.10 - 0.15  0.14 - 0.18   0.16 - 0.22
+    multi_put alone, anywhere     0.19 - 0.29  0.30 - 0.37   0.57 - 0.61
+
+What is paid for is a look-up, and not a key: at 50 million, 100 thousand keys took 1.0 core-seconds, 200 thousand 1.2,
+400 thousand 1.4 and 800 thousand 1.9; one thousand took 0.35, of which 0.15 go over the column that is searched. Hence
+callers ask for many keys at once, and a `multi_put` goes by what the `multi_get` before it has found.
 """
 
 from __future__ import annotations
