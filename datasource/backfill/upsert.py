@@ -40,9 +40,12 @@ from backfill.upstream import TableSchema
 from backfill_state import StateStoreError, TransientStateError
 from backfill_state.upsert import Found, Updates, UpsertLayout, UpsertState
 
-ROWS_AT_ONCE: Final = 122_880
+ROWS_AT_ONCE: Final = 245_760
 BYTES_AT_ONCE: Final = 64 << 20
-"""How much is looked up and put at once: each time the whole state is gone through for the keys."""
+"""How much is looked up and put at once: each time the whole state is gone through for the keys.
+
+Twice as many were no faster, and took 0.2 GB more for rows of 100 bytes.
+"""
 
 LookUp: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 """The rows of these keys, in `TableSchema.columns` and no order, at `end` or, where that state is gone, after it."""

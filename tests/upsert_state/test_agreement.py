@@ -67,27 +67,34 @@ class Agreement(RuleBasedStateMachine):
         steps = [self.put] * 6 + [self.clear, self.consolidate, self.reset, self.close]
         data.draw(st.sampled_from(steps))(data)
 
+    def calls(self, data: st.DataObject, count: int) -> list[tuple[bool, list[Update]]]:
+        """Updates of the same keys in each call, and whether their entries are asked for just before it."""
+        keys = data.draw(st.lists(st.sampled_from(_KEYS[self.which]), max_size=6, unique=data.draw(st.booleans())))
+        row = st.none() | _ROWS[self.which]
+        call = st.tuples(*(st.tuples(st.just(key), Orders, Orders, row) for key in keys)).map(list)
+        return [(data.draw(st.booleans()), data.draw(call)) for _ in range(count)]
+
     def put(self, data: st.DataObject) -> None:
-        update = st.tuples(st.sampled_from(_KEYS[self.which]), Orders, Orders, st.none() | _ROWS[self.which])
-        calls: list[list[Update]] = data.draw(st.lists(st.lists(update, max_size=6), min_size=1, max_size=2))
+        """Calls of other keys, too: what is known of keys from before a call may be of some of those after it."""
+        calls = self.calls(data, 2) + self.calls(data, data.draw(st.integers(0, 1)))
         token = self.token(data)
 
         def put(state: UpsertState) -> object:
             with state.batch(token) as new:
-                return new, [state.multi_put(updates(*call, layout=self.layout)) for call in calls], _all(state)
+                return new, [_asked_and_put(state, *call) for call in calls], _all(state)
 
         self.both(put)
 
     def clear(self, data: st.DataObject) -> None:
-        update = st.tuples(st.sampled_from(_KEYS[self.which]), Orders, Orders, st.none() | _ROWS[self.which])
-        before, after = data.draw(st.lists(update, max_size=3)), data.draw(st.lists(update, max_size=3))
+        before, (asks, after) = self.calls(data, 2)
         token = self.token(data)
 
         def clear(state: UpsertState) -> object:
             with state.batch(token) as new:
-                first = state.multi_put(updates(*before, layout=self.layout))
+                first = _asked_and_put(state, *before)
+                found = _found(state, after) if asks else None
                 state.clear()
-                return new, first, state.multi_put(updates(*after, layout=self.layout)), _all(state)
+                return new, first, found, _asked_and_put(state, asks=False, call=after), _all(state)
 
         self.both(clear)
 
@@ -130,6 +137,14 @@ def _all(state: UpsertState) -> object:
     """What both say of every key there may be; as text, in which NaN equals itself and -0.0 does not equal 0.0."""
     keys = _KEYS[LAYOUTS.index(state.layout)]
     return str(entries(state, *keys)), state.multi_get(keys_of(keys, state.layout)).stats
+
+
+def _found(state: UpsertState, call: list[Update]) -> str:
+    return str(entries(state, *(key for key, *_ in call)))
+
+
+def _asked_and_put(state: UpsertState, asks: bool, call: list[Update]) -> object:
+    return _found(state, call) if asks else None, state.multi_put(updates(*call, layout=state.layout))
 
 
 def _outcome(call: Callable[[UpsertState], object], state: UpsertState) -> object:

@@ -172,6 +172,21 @@ def test_a_batch_sees_its_own_writes(state: UpsertState) -> None:
     assert state.totals() == Totals(2, 0, SIZE_X + SIZE_YY)
 
 
+def test_what_was_found_before_a_write_is_not_taken_for_what_stands_after_it(state: UpsertState) -> None:
+    put(state, "t", (A, 1, 0, X), (B, 1, 0, X))
+    with state.batch("u"):
+        assert [order for order, *_ in entries(state, A, B, C)] == [1, 1, None]
+        first = state.multi_put(updates((A, 5, 0, YY), (B, 1, 0, YY), (C, 5, 0, X)))
+        assert (first.stale, first.updates, first.inserts) == (1, 1, 1)
+        second = state.multi_put(updates((A, 5, 0, None), (B, 2, 0, None), (C, 4, 0, YY)))
+        assert (second.stale, second.deletes) == (2, 1)
+        assert entries(state, A, B, C) == [(5, 0, True, SIZE_YY, YY), gone(2), (5, 0, True, SIZE_X, X)]
+        state.clear()
+        third = state.multi_put(updates((A, 1, 0, X), (B, 1, 0, X), (C, 1, 0, X)))
+        assert (third.stale, third.inserts) == (0, 3)
+    assert state.totals() == Totals(3, 0, 3 * SIZE_X)
+
+
 def test_a_batch_that_fails_has_written_nothing(state: UpsertState) -> None:
     put(state, "t", (A, 1, 0, X))
 

@@ -15,7 +15,7 @@ from backfill_state import (
     StateVersionError,
 )
 from backfill_state.upsert import DuckDBUpsertState, Totals, UpsertLayout
-from tests.upsert_state.upserts import LAYOUT, diffs_of, entries, keys_of, put, rows_of
+from tests.upsert_state.upserts import LAYOUT, diffs_of, entries, keys_of, put, rows_of, updates
 
 
 @pytest.fixture
@@ -63,6 +63,18 @@ def test_a_full_segment_is_read_from_the_file_from_then_on(path: Path) -> None:
         assert [found[-1] for found in entries(state, ("eu", 1), ("eu", 2))] == [("z", 3.0), ("y", 2.0)]
         put(state, "t2", (("eu", 1), 3, 0, ("no", 0.0)))
         assert state.totals().values == 2
+
+
+def test_a_put_of_the_keys_just_asked_for_does_not_look_them_up_again(path: Path) -> None:
+    fill(path)
+    key = ("eu", 1)
+    with DuckDBUpsertState(path, LAYOUT) as state, state.batch("u"):
+        assert len(entries(state, key)) == 1
+        assert state._file.connection is not None
+        state._file.connection.execute("DELETE FROM entries_1")  # So that who looks finds nothing.
+        assert state.multi_put(updates((key, 2, 0, ("y", 2.0)))).updates == 1
+        state._file.connection.execute("DELETE FROM entries_1")
+        assert state.multi_put(updates((key, 3, 0, ("z", 3.0)))).inserts == 1
 
 
 def test_consolidated_rows_fill_segments_too(path: Path) -> None:

@@ -30,7 +30,7 @@ from backfill_state.upsert.admission import (
 )
 from backfill_state.upsert.columns import Column
 from backfill_state.upsert.duckdb_tables import Standing, read_standing, upsert_file, write_standing
-from backfill_state.upsert.duckdb_writes import Written, look_up, write
+from backfill_state.upsert.duckdb_writes import LookedUp, Written, look_up, write
 from backfill_state.upsert.segments import SEGMENT_ENTRIES, Segments
 from backfill_state.upsert.state import (
     ConsolidateStats,
@@ -44,10 +44,10 @@ from backfill_state.upsert.state import (
 )
 
 MEMORY_LIMIT: Final = "512MB"
-CHUNK_ROWS: Final = 122_880
+CHUNK_ROWS: Final = 245_760
 """How many keys are looked up at once, unless told otherwise: each time, DuckDB goes over the whole state.
 
-It is also how many rows a row group of DuckDB's has, so that large writes leave no small ones to be merged later.
+Two row groups of DuckDB's: large writes leave no small ones to be merged later.
 """
 
 
@@ -77,6 +77,8 @@ class DuckDBUpsertState(Closing):
         self._segments = Segments(layout, full=segment_entries, tombstones=tombstones)
         self._chunk_rows = chunk_rows
         self._writing: Standing | None = None
+        self._looked_up: tuple[Standing, LookedUp] | None = None
+        """What the last `multi_get` of the batch found; of no use where the batch does not stand there any more."""
         self._batch: str | None = None
 
     @property
@@ -121,7 +123,7 @@ class DuckDBUpsertState(Closing):
                     write_standing(connection, replace(self._writing, token=token))
                 begun = self._segments.newest(connection) != newest
             finally:
-                self._batch = self._writing = None
+                self._batch = self._writing = self._looked_up = None
         if begun:
             # Not opened again here: what fails after the commit must not look like a batch that stored nothing.
             self._file.close()
@@ -130,7 +132,9 @@ class DuckDBUpsertState(Closing):
         with self._reading() as (connection, standing):
             require_consolidated(standing.consolidating, str(self._file))
             stored = stored_keys(self._layout, keys)
-            found = look_up(self._segments, connection, stored, self._chunk_rows)
+            found, looked_up = look_up(self._segments, connection, stored, self._chunk_rows)
+            if self._writing is not None:
+                self._looked_up = standing, looked_up
         return Found(found.entries, restored(found.rows, self._layout.row), found.stats)
 
     def multi_put(self, updates: Updates) -> PutStats:
@@ -141,7 +145,9 @@ class DuckDBUpsertState(Closing):
                 return PutStats()
             require_consolidated(standing.consolidating, str(self._file))
             given = Written(stored, updates.heads, self._tombstones)
-            stats, seq = write(self._segments, connection, given, standing.seq, self._chunk_rows)
+            at, looked_up = self._looked_up or (None, None)
+            known = looked_up if at is standing else None
+            stats, seq = write(self._segments, connection, given, standing.seq, self._chunk_rows, known)
             self._writing = replace(standing, totals=_grown(standing.totals, stats), seq=seq)
         return stats
 

@@ -1,8 +1,13 @@
-"""Looking up and writing many keys, chunk by chunk."""
+"""Looking up and writing many keys, chunk by chunk.
+
+Who asks for keys is about to write them: what a look-up found is given to the writing that follows it, so that the
+state is gone through once for both.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any, Final
 
 import duckdb
 import numpy as np
@@ -13,6 +18,16 @@ from backfill_state.upsert.admission import ROW, Stored
 from backfill_state.upsert.columns import Column, Mask, Numbers
 from backfill_state.upsert.segments import Segments
 from backfill_state.upsert.state import ENTRIES, Found, GetStats, PutStats
+
+_HEADS: Final = ("segment", "seq", *ENTRIES.names)
+
+
+@dataclass(frozen=True)
+class LookedUp:
+    """Stored keys, and `| segment | seq | order_key | order_tie | present | size |` of the entry of each, or nulls."""
+
+    keys: pa.RecordBatch
+    heads: pa.Table
 
 
 @dataclass(frozen=True)
@@ -25,7 +40,9 @@ class Written:
     """Whether deletions are stored."""
 
 
-def look_up(segments: Segments, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch, chunk: int) -> Found:
+def look_up(
+    segments: Segments, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch, chunk: int
+) -> tuple[Found, LookedUp]:
     """The entries of stored keys, with stored rows."""
     found = [
         _aligned(segments.entries(connection, keys.slice(begin, chunk)), min(chunk, keys.num_rows - begin))
@@ -35,7 +52,8 @@ def look_up(segments: Segments, connection: duckdb.DuckDBPyConnection, keys: pa.
     sizes = table["size"]
     stats = GetStats(keys.num_rows, len(sizes) - sizes.null_count, pc.sum(sizes, min_count=0).as_py())
     rows = [name for name in table.schema.names if name.startswith(ROW)]
-    return Found(table.select(ENTRIES.names).cast(ENTRIES), table.select(rows), stats)
+    entries = Found(table.select(ENTRIES.names).cast(ENTRIES), table.select(rows), stats)
+    return entries, LookedUp(keys, table.select(_HEADS))
 
 
 def _aligned(found: pa.Table, count: int) -> pa.Table:
@@ -43,7 +61,7 @@ def _aligned(found: pa.Table, count: int) -> pa.Table:
     places = np.full(count, -1, np.int64)
     counts = _counting(found)
     places[found["nth"].to_numpy()[counts]] = counts
-    return found.drop_columns(["nth", "segment", "seq"]).take(pa.array(places, pa.int64(), mask=places < 0))
+    return found.drop_columns(["nth"]).take(pa.array(places, pa.int64(), mask=places < 0))
 
 
 def _counting(found: pa.Table) -> Numbers:
@@ -55,16 +73,32 @@ def _counting(found: pa.Table) -> Numbers:
 
 
 def write(
-    segments: Segments, connection: duckdb.DuckDBPyConnection, given: Written, seq: int, chunk: int
+    segments: Segments,
+    connection: duckdb.DuckDBPyConnection,
+    given: Written,
+    seq: int,
+    chunk: int,
+    looked_up: LookedUp | None,
 ) -> tuple[PutStats, int]:
-    """Writes the updates that are later than what there is, numbered from `seq` on; also gives the next number."""
+    """Writes the updates that are later than what there is, numbered from `seq` on; also gives the next number.
+
+    `looked_up` is of the state as it stands, and of use if it is of the same keys.
+    """
     heads, keys = given.heads, given.stored.keys
     orders = [pa.array(np.arange(keys.num_rows), pa.int64()), heads["order_key"], heads["order_tie"]]
     numbered = pa.table([*keys.columns, *orders], names=[*keys.schema.names, "nth", "order_key", "order_tie"])
     last = segments.last_of_each(connection, numbered)["nth"].to_numpy()
     total = PutStats(puts=keys.num_rows, stale=keys.num_rows - len(last))
+    known = None
+    if looked_up is not None and len(last) == keys.num_rows and looked_up.keys.equals(keys):
+        known = looked_up.heads
     for begin in range(0, len(last), chunk):
-        stats, seq = _write_chunk(segments, connection, _taken(given, last[begin : begin + chunk]), seq)
+        part = _taken(given, last[begin : begin + chunk])
+        if known is not None:
+            old = known.slice(begin, chunk)
+        else:
+            old = _aligned(segments.heads(connection, part.stored.keys), len(part.stored.sizes))
+        stats, seq = _write_chunk(segments, connection, part, old, seq)
         total = _sum(total, stats)
     return total, seq
 
@@ -86,32 +120,27 @@ def _batch(table: pa.Table) -> pa.RecordBatch:
 
 
 def _write_chunk(
-    segments: Segments, connection: duckdb.DuckDBPyConnection, given: Written, seq: int
+    segments: Segments, connection: duckdb.DuckDBPyConnection, given: Written, old: pa.Table, seq: int
 ) -> tuple[PutStats, int]:
-    """Writes updates of different keys."""
-    found = segments.heads(connection, given.stored.keys)
-    old = found.take(pa.array(_counting(found), pa.int64()))
-    at = old["nth"].to_numpy()
-    later = np.ones(len(given.stored.sizes), np.bool_)
-    later[at] = _later(given.heads.take(pa.array(at, pa.int64())), old)
-    replaced = old.filter(pa.array(later[at]))
+    """Writes updates of different keys, whose entries so far are `old`, in the columns of `LookedUp.heads`."""
+    later = _later(given.heads, old)
     stays = later if given.tombstones else later & given.heads["present"].to_numpy()
     written = given if stays.all() else _taken(given, np.flatnonzero(stays))
-    segments.bury(connection, replaced.select(["segment", "seq"]))
+    segments.bury(connection, old.select(["segment", "seq"]).filter(pa.array(later)).drop_null())
     segments.insert(connection, _entries(written, seq))
     return _stats(given, later, stays, old), seq + len(written.stored.sizes)
 
 
 def _later(new: pa.Table, old: pa.Table) -> Mask:
-    """Which updates are later than the entries beside them; all are later than one without an order."""
+    """Which updates are later than the entries beside them; all are later than none, and than one without an order."""
     key, tie = new["order_key"].to_numpy(), new["order_tie"].to_numpy()
-    old_key, old_tie = (_filled(old[name]) for name in ("order_key", "order_tie"))
+    old_key, old_tie = (_filled(old[name], 0) for name in ("order_key", "order_tie"))
     unordered = old["order_key"].is_null().to_numpy()
     return np.asarray(unordered | (key > old_key) | ((key == old_key) & (tie > old_tie)), np.bool_)
 
 
-def _filled(column: Column) -> Numbers:
-    return np.asarray(column.fill_null(pa.scalar(0, pa.int64())).to_numpy(), np.int64)
+def _filled(column: Column, value: object) -> Any:
+    return column.fill_null(pa.scalar(value, column.type)).to_numpy()
 
 
 def _entries(written: Written, seq: int) -> pa.Table:
@@ -123,13 +152,7 @@ def _entries(written: Written, seq: int) -> pa.Table:
 
 
 def _stats(given: Written, later: Mask, stays: Mask, old: pa.Table) -> PutStats:
-    at = old["nth"].to_numpy()
-    before = np.zeros(len(later), np.bool_)
-    before[at] = old["present"].to_numpy()
-    tombstone = np.zeros(len(later), np.bool_)
-    tombstone[at] = ~old["present"].to_numpy()
-    size_before = np.zeros(len(later), np.int64)
-    size_before[at] = old["size"].to_numpy()
+    before, tombstone = _filled(old["present"], False), ~_filled(old["present"], True)
     after = given.heads["present"].to_numpy()
     sizes = np.where(stays, given.stored.sizes, 0)
 
@@ -145,7 +168,7 @@ def _stats(given: Written, later: Mask, stays: Mask, old: pa.Table) -> PutStats:
         deletes=deletes,
         values_diff=inserts - deletes,
         tombstones_diff=count(~after & stays) - count(tombstone),
-        size_diff=int((sizes - size_before)[later].sum()),
+        size_diff=int((sizes - _filled(old["size"], 0))[later].sum()),
     )
 
 
