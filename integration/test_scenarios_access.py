@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 
 import pytest
 from psycopg import sql
 
-from backfill.upstream.postgres.adapter import PostgresUpstream
+from backfill.errors import DatabaseSetupError, TableError
 from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
 from integration.fixtures.streams import StartStream
+from integration.servers import LocalServer
 from integration.stream_harness import table_of
 
 
@@ -38,9 +40,7 @@ def test_a_role_that_may_read_some_columns_only_streams_and_reads_them(
     run.judged_batch(20)
     database.execute("UPDATE t SET v = 'new' WHERE id % 2 = 0; DELETE FROM t WHERE id = 7")
     run.backfill(20)
-    upstream = run.upstream
-    assert isinstance(upstream, PostgresUpstream)
-    rows = [row for batch in upstream.reader().read(None, [WHOLE_TABLE]) for row in batch.to_pylist()]
+    rows = [row for batch in run.upstream.reader().read(None, [WHOLE_TABLE]) for row in batch.to_pylist()]
     assert {(row["id"],): row for row in rows} == run.fold.rows
     run.finish()
 
@@ -61,3 +61,33 @@ def test_what_a_database_sets_for_its_sessions_changes_nothing(database: Databas
     database.execute("BEGIN READ WRITE; UPDATE public.t SET id = id || chr(92), v = 'new' WHERE id < '3'; COMMIT")
     run.backfill(15)
     run.finish()
+
+
+def test_a_standby_can_be_read_and_not_followed(
+    start_postgres: Callable[..., LocalServer], start_stream: StartStream
+) -> None:
+    server = start_postgres()
+    database = Database(server, "postgres")
+    table_of(database, 50)
+    server.stop()
+    data = server.folder / "data"
+    subprocess.run(["cp", "-a", data / "PG_VERSION", data / "standby.signal"], check=True)
+    server.start()
+    run = start_stream(database=database)
+    rows = [row for batch in run.upstream.reader().read(None, [WHOLE_TABLE]) for row in batch.to_pylist()]
+    assert [row["id"] for row in rows] == list(range(1, 51))
+    for mode in ("initial", "latest", "snapshot"):
+        run.restart(startupMode=mode)
+        with pytest.raises(DatabaseSetupError, match=r"the server is a standby.*point url at"):
+            run.batch()
+
+
+def test_a_table_that_is_made_unlogged_ends_the_stream(database: Database, start_stream: StartStream) -> None:
+    """PostgreSQL allows it where the publication does not name the table."""
+    table_of(database, 50)
+    database.execute("CREATE PUBLICATION feed FOR ALL TABLES")
+    run = start_stream(publicationName="feed")
+    run.batch(20)
+    database.execute("ALTER TABLE t SET UNLOGGED; UPDATE t SET v = 'not logged'")
+    with pytest.raises(TableError, match=r"unlogged.*start over"):
+        run.batch(20)

@@ -1,8 +1,14 @@
-"""Amounts and lists of facts as people read them."""
+"""Amounts, names and lists of facts as people read them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+
+
+def in_option(name: str) -> str:
+    """A column's name as the options that name columns want it."""
+    return name if re.fullmatch(r"\w+", name) else '"' + name.replace('"', '""') + '"'
 
 
 def size(count: int) -> str:

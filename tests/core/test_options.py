@@ -95,6 +95,7 @@ def test_two_options_are_enough_to_look_at_a_table() -> None:
         ("stagingDir", "s3://bucket/staging", "staging_dir", "s3://bucket/staging"),
         ("stagingDir", "/shared/staging", "staging_dir", "/shared/staging"),
         ("columns", 'id, "Order Date" ,note', "columns", ("id", "Order Date", "note")),
+        ("columns", 'Order Date,"a,b", "say ""hi"""', "columns", ("Order Date", "a,b", 'say "hi"')),
         ("customSchema", "price DECIMAL(38,10)", "custom_schema", (("price", "DECIMAL(38,10)"),)),
         (
             "customSchema",
@@ -102,6 +103,7 @@ def test_two_options_are_enough_to_look_at_a_table() -> None:
             "custom_schema",
             (("price", "DECIMAL(38,10)"), ("my note", "STRING")),
         ),
+        ("customSchema", '"a,b" STRING, "q""q" STRING', "custom_schema", (("a,b", "STRING"), ('q"q', "STRING"))),
         ("failOnDataLoss", "FALSE", "fail_on_data_loss", False),
         ("failOnDataLoss", " true ", "fail_on_data_loss", True),
         ("slotName", "orders_1", "slot_name", "orders_1"),

@@ -54,18 +54,34 @@ def size(text: str) -> int:
     return int(matched[1]) * _UNITS[matched[2]]
 
 
+_QUOTED: Final = r'"(?:[^"]|"")+"'
+_COLUMN: Final = re.compile(rf'\s*({_QUOTED}|[^",]*[^",\s])\s*(,|$)')
+
+
 def column_names(text: str) -> tuple[str, ...]:
-    names = tuple(part.strip().strip('"') for part in text.split(","))
-    if not all(names) or len(set(names)) != len(names):
+    """A name with commas or quotes in it stands in double quotes, as in SQL."""
+    names: list[str] = []
+    at, more = 0, True
+    while more:
+        found = _COLUMN.match(text, at)
+        if found is None:
+            break
+        names.append(_unquoted(found[1]))
+        at, more = found.end(), bool(found[2])
+    if more or len(set(names)) != len(names):
         raise ValueError("distinct column names, separated by commas")
-    return names
+    return tuple(names)
 
 
-_TYPED_COLUMN: Final = re.compile(r'\s*("[^"]+"|\w+)\s+([A-Za-z]+\s*(?:\([^)]*\))?)\s*(?:,|$)')
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name
+
+
+_TYPED_COLUMN: Final = re.compile(rf"\s*({_QUOTED}|\w+)\s+([A-Za-z]+\s*(?:\([^)]*\))?)\s*(?:,|$)")
 
 
 def column_types(text: str) -> tuple[tuple[str, str], ...]:
-    pairs = [(name.strip('"'), re.sub(r"\s+", "", kind).upper()) for name, kind in _TYPED_COLUMN.findall(text)]
+    pairs = [(_unquoted(name), re.sub(r"\s+", "", kind).upper()) for name, kind in _TYPED_COLUMN.findall(text)]
     if not pairs or len(dict(pairs)) < len(pairs) or _TYPED_COLUMN.sub("", text).strip():
         raise ValueError("distinct columns and their types, such as: price DECIMAL(38,10), note STRING")
     return tuple(pairs)

@@ -15,6 +15,7 @@ from psycopg import sql
 from backfill.errors import UnsupportedTypeError
 from backfill.upstream.postgres.description import KeyColumn, QualifiedName, Verbatim
 from backfill.upstream.postgres.types import NUMERIC, MappedColumn, output_text
+from backfill.wording import in_option
 
 KeyOrder: TypeAlias = Literal["local", "database"]
 Comparison: TypeAlias = Literal["<", "<=", "=", ">=", ">"]
@@ -63,7 +64,7 @@ def require_usable(key: KeyColumn, mapped: MappedColumn) -> None:
     if pa.types.is_list(mapped.arrow):
         raise UnsupportedTypeError(
             f"the key column {key.column.name!r} is an array. Read it as text with "
-            f'.option("customSchema", "{key.column.name} STRING")'
+            f'.option("customSchema", "{in_option(key.column.name)} STRING")'
         )
 
 

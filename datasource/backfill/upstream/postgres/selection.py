@@ -9,6 +9,7 @@ from psycopg import sql
 
 from backfill.errors import OptionsError, TableError
 from backfill.upstream.postgres.description import ColumnDescription, Logged, TableDescription
+from backfill.wording import in_option
 
 
 def select_columns(table: TableDescription, names: Sequence[str] = ()) -> tuple[ColumnDescription, ...]:
@@ -26,7 +27,9 @@ def select_columns(table: TableDescription, names: Sequence[str] = ()) -> tuple[
     selected = tuple(found[name] for name in dict.fromkeys([*named, *key]))
     problems = [*_not_readable(table, selected), *_not_logged(selected)]
     if problems:
-        rest = ", ".join(name for name in named if found[name].readable and found[name].logged is not Logged.NEVER)
+        rest = ", ".join(
+            in_option(name) for name in named if found[name].readable and found[name].logged is not Logged.NEVER
+        )
         raise TableError(
             f"{table.name.quoted()} cannot be streamed whole: {'; '.join(problems)}. "
             f'Or leave them out with .option("columns", "{rest}")'

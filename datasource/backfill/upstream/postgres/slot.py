@@ -186,7 +186,13 @@ def require_published(session: Session, name: str, oid: int, columns: tuple[str,
         [name, oid],
     ).fetchone()
     if published is None:
-        if session.execute("SELECT 1 FROM pg_catalog.pg_class WHERE oid = %s", [oid]).fetchone() is None:
+        there = session.execute("SELECT relpersistence::text FROM pg_catalog.pg_class WHERE oid = %s", [oid]).fetchone()
+        if there == ("u",):
+            raise TableError(
+                "the table is unlogged now, so its changes are not in the log. Run ALTER TABLE … SET LOGGED, then "
+                "start over with a fresh checkpointLocation and onExistingState=restart"
+            )
+        if there is None:
             raise TableError(
                 "the table was dropped since the stream began, or dropped and made again. Start over with a fresh "
                 "checkpointLocation and onExistingState=restart"

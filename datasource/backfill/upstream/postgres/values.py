@@ -6,7 +6,6 @@ ValueOutOfRangeError that names the column.
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from backfill.errors import UnsupportedTypeError, ValueOutOfRangeError
 from backfill.upstream.postgres.array_text import split_arrays
 from backfill.upstream.postgres.text import UnreadableTextError, format_decimal, format_hex, parse_text, unchecked
 from backfill.upstream.postgres.types import MappedColumn
+from backfill.wording import in_option
 
 _DAY: Final = 86_400_000_000  # microseconds
 _FIRST_DAY: Final = int(np.datetime64("0001-01-01", "D").astype(np.int64))
@@ -73,10 +73,9 @@ def _require_between(mapped: MappedColumn, array: pa.Array[Any], least: int, mos
 
 
 def _out_of_range(mapped: MappedColumn, what: str) -> ValueOutOfRangeError:
-    name = mapped.name if re.fullmatch(r"\w+", mapped.name) else f'"{mapped.name}"'
     return ValueOutOfRangeError(
         f"column {mapped.name!r} ({mapped.declared}) holds {what}, which is no value of {mapped.arrow}. "
-        f'Read the column as text with .option("customSchema", "{name} STRING")'
+        f'Read the column as text with .option("customSchema", "{in_option(mapped.name)} STRING")'
     )
 
 
