@@ -5,6 +5,7 @@ from __future__ import annotations
 pytest_plugins = [
     "integration.fixtures.postgres",
     "integration.fixtures.seed",
+    "integration.fixtures.signals",
     "integration.fixtures.spark",
     "integration.fixtures.streams",
 ]
