@@ -47,7 +47,7 @@ def shares() -> Iterator[object]:
             yield pytest.param(kind, some, id=f"{kind.__name__} from {first}")
 
 
-@pytest.mark.parametrize(("kind", "seeds"), shares())
+@pytest.mark.parametrize(("kind", "seeds"), tuple(shares()))
 def test_every_barrier_shows_the_emitted_part_of_the_table_exactly(
     kind: Schedule, seeds: range, tmp_path: Path
 ) -> None:
