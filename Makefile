@@ -3,9 +3,9 @@
 PYTHON ?= $(shell .ci/python)
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-# Two processes: one begins with what starts a Spark, the other with what is left for PostgreSQL, and then both take one
-# short test after the other. ARGS="-n 4" has four; ARGS="-n 0 -s" has none, and shows what tests print.
-SIDE_BY_SIDE := -n 2 --dist loadgroup
+# Two processes that take one test after the other, the long ones first, so that both end at the same time. ARGS="-n 4"
+# has four; ARGS="-n 0 -s" has none, and shows what tests print.
+SIDE_BY_SIDE := -n 2 --maxschedchunk 1
 CHECKED := datasource state_store tests integration $(if $(wildcard benchmarks/*.py),benchmarks)
 
 .DEFAULT_GOAL := help
