@@ -3,6 +3,9 @@
 PYTHON ?= $(shell .ci/python)
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# Two processes that take one test after the other, the long ones first, so that both end at the same time. ARGS="-n 4"
+# has four; ARGS="-n 0 -s" has none, and shows what tests print.
+SIDE_BY_SIDE := -n 2 --maxschedchunk 1
 CHECKED := datasource state_store tests integration $(if $(wildcard benchmarks/*.py),benchmarks)
 
 .DEFAULT_GOAL := help
@@ -24,7 +27,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 
 .PHONY: test
 test: lint types imports ## lint, types, imports, then all tests
-	$(BIN)/python -m pytest tests integration $(ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) integration tests $(ARGS)
 
 .PHONY: crash
 crash: export BACKFILL_CRASH_SECONDS ?= 900

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 pytest_plugins = [
+    "integration.fixtures.orphans",
     "integration.fixtures.postgres",
     "integration.fixtures.seed",
+    "integration.fixtures.signals",
     "integration.fixtures.spark",
     "integration.fixtures.streams",
 ]

@@ -22,8 +22,9 @@ from integration.writers import BIGINT, COMPOSITE, HIDDEN, NUMERIC, TABLE, UUID,
 
 SIZE = 1000
 BARRIERS = 30
-FEW_BYTES = "2500"
-"""What one batch may read of the snapshot: about 25 rows."""
+FEW_BYTES = "2000"
+"""What one batch may read of the snapshot: about 15 rows, so that there are barriers enough also where writers, given
+time, have deleted a third of the table before it is read."""
 
 ENOUGH = 100_000
 """Changes that one batch may take: never so few that a batch has nothing but changes, unless that is wanted."""

@@ -239,7 +239,10 @@ def test_a_session_that_was_cut_between_two_batches_is_made_anew(database: Datab
     apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
     for number in range(3):
         apply(Rows(pa.Table.from_pylist([{name: ROW[name] for name in ROW if name != "v"} | {"id": number}])), number)
-        database.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'backfill'")
+        database.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'backfill' AND datname = current_database()"
+        )
     assert database.execute("TABLE copy") == [(0,), (1,), (2,)]
 
 

@@ -18,6 +18,8 @@ from integration.database import Database
 from integration.java import java_home
 from integration.spark_session import QUICK_JVM, configuration, environment
 
+pytestmark = pytest.mark.spark
+
 PROJECTS = Path(__file__).parent / "pipelines"
 SPARK = Path(pyspark.__file__).parent
 PATIENCE = 400

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import secrets
 import socket
 from dataclasses import dataclass
@@ -30,10 +31,17 @@ ATTEMPTS = 5
 PORTS = range(20_000, 30_000)
 
 
+def own_ports(environment: Mapping[str, str]) -> range:
+    """Of processes that share the tests each has ports of its own, so that a stopped server finds its one free."""
+    worker = environment.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    workers = environment.get("PYTEST_XDIST_WORKER_COUNT", "1")
+    return PORTS[int(worker) :: int(workers)]
+
+
 def free_port() -> int:
     """A port that nobody listens on now; somebody may by the time it is used."""
     while True:
-        port = PORTS.start + secrets.randbelow(len(PORTS))
+        port = secrets.choice(own_ports(os.environ))
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) != 0:
                 return port

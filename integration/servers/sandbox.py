@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from integration import orphans
 from integration.servers import guard
 from integration.servers.account import Account, unprivileged
 from integration.servers.server import ServerError
@@ -37,6 +39,7 @@ class Sandbox:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
+            env={name: value for name, value in os.environ.items() if name != orphans.VARIABLE},
             start_new_session=True,  # or Ctrl-C would end the guard together with us
         )
         self.path.chmod(0o755)

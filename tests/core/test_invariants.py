@@ -7,11 +7,9 @@ again, and nothing beside it: `pytest tests/core/test_invariants.py -k with_cras
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -23,6 +21,8 @@ from tests.simulator.schedule import Schedule
 
 SCHEDULES = int(os.environ.get("BACKFILL_TEST_SCHEDULES", "2000"))
 ONLY = os.environ.get("BACKFILL_TEST_SCHEDULE")
+TOGETHER = 50
+"""How many are one test, so that several processes of pytest may share them."""
 
 SHARES: dict[Schedule, float] = {
     schedule.without_a_crash: 0.25,
@@ -38,31 +38,23 @@ SHARES: dict[Schedule, float] = {
 """The kinds of schedules, and how much of all each is."""
 
 
-@pytest.fixture(scope="module")
-def processes() -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield pool
+def shares() -> Iterator[object]:
+    """Each kind of schedule with some seeds for it."""
+    for kind, share in SHARES.items():
+        seeds = range(max(1, round(SCHEDULES * share))) if ONLY is None else range(int(ONLY), int(ONLY) + 1)
+        for first in seeds[::TOGETHER]:
+            some = range(first, min(first + TOGETHER, seeds.stop))
+            yield pytest.param(kind, some, id=f"{kind.__name__} from {first}")
 
 
-@pytest.mark.timeout(300 + SCHEDULES)
-@pytest.mark.parametrize("kind", SHARES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(("kind", "seeds"), tuple(shares()))
 def test_every_barrier_shows_the_emitted_part_of_the_table_exactly(
-    kind: Schedule, tmp_path: Path, processes: ProcessPoolExecutor
+    kind: Schedule, seeds: range, tmp_path: Path
 ) -> None:
-    if ONLY is not None:
-        run(kind, int(ONLY), tmp_path)
-        return
-    seeds = range(max(1, round(SCHEDULES * SHARES[kind])))
-    size = 1 + len(seeds) // 50
-    chunks = [seeds[at : at + size] for at in range(0, len(seeds), size)]
-    for done in [processes.submit(run_all, kind, chunk, tmp_path) for chunk in chunks]:
-        done.result()
-
-
-def run_all(kind: Schedule, seeds: range, folder: Path) -> None:
     for seed in seeds:
-        run(kind, seed, folder / str(seed))
-        shutil.rmtree(folder / str(seed), ignore_errors=True)
+        folder = tmp_path / str(seed)
+        run(kind, seed, folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def run(kind: Schedule, seed: int, folder: Path) -> None:

@@ -1,0 +1,65 @@
+"""The program that ends what a process has started, once that has ended itself: in whatever way, by SIGKILL as well.
+
+A test process ends its children when a test is over. If it is killed in the middle of one, Sparks that wait for a
+step, hosts of a cluster and the like would stay. They are known by a variable that they have inherited. Servers have
+a guard of their own, `integration.servers.guard`, which leaves this one's variable out.
+
+    python orphans.py VALUE    waits for its standard input to end
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VARIABLE = "BACKFILL_TEST_PROCESS"
+
+GRACE = 10.0
+"""Seconds for the kernel to end what was killed."""
+
+
+_guards: list[subprocess.Popen[bytes]] = []
+"""Held until this process ends: the pipe that they wait for is closed with them."""
+
+
+def guard() -> None:
+    """From now on what this process starts ends with it."""
+    value = secrets.token_hex(8)
+    command = [sys.executable, "-I", __file__, value]
+    # In a session of its own, or Ctrl-C would end the guard together with us.
+    _guards.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
+    os.environ[VARIABLE] = value
+
+
+def orphans(value: str) -> Iterator[psutil.Process]:
+    """The processes that have inherited this value."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(VARIABLE) == value and process.status() != psutil.STATUS_ZOMBIE:
+                yield process
+
+
+def main(value: str) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    deadline = time.monotonic() + GRACE
+    # Again, because one may have been born while its siblings were counted.
+    while (found := list(orphans(value))) and time.monotonic() < deadline:
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(found, timeout=0.5)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
