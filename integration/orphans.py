@@ -1,8 +1,8 @@
 """The program that ends what a process has started, once that has ended itself: in whatever way, by SIGKILL as well.
 
 A test process ends its children when a test is over. If it is killed in the middle of one, Sparks that wait for a
-step, hosts of a cluster and the like would stay. They are known by a variable that they have inherited. Servers have
-a guard of their own, `integration.servers.guard`, which leaves this one's variable out.
+step, hosts of a cluster and the like would stay. They are known by a variable that they have inherited. Servers and
+containers have guards of their own, which `unguarded` leaves alone.
 
     python orphans.py VALUE    waits for its standard input to end
 """
@@ -39,6 +39,11 @@ def guard() -> None:
     # In a session of its own, or Ctrl-C would end the guard together with us.
     _guards.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
     os.environ[VARIABLE] = value
+
+
+def unguarded() -> dict[str, str]:
+    """The environment of a program that has to outlive this process, because it clears up after it."""
+    return {name: value for name, value in os.environ.items() if name != VARIABLE}
 
 
 def orphans(value: str) -> Iterator[psutil.Process]:

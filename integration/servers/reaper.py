@@ -27,11 +27,14 @@ def waiting() -> Iterator[None]:
     """Whatever happens to this process inside, its containers are removed."""
     from testcontainers.core.labels import SESSION_ID  # noqa: PLC0415 - see container.py
 
+    from integration import orphans  # noqa: PLC0415 - the program is run without this package
+
     with subprocess.Popen(
         [sys.executable, "-I", __file__, SESSION_ID],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        env=orphans.unguarded(),
         start_new_session=True,  # or Ctrl-C would end it together with us
     ) as program:
         yield

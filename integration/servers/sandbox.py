@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -39,7 +38,7 @@ class Sandbox:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            env={name: value for name, value in os.environ.items() if name != orphans.VARIABLE},
+            env=orphans.unguarded(),
             start_new_session=True,  # or Ctrl-C would end the guard together with us
         )
         self.path.chmod(0o755)
