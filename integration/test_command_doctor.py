@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from backfill.__main__ import main
 from integration.database import Database
@@ -98,16 +97,6 @@ def test_columns_that_cannot_be_had_as_asked_are_named(database: Database, docto
     assert code == 1
     assert "customSchema gives 'price' the type TIME" in text
     assert "customSchema gives 'at' the type DECIMAL(9,2)" in text
-
-
-@pytest.fixture
-def stranger(database: Database) -> Iterator[str]:
-    role = f"{database.name}_stranger"
-    quoted = sql.Identifier(role)
-    with database.connect(autocommit=True) as session:
-        session.execute(sql.SQL("CREATE ROLE {}").format(quoted))
-        yield role
-        session.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(quoted))
 
 
 def test_rights_are_answered_with_statements_that_give_them(database: Database, doctor: Doctor, stranger: str) -> None:

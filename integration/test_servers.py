@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from integration.servers import Can, LocalServer, LocalServers, Server, ServerEr
 from integration.servers.address import as_uri
 from integration.servers.external import DSN, ExternalServer
 from integration.servers.guard import residents, shared_memory
+from integration.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -90,15 +90,6 @@ def answers(dsn: str) -> bool:
     return True
 
 
-def eventually(condition: Callable[[], bool], *, seconds: float = 20.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
 def test_a_slot_hands_out_the_changes_of_a_published_table(database: Database) -> None:
     database.execute("CREATE TABLE orders (id int PRIMARY KEY); CREATE PUBLICATION orders FOR TABLE orders")
     database.execute(f"SELECT pg_create_logical_replication_slot('{database.name}', 'pgoutput')")
@@ -135,7 +126,7 @@ def test_the_shared_server_is_configured_as_it_says(postgres: Server) -> None:
 def test_the_log_tells_of_a_failed_statement_if_it_can_be_seen(database: Database, postgres: Server) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
         database.execute("SELECT 1 / 0 AS told_in_the_log")
-    assert eventually(lambda: "told_in_the_log" in postgres.log() or not postgres.log())
+    eventually(lambda: "told_in_the_log" in postgres.log() or not postgres.log(), seconds=20)
 
 
 def test_a_restart_keeps_the_address_and_the_data(own_server: LocalServer) -> None:
@@ -237,7 +228,7 @@ def test_the_shared_server_ends_with_the_process_that_started_it(end: signal.Sig
         assert answers(dsn)
         sharer.send_signal(end)
         sharer.wait()
-        assert eventually(lambda: not answers(dsn))
+        eventually(lambda: not answers(dsn), seconds=20)
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
@@ -247,7 +238,7 @@ def test_nothing_outlives_the_process_that_owns_a_server(owner: subprocess.Popen
     assert residents(folder)
     owner.send_signal(end)
     owner.wait()
-    assert eventually(lambda: not folder.exists())
+    eventually(lambda: not folder.exists(), seconds=20)
     assert not residents(folder)
 
 
@@ -258,7 +249,7 @@ def test_nothing_outlives_a_killed_server_whose_owner_is_killed(owner: subproces
     os.kill(int(postmaster), signal.SIGKILL)
     owner.kill()
     owner.wait()
-    assert eventually(lambda: not Path(folder).exists())
+    eventually(lambda: not Path(folder).exists(), seconds=20)
     held = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
     assert segment not in [int(line.split()[1]) for line in held]
 

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PATIENCE = 60.0
 
-
-def eventually(is_so: Callable[[], bool]) -> None:
+def eventually(is_so: Callable[[], bool], *, seconds: float = 30.0) -> None:
     """Returns when it is so; fails when it does not become so."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)

@@ -19,7 +19,7 @@ from backfill.plan import Extent, Request
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
 from backfill.upstream.postgres import slot, span
 from backfill.upstream.postgres.changelog import ChangeLog
-from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.epochs import Epochs
 from backfill.upstream.postgres.failures import RetryPolicy
 from backfill.upstream.postgres.log import MOST_MESSAGES, Reading
@@ -28,7 +28,7 @@ from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import Position
 from backfill.upstream.postgres.reader import PostgresSnapshotReader
 from backfill.upstream.postgres.server import require_logical, require_primary
-from backfill.upstream.postgres.sessions import ControlSession, Session
+from backfill.upstream.postgres.sessions import ControlSession
 from backfill.upstream.postgres.span import PostgresChangeReader
 from backfill.upstream.postgres.table import Table, covered_by_database, cut, describe, range_of
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
@@ -150,9 +150,7 @@ class PostgresUpstream:
             place.require_readable(session, after.lsn)
             place.require_same_publication(session, self._table)
         except DataLossError as error:
-            if self._options.fail_on_data_loss:
-                raise
-            logger.error("going on although changes were lost, as failOnDataLoss=false asks: %s", error)  # noqa: TRY400
+            self._epochs.log.go_on_without(error)
             slot.drop_if_lost(session, place.slot, place.publication if place.own_publication else None)
             place.make(self._connector, session, self._table)
             place.accept_publication(session, self._table)
@@ -231,7 +229,7 @@ class PostgresUpstream:
             self._connector, exporter, self._table.keyed, stream.snapshot_filter, stream.num_partitions
         )
         try:
-            return measuring.measure(requests, measuring.sessions(requests, self.size().row_count))
+            return measuring.measure(requests, self.size().row_count)
         except ConnectionLostError as error:
             raise SnapshotGoneError(f"the state the batch was to end at was lost: {error}") from None
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Any
 
-import psycopg
 import pyarrow as pa
 
 from backfill.epoch import Epoch
 from backfill.errors import DataLossError
 from backfill.options import Options
 from backfill.upstream.postgres import log
-from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.partitions import require_leaves_log
 from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import Position
@@ -21,8 +19,6 @@ from backfill.upstream.postgres.slot import Published
 from backfill.upstream.postgres.table import Table, require_same_columns
 
 logger = logging.getLogger("backfill")
-
-Session = psycopg.Connection[tuple[Any, ...]]
 
 
 class ChangeLog:
@@ -65,13 +61,17 @@ class ChangeLog:
     def _require_published(self, session: Session) -> None:
         """Refuses as well a publication that was made again since the last reading."""
         try:
-            self.place.require_same_publication(session, self._table, self._published)
+            self._published = self.place.require_same_publication(session, self._table, self._published)
         except DataLossError as error:
-            if self._fails_on_data_loss:
-                raise
-            logger.error("going on although changes were lost, as failOnDataLoss=false asks: %s", error)  # noqa: TRY400
+            self.go_on_without(error)
             self.place.accept_publication(session, self._table)
-        self._published = self.place.require_published(session, self._table)
+            self._published = self.place.require_published(session, self._table)
+
+    def go_on_without(self, lost: DataLossError) -> None:
+        """Raises the error, unless the stream is to go on without the changes that were lost."""
+        if self._fails_on_data_loss:
+            raise lost
+        logger.error("going on although changes were lost, as failOnDataLoss=false asks: %s", lost)
 
     def _require_told(self, session: Session) -> None:
         """Refuses what the log does not tell, although it concerns the rows that have been emitted."""

@@ -53,7 +53,9 @@ _NO_TIMEOUT: Final = (
     "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'"
 )
 
-# The driver has no types of its own.
+Session: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+# The driver of these has no types of its own.
 ArrowSession: TypeAlias = Any
 ArrowCursor: TypeAlias = Any
 

@@ -6,9 +6,8 @@ A stream finds one thing after the other, each when it needs it; here all are lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
-import psycopg
 from psycopg import sql
 
 from backfill.errors import BackfillError
@@ -17,7 +16,7 @@ from backfill.upstream import Finding
 from backfill.upstream.postgres import slot
 from backfill.upstream.postgres.catalog import read_table
 from backfill.upstream.postgres.condition import require_row_condition
-from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.description import KeyColumn, TableDescription
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.keys import require_usable
@@ -25,8 +24,6 @@ from backfill.upstream.postgres.ranges import KeyedTable
 from backfill.upstream.postgres.selection import select_columns
 from backfill.upstream.postgres.server import read_server, require_logical, require_primary
 from backfill.upstream.postgres.types import map_column, map_columns
-
-Session = psycopg.Connection[tuple[Any, ...]]
 
 _RIGHTS: Final = """
     SELECT r.rolname, r.rolreplication OR r.rolsuper, pg_catalog.current_database(),

@@ -14,11 +14,11 @@ from backfill.epoch import Epoch
 from backfill.errors import TransientError
 from backfill.upstream import Pin, Step
 from backfill.upstream.postgres.changelog import ChangeLog
-from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.log import Reading
 from backfill.upstream.postgres.pin import Exported, ExportingSession, wait_for_flush
 from backfill.upstream.postgres.position import Position, Snapshot, parse_lsn
-from backfill.upstream.postgres.sessions import ControlSession, Session
+from backfill.upstream.postgres.sessions import ControlSession
 from backfill.upstream.postgres.table import Table, prepare_for_ranges, require_unchanged
 
 logger = logging.getLogger("backfill")

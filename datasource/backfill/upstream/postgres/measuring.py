@@ -15,11 +15,10 @@ from psycopg import sql
 
 from backfill.errors import ConnectionLostError
 from backfill.plan import Extent, Request
-from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.pin import ExportingSession, enter
 from backfill.upstream.postgres.ranges import KeyedTable
-from backfill.upstream.postgres.sessions import Session
 from backfill.upstream.postgres.table import one_row, prepare_for_ranges
 
 ROWS_PER_SESSION: Final = 200_000
@@ -38,13 +37,14 @@ class Measuring:
 
     readers: int
 
-    def sessions(self, requests: Sequence[Request], table_rows: int) -> int:
+    def _sessions(self, requests: Sequence[Request], table_rows: int) -> int:
         """How many sessions are worth it."""
         rows = min(table_rows, sum(request.limit for request in requests))
         return max(1, min(self.readers + 1, len(requests), rows // ROWS_PER_SESSION))
 
-    def measure(self, requests: Sequence[Request], sessions: int) -> tuple[Extent, ...]:
-        """See `Upstream.measure`."""
+    def measure(self, requests: Sequence[Request], table_rows: int) -> tuple[Extent, ...]:
+        """See `Upstream.measure`; the table has about so many rows."""
+        sessions = self._sessions(requests, table_rows)
         shares = [requests[at::sessions] for at in range(sessions)]
         token = self.exporter.token
         with ThreadPoolExecutor(sessions) as threads:
@@ -67,7 +67,6 @@ class Measuring:
 
     def _elsewhere(self, token: str, requests: Sequence[Request]) -> tuple[Extent, ...]:
         with translating(), self.connector.session() as session, session.cursor() as cursor:
-            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             enter(cursor, self.table, token)
             prepare_for_ranges(session)
             return self._extents(session, requests)

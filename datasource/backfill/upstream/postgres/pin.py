@@ -17,15 +17,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-import psycopg
 from psycopg import sql
 
 from backfill.errors import SnapshotGoneError, TransientError
-from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.position import Position, Snapshot, parse_lsn
 from backfill.upstream.postgres.ranges import KeyedTable
 
+BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 LOCK_TIMEOUT: Final = "5s"
 FLUSH_PATIENCE: Final = 0.02
 FLUSH_GIVE_UP: Final = 60.0
@@ -36,9 +36,6 @@ class Cursor(Protocol):
 
     def execute(self, statement: str, /) -> Any: ...
     def fetchone(self) -> Any: ...
-
-
-Session = psycopg.Connection[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,7 @@ class ExportingSession:
     def _begin(self, session: Session) -> Exported:
         # Locking the table takes the snapshot, and then waits for whoever writes the table anew.
         before = stored(session.cursor(), self._table)
-        session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        session.execute(BEGIN)
         session.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT)))
         with _locked(session, self._table):
             # Columns are computed after the statement's snapshot has been taken, which under REPEATABLE READ is the
@@ -151,12 +148,18 @@ def snapshot_of(token: str) -> str:
     return token.partition(" ")[0]
 
 
-def enter(cursor: Cursor, table: KeyedTable, token: str) -> None:
-    """Makes the state of this token that of the transaction which has just begun, and locks the table until its end."""
-    snapshot = sql.Literal(snapshot_of(token))
-    cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot).as_string(None))
+def enter(cursor: Cursor, table: KeyedTable, token: str | None) -> None:
+    """Begins a transaction in the state of this token, or in that of now, and locks the table until its end."""
+    before = stored(cursor, table) if token is None else None
+    cursor.execute(BEGIN)
+    if token is not None:
+        snapshot = sql.Literal(snapshot_of(token))
+        cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot).as_string(None))
     cursor.execute(table.lock.as_string(None))
-    require_stored(token, stored(cursor, table))
+    if token is None:
+        require_same_files(before, stored(cursor, table))
+    else:
+        require_stored(token, stored(cursor, table))
 
 
 def require_same_files(before: object, now: object) -> None:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
-
-import psycopg
 
 from backfill.errors import DataLossError
 from backfill.options import Options
 from backfill.upstream import Bookmark
 from backfill.upstream.postgres import slot
-from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.server import START_OVER, require_same_log
 from backfill.upstream.postgres.slot import Published
 from backfill.upstream.postgres.table import Table
-
-Session = psycopg.Connection[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +93,8 @@ class Place:
         names = tuple(column.name for column in table.columns)
         return slot.require_published(session, self.publication, table.description.oid, names)
 
-    def require_same_publication(self, session: Session, table: Table, before: Published | None = None) -> None:
-        """Raises DataLossError where the publication, or the table's membership in it, was made again since `before`.
+    def require_same_publication(self, session: Session, table: Table, before: Published | None = None) -> Published:
+        """As `require_published`; DataLossError where it or the table's membership in it was made again since `before`.
 
         What happened in between is not in the log, and PostgreSQL 18 passes over it in silence. Of one that was made
         for the stream that is known without `before`.
@@ -110,6 +105,7 @@ class Place:
                 f"publication {self.publication} was dropped and made again, or the table was taken out of it and put "
                 f"back: the changes made in between are not in the log. {START_OVER}"
             )
+        return found
 
     def require_readable(
         self, session: Session, after: int, *, upto: int | None = None, way_out: str = START_OVER

@@ -12,7 +12,7 @@ from psycopg import sql
 from backfill.upstream.postgres.connection import Connector, record_batches
 from backfill.upstream.postgres.failures import RetryPolicy, translating
 from backfill.upstream.postgres.going_on import going_on
-from backfill.upstream.postgres.pin import enter, require_same_files, stored
+from backfill.upstream.postgres.pin import enter
 from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
 from backfill.upstream.postgres.types import MappedColumn, snapshot_expression
 from backfill.upstream.postgres.values import encode_text, from_snapshot
@@ -82,13 +82,7 @@ class PostgresSnapshotReader:
         self, token: str | None, settings: Sequence[str], statements: Sequence[sql.Composable]
     ) -> Iterator[pa.RecordBatch]:
         with translating(), self.connector.arrow_session() as session, session.cursor() as cursor:
-            before = None if token else stored(cursor, self.table)
-            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            if token is None:
-                cursor.execute(self.table.lock.as_string(None))
-                require_same_files(before, stored(cursor, self.table))
-            else:
-                enter(cursor, self.table, token)
+            enter(cursor, self.table, token)
             for setting in settings:
                 cursor.execute(setting)
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import psycopg
-
-from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.failures import RetryPolicy
 
 T = TypeVar("T")
-Session = psycopg.Connection[tuple[Any, ...]]
 
 
 class ControlSession:

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 from psycopg import sql
 
 from backfill.errors import DatabaseSetupError, DataLossError, TableError
-from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.position import format_lsn, parse_lsn
 from backfill.upstream.postgres.server import START_OVER
@@ -72,9 +72,6 @@ _WHAT_KEEPS_IT: Final = {
     "idle_timeout": "set idle_replication_slot_timeout to longer than the stream is ever stopped",
     "wal_level_insufficient": "leave wal_level at logical",
 }
-
-
-Session = psycopg.Connection[tuple[Any, ...]]
 
 
 def find(session: Session, slot: str) -> SlotState | None:

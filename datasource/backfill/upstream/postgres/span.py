@@ -8,22 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import psycopg
 import pyarrow as pa
 
 from backfill.errors import DatabaseSetupError, OptionsError, SlotBusyError
 from backfill.upstream import EARLIEST, LATEST
 from backfill.upstream.postgres import log, slot
-from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.failures import RetryPolicy, translating
 from backfill.upstream.postgres.going_on import going_on
 from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import Position, format_lsn, parse_lsn
 from backfill.upstream.postgres.table import Table
-
-Session = psycopg.Connection[tuple[Any, ...]]
 
 _LSN: Final = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
 

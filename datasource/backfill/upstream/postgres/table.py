@@ -15,6 +15,7 @@ from backfill.options import Options
 from backfill.upstream import TableSchema, TableSize
 from backfill.upstream.postgres.catalog import read_table
 from backfill.upstream.postgres.condition import require_condition, require_row_condition
+from backfill.upstream.postgres.connection import Session
 from backfill.upstream.postgres.description import (
     ColumnDescription,
     QualifiedName,
@@ -49,8 +50,6 @@ _NUMBERS: Final = """
     SELECT attname::text, attnum::int FROM pg_catalog.pg_attribute
     WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped
 """
-
-Session = psycopg.Connection[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
