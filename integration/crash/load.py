@@ -17,6 +17,9 @@ from integration.writers import Client, InThreads, Shape
 AGAIN: Final = 0.05
 """Seconds between two tries to reach a server that does not answer."""
 
+ENDED_BY_ANOTHER: Final = (psycopg.errors.UndefinedObject, psycopg.errors.ObjectNotInPrerequisiteState)
+"""What the slower of two gets that end the same prepared transaction: it is gone, or the other one has it in hand."""
+
 
 class Load(InThreads):
     """Clients that commit often, one of them with long transactions.
@@ -48,7 +51,7 @@ class Load(InThreads):
     def _keep_on(self, body: Callable[[Client, Random], None], random: Random) -> None:
         while not self.stopped.is_set():
             wait = random.choice(["off", "on"])
-            with contextlib.suppress(psycopg.OperationalError, psycopg.errors.UndefinedObject):
+            with contextlib.suppress(psycopg.OperationalError, *ENDED_BY_ANOTHER):
                 resolve_prepared(self._database, random)
                 client = Client(self._database, self._shape, self._size, random, wait=wait)
                 with contextlib.closing(client):
@@ -66,5 +69,5 @@ def resolve_prepared(database: Database, random: Random) -> None:
         for (gid,) in found:
             end = sql.SQL(random.choice(["COMMIT PREPARED {}", "ROLLBACK PREPARED {}"]))
             # Its client may be alive after all, and quicker.
-            with contextlib.suppress(psycopg.errors.UndefinedObject, psycopg.errors.ObjectNotInPrerequisiteState):
+            with contextlib.suppress(*ENDED_BY_ANOTHER):
                 connection.execute(end.format(sql.Literal(gid)))
