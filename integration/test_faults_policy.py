@@ -10,7 +10,7 @@ from typing import TypeAlias
 import pytest
 
 from backfill.errors import DefiniteError, SlotBusyError, SnapshotGoneError
-from backfill.upstream.postgres.connection import Connector, record_batches
+from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import RetryPolicy, translating
 from integration.database import Database
 
@@ -96,9 +96,8 @@ def failing_by_adbc(database: Database, state: str) -> Callable[[], object]:
     )
 
     def fail() -> None:
-        with connector.arrow_session() as session, session.cursor() as cursor:
-            cursor.execute("SELECT failing()")
-            cursor.fetch_arrow_table()
+        with connector.arrow_session() as session:
+            session.execute("SELECT failing()")
 
     return fail
 
@@ -135,10 +134,9 @@ def test_an_error_in_the_middle_of_a_bulk_read_is_judged_by_its_state(database: 
     sizes: list[int] = []
 
     def read() -> None:
-        with translating(), connector.arrow_session() as session, session.cursor() as cursor:
-            cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": "4096"})
-            cursor.execute("SELECT 1 / (i - 50000) FROM generate_series(1, 60000) i")
-            sizes.extend(batch.num_rows for batch in record_batches(cursor))
+        with translating(), connector.arrow_session() as session:
+            read = session.read("SELECT 1 / (i - 50000) FROM generate_series(1, 60000) i", batch_bytes=4096)
+            sizes.extend(batch.num_rows for batch in read)
 
     with pytest.raises(DefiniteError, match="division by zero"):
         read()

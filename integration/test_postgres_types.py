@@ -66,12 +66,10 @@ class Written:
         return self._fetch(from_snapshot, mapped, query.as_string(None))
 
     def _fetch(self, convert: Any, mapped: MappedColumn, query: str) -> Array:
-        with self.connector.arrow_session() as session, session.cursor() as cursor:
+        with self.connector.arrow_session() as session:
             # Small batches, so that arrays begin and end anywhere.
-            cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": "512"})
-            cursor.execute(query)
-            with cursor.fetch_record_batch() as reader:
-                return pa.concat_arrays([convert(mapped, batch.column(0)) for batch in reader])
+            batches = session.read(query, batch_bytes=512)
+            return pa.concat_arrays([convert(mapped, batch.column(0)) for batch in batches])
 
     def changes(self, mapped: MappedColumn) -> Array:
         wanted = WantedColumn("v", mapped.type_oid, key=False, decode=lambda text: decode_text(mapped, text))

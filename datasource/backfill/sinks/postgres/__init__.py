@@ -47,14 +47,14 @@ def apply_to(
 def start_over(*, url: str, table: str, query: str, user: str = "", password: str = "") -> None:
     """Empties the table and forgets which batches of the query it has, for a new checkpoint under the same name."""
     connector = Connector.of(url, user=user, password=password, init_statement="")
-    with translating(), connector.arrow_session() as session, session.cursor() as cursor:
-        cursor.execute("BEGIN")
-        target = find_target(cursor, table, ())
-        execute(cursor, "DELETE FROM {target}", target=target.name)
+    with translating(), connector.arrow_session() as session:
+        session.execute("BEGIN")
+        target = find_target(session, table, ())
+        execute(session, "DELETE FROM {target}", target=target.name)
         if target.has_record:
             where = {"record": target.record, "query": sql.Literal(query), "name": sql.Literal(target.text)}
-            execute(cursor, "DELETE FROM {record} WHERE query = {query} AND target = {name}", **where)
-        cursor.execute("COMMIT")
+            execute(session, "DELETE FROM {record} WHERE query = {query} AND target = {name}", **where)
+        session.execute("COMMIT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,10 @@ class PostgresSink:
         self.retries.run(lambda: self._apply(now, last), lambda: None)
 
     def _apply(self, now: Applied, last: LastRows) -> None:
-        with translating(), self.connector.arrow_session() as session, session.cursor() as cursor:
-            cursor.execute("BEGIN")
-            target = find_target(cursor, self.table, self.key)
-            if is_new(last_applied(cursor, target, self.query), now, self.query):
-                merge(cursor, target, self.key, last)
-                record(cursor, target, self.query, now)
-            cursor.execute("COMMIT")
+        with translating(), self.connector.arrow_session() as session:
+            session.execute("BEGIN")
+            target = find_target(session, self.table, self.key)
+            if is_new(last_applied(session, target, self.query), now, self.query):
+                merge(session, target, self.key, last)
+                record(session, target, self.query, now)
+            session.execute("COMMIT")

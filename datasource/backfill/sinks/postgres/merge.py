@@ -11,20 +11,20 @@ from psycopg import sql
 from backfill.errors import OptionsError, UnchangedToastError, UnsupportedTypeError
 from backfill.sinks.last_rows import LastRows
 from backfill.sinks.postgres.target import Target, execute
-from backfill.upstream.postgres.connection import ArrowCursor
+from backfill.upstream.postgres.arrow_session import ArrowSession
 
 _STAGED: Final = "backfill_batch"
 _DELETED: Final = "_deleted"
 
 
-def merge(cursor: ArrowCursor, target: Target, key: Sequence[str], last: LastRows) -> None:
+def merge(session: ArrowSession, target: Target, key: Sequence[str], last: LastRows) -> None:
     if last.emptied:
         # Not TRUNCATE, which readers of the table would wait for, and see too early.
-        execute(cursor, "DELETE FROM {target}", target=target.name)
+        execute(session, "DELETE FROM {target}", target=target.name)
     if not last.rows.num_rows:
         return
     names = _written(target, last.rows.column_names)
-    cursor.adbc_ingest(_STAGED, _staged(last, names), mode="create", temporary=True)
+    session.ingest(_STAGED, _staged(last, names))
     parts = {
         "target": target.name,
         "staged": sql.Identifier("pg_temp", _STAGED),
@@ -34,11 +34,11 @@ def merge(cursor: ArrowCursor, target: Target, key: Sequence[str], last: LastRow
         ),
     }
     if last.deleted.any():
-        execute(cursor, "DELETE FROM {target} t USING {staged} s WHERE {deleted} AND {same}", **parts)
+        execute(session, "DELETE FROM {target} t USING {staged} s WHERE {deleted} AND {same}", **parts)
     if not last.deleted.all():
-        _require_kept(cursor, parts, key, last)
-        _upsert(cursor, target, key, last, names, parts)
-    execute(cursor, "DROP TABLE {staged}", **parts)
+        _require_kept(session, parts, key, last)
+        _upsert(session, target, key, last, names, parts)
+    execute(session, "DROP TABLE {staged}", **parts)
 
 
 def _written(target: Target, names: Sequence[str]) -> list[str]:
@@ -82,20 +82,20 @@ def _value(target: Target, name: str) -> sql.Composable:
     return sql.SQL("CAST({} AS {})").format(sql.Identifier("s", name), type_name)
 
 
-def _require_kept(cursor: ArrowCursor, parts: dict[str, sql.Composable], key: Sequence[str], last: LastRows) -> None:
+def _require_kept(session: ArrowSession, parts: dict[str, sql.Composable], key: Sequence[str], last: LastRows) -> None:
     """Where the target's value stays, the target has the row."""
     if not last.kept:
         return
     kept = sql.SQL(" OR ").join(sql.Identifier("s", _kept_name(at)) for at in range(len(last.kept)))
     execute(
-        cursor,
+        session,
         "SELECT EXISTS (SELECT FROM {staged} s LEFT JOIN {target} t ON {same} "
         "WHERE NOT {deleted} AND ({kept}) AND {absent} IS NULL)",
         **parts,
         kept=kept,
         absent=sql.Identifier("t", key[0]),
     )
-    if cursor.fetchone() == (True,):
+    if session.fetchone() == (True,):
         raise UnchangedToastError(
             f"an update left out the large unchanged value of column {' or '.join(last.kept)}, and the target has no "
             "row to take it from. Was the target emptied, or begun with startupMode=latest? Fill it and start over"
@@ -103,7 +103,7 @@ def _require_kept(cursor: ArrowCursor, parts: dict[str, sql.Composable], key: Se
 
 
 def _upsert(
-    cursor: ArrowCursor,
+    session: ArrowSession,
     target: Target,
     key: Sequence[str],
     last: LastRows,
@@ -118,7 +118,7 @@ def _upsert(
             )
     updates = [sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in names if name not in key]
     execute(
-        cursor,
+        session,
         "INSERT INTO {target} ({columns}) OVERRIDING SYSTEM VALUE SELECT {values} FROM {staged} s {old} "
         "WHERE NOT {deleted} ON CONFLICT ({key}) DO {update}",
         **parts,

@@ -8,7 +8,7 @@ from psycopg import sql
 
 from backfill.sinks.applied import Applied
 from backfill.sinks.postgres.target import Target, execute
-from backfill.upstream.postgres.connection import ArrowCursor
+from backfill.upstream.postgres.arrow_session import ArrowSession
 
 _CREATE_RECORD: Final = """
     CREATE TABLE IF NOT EXISTS {record} (
@@ -17,32 +17,32 @@ _CREATE_RECORD: Final = """
 """
 
 
-def last_applied(cursor: ArrowCursor, target: Target, query: str) -> Applied | None:
+def last_applied(session: ArrowSession, target: Target, query: str) -> Applied | None:
     """The last batch of the query. Until the transaction ends no other one can apply a batch of it."""
     names = {"record": target.record, "query": sql.Literal(query), "name": sql.Literal(target.text)}
     if not target.has_record:
         # Else two queries that create it at the same time would fail.
-        cursor.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('backfill_batches'))")
-        cursor.fetchall()
-        cursor.execute("SET LOCAL client_min_messages = warning")
-        execute(cursor, _CREATE_RECORD, **names)
+        session.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('backfill_batches'))")
+        session.fetchall()
+        session.execute("SET LOCAL client_min_messages = warning")
+        execute(session, _CREATE_RECORD, **names)
     execute(
-        cursor,
+        session,
         "INSERT INTO {record} (query, target, batch_id, row_count) VALUES ({query}, {name}, -1, 0) "
         "ON CONFLICT DO NOTHING",
         **names,
     )
-    execute(cursor, "SELECT 1 FROM {record} WHERE query = {query} AND target = {name} FOR UPDATE", **names)
-    cursor.fetchall()
+    execute(session, "SELECT 1 FROM {record} WHERE query = {query} AND target = {name} FOR UPDATE", **names)
+    session.fetchall()
     columns = "batch_id, row_count, version, sequence"
-    execute(cursor, f"SELECT {columns} FROM {{record}} WHERE query = {{query}} AND target = {{name}}", **names)
-    found = Applied(*cursor.fetchone())
+    execute(session, f"SELECT {columns} FROM {{record}} WHERE query = {{query}} AND target = {{name}}", **names)
+    found = Applied(*session.fetchall()[0])
     return None if found.batch_id < 0 else found
 
 
-def record(cursor: ArrowCursor, target: Target, query: str, now: Applied) -> None:
+def record(session: ArrowSession, target: Target, query: str, now: Applied) -> None:
     execute(
-        cursor,
+        session,
         "UPDATE {record} SET batch_id = {batch_id}, row_count = {rows}, version = {version}, sequence = {sequence}, "
         "applied_at = now() WHERE query = {query} AND target = {name}",
         record=target.record,

@@ -9,7 +9,7 @@ from typing import Any, Final
 from psycopg import sql
 
 from backfill.errors import TableError
-from backfill.upstream.postgres.connection import ArrowCursor
+from backfill.upstream.postgres.arrow_session import ArrowSession
 
 RECORD: Final = "backfill_batches"
 
@@ -58,10 +58,10 @@ class Target:
         return self.name.as_string(None)
 
 
-def find_target(cursor: ArrowCursor, table: str, key: Sequence[str]) -> Target:
+def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target:
     name = sql.Literal(table)
-    execute(cursor, _TARGET, record=sql.Literal(RECORD), key=sql.Literal(list(key)), table=name)
-    found = cursor.fetchone()
+    execute(session, _TARGET, record=sql.Literal(RECORD), key=sql.Literal(list(key)), table=name)
+    found = session.fetchone()
     if found is None:
         raise TableError(f"there is no table {table!r} to apply batches to; create it with the stream's columns")
     schema, own_name, has_record, unique = found
@@ -71,12 +71,12 @@ def find_target(cursor: ArrowCursor, table: str, key: Sequence[str]) -> Target:
             f"the table {table} has no unique index on exactly ({columns}). "
             f"Run ALTER TABLE {table} ADD PRIMARY KEY ({columns}), or name the columns of the one it has as key"
         )
-    execute(cursor, _COLUMNS, table=name)
-    columns = cursor.fetchall()
-    types = {column: type_name for column, type_name, generated in columns if not generated}
-    return Target(schema, own_name, has_record, types, frozenset(c for c, _, generated in columns if generated))
+    execute(session, _COLUMNS, table=name)
+    found_columns = session.fetchall()
+    types = {column: type_name for column, type_name, generated in found_columns if not generated}
+    return Target(schema, own_name, has_record, types, frozenset(c for c, _, generated in found_columns if generated))
 
 
-def execute(cursor: ArrowCursor, statement: str, **parts: sql.Composable) -> None:
+def execute(session: ArrowSession, statement: str, **parts: sql.Composable) -> None:
     composed: Any = sql.SQL(statement)
-    cursor.execute(composed.format(**parts).as_string(None))
+    session.execute(composed.format(**parts).as_string(None))

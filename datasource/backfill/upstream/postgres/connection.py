@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-import adbc_driver_postgresql.dbapi
 import psycopg
-import pyarrow as pa
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from backfill.upstream.postgres.arrow_session import ArrowSession
 from backfill.upstream.postgres.failures import translating
 
 SETTINGS: Final = {
@@ -54,10 +53,6 @@ _NO_TIMEOUT: Final = (
 )
 
 Session: TypeAlias = psycopg.Connection[tuple[Any, ...]]
-
-# The driver of these has no types of its own.
-ArrowSession: TypeAlias = Any
-ArrowCursor: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +104,11 @@ class Connector:
     def new_arrow_session(self) -> ArrowSession:
         """A session of the caller's own, to be closed by it."""
         with translating():
-            connection = adbc_driver_postgresql.dbapi.connect(self.conninfo, autocommit=True)
-            with connection.cursor() as cursor:
-                cursor.execute(_NO_TIMEOUT)
-                if self.init_statement:
-                    cursor.execute(self.init_statement)
-            return connection
-
-
-def record_batches(cursor: adbc_driver_postgresql.dbapi.Cursor) -> Iterator[pa.RecordBatch]:
-    """The result as it arrives, with errors that say their SQLSTATE.
-
-    `fetch_record_batch` gives a reader whose errors are Arrow's, without a state (apache/arrow-adbc issue 1523); the
-    one inside the result is the driver's own.
-    """
-    yield from cursor._results.reader  # noqa: SLF001
+            session = ArrowSession(self.conninfo)
+            session.execute(_NO_TIMEOUT)
+            if self.init_statement:
+                session.execute(self.init_statement)
+            return session
 
 
 KEEP_SECONDS: Final = 5.0

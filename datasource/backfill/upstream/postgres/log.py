@@ -17,7 +17,8 @@ from psycopg import sql
 
 from backfill.errors import ConnectionLostError
 from backfill.readahead import ahead
-from backfill.upstream.postgres.connection import ArrowSession, Connector, record_batches
+from backfill.upstream.postgres.arrow_session import ArrowSession
+from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.pgoutput import Decoder
 from backfill.upstream.postgres.position import Position, format_lsn
@@ -177,7 +178,4 @@ def _messages(session: ArrowSession, feed: Feed, upto: int, limit: int | None) -
         # A list of identifiers in one text, so a name is quoted as an identifier within it.
         publication=sql.Literal(sql.Identifier(feed.publication).as_string(None)),
     )
-    with session.cursor() as cursor:
-        cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(MESSAGE_BATCH_BYTES)})
-        cursor.execute(statement.as_string(None))
-        yield from record_batches(cursor)
+    yield from session.read(statement.as_string(None), batch_bytes=MESSAGE_BATCH_BYTES)

@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 from psycopg import sql
 
-from backfill.upstream.postgres.connection import Connector, record_batches
+from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import RetryPolicy, translating
 from backfill.upstream.postgres.going_on import going_on
 from backfill.upstream.postgres.pin import enter
@@ -81,12 +81,10 @@ class PostgresSnapshotReader:
     def _once(
         self, token: str | None, settings: Sequence[str], statements: Sequence[sql.Composable]
     ) -> Iterator[pa.RecordBatch]:
-        with translating(), self.connector.arrow_session() as session, session.cursor() as cursor:
-            enter(cursor, self.table, token)
+        with translating(), self.connector.arrow_session() as session:
+            enter(session, self.table, token)
             for setting in settings:
-                cursor.execute(setting)
-            cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
+                session.execute(setting)
             for statement in statements:
-                cursor.execute(statement.as_string(None))
-                yield from record_batches(cursor)
-            cursor.execute("ROLLBACK")
+                yield from session.read(statement.as_string(None), batch_bytes=BATCH_BYTES)
+            session.execute("ROLLBACK")

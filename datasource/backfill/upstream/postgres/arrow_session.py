@@ -1,0 +1,83 @@
+"""A session whose results are Arrow: ADBC's low-level interface, as far as it is wanted here.
+
+Not ADBC's DB-API. That imports pyarrow.dataset, and with it pandas where it is installed: 0.35 s for each process that
+Spark starts. And the readers it hands out raise Arrow's errors, without a SQLSTATE (apache/arrow-adbc issue 1523); the
+one used here raises the driver's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import Any, Final
+
+import adbc_driver_postgresql
+import pyarrow as pa
+from adbc_driver_manager import (
+    INGEST_OPTION_MODE,
+    INGEST_OPTION_MODE_CREATE,
+    INGEST_OPTION_TARGET_TABLE,
+    AdbcConnection,
+    AdbcStatement,
+    StatementOptions,
+)
+from adbc_driver_manager._reader import AdbcRecordBatchReader
+
+BATCH_BYTES: Final = adbc_driver_postgresql.StatementOptions.BATCH_SIZE_HINT_BYTES.value
+
+
+class ArrowSession:
+    """One session, in autocommit, for one thread at a time. Everything raises `adbc_driver_manager.Error`."""
+
+    def __init__(self, conninfo: str) -> None:
+        self._database = adbc_driver_postgresql.connect(conninfo)
+        try:
+            self._connection = AdbcConnection(self._database)
+        except BaseException:
+            self._database.close()
+            raise
+        self._reading = ExitStack()
+        self._rows: Iterator[tuple[Any, ...]] = iter(())
+
+    def close(self) -> None:
+        """Also in the midst of a result, whose reader may still be held by somebody."""
+        self._reading.close()
+        self._connection.close()
+        self._database.close()
+
+    def read(self, statement: str, *, batch_bytes: int) -> Iterator[pa.RecordBatch]:
+        """The statement's rows as they arrive, in batches of about so many bytes; one result at a time."""
+        with self._reading as open_ones:
+            prepared = open_ones.enter_context(closing(AdbcStatement(self._connection)))
+            prepared.set_options(**{BATCH_BYTES: str(batch_bytes)})
+            yield from open_ones.enter_context(_started(prepared, statement))
+
+    def execute(self, statement: str) -> None:
+        """Carries out a statement with no rows or few, which `fetchone` and `fetchall` give until the next one."""
+        with closing(AdbcStatement(self._connection)) as prepared, _started(prepared, statement) as reader:
+            columns = [column.to_pylist() for column in reader.read_all().columns]
+        self._rows = zip(*columns, strict=True)
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        return next(self._rows, None)
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        return list(self._rows)
+
+    def ingest(self, name: str, rows: pa.Table) -> None:
+        """A new temporary table of this name, with these columns and rows, by COPY."""
+        options = {
+            INGEST_OPTION_TARGET_TABLE: name,
+            INGEST_OPTION_MODE: INGEST_OPTION_MODE_CREATE,
+            StatementOptions.INGEST_TEMPORARY.value: "true",
+        }
+        with closing(AdbcStatement(self._connection)) as statement:
+            statement.set_options(**options)
+            statement.bind_stream(rows)
+            statement.execute_update()
+
+
+def _started(prepared: AdbcStatement, statement: str) -> AdbcRecordBatchReader:
+    prepared.set_sql_query(statement)
+    stream, _ = prepared.execute_query()
+    return AdbcRecordBatchReader._import_from_c(stream.address)  # noqa: SLF001
