@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +22,31 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SOURCES = str(Path(__file__).resolve().parents[1])
 
 
-def environment() -> dict[str, str]:
-    """What Spark must find in its environment before it starts.
+def home(folder: Path) -> Path:
+    """Spark's home as it is installed, but for the archive with PySpark, made in `folder` where it is not there yet.
+
+    Without it Spark's Python processes take PySpark from where we have it. From the archive, which has no bytecode,
+    each of them compiles it anew: 0.7 s of each query's start, and four times that of a session's.
+    """
+    found = find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    place = folder / "home"
+    if not place.exists():
+        place.mkdir(parents=True)
+        for part in ("bin", "jars"):
+            (place / part).symlink_to(Path(found.origin).parent / part)
+    return place
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """What Spark must find in its environment before it starts; its home is in `folder`.
 
     With another Python than ours its workers would not see our package, and Spark would then lose every Python
     data source with no more than a warning.
     """
     return {
+        "SPARK_HOME": str(home(folder)),
         "JAVA_HOME": str(java_home(os.environ)),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
@@ -60,7 +79,7 @@ def spark_session(folder: Path, settings: Mapping[str, str] | None = None) -> It
 
     The environment stays changed: the JVM lives as long as this process and starts workers until then.
     """
-    os.environ.update(environment())
+    os.environ.update(environment(folder))
     from pyspark.sql import SparkSession  # noqa: PLC0415 - reads the environment
 
     builder = SparkSession.builder.appName("backfill")

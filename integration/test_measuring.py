@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from psycopg import sql
 
+from backfill.adapters import open_upstream
 from backfill.errors import SnapshotGoneError
-from backfill.opening import open_upstream
 from backfill.options import parse
 from backfill.plan import Extent, Request
 from backfill.upstream.postgres import PostgresUpstream

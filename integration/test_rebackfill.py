@@ -10,8 +10,8 @@ import pytest
 from psycopg import sql
 
 from backfill.__main__ import main
+from backfill.adapters import open_upstream
 from backfill.errors import KeyTextError
-from backfill.opening import open_upstream
 from backfill.options import parse
 from backfill.plan import Request
 from backfill.staging import Manifest

@@ -9,9 +9,9 @@ from operator import attrgetter
 
 import pytest
 
-from backfill.batch import MIN_SPLIT_ROWS
 from backfill.errors import SnapshotGoneError, StateError, TableError, TransientError
 from backfill.handoff import SnapshotPart
+from backfill.plan import MIN_SPLIT_ROWS
 from backfill.progress import Finished
 from integration.database import Database
 from integration.fixtures.streams import StartStream

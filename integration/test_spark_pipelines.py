@@ -46,7 +46,7 @@ def settings(folder: Path) -> dict[str, str]:
 
 def run(command: list[str], folder: Path, classes: Path | None = None) -> str:
     """What the command prints. Its server for Connect takes a port of its own, and finds these `classes` as well."""
-    env = {**os.environ, **environment(), "SPARK_TESTING": "1", "SPARK_HOME": str(SPARK)}
+    env = {**os.environ, **environment(folder), "SPARK_TESTING": "1"}
     # The only ways in which spark-pipelines hands these to its server.
     env |= {"SPARK_DIST_CLASSPATH": str(classes or ""), "JAVA_TOOL_OPTIONS": QUICK_JVM}
     log = folder / f"{Path(command[0]).name}.log"

@@ -52,6 +52,7 @@ Where things are; each module may import only those below it:
     backfill.spark              Spark's calls and types; the only package that imports pyspark
     backfill.sinks              keyed targets that follow a stream, for foreachBatch
     backfill.stream             from an offset to the next, and from two offsets to what is read
+    backfill.opening, adapters  from options to a stream; to the upstream that they name
     backfill.display, status    the command's picture of a stream
     backfill.reported           a running query's own word of where it is
     backfill.metrics_server     metrics over HTTP

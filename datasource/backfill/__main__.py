@@ -15,13 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from backfill.adapters import DELTA, examine, open_upstream, source_of
 from backfill.control import Control
 from backfill.control_file import FILE as CONTROL_FILE
 from backfill.control_file import keep_control, read_control
 from backfill.counts_file import FILE as COUNTS_FILE
 from backfill.display import Window, drawn
 from backfill.errors import BackfillError, OptionsError, StateError
-from backfill.opening import DELTA, LAST_ROWS_FILE, STATE_FILE, examine, open_store, open_upstream, source_of
+from backfill.opening import LAST_ROWS_FILE, STATE_FILE, open_store
 from backfill.options import parse
 from backfill.requests import ask_again, ask_to_stop
 from backfill.staging import Staging

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,21 +17,18 @@ import pyarrow as pa
 from backfill.batches import joined, together
 from backfill.changes import TRUNCATE
 from backfill.counts import Tally
-from backfill.errors import SnapshotGoneError, TruncateError
+from backfill.errors import SnapshotGoneError
 from backfill.handoff import Part, SnapshotPart, pack
-from backfill.mark import Forwarded, Indices, Mask, halves, mark
+from backfill.mark import Forwarded, Indices, Mask, halves, mark, refuse_truncate
 from backfill.offset import Barrier
 from backfill.options import OnTruncate, StartupMode, StreamOptions
-from backfill.plan import Piece, pieces, split
+from backfill.plan import MIN_SPLIT_ROWS, Piece, pieces, split
 from backfill.progress import Frontier, Progress
 from backfill.rows import RowFormat
 from backfill.staging import Manifest, StagedSplit, Staging
 from backfill.upsert import BYTES_AT_ONCE, ROWS_AT_ONCE, LastRows, Marked
 from backfill.upstream import Pin, Upstream
 from backfill.vnode import WHOLE_TABLE, Coverage
-
-MIN_SPLIT_ROWS: Final = 20_000
-"""Below this a further reader costs more than it saves: a task takes some 36 ms to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,15 +213,6 @@ class Batch:
         staged = manifest.splits[index]
         return SnapshotPart(
             self.staging, end.epoch, manifest.chunk(index), staged.split, token, exact=staged.position is None
-        )
-
-
-def refuse_truncate(changes: pa.RecordBatch, on_truncate: OnTruncate) -> None:
-    """Raises where the table was truncated and nobody said what to do about that."""
-    if on_truncate is OnTruncate.FAIL and (changes["op"].to_numpy() == TRUNCATE).any():
-        raise TruncateError(
-            "the table was truncated. Set onTruncate=emit to get a row with _change_type 'truncate' that stands for "
-            "the removal of all rows, or onTruncate=ignore to keep them downstream"
         )
 
 

@@ -27,6 +27,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.changes import DELETE, INSERT, OLD_NONE, OLD_ROW, TRUNCATE, UPDATE
+from backfill.errors import TruncateError
+from backfill.options import OnTruncate
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Indices: TypeAlias = npt.NDArray[np.int64]
@@ -140,3 +142,12 @@ def _assemble(
         [row, types, version, timestamp, unchanged],
         names=list(MARKED_COLUMNS),
     )
+
+
+def refuse_truncate(changes: pa.RecordBatch, on_truncate: OnTruncate) -> None:
+    """Raises where the table was truncated and nobody said what to do about that."""
+    if on_truncate is OnTruncate.FAIL and (changes["op"].to_numpy() == TRUNCATE).any():
+        raise TruncateError(
+            "the table was truncated. Set onTruncate=emit to get a row with _change_type 'truncate' that stands for "
+            "the removal of all rows, or onTruncate=ignore to keep them downstream"
+        )

@@ -1,82 +1,26 @@
-"""From options to the objects that do the work."""
+"""From options to a stream, with its state store: for the driver, and nobody else."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
+from backfill.adapters import open_upstream
 from backfill.control_file import read_control
 from backfill.counts import Counting
 from backfill.counts_file import keep_counts, read_counts
-from backfill.errors import OptionsError, StateError
+from backfill.errors import StateError
 from backfill.options import Options
 from backfill.record import Record
 from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.stream import Stream
 from backfill.upsert import LastRows, Rules
-from backfill.upstream import Finding, Upstream
 from backfill_state import DuckDBProgressStore
 from backfill_state.upsert import DuckDBUpsertState, UpsertLayout, UpsertState
 
-DELTA = "delta"
-"""What a stream over a Delta table has recorded as its upstream."""
-
 STATE_FILE = "backfill.duckdb"
 LAST_ROWS_FILE = "upsert.duckdb"
-
-
-def open_upstream(options: Options, *, patience: float | None = None) -> Upstream:
-    """The adapter for what the options name; its driver is imported here, not before.
-
-    `patience`: for how many seconds a failure that may pass is tried again (default: the adapter's own).
-    """
-    if options.path:
-        return _open_delta(options)
-    try:
-        from backfill.upstream.postgres import PostgresUpstream  # noqa: PLC0415
-        from backfill.upstream.postgres.failures import RetryPolicy  # noqa: PLC0415
-    except ImportError as error:
-        raise OptionsError(
-            f"reading PostgreSQL needs the package {error.name}; run pip install 'pyspark-backfill[postgres]' on the "
-            "driver and on every executor"
-        ) from error
-    return PostgresUpstream.of(options, RetryPolicy() if patience is None else RetryPolicy(give_up_after=patience))
-
-
-def _open_delta(options: Options) -> Upstream:
-    try:
-        from backfill.upstream.delta import DeltaUpstream  # noqa: PLC0415
-    except ImportError as error:
-        raise OptionsError(
-            f"reading a Delta table needs the package {error.name}; run pip install 'pyspark-backfill[delta]' on the "
-            "driver and on every executor"
-        ) from error
-    return DeltaUpstream(options)
-
-
-def examine(options: Options) -> tuple[Finding, ...]:
-    """What would keep a stream with these options from beginning, or surprise it; changes nothing."""
-    open_upstream(options).close()  # For the error where the adapter's packages are missing.
-    if options.path:
-        from backfill.upstream.delta.doctor import examine as examine_delta  # noqa: PLC0415
-
-        return examine_delta(options)
-    from backfill.upstream.postgres.connection import Connector  # noqa: PLC0415
-    from backfill.upstream.postgres.doctor import examine  # noqa: PLC0415
-
-    connector = Connector.of(
-        options.url, user=options.user, password=options.password, init_statement=options.session_init_statement
-    )
-    return examine(connector, options)
-
-
-def source_of(upstream: str, table: str, key: Sequence[str], *, url: str, user: str) -> dict[str, str]:
-    """The options that name the source of a stream, from what is recorded of it; a Delta table needs no `url`."""
-    if upstream == DELTA:
-        return {"path": table, "keyColumns": ", ".join(key)}
-    return {"url": url, "user": user, "dbtable": table}
 
 
 def open_store(state_dir: str) -> DuckDBProgressStore:

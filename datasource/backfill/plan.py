@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from backfill.progress import Completed, CompletedRun, Finished, Frontier, InProgress, Progress, Vnode
 from backfill.vnode import Coverage, Key, KeyRange, merged
 
+MIN_SPLIT_ROWS = 20_000
+"""Below this a further reader costs more than it saves: a task takes some 36 ms to start."""
+
 MAX_REQUESTS = 256
 """How many vnodes are measured at a time at the most."""
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from backfill.batch import MIN_SPLIT_ROWS
 from backfill.options import StreamOptions
+from backfill.plan import MIN_SPLIT_ROWS
 from backfill.readahead import ahead
 from backfill.upstream import SnapshotReader, Upstream
 from backfill.vnode import WHOLE_TABLE, Coverage, KeyRange, merged, ranges_between

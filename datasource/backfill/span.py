@@ -12,9 +12,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from backfill.batch import refuse_truncate
 from backfill.epoch import Epoch
-from backfill.mark import Indices, Mask, mark
+from backfill.mark import Indices, Mask, mark, refuse_truncate
 from backfill.options import OnTruncate, Options
 from backfill.readahead import ahead
 from backfill.rows import RowFormat

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from backfill.adapters import open_upstream, source_of
 from backfill.control import Control
 from backfill.control_file import read_control
 from backfill.counts import Counts, counted
@@ -15,7 +16,6 @@ from backfill.counts_file import read_counts
 from backfill.epoch import Epoch
 from backfill.errors import BackfillError, StateError
 from backfill.offset import Barrier, Nothing, Offset, from_text
-from backfill.opening import open_upstream, source_of
 from backfill.options import parse
 from backfill.progress import Completed, Finished, InProgress, Progress, VnodeProgress, phase, rows_left
 from backfill.upstream import Bookmark

@@ -8,7 +8,6 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +25,7 @@ def cluster(folder: Path, extra: Mapping[str, str]) -> Iterator[str]:
     folder.mkdir()
     variables = {
         **os.environ,
-        **environment(),
+        **environment(folder),
         **extra,
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
@@ -48,13 +47,10 @@ def cluster(folder: Path, extra: Mapping[str, str]) -> Iterator[str]:
 @contextmanager
 def _running(folder: Path, arguments: tuple[str, ...], variables: Mapping[str, str]) -> Iterator[None]:
     """One of Spark's daemons, in the foreground, and gone with its executors at the end."""
-    found = find_spec("pyspark")
-    assert found is not None
-    assert found.origin is not None
     folder.mkdir()
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [Path(found.origin).parent / "bin" / "spark-class", *arguments],
+            [Path(variables["SPARK_HOME"]) / "bin" / "spark-class", *arguments],
             cwd=folder,
             env=dict(variables),
             stdin=subprocess.DEVNULL,

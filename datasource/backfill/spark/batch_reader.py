@@ -10,8 +10,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from backfill import scan
+from backfill.adapters import open_upstream
 from backfill.errors import OptionsError, SchemaChangedError
-from backfill.opening import open_upstream
 from backfill.options import Options, parse
 from backfill.spark.refusal import plainly, plainly_yielding
 from backfill.spark.table_options import with_columns

@@ -53,14 +53,16 @@ class BackfillDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Called for `spark.read` and SELECT; Spark passes `schema` by name."""
         from backfill.spark import table_options  # noqa: PLC0415
-        from backfill.spark.batch_reader import BackfillBatchReader  # noqa: PLC0415
-        from backfill.spark.span_reader import SpanReader  # noqa: PLC0415
-        from backfill.spark.view_reader import ViewReader  # noqa: PLC0415
 
         given = table_options.of_table(schema, self.options)
         view = parse_view(given)
         if view is not None:
+            from backfill.spark.view_reader import ViewReader  # noqa: PLC0415
+
             return ViewReader(*view, schema)
+        from backfill.spark.batch_reader import BackfillBatchReader  # noqa: PLC0415
+        from backfill.spark.span_reader import SpanReader  # noqa: PLC0415
+
         return SpanReader(given, schema) if reads_changes(given) else BackfillBatchReader(given, schema)
 
     def streamReader(self, schema: StructType) -> BackfillStreamReader:  # noqa: N802 - Spark's name
@@ -81,7 +83,7 @@ def _columns(given: Mapping[str, str]) -> pa.Schema:
 
 def _table_columns(options: Options) -> pa.Schema:
     from backfill import span  # noqa: PLC0415
-    from backfill.opening import open_upstream  # noqa: PLC0415
+    from backfill.adapters import open_upstream  # noqa: PLC0415
     from backfill.rows import RowFormat  # noqa: PLC0415
 
     upstream = open_upstream(options, patience=FIRST_LOOK)

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from backfill import span
-from backfill.opening import open_upstream
+from backfill.adapters import open_upstream
 from backfill.options import OnTruncate, parse
 from backfill.rows import RowFormat
 from backfill.spark.refusal import plainly, plainly_yielding

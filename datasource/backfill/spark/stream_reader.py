@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -31,14 +31,15 @@ from backfill import handoff
 from backfill.advance import Budget
 from backfill.claim import claim
 from backfill.offset import Nothing, from_json, to_json, to_text
-from backfill.opening import open_stream
 from backfill.options import Options, parse
 from backfill.rows import RowFormat
 from backfill.spark.refusal import plainly, plainly_yielding
 from backfill.spark.table_options import as_kept, of_table
 from backfill.spark.types import as_expected, require_same, to_spark
-from backfill.stream import Stream
 from backfill.upstream import SnapshotReader
+
+if TYPE_CHECKING:
+    from backfill.stream import Stream
 
 IDLE_INTERVAL: Final = 0.1
 """Seconds between two looks at an idle upstream: with the default trigger Spark asks every 11 ms."""
@@ -78,6 +79,9 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _opened(self) -> Stream:
         if self._stream is None:
+            # Tasks import this module too, and need no state store.
+            from backfill.opening import open_stream  # noqa: PLC0415
+
             _exit_on_sigterm()
             stream = open_stream(self._options)
             require_same(self._schema, to_spark(stream.rows.schema))

@@ -1,0 +1,64 @@
+"""From options to the adapter for what they name. Each one's packages are imported here, when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backfill.errors import OptionsError
+from backfill.options import Options
+from backfill.upstream import Finding, Upstream
+
+DELTA = "delta"
+"""What a stream over a Delta table has recorded as its upstream."""
+
+
+def open_upstream(options: Options, *, patience: float | None = None) -> Upstream:
+    """The adapter for what the options name; its driver is imported here, not before.
+
+    `patience`: for how many seconds a failure that may pass is tried again (default: the adapter's own).
+    """
+    if options.path:
+        return _open_delta(options)
+    try:
+        from backfill.upstream.postgres import PostgresUpstream  # noqa: PLC0415
+        from backfill.upstream.postgres.failures import RetryPolicy  # noqa: PLC0415
+    except ImportError as error:
+        raise OptionsError(
+            f"reading PostgreSQL needs the package {error.name}; run pip install 'pyspark-backfill[postgres]' on the "
+            "driver and on every executor"
+        ) from error
+    return PostgresUpstream.of(options, RetryPolicy() if patience is None else RetryPolicy(give_up_after=patience))
+
+
+def _open_delta(options: Options) -> Upstream:
+    try:
+        from backfill.upstream.delta import DeltaUpstream  # noqa: PLC0415
+    except ImportError as error:
+        raise OptionsError(
+            f"reading a Delta table needs the package {error.name}; run pip install 'pyspark-backfill[delta]' on the "
+            "driver and on every executor"
+        ) from error
+    return DeltaUpstream(options)
+
+
+def examine(options: Options) -> tuple[Finding, ...]:
+    """What would keep a stream with these options from beginning, or surprise it; changes nothing."""
+    open_upstream(options).close()  # For the error where the adapter's packages are missing.
+    if options.path:
+        from backfill.upstream.delta.doctor import examine as examine_delta  # noqa: PLC0415
+
+        return examine_delta(options)
+    from backfill.upstream.postgres.connection import Connector  # noqa: PLC0415
+    from backfill.upstream.postgres.doctor import examine  # noqa: PLC0415
+
+    connector = Connector.of(
+        options.url, user=options.user, password=options.password, init_statement=options.session_init_statement
+    )
+    return examine(connector, options)
+
+
+def source_of(upstream: str, table: str, key: Sequence[str], *, url: str, user: str) -> dict[str, str]:
+    """The options that name the source of a stream, from what is recorded of it; a Delta table needs no `url`."""
+    if upstream == DELTA:
+        return {"path": table, "keyColumns": ", ".join(key)}
+    return {"url": url, "user": user, "dbtable": table}
