@@ -11,6 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import signal
 import time
 import traceback
 from collections.abc import Mapping
@@ -137,19 +138,28 @@ class Task:
 
 
 class Readers:
-    """Processes that read parts, all of them forked before the driver has opened anything."""
+    """Processes that read parts. They come from a process that was forked before the driver has opened anything."""
 
     def __init__(self) -> None:
-        self._idle: list[Connection] = []
-        for _ in range(SPARE_READERS):
-            ours, theirs = multiprocessing.Pipe()
-            if os.fork() == 0:
-                for other in (ours, *self._idle):
-                    other.close()
-                _serve(theirs)
-                os._exit(0)
-            theirs.close()
-            self._idle.append(ours)
+        pipes = [multiprocessing.Pipe() for _ in range(SPARE_READERS)]
+        self._idle = [ours for ours, _ in pipes]
+        self._unborn = list(self._idle)
+        orders, self._orders = multiprocessing.Pipe(duplex=False)
+        if os.fork() == 0:
+            for end in (self._orders, *self._idle):
+                end.close()
+            _bring_up(orders, [theirs for _, theirs in pipes])
+            os._exit(0)
+        for end in (orders, *(theirs for _, theirs in pipes)):
+            end.close()
+
+    def _next(self) -> Connection:
+        """The connection to a reader that has nothing to do, which may have to be born first."""
+        connection = self._idle.pop(0)
+        if connection in self._unborn:
+            self._unborn.remove(connection)
+            self._orders.send(None)
+        return connection
 
     def run(self, tasks: list[Task]) -> list[pa.Table]:
         """The tasks' rows, two tasks at a time; a task whose reader died is tried again, as often as Spark would."""
@@ -159,7 +169,7 @@ class Readers:
         while waiting or running:
             while waiting and len(running) < 2:
                 number, attempt = waiting.pop(0)
-                running[number] = (self._idle.pop(0), attempt)
+                running[number] = (self._next(), attempt)
                 running[number][0].send(tasks[number])
             for number in list(running):
                 connection, attempt = running[number]
@@ -179,6 +189,23 @@ class Readers:
                 else:
                     waiting.append((number, attempt + 1))
         return [results[number] for number in range(len(tasks))]
+
+
+def _bring_up(orders: Connection, places: list[Connection]) -> None:
+    """Forks the reader of the next place at each order, until nobody is left to give any."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # whom a strike has killed is collected by the kernel
+    while places:
+        try:
+            orders.recv()
+        except EOFError:
+            return
+        place = places.pop(0)
+        if os.fork() == 0:
+            for end in (orders, *places):
+                end.close()
+            _serve(place)
+            os._exit(0)
+        place.close()
 
 
 def _serve(connection: Connection) -> None:
