@@ -27,7 +27,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 
 .PHONY: test
 test: lint types imports ## lint, types, imports, then all tests
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) integration tests $(ARGS)
+	TMPDIR=$$(.ci/temporary) $(BIN)/python -m pytest $(SIDE_BY_SIDE) integration tests $(ARGS)
 
 .PHONY: crash
 crash: export BACKFILL_CRASH_SECONDS ?= 900
