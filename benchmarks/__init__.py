@@ -1,7 +1,7 @@
 """How fast the connector is, measured beside what else reads the same rows.
 
     python -m benchmarks [snapshot|changes|full|staging|memory|upsert|all]
-                         [--rows N] [--rounds N] [--patience S] [--json]
+                         [--rows N] [--rounds N] [--patience S] [--java=OPTIONS] [--json]
 
 Machines drift: the same program may take twice as long a minute later. So the contenders take turns, round after
 round and every second round backwards, and what counts is the *ratio* of two runs of the same round; tables show its
@@ -12,6 +12,7 @@ report.py      a table, as text or JSON
 bed.py         a PostgreSQL on this machine, with pgbench's tables, and a Spark beside it
 stream.py      runs a stream until nothing is left to read, and takes the times Spark reports
 snapshot.py    a table into Spark's noop sink; beside psql's COPY and Spark's own JDBC source
+debezium.py    Debezium's engine, as one more contender of these two where it is installed
 changes.py     a backlog of changes into the noop sink; beside a bare peek at the same slot
 full.py        what whole rows before and after each change cost
 staging.py     what keeping the chunks costs

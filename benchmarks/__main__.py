@@ -28,7 +28,7 @@ def main() -> int:
     given = _parser().parse_args()
     names = list(BENCHMARKS) if given.what == "all" else [given.what]
     tables: dict[str, list[Table]] = {}
-    with bed() as place:
+    with bed(given.java) as place:
         for name in names:
             tables[name] = []
             for table in BENCHMARKS[name](place, given.rows, Rounds(given.rounds, given.patience)):
@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=int, help="rows of the table, or changes in all (default: each one's own)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each runs (default: %(default)s)")
     parser.add_argument("--patience", type=float, default=0.0, help="seconds each run may wait for an idle machine")
+    parser.add_argument("--java", default="", help="options for Spark's JVM, such as --java=-Dname=value")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     return parser
 

@@ -54,12 +54,16 @@ class Bed:
     server: LocalServer
     database: Database
     folder: Path
+    java: str
+    """Options for Spark's JVM, as on a command line."""
+
     _stack: ExitStack
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @cached_property
     def spark(self) -> SparkSession:
-        session = self._stack.enter_context(spark_session(self.folder, SPARK_SETTINGS))
+        settings = {**SPARK_SETTINGS, "spark.driver.defaultJavaOptions": self.java}
+        session = self._stack.enter_context(spark_session(self.folder, settings))
         session.sparkContext.setLogLevel("ERROR")
         return session
 
@@ -116,10 +120,10 @@ class Bed:
 
 
 @contextmanager
-def bed() -> Iterator[Bed]:
+def bed(java: str = "") -> Iterator[Bed]:
     """A server that is started for this alone, with a database; all goes when the block ends."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="backfill-bench-"))
         server = stack.enter_context(LocalServers(os.environ)).start(SETTINGS)
         database = stack.enter_context(temporary_database(server))
-        yield Bed(server, database, Path(folder), stack)
+        yield Bed(server, database, Path(folder), java, stack)

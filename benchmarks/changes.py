@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from backfill.claim import claim
+from benchmarks import debezium
 from benchmarks.bed import ACCOUNTS, Bed
 from benchmarks.report import Comparison, Table, ratios, speeds, where
 from benchmarks.rounds import Rounds, Run, take_turns
@@ -22,6 +23,7 @@ OURS = "backfill"
 PEEK = "bare peek"
 BINARY_PEEK = "bare peek, binary"
 AT_LEAST_PEEK = 0.6
+AT_LEAST_DEBEZIUM = 8
 
 PUBLICATION: Final = "bench"
 
@@ -138,14 +140,18 @@ def _compare(bed: Bed, stream: Rewindable, size: int, expected: int, rounds: Rou
             raise AssertionError(f"{found.rows} changes were read and {expected} were made")
         return found
 
-    results = take_turns(
-        {
-            PEEK: lambda: bed.psql(f"COPY ({_peek(stream.kept)}) TO STDOUT", expected),
-            BINARY_PEEK: lambda: bed.psql(f"COPY ({_peek(stream.kept)}) TO STDOUT (FORMAT binary)", expected),
-            OURS: ours,
-        },
-        rounds,
-    )
+    contenders = {
+        PEEK: lambda: bed.psql(f"COPY ({_peek(stream.kept)}) TO STDOUT", expected),
+        BINARY_PEEK: lambda: bed.psql(f"COPY ({_peek(stream.kept)}) TO STDOUT (FORMAT binary)", expected),
+        OURS: ours,
+    }
+    comparisons = [Comparison(OURS, PEEK, AT_LEAST_PEEK), Comparison(OURS, BINARY_PEEK)]
+    note = debezium.LEFT_OUT
+    if debezium.jars():
+        contenders[debezium.DEBEZIUM] = lambda: debezium.changes(bed, expected, stream.kept, PUBLICATION)
+        comparisons.append(Comparison(OURS, debezium.DEBEZIUM, AT_LEAST_DEBEZIUM))
+        note = f"{debezium.DEBEZIUM}: the first {debezium.ROWS} of these changes, without its start."
+    results = take_turns(contenders, rounds)
     what = f"Changes, transactions of {size}"
     yield speeds(
         f"{what}: speed",
@@ -154,10 +160,11 @@ def _compare(bed: Bed, stream: Rewindable, size: int, expected: int, rounds: Rou
             f"{expected} updates of pgbench_accounts in transactions of {size}.",
             f"{PEEK}: psql, COPY (SELECT ... FROM pg_logical_slot_peek_binary_changes(...)) TO STDOUT, thrown away.",
             "backfill: the time of all its batches, until the commit log; without the start of the query.",
+            note,
         ],
         unit="changes",
     )
-    yield ratios(f"{what}: ratios", results, [Comparison(OURS, PEEK, AT_LEAST_PEEK), Comparison(OURS, BINARY_PEEK)])
+    yield ratios(f"{what}: ratios", results, comparisons)
     yield where(f"{what}: where a stream's time goes", results, [*PARTS, WALL])
 
 

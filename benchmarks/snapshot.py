@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
+from benchmarks import debezium
 from benchmarks.bed import ACCOUNTS, JDBC_DRIVER, Bed
 from benchmarks.report import Comparison, Table, ratios, speeds, where
 from benchmarks.rounds import Contender, Rounds, Run, take_turns
@@ -18,6 +19,7 @@ FETCH_SIZE = 10_000
 
 AT_LEAST_JDBC = 1.4
 AT_LEAST_COPY = 0.6
+AT_LEAST_DEBEZIUM = 10
 
 
 def ours(readers: int, mode: str) -> str:
@@ -52,6 +54,12 @@ def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
             ]
     if not JDBC_DRIVER.exists():
         notes.append(f"Spark JDBC is left out: there is no {JDBC_DRIVER}; install libpostgresql-jdbc-java.")
+    if debezium.jars():
+        contenders[debezium.DEBEZIUM] = partial(debezium.snapshot, bed, count)
+        comparisons += [Comparison(name, debezium.DEBEZIUM, AT_LEAST_DEBEZIUM) for name in names]
+        notes.append(f"{debezium.DEBEZIUM}: the first {debezium.ROWS} rows, without its start.")
+    else:
+        notes.append(debezium.LEFT_OUT)
     notes += [
         f"Spark JDBC: fetchsize {FETCH_SIZE}, partitions by aid; the time of the write, without load().",
         "backfill: the time of all its batches, with publication and slot (initial), key slices and counts, staging,",

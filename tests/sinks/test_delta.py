@@ -74,6 +74,17 @@ def test_a_table_follows_and_a_batch_that_comes_again_makes_no_commit(tmp_path: 
     assert content(tmp_path) == []
 
 
+def test_names_of_columns_may_hold_anything(tmp_path: Path) -> None:
+    odd = {"a": 'a`"b', "v": "`v` it's.é"}
+    apply = apply_to(path=str(tmp_path), key=[odd["a"], "b"], query="q")
+    for number, rows in enumerate(
+        [Rows(row("insert", 1, "x", "1")), Rows(row("update_postimage", 1, "x", "2", ["w"]))]
+    ):
+        rows.table = rows.table.rename_columns([odd.get(name, name) for name in rows.table.column_names])
+        apply(rows, number)
+    assert content(tmp_path) == [(1, "x", "2", "1")]
+
+
 def test_a_new_checkpoint_under_the_same_name_wants_an_empty_table(tmp_path: Path) -> None:
     apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
     apply(Rows(row("insert", 1, "x", "1")), 0)

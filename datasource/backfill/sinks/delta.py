@@ -146,4 +146,4 @@ def _kept_name(at: int) -> str:
 
 
 def _quoted(name: str) -> str:
-    return f"`{name}`"
+    return "`{}`".format(name.replace("`", "``"))
