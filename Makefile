@@ -3,9 +3,10 @@
 PYTHON ?= $(shell .ci/python)
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-# Two processes that take one test after the other, the long ones first, so that both end at the same time. ARGS="-n 4"
-# has four; ARGS="-n 0 -s" has none, and shows what tests print.
-SIDE_BY_SIDE := -n 2 --maxschedchunk 1
+# Three processes that take one test after the other, the long ones first, so that all end at the same time: one more
+# than most machines have cores to spare, because a test often waits. ARGS="-n 4" has four; ARGS="-n 0 -s" has none, and
+# shows what tests print.
+SIDE_BY_SIDE := -n 3 --maxschedchunk 1
 CHECKED := datasource state_store tests integration $(if $(wildcard benchmarks/*.py),benchmarks)
 
 .DEFAULT_GOAL := help
