@@ -3,10 +3,10 @@
 PYTHON ?= $(shell .ci/python)
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-# Four processes that take one test after the other, the long ones first, so that all end at the same time. Twice as many
-# as there are cores at least, because tests wait: with two, a third of two cores' time went by unused. ARGS="-n 2" has
-# two; ARGS="-n 0 -s" has none, and shows what tests print.
-SIDE_BY_SIDE := -n 4 --maxschedchunk 1
+# Three processes that take one test after the other, the long ones first, so that all end at the same time. On two cores
+# two of them left a third of the time unused, because tests wait, and four took longer, because each starts a Spark.
+# ARGS="-n 2" has two; ARGS="-n 0 -s" has none, and shows what tests print.
+SIDE_BY_SIDE := -n 3 --maxschedchunk 1
 CHECKED := datasource state_store tests integration $(if $(wildcard benchmarks/*.py),benchmarks)
 
 .DEFAULT_GOAL := help
