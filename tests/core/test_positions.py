@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from backfill.upstream.postgres.position import Position, Snapshot, format_lsn, parse_lsn
+from backfill.upstream.postgres.position import Position, Snapshot, end_of_last_record, format_lsn, parse_lsn
 
 WRAP = 1 << 32
 HALF = 1 << 31
@@ -126,3 +126,18 @@ def test_positions_are_written_as_postgresql_writes_them(text: str, position: Po
 @given(st.integers(0, 2**64 - 1))
 def test_an_lsn_comes_back_from_its_text(lsn: int) -> None:
     assert parse_lsn(format_lsn(lsn)) == lsn
+
+
+@pytest.mark.parametrize(
+    ("insert_lsn", "end"),
+    [
+        ("0/F8A6018", "0/F8A6000"),  # behind the head of a page
+        ("0/F000028", "0/F000000"),  # behind that of a segment
+        ("0/F8A6028", "0/F8A6028"),
+        ("0/F8A6000", "0/F8A6000"),
+        ("0/F8A6020", "0/F8A6020"),
+        ("0/F8A5018", "0/F8A5018"),
+    ],
+)
+def test_the_last_record_ends_before_the_head_of_the_page_after_it(insert_lsn: str, end: str) -> None:
+    assert format_lsn(end_of_last_record(parse_lsn(insert_lsn))) == end

@@ -17,7 +17,7 @@ from backfill.upstream.postgres.changelog import ChangeLog
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.log import Reading
 from backfill.upstream.postgres.pin import Exported, ExportingSession, wait_for_flush
-from backfill.upstream.postgres.position import Position, Snapshot, parse_lsn
+from backfill.upstream.postgres.position import Position, Snapshot, end_of_last_record, parse_lsn
 from backfill.upstream.postgres.sessions import ControlSession
 from backfill.upstream.postgres.table import Table, prepare_for_ranges, require_unchanged
 
@@ -94,7 +94,7 @@ class Epochs:
         if row is None:
             raise TransientError("the server did not say where its log ends")
         self._clock = row[0]
-        return Position(parse_lsn(row[2]), Snapshot.parse(row[1]))
+        return Position(end_of_last_record(parse_lsn(row[2])), Snapshot.parse(row[1]))
 
     def end_of_log(self) -> Position:
         """Up to where the log can be read: the end of a whole record, so that no commit is half before it."""

@@ -22,7 +22,7 @@ from psycopg import sql
 from backfill.errors import SnapshotGoneError, TransientError
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.failures import translating
-from backfill.upstream.postgres.position import Position, Snapshot, parse_lsn
+from backfill.upstream.postgres.position import Position, Snapshot, end_of_last_record, parse_lsn
 from backfill.upstream.postgres.ranges import KeyedTable
 
 BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -90,7 +90,8 @@ class ExportingSession:
         if row is None or exported is None:
             raise TransientError("the server gave no snapshot")
         require_same_files(before, row[3])
-        return Exported(Position(parse_lsn(row[1]), Snapshot.parse(row[0])), f"{exported[0]} {row[3]}", row[2])
+        position = Position(end_of_last_record(parse_lsn(row[1])), Snapshot.parse(row[0]))
+        return Exported(position, f"{exported[0]} {row[3]}", row[2])
 
     @contextmanager
     def looking(self) -> Iterator[Session]:

@@ -102,6 +102,18 @@ class Position:
         return other.snapshot is not None and self.snapshot.sees_all_of(other.snapshot)
 
 
+def end_of_last_record(insert_lsn: int) -> int:
+    """Where the last record ends, from where the next one will begin, which is what `pg_current_wal_insert_lsn` tells.
+
+    It is the same place, unless the last record fills its page: then the head of a page lies between, of 24 bytes, or
+    of 40 where a segment begins (PostgreSQL, xlog_internal.h). No commit is that short, so whatever the size of pages,
+    none lies there.
+    """
+    into_page = insert_lsn % 8192
+    behind_head = into_page == 24 or insert_lsn % (1 << 20) == 40
+    return insert_lsn - into_page if behind_head else insert_lsn
+
+
 def parse_lsn(text: str) -> int:
     high, low = text.split("/")
     return (int(high, 16) << 32) | int(low, 16)
