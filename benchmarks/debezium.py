@@ -107,7 +107,7 @@ class Thrown:
         if self._began is None:
             # What came with the first batch was read before the clock was started.
             self._began = now
-        else:
+        elif not self.full.is_set():
             self.rows += records.size()
             self.seconds = now - self._began
         committer.markProcessed(records.get(records.size() - 1))

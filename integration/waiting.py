@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def eventually(is_so: Callable[[], bool], *, seconds: float = 30.0) -> None:
+def eventually(is_so: Callable[[], bool], *, seconds: float = 60.0) -> None:
     """Returns when it is so; fails when it does not become so."""
     deadline = time.monotonic() + seconds
     while not is_so():

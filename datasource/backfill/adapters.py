@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from backfill.errors import OptionsError
 from backfill.options import Options
@@ -18,43 +19,36 @@ def open_upstream(options: Options, *, patience: float | None = None) -> Upstrea
     `patience`: for how many seconds a failure that may pass is tried again (default: the adapter's own).
     """
     if options.path:
-        return _open_delta(options)
-    try:
+        with _needing("a Delta table", "delta"):
+            from backfill.upstream.delta import DeltaUpstream  # noqa: PLC0415
+        return DeltaUpstream(options)
+    with _needing("PostgreSQL", "postgres"):
         from backfill.upstream.postgres import PostgresUpstream  # noqa: PLC0415
         from backfill.upstream.postgres.failures import RetryPolicy  # noqa: PLC0415
-    except ImportError as error:
-        raise OptionsError(
-            f"reading PostgreSQL needs the package {error.name}; run pip install 'pyspark-backfill[postgres]' on the "
-            "driver and on every executor"
-        ) from error
     return PostgresUpstream.of(options, RetryPolicy() if patience is None else RetryPolicy(give_up_after=patience))
-
-
-def _open_delta(options: Options) -> Upstream:
-    try:
-        from backfill.upstream.delta import DeltaUpstream  # noqa: PLC0415
-    except ImportError as error:
-        raise OptionsError(
-            f"reading a Delta table needs the package {error.name}; run pip install 'pyspark-backfill[delta]' on the "
-            "driver and on every executor"
-        ) from error
-    return DeltaUpstream(options)
 
 
 def examine(options: Options) -> tuple[Finding, ...]:
     """What would keep a stream with these options from beginning, or surprise it; changes nothing."""
-    open_upstream(options).close()  # For the error where the adapter's packages are missing.
     if options.path:
-        from backfill.upstream.delta.doctor import examine as examine_delta  # noqa: PLC0415
-
+        with _needing("a Delta table", "delta"):
+            from backfill.upstream.delta.doctor import examine as examine_delta  # noqa: PLC0415
         return examine_delta(options)
-    from backfill.upstream.postgres.connection import Connector  # noqa: PLC0415
-    from backfill.upstream.postgres.doctor import examine  # noqa: PLC0415
+    with _needing("PostgreSQL", "postgres"):
+        from backfill.upstream.postgres.doctor import examine  # noqa: PLC0415
+    return examine(options)
 
-    connector = Connector.of(
-        options.url, user=options.user, password=options.password, init_statement=options.session_init_statement
-    )
-    return examine(connector, options)
+
+@contextmanager
+def _needing(what: str, extra: str) -> Iterator[None]:
+    """Says what to install where the adapter's packages are missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise OptionsError(
+            f"reading {what} needs the package {error.name}; run pip install 'pyspark-backfill[{extra}]' on the driver "
+            "and on every executor"
+        ) from error
 
 
 def source_of(upstream: str, table: str, key: Sequence[str], *, url: str, user: str) -> dict[str, str]:

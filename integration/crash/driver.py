@@ -142,11 +142,11 @@ class Readers:
 
     def __init__(self) -> None:
         pipes = [multiprocessing.Pipe() for _ in range(SPARE_READERS)]
-        self._idle = [ours for ours, _ in pipes]
-        self._unborn = list(self._idle)
+        self._unborn = [ours for ours, _ in pipes]
+        self._idle: list[Connection] = []
         orders, self._orders = multiprocessing.Pipe(duplex=False)
         if os.fork() == 0:
-            for end in (self._orders, *self._idle):
+            for end in (self._orders, *self._unborn):
                 end.close()
             _bring_up(orders, [theirs for _, theirs in pipes])
             os._exit(0)
@@ -155,11 +155,10 @@ class Readers:
 
     def _next(self) -> Connection:
         """The connection to a reader that has nothing to do, which may have to be born first."""
-        connection = self._idle.pop(0)
-        if connection in self._unborn:
-            self._unborn.remove(connection)
-            self._orders.send(None)
-        return connection
+        if self._idle:
+            return self._idle.pop()
+        self._orders.send(None)
+        return self._unborn.pop(0)
 
     def run(self, tasks: list[Task]) -> list[pa.Table]:
         """The tasks' rows, two tasks at a time; a task whose reader died is tried again, as often as Spark would."""
@@ -181,10 +180,10 @@ class Readers:
                 except EOFError:
                     found = TransientError("the reader was killed")
                 else:
-                    self._idle.insert(0, connection)
+                    self._idle.append(connection)
                 if isinstance(found, pa.Table):
                     results[number] = found
-                elif attempt == TASK_ATTEMPTS or not self._idle:
+                elif attempt == TASK_ATTEMPTS or not (self._idle or self._unborn):
                     raise found
                 else:
                     waiting.append((number, attempt + 1))

@@ -23,7 +23,6 @@ def last_applied(session: ArrowSession, target: Target, query: str) -> Applied |
     if not target.has_record:
         # Else two queries that create it at the same time would fail.
         session.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('backfill_batches'))")
-        session.fetchall()
         session.execute("SET LOCAL client_min_messages = warning")
         execute(session, _CREATE_RECORD, **names)
     execute(
@@ -33,7 +32,6 @@ def last_applied(session: ArrowSession, target: Target, query: str) -> Applied |
         **names,
     )
     execute(session, "SELECT 1 FROM {record} WHERE query = {query} AND target = {name} FOR UPDATE", **names)
-    session.fetchall()
     columns = "batch_id, row_count, version, sequence"
     execute(session, f"SELECT {columns} FROM {{record}} WHERE query = {{query}} AND target = {{name}}", **names)
     found = Applied(*session.fetchall()[0])

@@ -55,13 +55,7 @@ class PostgresUpstream:
 
     @classmethod
     def of(cls, options: Options, retries: RetryPolicy | None = None) -> PostgresUpstream:
-        connector = Connector.of(
-            options.url,
-            user=options.user,
-            password=options.password,
-            init_statement=options.session_init_statement,
-        )
-        return cls(options, connector, retries or RetryPolicy())
+        return cls(options, Connector.of_options(options), retries or RetryPolicy())
 
     def close(self) -> None:
         if self._found is not None:

@@ -1,8 +1,8 @@
 """A session whose results are Arrow: ADBC's low-level interface, as far as it is wanted here.
 
-Not ADBC's DB-API. That imports pyarrow.dataset, and with it pandas where it is installed: 0.35 s for each process that
-Spark starts. And the readers it hands out raise Arrow's errors, without a SQLSTATE (apache/arrow-adbc issue 1523); the
-one used here raises the driver's own.
+Not ADBC's DB-API. That imports pyarrow.dataset, and with it pandas where it is installed: 0.35 s for a process that has
+no other use of it, as those that only look up or read a table. And the readers it hands out raise Arrow's errors,
+without a SQLSTATE (apache/arrow-adbc issue 1523); the one used here raises the driver's own.
 """
 
 from __future__ import annotations

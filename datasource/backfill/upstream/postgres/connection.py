@@ -13,6 +13,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from backfill.options import Options
 from backfill.upstream.postgres.arrow_session import ArrowSession
 from backfill.upstream.postgres.failures import translating
 
@@ -61,6 +62,12 @@ class Connector:
 
     conninfo: str = field(repr=False)
     init_statement: str = ""
+
+    @classmethod
+    def of_options(cls, options: Options) -> Connector:
+        return cls.of(
+            options.url, user=options.user, password=options.password, init_statement=options.session_init_statement
+        )
 
     @classmethod
     def of(cls, url: str, *, user: str, password: str, init_statement: str) -> Connector:

@@ -42,10 +42,10 @@ _LARGE: Final = """
 """
 
 
-def examine(connector: Connector, options: Options) -> tuple[Finding, ...]:
+def examine(options: Options) -> tuple[Finding, ...]:
     """Everything that is found, what refuses a stream first."""
     try:
-        with connector.session() as session, translating():
+        with Connector.of_options(options).session() as session, translating():
             found = list(_found(session, options))
     except BackfillError as error:
         found = [Finding(error.message)]
