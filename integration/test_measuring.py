@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -47,6 +48,20 @@ def upstream(
     before(monkeypatch, "_extents", lambda: opened.append(threading.current_thread()))
     yield found
     found.close()
+
+
+def test_a_sample_of_many_rows_cuts_them_into_about_equal_parts(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database.execute("INSERT INTO t SELECT i FROM generate_series(1, 50000) i; ANALYZE t")
+    upstream = open_upstream(parse({**database.options, "dbtable": "t"}))
+    try:
+        ends = [0, *(int(str(key[0])) for key in upstream.bounds(9))]
+    finally:
+        upstream.close()
+    assert len(ends) == 9
+    assert ends[-1] > 49_000
+    # Of 540 rows about 68 end up in a part, 8 more or less: six times that is beyond all chance.
+    assert all(50_000 / 8 / 4 < after - before < 50_000 / 8 * 2 for before, after in pairwise(ends))
 
 
 def before(monkeypatch: pytest.MonkeyPatch, name: str, action: Callable[[], object]) -> None:

@@ -136,6 +136,24 @@ def test_only_some_columns_are_carried_in_the_order_and_with_the_types_one_asks_
     stream.require_equal("v, id, at::text, n")
 
 
+def test_only_some_metadata_is_carried(stream: SparkStream) -> None:
+    some = stream.load(metadataColumns="_sequence,_change_type")
+    assert some.dtypes[-2:] == [("_change_type", "string"), ("_sequence", "bigint")]
+    assert len(some.dtypes) == len(stream.load().dtypes) - 3
+    stream.catch_up(some)
+    stream.database.execute("UPDATE t SET v = 'later' WHERE id = 7; DELETE FROM t WHERE id = 8")
+    stream.catch_up(some)
+    by_key = sorted((row["_sequence"], row["id"], row["_change_type"]) for row in stream.rows() if row["id"] in (7, 8))
+    assert [(key, kind) for _, key, kind in by_key[-2:]] == [(7, "update_postimage"), (8, "delete")]
+
+
+def test_a_snapshot_alone_may_be_the_table_and_nothing_else(stream: SparkStream) -> None:
+    bare = stream.load(startupMode="snapshot", metadataColumns="none")
+    assert bare.dtypes == stream.load().dtypes[: -len(METADATA_COLUMNS)]
+    stream.catch_up(bare)
+    assert sorted(row["id"] for row in stream.rows()) == list(range(1, ROWS + 1))
+
+
 def test_streams_of_one_table_know_nothing_of_each_other_unless_they_share_a_state_directory(
     stream: SparkStream,
 ) -> None:

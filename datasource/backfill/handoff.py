@@ -69,7 +69,9 @@ def read(part: Part, reader: SnapshotReader, rows: RowFormat) -> Iterator[pa.Rec
                 yield from stream
         case StagedChanges(staging=staging, epoch=epoch, names=names):
             for name in names:
-                yield from staging.read(epoch, name)
+                for batch in staging.read(epoch, name):
+                    _require_columns(batch, rows.schema, epoch)
+                    yield batch.select(rows.schema.names)
         case SnapshotPart():
             for batch in _snapshot(part, reader, rows.table.columns):
                 yield rows.snapshot_rows(batch, part.epoch)
@@ -102,8 +104,8 @@ def _require_columns(batch: pa.RecordBatch, columns: pa.Schema, epoch: int) -> N
     if differing:
         raise SchemaChangedError(
             f"a chunk of epoch {epoch} was staged when column {', '.join(differing)} did not exist or had another "
-            "type. Name the columns of that time with the option columns; or start over with a fresh "
-            "checkpointLocation and onExistingState=restart"
+            "type. Name the columns of that time with the options columns and metadataColumns; or start over with a "
+            "fresh checkpointLocation and onExistingState=restart"
         )
 
 

@@ -12,7 +12,8 @@
 
 The first four names are those of Spark's and Delta's change feeds. A commit's version does not order a snapshot
 row against the row's next change, because a commit may stand in the log before the snapshot that does not show it
-yet; hence `_sequence`: the number of the epoch, then the row's place in the batch, snapshot rows last.
+yet; hence `_sequence`: the number of the epoch, then the row's place in the batch, snapshot rows last. The option
+`metadataColumns` leaves some of the first five out: each takes Spark as long as a column of the table.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import pyarrow.compute as pc
 
 from backfill.epoch import Epoch
 from backfill.errors import OptionsError, UnchangedToastError
+from backfill.options import METADATA_COLUMNS
 from backfill.upstream import TableSchema
 
 ORDINAL_BITS: Final = 32
@@ -34,14 +36,8 @@ SNAPSHOT_ORDINAL: Final = (1 << ORDINAL_BITS) - 1
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 UNCHANGED_COLUMNS: Final = "_unchanged_columns"
-_METADATA: Final[tuple[tuple[str, pa.DataType], ...]] = (
-    ("_change_type", pa.string()),
-    ("_is_snapshot", pa.bool_()),
-    ("_commit_version", pa.int64()),
-    ("_commit_timestamp", _TIMESTAMP),
-    ("_sequence", pa.int64()),
-)
-METADATA: Final = pa.schema(_METADATA)
+_TYPES: Final = (pa.string(), pa.bool_(), pa.int64(), _TIMESTAMP, pa.int64())
+METADATA: Final = pa.schema(zip(METADATA_COLUMNS, _TYPES, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +46,8 @@ class RowFormat:
 
     table: TableSchema
     mark_unchanged: bool
+    metadata: tuple[str, ...] = METADATA_COLUMNS
+    """Which of `METADATA` there are, in that order."""
 
     def __post_init__(self) -> None:
         clashes = {*METADATA.names, UNCHANGED_COLUMNS}.intersection(self.table.output)
@@ -64,7 +62,7 @@ class RowFormat:
         # A deleted row has null in every column that the log leaves out, also in those that the table forbids to be.
         fields: list[Any] = [self.table.columns.field(name).with_nullable(True) for name in self.table.output]
         # That these are never null spares Spark a look for each value: a fifth of its work on a snapshot row.
-        fields += [METADATA.field(name).with_nullable(False) for name in METADATA.names]
+        fields += [METADATA.field(name).with_nullable(False) for name in self.metadata]
         if self.mark_unchanged:
             fields.append(pa.field(UNCHANGED_COLUMNS, pa.list_(pa.field("element", pa.string()))))
         return pa.schema(fields)
@@ -74,13 +72,14 @@ class RowFormat:
         count = rows.num_rows
         schema = self.schema
         columns: list[Any] = [rows.column(name) for name in self.table.output]
-        columns += [
-            pa.repeat(pa.scalar("insert", pa.string()), count),
-            pa.repeat(pa.scalar(True, pa.bool_()), count),
-            pa.repeat(pa.scalar(epoch.version, pa.int64()), count),
-            pa.repeat(pa.scalar(epoch.timestamp, _TIMESTAMP), count),
-            pa.repeat(pa.scalar(sequence(epoch, SNAPSHOT_ORDINAL), pa.int64()), count),
-        ]
+        values = {
+            "_change_type": "insert",
+            "_is_snapshot": True,
+            "_commit_version": epoch.version,
+            "_commit_timestamp": epoch.timestamp,
+            "_sequence": sequence(epoch, SNAPSHOT_ORDINAL),
+        }
+        columns += [pa.repeat(pa.scalar(values[name], METADATA.field(name).type), count) for name in self.metadata]
         if self.mark_unchanged:
             columns.append(pa.nulls(count, schema.field(UNCHANGED_COLUMNS).type))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -96,13 +95,14 @@ class RowFormat:
         schema = self.schema
         columns: list[Any] = [pc.struct_field(row, name) for name in self.table.output]
         ordinals = np.arange(first, first + marked.num_rows, dtype=np.int64) + sequence(epoch, 0)
-        columns += [
-            marked["change_type"],
-            pa.repeat(pa.scalar(False, pa.bool_()), marked.num_rows),
-            marked["version"],
-            marked["timestamp"],
-            pa.array(ordinals, pa.int64()),
-        ]
+        values = {
+            "_change_type": marked["change_type"],
+            "_is_snapshot": pa.repeat(pa.scalar(False, pa.bool_()), marked.num_rows),
+            "_commit_version": marked["version"],
+            "_commit_timestamp": marked["timestamp"],
+            "_sequence": pa.array(ordinals, pa.int64()),
+        }
+        columns += [values[name] for name in self.metadata]
         if self.mark_unchanged:
             columns.append(unchanged.cast(schema.field(UNCHANGED_COLUMNS).type))
         return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -85,7 +85,7 @@ class Stream:
 
     @property
     def rows(self) -> RowFormat:
-        return RowFormat(self.table, self._options.mark_unchanged)
+        return RowFormat(self.table, self._options.mark_unchanged, self._options.metadata)
 
     def reader(self) -> SnapshotReader:
         """What reads this stream's snapshot rows on executors."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,19 @@ import pyarrow as pa
 import pytest
 
 from backfill.epoch import Epoch
-from backfill.errors import SnapshotGoneError, StagingError
-from backfill.handoff import FILE_BYTES, INLINE_BYTES, InlineChanges, Part, SnapshotPart, StagedChanges, pack, read
+from backfill.errors import SchemaChangedError, SnapshotGoneError, StagingError
+from backfill.handoff import (
+    FILE_BYTES,
+    INLINE_BYTES,
+    InlineChanges,
+    Part,
+    SnapshotPart,
+    StagedChanges,
+    pack,
+    read,
+    stage,
+    staged,
+)
 from backfill.plan import Split
 from backfill.rows import RowFormat
 from backfill.staging import Manifest, StagedSplit, Staging
@@ -25,6 +36,8 @@ ROWS = RowFormat(TableSchema(COLUMNS, ("n",), ("n",)), mark_unchanged=False)
 EPOCH = Epoch(7, "position", 42, 1)
 PIN = "pin"
 SCHEMA = pa.schema([pa.field("v", pa.string())])
+BARE = RowFormat(TableSchema(SCHEMA, ("v",), ("v",)), mark_unchanged=False, metadata=())
+"""Rows in this schema."""
 
 
 @pytest.fixture
@@ -48,7 +61,7 @@ class Unused:
 
 
 def rows_of(parts: Sequence[Part]) -> list[Any]:
-    return [row for part in parts for batch in read(part, Unused(), ROWS) for row in batch.column(0).to_pylist()]
+    return [row for part in parts for batch in read(part, Unused(), BARE) for row in batch.column(0).to_pylist()]
 
 
 # -- packing changes ---------------------------------------------------------------------------------------------
@@ -122,6 +135,17 @@ def test_the_same_changes_make_the_same_parts_and_files(
         return told, sorted((path.name, path.read_bytes()) for path in tmp_path.rglob("*.arrow"))
 
     assert packed() == packed()
+
+
+def test_staged_changes_lose_columns_that_are_no_longer_asked_for_and_are_refused_for_want_of_others(
+    staging: Staging,
+) -> None:
+    schema = pa.schema([*SCHEMA, pa.field("more", pa.int64())])
+    batch = pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array([1])], schema=schema)
+    parts = staged(staging, 7, stage([batch], schema, staging, 7), 1)
+    assert [batch.to_pylist() for part in parts for batch in read(part, Unused(), BARE)] == [[{"v": "a"}]]
+    with pytest.raises(SchemaChangedError, match="epoch 7 was staged when column _sequence did not exist or had anoth"):
+        list(read(parts[0], Unused(), replace(BARE, metadata=("_sequence",))))
 
 
 def test_rows_do_not_show_in_a_parts_representation(staging: Staging) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from backfill.errors import OptionsError
 from backfill.options import (
+    METADATA_COLUMNS,
     OPTIONS,
     LastRowsOptions,
     OnExistingState,
@@ -133,6 +134,8 @@ def test_an_option_is_taken(option: str, text: str, field: str, value: object) -
         ("onTruncate", "Ignore", "on_truncate", OnTruncate.IGNORE),
         ("onUnchangedToast", "mark", "mark_unchanged", True),
         ("onUnchangedToast", "fail", "mark_unchanged", False),
+        ("metadataColumns", "all", "metadata", METADATA_COLUMNS),
+        ("metadataColumns", "_Sequence, _change_type", "metadata", ("_change_type", "_sequence")),
         ("onExistingState", "resume", "on_existing_state", OnExistingState.RESUME),
         ("onExistingState", "restart", "on_existing_state", OnExistingState.RESTART),
     ],
@@ -168,6 +171,18 @@ def test_an_option_of_the_stream_is_taken(option: str, text: str, field: str, va
         ("onTruncate", "drop", "is 'drop'; expected one of fail, emit, ignore"),
         ("onUnchangedToast", "emit", "expected one of fail, mark"),
         ("onExistingState", "reuse", "expected one of fail, resume, restart"),
+        (
+            "metadataColumns",
+            "_change_type,",
+            "is '_change_type,'; expected all, none, or some of _change_type, _is_snap",
+        ),
+        (
+            "metadataColumns",
+            "_op",
+            "is '_op'; expected all, none, or some of _change_type, _is_snapshot, _commit_version",
+        ),
+        ("metadataColumns", "_sequence, _sequence", "expected all, none, or some of"),
+        ("metadataColumns", "all, _sequence", "expected all, none, or some of"),
         ("slotName", "Orders", "is 'Orders'; expected 1 to 63 lower-case letters, digits and underscores"),
         ("slotName", "a" * 64, "expected 1 to 63 lower-case letters"),
         ("stateDir", "state", "is 'state'; expected an absolute path"),
@@ -266,6 +281,17 @@ def test_a_snapshot_alone_reads_no_change_log() -> None:
     (found,) = problems(startupMode="snapshot", slotName="s")
     assert "leave out slotName and publicationName" in found
     assert problems(startupMode="snapshot", publicationName="P") == [found]
+
+
+@pytest.mark.parametrize("chosen", ["none", "_sequence,_commit_version"])
+def test_only_rows_that_are_all_inserts_do_without_their_change_type(chosen: str) -> None:
+    alone = {**NEEDED, "stateDir": "/s", "metadataColumns": chosen}
+    assert "_change_type" not in parse({**alone, "startupMode": "snapshot"}, streaming=True).stream.metadata
+    changes = {**NEEDED, "startingPosition": "earliest", "slotName": "s", "metadataColumns": chosen}
+    for wrong, streaming in ((alone, True), (alone, False), (changes, False)):
+        with pytest.raises(OptionsError, match="- metadataColumns leaves out _change_type, without which a deleted ro"):
+            parse(wrong, streaming=streaming)
+    assert parse({**NEEDED, "metadataColumns": chosen}).has_metadata is False
 
 
 def test_all_problems_are_told_at_once() -> None:

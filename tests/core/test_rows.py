@@ -74,6 +74,14 @@ def test_the_columns_asked_for_come_first_then_the_metadata_which_is_never_null(
     assert [str(kind) for kind in METADATA.types] == ["string", "bool", "int64", "timestamp[us, tz=UTC]", "int64"]
 
 
+@pytest.mark.parametrize("chosen", [(), ("_sequence",), ("_change_type", "_commit_timestamp"), tuple(METADATA.names)])
+def test_rows_have_the_metadata_that_was_chosen_and_it_is_the_same(chosen: tuple[str, ...]) -> None:
+    some, names = RowFormat(TABLE, mark_unchanged=True, metadata=chosen), ["n", "big", *chosen, UNCHANGED_COLUMNS]
+    assert some.schema == pa.schema([MARKING.schema.field(name) for name in names])
+    assert some.snapshot_rows(snapshot(3), EPOCH).equals(MARKING.snapshot_rows(snapshot(3), EPOCH).select(names))
+    assert some.change_rows(marked(3), EPOCH, 5).equals(MARKING.change_rows(marked(3), EPOCH, 5).select(names))
+
+
 @formats
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_every_batch_has_exactly_the_schema(rows: RowFormat, count: int) -> None:

@@ -22,9 +22,10 @@ from backfill.options.listed import (
     View,
 )
 from backfill.options.rules import contradictions, folders, keeps_rows
-from backfill.options.texts import column_names, column_types
+from backfill.options.texts import METADATA_COLUMNS, column_names, column_types
 
 __all__ = [
+    "METADATA_COLUMNS",
     "OPTIONS",
     "LastRowsOptions",
     "OnExistingState",
@@ -57,6 +58,9 @@ class StreamOptions:
     mark_unchanged: bool
     snapshot_filter: str = ""
     """A condition on the rows that the snapshot reads; the upstream evaluates it."""
+
+    metadata: tuple[str, ...] = METADATA_COLUMNS
+    """What rows have beside the table's columns, in the order of `METADATA_COLUMNS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +188,7 @@ def _options(values: Mapping[str, Any]) -> Options:
             on_existing_state=values["onexistingstate"],
             mark_unchanged=values["onunchangedtoast"] is OnUnchangedToast.MARK,
             snapshot_filter=values["snapshotfilter"].strip(),
+            metadata=values["metadatacolumns"],
         ),
         last_rows=LastRowsOptions(
             kept=keeps_rows(values),

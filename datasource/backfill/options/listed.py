@@ -7,7 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from backfill.options.texts import choice, column_names, column_types, count, flag, place, size, slot_name, url
+from backfill.options.texts import (
+    choice,
+    column_names,
+    column_types,
+    count,
+    flag,
+    metadata_columns,
+    place,
+    size,
+    slot_name,
+    url,
+)
 
 
 class StartupMode(enum.Enum):
@@ -83,6 +94,12 @@ OPTIONS: Final = (
     Option("stagingDir", "", "Where chunks are staged: a path or URI all executors reach (default: in `stateDir`)"),
     Option("startupMode", "initial", "`initial`, `latest` or `snapshot`", choice(StartupMode)),
     Option("columns", "", "The columns to carry, separated by commas (default: all)", column_names),
+    Option(
+        "metadataColumns",
+        "all",
+        "What a stream's rows have beside these: `all`, some of them, or with `startupMode=snapshot` also `none`",
+        metadata_columns,
+    ),
     Option("filter", "", "For `spark.read`: a condition in SQL; the database gives only rows for which it holds"),
     Option("snapshotFilter", "", "For a stream: a condition in SQL; of the rows that are there, only these are read"),
     Option(

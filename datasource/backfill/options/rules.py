@@ -30,6 +30,7 @@ def contradictions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
             "onUnchangedToast=mark stands for a value that came before, and with snapshotFilter it may never have "
             "come; leave out one of the two"
         )
+    problems += _metadata(values)
     problems += _positions(values, streaming=streaming)
     if streaming and values.get("view"):
         problems.append("view is for spark.read; leave it out")
@@ -42,6 +43,18 @@ def contradictions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
     if values["ordercolumn"] and values.get("envelope") is not Envelope.UPSERT:
         problems.append("orderColumn is for envelope=upsert; set that, or leave orderColumn out")
     return problems
+
+
+def _metadata(values: Mapping[str, Any]) -> list[str]:
+    has_metadata = values["statedir"] or values["startingposition"]
+    chosen = values.get("metadatacolumns", ("_change_type",))
+    if not has_metadata or "_change_type" in chosen or values.get("startupmode") is StartupMode.SNAPSHOT:
+        return []
+    problem = (
+        "metadataColumns leaves out _change_type, without which a deleted row looks like an inserted one; name it as "
+        "well, or set startupMode=snapshot"
+    )
+    return [problem]
 
 
 def _positions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:

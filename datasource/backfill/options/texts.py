@@ -77,6 +77,21 @@ def _unquoted(name: str) -> str:
     return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
 
+METADATA_COLUMNS: Final = ("_change_type", "_is_snapshot", "_commit_version", "_commit_timestamp", "_sequence")
+"""What a stream's rows have beside the table's columns, in this order."""
+
+
+def metadata_columns(text: str) -> tuple[str, ...]:
+    """`all`, `none`, or some of them; always in the order in which rows have them."""
+    word = text.strip().lower()
+    if word in ("all", "none"):
+        return METADATA_COLUMNS if word == "all" else ()
+    names = [name.strip() for name in word.split(",")]
+    if not set(names) <= set(METADATA_COLUMNS) or len(set(names)) != len(names):
+        raise ValueError(f"all, none, or some of {', '.join(METADATA_COLUMNS)}, separated by commas")
+    return tuple(name for name in METADATA_COLUMNS if name in names)
+
+
 _TYPED_COLUMN: Final = re.compile(rf"\s*({_QUOTED}|\w+)\s+([A-Za-z]+\s*(?:\([^)]*\))?)\s*(?:,|$)")
 
 

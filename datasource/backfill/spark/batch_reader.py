@@ -13,6 +13,7 @@ from backfill import scan
 from backfill.adapters import open_upstream
 from backfill.errors import OptionsError, SchemaChangedError
 from backfill.options import Options, parse
+from backfill.spark.head_start import head_start
 from backfill.spark.refusal import plainly, plainly_yielding
 from backfill.spark.table_options import with_columns
 from backfill.spark.types import to_arrow, to_spark
@@ -76,4 +77,5 @@ class BackfillBatchReader(DataSourceReader):
         """Runs in a task. Every batch has exactly the schema Spark expects, because it checks only the first."""
         if not isinstance(partition, RangePartition):
             raise TypeError(f"not a partition of this source: {type(partition).__name__}")
+        head_start()
         yield from scan.read(partition.reader, partition.ranges, to_arrow(self._schema))

@@ -94,5 +94,5 @@ def _table_columns(options: Options) -> pa.Schema:
     finally:
         upstream.close()
     if options.has_metadata:
-        return RowFormat(table, options.stream.mark_unchanged).schema
+        return RowFormat(table, options.stream.mark_unchanged, options.stream.metadata).schema
     return table.output_columns

@@ -13,6 +13,7 @@ from backfill import span
 from backfill.adapters import open_upstream
 from backfill.options import OnTruncate, parse
 from backfill.rows import RowFormat
+from backfill.spark.head_start import head_start
 from backfill.spark.refusal import plainly, plainly_yielding
 from backfill.spark.table_options import as_kept
 from backfill.spark.types import as_expected, require_same, to_spark
@@ -43,7 +44,7 @@ class SpanReader(DataSourceReader):
         options = as_kept(parse(self._given), self._schema)
         upstream = open_upstream(options)
         try:
-            rows = RowFormat(upstream.schema(), options.stream.mark_unchanged)
+            rows = RowFormat(upstream.schema(), options.stream.mark_unchanged, options.stream.metadata)
             require_same(self._schema, to_spark(rows.schema))
             return [SpanPartition(span.changes_of(upstream, options), rows, options.stream.on_truncate)]
         finally:
@@ -54,4 +55,5 @@ class SpanReader(DataSourceReader):
         """Runs in a task."""
         if not isinstance(partition, SpanPartition):
             raise TypeError(f"not a partition of this source: {type(partition).__name__}")
+        head_start()
         yield from as_expected(span.read(partition.changes, partition.rows, partition.on_truncate), self._schema)

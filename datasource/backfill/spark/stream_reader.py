@@ -33,6 +33,7 @@ from backfill.claim import claim
 from backfill.offset import Nothing, from_json, to_json, to_text
 from backfill.options import Options, parse
 from backfill.rows import RowFormat
+from backfill.spark.head_start import head_start
 from backfill.spark.refusal import plainly, plainly_yielding
 from backfill.spark.table_options import as_kept, of_table
 from backfill.spark.types import as_expected, require_same, to_spark
@@ -83,6 +84,7 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             from backfill.opening import open_stream  # noqa: PLC0415
 
             _exit_on_sigterm()
+            head_start()
             stream = open_stream(self._options)
             require_same(self._schema, to_spark(stream.rows.schema))
             self._claim = claim(Path(self._options.state_dir))
@@ -129,6 +131,7 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Runs in a task."""
         if not isinstance(partition, PartPartition):
             raise TypeError(f"not a partition of this source: {type(partition).__name__}")
+        head_start()
         yield from as_expected(handoff.read(partition.part, partition.reader, partition.rows), self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:

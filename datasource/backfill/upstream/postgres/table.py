@@ -34,6 +34,9 @@ from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 PAGES_PER_VNODE: Final = 12
 """How many sampled pages decide where a vnode ends. Neighbouring rows often share a page, so pages count, not rows."""
 
+ROWS_PER_VNODE: Final = 60
+"""And about how many of their rows at the most: sorting all of them took longer than it was worth."""
+
 PAGE_BYTES: Final = 8192
 
 _AS_IT_IS: Final = """
@@ -197,18 +200,24 @@ def cut(
 ) -> tuple[Key, ...]:
     """At most `vnodes - 1` keys that cut the range into about equal parts, by a sample of the table's pages.
 
-    The last one is the last key there is, so that what is added beyond it has a vnode of its own. The sample is as
-    large as for the whole table; of a small part it may have nothing, and then there is one vnode.
+    The last one is about the last key there is, so that what is added beyond it has a vnode of its own. The sample is
+    as large as for the whole table; of a small part it may have nothing, and then there is one vnode.
     """
     parts = vnodes - 1
     if parts == 0:
         return ()
     pages = max(1, size.row_count * size.row_bytes // PAGE_BYTES)
-    percent = 100.0 * vnodes * PAGES_PER_VNODE / pages
-    sampled = sql.SQL("TABLESAMPLE SYSTEM ({})").format(sql.Literal(percent)) if percent < 50 else sql.SQL("")
+    share = vnodes * PAGES_PER_VNODE / pages
+    sampled = sql.SQL("TABLESAMPLE SYSTEM ({})").format(sql.Literal(100 * share)) if share < 0.5 else sql.SQL("")
+    kept = vnodes * ROWS_PER_VNODE / (size.row_count * (share if share < 0.5 else 1.0))
+    thinned = (
+        sql.SQL("pg_catalog.random() < {}").format(sql.Literal(kept))
+        if kept < 1 and within == WHOLE_TABLE
+        else sql.SQL("true")
+    )
     statement = sql.SQL(
         "SELECT {texts} FROM (SELECT {columns}, row_number() OVER (ORDER BY {order}) AS place, "
-        "count(*) OVER () AS total FROM {source} {sampled} WHERE {within}) sample "
+        "count(*) OVER () AS total FROM {source} {sampled} WHERE {within} AND {thinned}) sample "
         "WHERE place * {parts} / total > (place - 1) * {parts} / total ORDER BY place"
     ).format(
         texts=table.key_texts,
@@ -217,6 +226,7 @@ def cut(
         source=table.source,
         sampled=sampled,
         within=table.where(within),
+        thinned=thinned,
         parts=sql.Literal(parts),
     )
     found = tuple(tuple(row) for row in session.execute(statement).fetchall())
