@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Final
 
 from benchmarks import debezium
 from benchmarks.bed import ACCOUNTS, JDBC_DRIVER, Bed
@@ -16,10 +17,19 @@ ROWS = 4_000_000
 READERS = (1, 2)
 COPY = "psql COPY binary"
 FETCH_SIZE = 10_000
+SLOT = "bench_snapshot"
 
 AT_LEAST_JDBC = 1.4
 AT_LEAST_COPY = 0.6
 AT_LEAST_DEBEZIUM = 10
+
+
+MODES: Final[Mapping[str, Mapping[str, str]]] = {
+    "snapshot": {"startupMode": "snapshot"},
+    "snapshot without metadata": {"startupMode": "snapshot", "metadataColumns": "none"},
+    "initial": {"startupMode": "initial", "slotName": SLOT},
+}
+"""Options of the streams; the second has the same columns as JDBC."""
 
 
 def ours(readers: int, mode: str) -> str:
@@ -39,18 +49,18 @@ def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
     contenders: dict[str, Contender] = {
         COPY: partial(bed.psql, f"COPY {ACCOUNTS} TO STDOUT (FORMAT binary)", count),
     }
-    names = [batch(1), ours(1, "snapshot"), ours(1, "initial")]
+    names = [batch(1), *(ours(1, mode) for mode in MODES)]
     comparisons = [Comparison(name, COPY, AT_LEAST_COPY) for name in names]
     notes = [f"{count} rows of pgbench_accounts. {COPY}: one connection, output thrown away."]
     for readers in READERS:
-        for mode in ("snapshot", "initial"):
+        for mode in MODES:
             contenders[ours(readers, mode)] = partial(_backfill, bed, mode, readers, count)
         contenders[batch(readers)] = partial(_read, bed, readers, count)
         if JDBC_DRIVER.exists():
             contenders[jdbc(readers)] = partial(_jdbc, bed, readers, count)
             comparisons += [
                 Comparison(batch(readers), jdbc(readers), AT_LEAST_JDBC),
-                *(Comparison(ours(readers, mode), jdbc(readers), AT_LEAST_JDBC) for mode in ("snapshot", "initial")),
+                *(Comparison(ours(readers, mode), jdbc(readers), AT_LEAST_JDBC) for mode in MODES),
             ]
     if not JDBC_DRIVER.exists():
         notes.append(f"Spark JDBC is left out: there is no {JDBC_DRIVER}; install libpostgresql-jdbc-java.")
@@ -77,15 +87,12 @@ def _backfill(bed: Bed, mode: str, readers: int, expected: int) -> Run:
         **bed.database.options,
         "dbtable": ACCOUNTS,
         "stateDir": str(folder / "state"),
-        "startupMode": mode,
         "numPartitions": str(readers),
+        **MODES[mode],
     }
-    if mode == "initial":
-        options["slotName"] = "bench_snapshot"
     found = drain(bed.spark, options, folder / "checkpoint")
-    if mode == "initial":
-        bed.drop_slot("bench_snapshot")
-        drop_publications(bed)
+    bed.drop_slot(SLOT)
+    drop_publications(bed)
     if found.rows != expected:
         raise AssertionError(f"{found.rows} rows were read and {expected} are there")
     return found
