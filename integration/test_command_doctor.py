@@ -63,20 +63,6 @@ def test_what_to_know_of_a_table_refuses_nothing(database: Database, doctor: Doc
 
 
 @pytest.mark.parametrize(
-    ("installed", "slow"),
-    [("1.8.0", False), ("1.9.0", True), ("1.13.0", True), ("1.14.0.dev3", False), ("2.9.0", False)],
-)
-def test_a_driver_that_was_compiled_without_optimization_is_named(
-    database: Database, doctor: Doctor, monkeypatch: pytest.MonkeyPatch, installed: str, slow: bool
-) -> None:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    monkeypatch.setattr("backfill.upstream.postgres.doctor.version", {"adbc-driver-postgresql": installed}.__getitem__)
-    code, text = doctor()
-    assert code == 0
-    assert (f"adbc-driver-postgresql {installed} has no compiler's optimization" in text) is slow
-
-
-@pytest.mark.parametrize(
     ("statements", "words"),
     [
         ("", "there is no table 't'"),

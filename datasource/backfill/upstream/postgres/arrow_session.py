@@ -23,13 +23,29 @@ from adbc_driver_manager import (
 )
 from adbc_driver_manager._reader import AdbcRecordBatchReader
 
+from backfill.errors import OptionsError
+
+OLDEST_DRIVER: Final = (1, 11)
+"""Earlier ones end the whole process, by std::terminate, where a connection is lost before a statement."""
+
 BATCH_BYTES: Final = adbc_driver_postgresql.StatementOptions.BATCH_SIZE_HINT_BYTES.value
+
+
+def require_driver(installed: str) -> None:
+    """Raises OptionsError where this release of adbc-driver-postgresql cannot be used."""
+    if tuple(int(part) for part in installed.split(".")[:2]) < OLDEST_DRIVER:
+        raise OptionsError(
+            f"adbc-driver-postgresql is {installed}, which aborts the whole process when a connection is lost; "
+            f"expected {'.'.join(map(str, OLDEST_DRIVER))} or newer. Run pip install --upgrade adbc-driver-postgresql "
+            "on the driver and on every executor"
+        )
 
 
 class ArrowSession:
     """One session, in autocommit, for one thread at a time. Everything raises `adbc_driver_manager.Error`."""
 
     def __init__(self, conninfo: str) -> None:
+        require_driver(adbc_driver_postgresql.__version__)
         self._database = adbc_driver_postgresql.connect(conninfo)
         try:
             self._connection = AdbcConnection(self._database)

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+import adbc_driver_postgresql
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from backfill.options import Options
-from backfill.upstream.postgres.arrow_session import ArrowSession
+from backfill.upstream.postgres.arrow_session import ArrowSession, require_driver
 from backfill.upstream.postgres.failures import translating
 
 SETTINGS: Final = {
@@ -65,6 +66,7 @@ class Connector:
 
     @classmethod
     def of_options(cls, options: Options) -> Connector:
+        require_driver(adbc_driver_postgresql.__version__)
         return cls.of(
             options.url, user=options.user, password=options.password, init_statement=options.session_init_statement
         )

@@ -6,7 +6,6 @@ A stream finds one thing after the other, each when it needs it; here all are lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from typing import Final
 
 from psycopg import sql
@@ -43,10 +42,6 @@ _LARGE: Final = """
 """
 
 
-_SLOW_DRIVERS: Final = range(9, 14)
-"""The minor releases, of the first major one, of which PyPI has a driver that was compiled without optimization."""
-
-
 def examine(options: Options) -> tuple[Finding, ...]:
     """Everything that is found, what refuses a stream first."""
     try:
@@ -59,7 +54,6 @@ def examine(options: Options) -> tuple[Finding, ...]:
 
 def _found(session: Session, options: Options) -> Iterator[Finding]:
     follows = options.stream.startup_mode is not StartupMode.SNAPSHOT
-    yield from _driver(version("adbc-driver-postgresql"))
     if follows:
         yield from _refused(_require_log, session)
         yield from _slots(session)
@@ -75,17 +69,6 @@ def _found(session: Session, options: Options) -> Iterator[Finding]:
         yield from _rights(session, options, table[0] if table else None)
         for description in table:
             yield from _surprises(session, description, options)
-
-
-def _driver(installed: str) -> Iterator[Finding]:
-    major, minor = (int(part) for part in installed.split(".")[:2])
-    if major == 1 and minor in _SLOW_DRIVERS:
-        yield Finding(
-            f"adbc-driver-postgresql {installed} has no compiler's optimization as it comes from PyPI, like all from "
-            "1.9 to 1.13, and takes twice the processor's time for each row. A quick one for the driver and the "
-            "executors: pip install 'adbc-driver-postgresql<1.9'",
-            refuses=False,
-        )
 
 
 def _require_log(session: Session) -> None:

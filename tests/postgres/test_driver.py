@@ -1,0 +1,25 @@
+"""Which releases of the ADBC driver are used."""
+
+from __future__ import annotations
+
+import adbc_driver_postgresql
+import pytest
+
+from backfill.errors import OptionsError
+from backfill.upstream.postgres.arrow_session import require_driver
+from backfill.upstream.postgres.connection import Connector
+
+
+@pytest.mark.parametrize("installed", ["1.11.0", "1.13.0", "1.14.0.dev3", "2.0.0", adbc_driver_postgresql.__version__])
+def test_a_driver_that_survives_a_lost_connection_is_used(installed: str) -> None:
+    require_driver(installed)
+
+
+@pytest.mark.parametrize("installed", ["0.11.0", "1.8.0", "1.10.0"])
+def test_one_that_does_not_is_refused_before_anything_is_opened(
+    installed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adbc_driver_postgresql, "__version__", installed)
+    session = Connector("host=nowhere.invalid").arrow_session()
+    with pytest.raises(OptionsError, match=rf"is {installed}, which aborts .* lost; expected 1\.11 or newer"), session:
+        pass
