@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -28,16 +27,15 @@ GRACE = 10.0
 """Seconds for the kernel to end what was killed."""
 
 
-_guards: list[subprocess.Popen[bytes]] = []
-"""Held until this process ends: the pipe that they wait for is closed with them."""
-
-
 def guard() -> None:
     """From now on what this process starts ends with it."""
     value = secrets.token_hex(8)
     command = [sys.executable, "-I", __file__, value]
+    reading, _held = os.pipe()  # The other end is closed with this process, and by nothing else.
+    stdin = [(os.POSIX_SPAWN_DUP2, reading, 0)]
     # In a session of its own, or Ctrl-C would end the guard together with us.
-    _guards.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
+    os.posix_spawn(sys.executable, command, os.environ, file_actions=stdin, setsid=True)
+    os.close(reading)
     os.environ[VARIABLE] = value
 
 

@@ -25,7 +25,7 @@ from integration.database import Database, Row
 TABLE = "accounts"
 OPENING_BALANCE = 100
 
-PAUSE = 0.004
+PAUSE = 0.01
 """Seconds between two transactions of a client at the most: the clients share the machine with what they test."""
 
 

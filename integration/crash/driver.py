@@ -35,6 +35,7 @@ from backfill.upstream.postgres.adapter import PostgresUpstream
 from backfill.upstream.postgres.failures import RetryPolicy
 from integration.crash import killing
 from integration.crash.sink import Sink
+from integration.patience import bear
 
 FINISHED: Final = 0
 FAULTY: Final = 1
@@ -254,7 +255,7 @@ def _run(job: Job) -> None:
     stream = open_stream(parse(job.options, streaming=True))
     upstream = stream._upstream
     assert isinstance(upstream, PostgresUpstream)
-    upstream._retries = QUICK
+    bear(upstream, QUICK)
     snapshot_reader, rows = stream.reader(), stream.rows
 
     def run_batch(number: int) -> None:
