@@ -104,7 +104,7 @@ def _require_columns(batch: pa.RecordBatch, columns: pa.Schema, epoch: int) -> N
     if differing:
         raise SchemaChangedError(
             f"a chunk of epoch {epoch} was staged when column {', '.join(differing)} did not exist or had another "
-            "type. Name the columns of that time with the options columns and metadataColumns; or start over with a "
+            "type. Name the columns of that time with the option columns (and metadataColumns); or start over with a "
             "fresh checkpointLocation and onExistingState=restart"
         )
 

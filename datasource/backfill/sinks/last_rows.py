@@ -61,7 +61,8 @@ def _require_columns(batch: pa.Table, key: Sequence[str]) -> None:
     if missing or not key:
         raise OptionsError(
             f"the batch has no column {', '.join(missing) or 'for its key'}; it has {', '.join(batch.column_names)}. "
-            "The sink needs the stream's rows with their metadata columns, and the key of its table"
+            f"The sink needs the key of its table, and of the metadata columns {', '.join(NEEDED)}: leave the option "
+            "metadataColumns out, or name them"
         )
 
 
