@@ -206,18 +206,10 @@ def cut(
     parts = vnodes - 1
     if parts == 0:
         return ()
-    pages = max(1, size.row_count * size.row_bytes // PAGE_BYTES)
-    share = vnodes * PAGES_PER_VNODE / pages
-    sampled = sql.SQL("TABLESAMPLE SYSTEM ({})").format(sql.Literal(100 * share)) if share < 0.5 else sql.SQL("")
-    kept = vnodes * ROWS_PER_VNODE / (size.row_count * (share if share < 0.5 else 1.0))
-    thinned = (
-        sql.SQL("pg_catalog.random() < {}").format(sql.Literal(kept))
-        if kept < 1 and within == WHOLE_TABLE
-        else sql.SQL("true")
-    )
+    sampled, chosen = _sample(size, vnodes, thinned=within == WHOLE_TABLE)
     statement = sql.SQL(
         "SELECT {texts} FROM (SELECT {columns}, row_number() OVER (ORDER BY {order}) AS place, "
-        "count(*) OVER () AS total FROM {source} {sampled} WHERE {within} AND {thinned}) sample "
+        "count(*) OVER () AS total FROM {source} {sampled} WHERE {within} AND {chosen}) sample "
         "WHERE place * {parts} / total > (place - 1) * {parts} / total ORDER BY place"
     ).format(
         texts=table.key_texts,
@@ -226,11 +218,22 @@ def cut(
         source=table.source,
         sampled=sampled,
         within=table.where(within),
-        thinned=thinned,
+        chosen=chosen,
         parts=sql.Literal(parts),
     )
     found = tuple(tuple(row) for row in session.execute(statement).fetchall())
     return found[:-1] if found and found[-1] == within.upto else found
+
+
+def _sample(size: TableSize, vnodes: int, *, thinned: bool) -> tuple[sql.Composable, sql.Composable]:
+    """What stands after the table to read some of its pages, and the condition that chooses rows among theirs."""
+    pages = max(1, size.row_count * size.row_bytes // PAGE_BYTES)
+    share = vnodes * PAGES_PER_VNODE / pages
+    sampled = sql.SQL("TABLESAMPLE SYSTEM ({})").format(sql.Literal(100 * share)) if share < 0.5 else sql.SQL("")
+    kept = vnodes * ROWS_PER_VNODE / (size.row_count * (share if share < 0.5 else 1.0))
+    if kept >= 1 or not thinned:
+        return sampled, sql.SQL("true")
+    return sampled, sql.SQL("pg_catalog.random() < {}").format(sql.Literal(kept))
 
 
 def range_of(session: Session, table: KeyedTable, first: Key | None, last: Key | None) -> KeyRange:
