@@ -170,7 +170,10 @@ class Client:
             try:
                 done = self._random.choice(OPERATIONS)(self)
             except psycopg.Error as error:
-                if self._connection.closed or error.sqlstate not in EXPECTED:
+                if self._connection.closed:
+                    # Whatever the server has answered with its last breath.
+                    raise psycopg.OperationalError("the connection is lost") from error
+                if error.sqlstate not in EXPECTED:
                     raise
                 done = False
             if not done or self._random.random() < 0.15:
