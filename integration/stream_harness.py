@@ -24,7 +24,6 @@ from backfill.upstream.postgres.failures import RetryPolicy
 from backfill.upstream.postgres.pin import snapshot_of
 from backfill.vnode import WHOLE_TABLE, Coverage
 from integration.database import Database
-from integration.patience import bear
 
 Row = dict[str, Any]
 Rows = dict[tuple[Any, ...], Row]
@@ -139,12 +138,12 @@ class StreamRun:
     def stream(self) -> Stream:
         if self._stream is None:
             self._stream = open_stream(parse(self.options, streaming=True))
-            bear(self.upstream, QUICK)
+            self.upstream._sessions.retries = QUICK
         return self._stream
 
     def give_up_after(self, seconds: float) -> None:
         """From now on transient errors are borne no longer than this."""
-        bear(self.upstream, replace(QUICK, give_up_after=seconds))
+        self.upstream._sessions.retries = replace(QUICK, give_up_after=seconds)
 
     @property
     def upstream(self) -> PostgresUpstream:

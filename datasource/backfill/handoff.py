@@ -68,10 +68,9 @@ def read(part: Part, reader: SnapshotReader, rows: RowFormat) -> Iterator[pa.Rec
             with ipc.open_stream(pa.py_buffer(content)) as stream:
                 yield from stream
         case StagedChanges(staging=staging, epoch=epoch, names=names):
+            schema = rows.schema
             for name in names:
-                for batch in staging.read(epoch, name):
-                    _require_columns(batch, rows.schema, epoch)
-                    yield batch.select(rows.schema.names)
+                yield from _read_staged(staging, epoch, name, schema)
         case SnapshotPart():
             for batch in _snapshot(part, reader, rows.table.columns):
                 yield rows.snapshot_rows(batch, part.epoch)
@@ -80,9 +79,7 @@ def read(part: Part, reader: SnapshotReader, rows: RowFormat) -> Iterator[pa.Rec
 def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     number, staging = part.epoch.number, part.staging
     if staging.exists(number, part.name):
-        for batch in staging.read(number, part.name):
-            _require_columns(batch, columns, number)
-            yield batch
+        yield from _read_staged(staging, number, part.name, columns)
         return
     if part.token is None:
         raise StagingError(f"the staged file {part.name} of epoch {number} has gone; restart the query")
@@ -95,7 +92,14 @@ def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) ->
         # The state is released once every chunk is staged; another attempt of this task may have staged ours.
         if not staging.exists(number, part.name):
             raise
-        yield from staging.read(number, part.name)
+        yield from _read_staged(staging, number, part.name, columns)
+
+
+def _read_staged(staging: Staging, epoch: int, name: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """These columns of a staged file, which an earlier run may have written with others."""
+    for batch in staging.read(epoch, name):
+        _require_columns(batch, columns, epoch)
+        yield batch.select(columns.names)
 
 
 def _require_columns(batch: pa.RecordBatch, columns: pa.Schema, epoch: int) -> None:

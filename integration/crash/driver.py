@@ -35,7 +35,6 @@ from backfill.upstream.postgres.adapter import PostgresUpstream
 from backfill.upstream.postgres.failures import RetryPolicy
 from integration.crash import killing
 from integration.crash.sink import Sink
-from integration.patience import bear
 
 FINISHED: Final = 0
 FAULTY: Final = 1
@@ -255,7 +254,7 @@ def _run(job: Job) -> None:
     stream = open_stream(parse(job.options, streaming=True))
     upstream = stream._upstream
     assert isinstance(upstream, PostgresUpstream)
-    bear(upstream, QUICK)
+    upstream._sessions.retries = QUICK
     snapshot_reader, rows = stream.reader(), stream.rows
 
     def run_batch(number: int) -> None:

@@ -10,7 +10,10 @@ from backfill.upstream.postgres.arrow_session import require_driver
 from backfill.upstream.postgres.connection import Connector
 
 
-@pytest.mark.parametrize("installed", ["1.11.0", "1.13.0", "1.14.0.dev3", "2.0.0", adbc_driver_postgresql.__version__])
+@pytest.mark.parametrize(
+    "installed",
+    ["1.11.0", "1.13.0", "1.14.0.dev3", "1.14rc1", "2.0.0", "0+unknown", adbc_driver_postgresql.__version__],
+)
 def test_a_driver_that_survives_a_lost_connection_is_used(installed: str) -> None:
     require_driver(installed)
 

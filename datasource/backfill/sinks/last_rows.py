@@ -12,12 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.errors import OptionsError, UnchangedToastError
+from backfill.options import METADATA_COLUMNS
+from backfill.rows import UNCHANGED_COLUMNS
 
 CHANGE_TYPE: Final = "_change_type"
 SEQUENCE: Final = "_sequence"
-UNCHANGED_COLUMNS: Final = "_unchanged_columns"
 NEEDED: Final = (CHANGE_TYPE, "_commit_version", SEQUENCE)
-METADATA: Final = frozenset({*NEEDED, "_is_snapshot", "_commit_timestamp", UNCHANGED_COLUMNS})
+_METADATA: Final = frozenset({*METADATA_COLUMNS, UNCHANGED_COLUMNS})
 
 Mask = npt.NDArray[np.bool_]
 
@@ -47,7 +48,7 @@ def last_rows(batch: pa.Table, key: Sequence[str]) -> LastRows:
     batch = batch.take(pc.sort_indices(batch, sort_keys=[(name, "ascending") for name in (*key, SEQUENCE)]))
     first = _begins_key(batch, key)
     last = np.append(first[1:], True)[: len(first)]
-    rows = batch.select([name for name in batch.column_names if name not in METADATA])
+    rows = batch.select([name for name in batch.column_names if name not in _METADATA])
     kept: dict[str, Mask] = {}
     for name in _marked(batch):
         rows, kept[name] = _filled(batch, rows, name, first, last)

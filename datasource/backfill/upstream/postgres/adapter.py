@@ -47,7 +47,6 @@ class PostgresUpstream:
     def __init__(self, options: Options, connector: Connector, retries: RetryPolicy) -> None:
         self._options = options
         self._connector = connector
-        self._retries = retries
         self._sessions = ControlSession(connector, retries)
         self._described: Table | None = None
         self._found: Epochs | None = None
@@ -79,7 +78,7 @@ class PostgresUpstream:
             self._connector,
             table.keyed,
             table.columns,
-            self._retries,
+            self._sessions.retries,
             filter=self._options.filter,
             snapshot_filter=self._options.stream.snapshot_filter,
         )
@@ -93,7 +92,7 @@ class PostgresUpstream:
         after, upto = self._sessions.run(
             lambda session: span.bounds(session, place, self._epochs.end_of_log().lsn, starting, ending)
         )
-        return PostgresChangeReader(self._connector, table, place, self._retries, after, upto)
+        return PostgresChangeReader(self._connector, table, place, self._sessions.retries, after, upto)
 
     def identity(self) -> Identity:
         table = self._table

@@ -7,6 +7,7 @@ without a SQLSTATE (apache/arrow-adbc issue 1523); the one used here raises the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import Any, Final
@@ -33,7 +34,8 @@ BATCH_BYTES: Final = adbc_driver_postgresql.StatementOptions.BATCH_SIZE_HINT_BYT
 
 def require_driver(installed: str) -> None:
     """Raises OptionsError where this release of adbc-driver-postgresql cannot be used."""
-    if tuple(int(part) for part in installed.split(".")[:2]) < OLDEST_DRIVER:
+    numbers = re.match(r"(\d+)\.(\d+)", installed)  # A build of one's own may be "0+unknown".
+    if numbers is not None and (int(numbers[1]), int(numbers[2])) < OLDEST_DRIVER:
         raise OptionsError(
             f"adbc-driver-postgresql is {installed}, which aborts the whole process when a connection is lost; "
             f"expected {'.'.join(map(str, OLDEST_DRIVER))} or newer. Run pip install --upgrade adbc-driver-postgresql "

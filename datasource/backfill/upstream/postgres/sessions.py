@@ -16,7 +16,7 @@ class ControlSession:
 
     def __init__(self, connector: Connector, retries: RetryPolicy) -> None:
         self._connector = connector
-        self._retries = retries
+        self.retries = retries
         self._session: Session | None = None
 
     def current(self) -> Session:
@@ -30,7 +30,7 @@ class ControlSession:
 
     def retry(self, attempt: Callable[[], T]) -> T:
         """The same for what opens other sessions too."""
-        return self._retries.run(attempt, self.close)
+        return self.retries.run(attempt, self.close)
 
     def close(self) -> None:
         if self._session is not None:

@@ -229,8 +229,10 @@ def _sample(size: TableSize, vnodes: int, *, thinned: bool) -> tuple[sql.Composa
     """What stands after the table to read some of its pages, and the condition that chooses rows among theirs."""
     pages = max(1, size.row_count * size.row_bytes // PAGE_BYTES)
     share = vnodes * PAGES_PER_VNODE / pages
-    sampled = sql.SQL("TABLESAMPLE SYSTEM ({})").format(sql.Literal(100 * share)) if share < 0.5 else sql.SQL("")
-    kept = vnodes * ROWS_PER_VNODE / (size.row_count * (share if share < 0.5 else 1.0))
+    sampled: sql.Composable = sql.SQL("TABLESAMPLE SYSTEM ({})").format(sql.Literal(100 * share))
+    if share >= 0.5:
+        sampled, share = sql.SQL(""), 1.0
+    kept = vnodes * ROWS_PER_VNODE / (size.row_count * share)
     if kept >= 1 or not thinned:
         return sampled, sql.SQL("true")
     return sampled, sql.SQL("pg_catalog.random() < {}").format(sql.Literal(kept))
