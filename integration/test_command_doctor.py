@@ -13,6 +13,7 @@ from backfill.__main__ import main
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.servers.address import as_uri
+from integration.versions import require_version
 
 if TYPE_CHECKING:
     from integration.fixtures.postgres import StartPostgres
@@ -122,6 +123,7 @@ def test_rights_are_answered_with_statements_that_give_them(database: Database, 
 
 
 def test_a_publication_that_leaves_something_out_is_refused(database: Database, doctor: Doctor) -> None:
+    require_version(database, 150_000, "a publication of some columns")
     database.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
     assert "publication p does not exist" in doctor("--option", "publicationName=p")[1]
     database.execute("CREATE PUBLICATION p FOR TABLE t (id)")

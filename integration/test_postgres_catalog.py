@@ -14,6 +14,7 @@ from backfill.upstream.postgres.description import Generated, Logged, QualifiedN
 from backfill.upstream.postgres.selection import select_columns
 from backfill.upstream.postgres.server import read_server
 from integration.database import Database, Row
+from integration.versions import require_version
 
 Session = psycopg.Connection[Row]
 
@@ -234,8 +235,7 @@ def test_a_deferrable_key_is_refused(session: Session) -> None:
 
 
 def test_a_key_without_overlaps_is_refused(session: Session, database: Database) -> None:
-    if database.server.version < 180000:
-        pytest.skip("temporal keys came with version 18")
+    require_version(database, 180_000, "a temporal key")
     statements = """
         CREATE EXTENSION btree_gist;
         CREATE TABLE t (id int, during tstzrange, PRIMARY KEY (id, during WITHOUT OVERLAPS))

@@ -34,6 +34,7 @@ from backfill.upstream.postgres.values import decode_text, encode_text
 from integration.database import Database, Row, temporary_database
 from integration.servers import Server
 from integration.values import BEYOND, MOOD, MOODS, OTHERS, SCALARS, Case, integer, number, text, word
+from integration.versions import require_version
 
 RANDOM_VALUES = 60
 
@@ -145,8 +146,7 @@ CASES: list[tuple[Case, str, str | None, KeyOrder]] = [
 def test_a_key_compares_as_its_index_does(
     case: Case, collate: str, override: str | None, order: KeyOrder, keyed_database: Database, rng: Random
 ) -> None:
-    if keyed_database.server.version < case.since:
-        pytest.skip(f"{case.type} came with version {case.since // 10000}")
+    require_version(keyed_database, case.since, case.type)
     values = [[value for value in case.values(rng, RANDOM_VALUES) if value is not None]]
     statements = f"{case.setup}; CREATE TABLE t (k {case.type} {collate} PRIMARY KEY)"
     with filled(keyed_database, statements, values, [case.type]) as table:

@@ -29,6 +29,7 @@ from backfill.upstream.postgres.values import decode_text, encode_text, from_sna
 from integration.database import Database, temporary_database
 from integration.servers import Server
 from integration.values import BEYOND, DOMAINS, LISTS, OTHERS, SCALARS, Case
+from integration.versions import require_version
 
 RANDOM_VALUES = 200
 SLOT = "types"
@@ -93,8 +94,7 @@ class Written:
 
 @pytest.fixture
 def written(case: Case, typed_database: Database, rng: Random) -> Iterator[Written]:
-    if typed_database.server.version < case.since:
-        pytest.skip(f"{case.type} came with version {case.since // 10000}")
+    require_version(typed_database, case.since, case.type)
     connector = Connector.of(typed_database.dsn, user="", password="", init_statement="")
     with connector.session() as session:
         session.execute(b"DROP SCHEMA IF EXISTS public CASCADE; CREATE SCHEMA public")

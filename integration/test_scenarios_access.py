@@ -6,12 +6,16 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from backfill.errors import DatabaseSetupError, TableError
+from backfill.upstream.postgres.connection import Connector
 from backfill.vnode import WHOLE_TABLE
+from integration.crash.proxy import Proxy
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.servers import LocalServer
+from integration.servers.address import as_uri
 from integration.stream_harness import table_of
 
 
@@ -56,6 +60,26 @@ def test_what_a_database_sets_for_its_sessions_changes_nothing(database: Databas
     database.execute("BEGIN READ WRITE; UPDATE public.t SET id = id || chr(92), v = 'new' WHERE id < '3'; COMMIT")
     run.backfill(15)
     run.finish()
+
+
+def without_options(data: bytes) -> bytes:
+    """A startup message (manual, "Message Formats") as a pooler passes it on that was told to ignore `options`."""
+    if data[4:8] != (3 << 16).to_bytes(4, "big"):
+        return data
+    words = data[8:-2].split(b"\0")
+    kept = [pair for pair in zip(words[::2], words[1::2], strict=True) if pair[0] != b"options"]
+    said = data[4:8] + b"".join(b"%s\0%s\0" % pair for pair in kept) + b"\0"
+    return (len(said) + 4).to_bytes(4, "big") + said
+
+
+def test_a_pooler_that_leaves_out_the_settings_of_sessions_is_refused(database: Database) -> None:
+    parts = conninfo_to_dict(database.dsn)
+    with Proxy(str(parts["host"]), int(str(parts["port"])), request=without_options) as pooler:
+        url = as_uri(database.dsn, host="127.0.0.1", port=str(pooler.port))
+        connector = Connector.of(url, user="", password="", init_statement="")
+        for session in (connector.session, connector.new_arrow_session):
+            with pytest.raises(DatabaseSetupError, match=r"pooler.*did not reach the server.*of PostgreSQL itself"):
+                session()
 
 
 def test_a_standby_can_be_read_and_not_followed(

@@ -43,8 +43,10 @@ class Fault:
 class Proxy:
     """Listens on a port of 127.0.0.1 and forwards to a server."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, request: Callable[[bytes], bytes] = bytes) -> None:
+        """`request` is what becomes of what a client says."""
         self._to = (host, port)
+        self._request = request
         self._listener: socket.socket | None = None
         self._lock = threading.RLock()
         self._links: set[_Link] = set()
@@ -158,7 +160,7 @@ class Proxy:
                 if link.turn(what) and not self._passes(what):
                     break
                 self._flows.wait()
-                self._forward(target, data)
+                self._forward(target, self._request(data) if what == "request" else data)
         link.close()
         with self._lock:
             self._links.discard(link)

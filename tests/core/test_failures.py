@@ -83,6 +83,7 @@ def test_the_sqlstate_decides_what_an_error_is(state: str, text: str, kind: type
         ("connection timeout expired", ConnectionLostError),
         ('connection to server at "db" failed: FATAL:  the database system is starting up', ConnectionLostError),
         ('failed: FATAL:  password authentication failed for user "app"', DatabaseSetupError),
+        ("failed: FATAL:  unsupported startup parameter: options", DatabaseSetupError),
         ('failed: FATAL:  database "shop" does not exist', DatabaseSetupError),
         ('failed: FATAL:  role "app" does not exist', DatabaseSetupError),
         ('failed: FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "app"', DatabaseSetupError),

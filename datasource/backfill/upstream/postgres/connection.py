@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from backfill.options import Options
 from backfill.upstream.postgres.arrow_session import ArrowSession, require_driver
-from backfill.upstream.postgres.failures import translating
+from backfill.upstream.postgres.failures import behind_a_pooler, translating
 
 SETTINGS: Final = {
     "DateStyle": "ISO",
@@ -37,6 +37,10 @@ SETTINGS: Final = {
 it make a slot and a publication. A space is escaped, as libpq wants it.
 """
 
+ARRIVED: Final = "backfill.settings"
+"""Set together with them, and asked for at once: a connection pooler may leave them all out without a word (PgBouncer
+with ignore_startup_parameters), and then values would have other texts.
+"""
 
 NETWORK: Final = {
     "connect_timeout": "10",
@@ -53,6 +57,7 @@ A server that has vanished with its machine says nothing, and by itself a kernel
 _NO_TIMEOUT: Final = (
     "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'"
 )
+_FIRST: Final = f"SELECT pg_catalog.current_setting('{ARRIVED}', true) AS arrived, ({_NO_TIMEOUT}) AS timeout"
 
 Session: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
@@ -82,7 +87,7 @@ class Connector:
             given.setdefault(name, value)
         given.setdefault("fallback_application_name", "backfill")
         given["client_encoding"] = "UTF8"
-        settings = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
+        settings = " ".join(f"-c {name}={value}" for name, value in {**SETTINGS, ARRIVED: "1"}.items())
         given["options"] = f"{given.get('options', '')} {settings}".strip()
         return cls(make_conninfo("", **given), init_statement)
 
@@ -90,9 +95,13 @@ class Connector:
         """A session for control statements, in autocommit."""
         with translating():
             connection = psycopg.connect(self.conninfo, autocommit=True)
-            connection.execute(_NO_TIMEOUT)
-            if self.init_statement:
-                connection.execute(sql.SQL(self.init_statement))
+            try:
+                _require_settings(connection.execute(_FIRST).fetchone())
+                if self.init_statement:
+                    connection.execute(sql.SQL(self.init_statement))
+            except BaseException:
+                connection.close()
+                raise
             return connection
 
     @contextmanager
@@ -114,10 +123,21 @@ class Connector:
         """A session of the caller's own, to be closed by it."""
         with translating():
             session = ArrowSession(self.conninfo)
-            session.execute(_NO_TIMEOUT)
-            if self.init_statement:
-                session.execute(self.init_statement)
+            try:
+                session.execute(_FIRST)
+                _require_settings(session.fetchone())
+                if self.init_statement:
+                    session.execute(self.init_statement)
+            except BaseException:
+                session.close()
+                raise
             return session
+
+
+def _require_settings(first: tuple[Any, ...] | None) -> None:
+    """Checks the one row of `_FIRST`."""
+    if first is None or first[0] is None:
+        raise behind_a_pooler("they did not reach the server")
 
 
 KEEP_SECONDS: Final = 5.0

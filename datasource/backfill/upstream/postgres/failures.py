@@ -52,6 +52,7 @@ _REFUSED_FOR_GOOD: Final = re.compile(
     r"invalid (connection option|URI|port|dsn|sslmode)|is not permitted to log in|missing \"=\"",
     re.IGNORECASE,
 )
+_NO_PARAMETERS: Final = re.compile(r"unsupported startup parameter")
 
 
 def translated(error: Exception) -> BackfillError:
@@ -66,11 +67,21 @@ def translated(error: Exception) -> BackfillError:
 
 def _without_state(message: str) -> BackfillError:
     message = message.removeprefix("connection failed: ")
+    if _NO_PARAMETERS.search(message):
+        return behind_a_pooler(message)
     if _REFUSED_FOR_GOOD.search(message):
         return DatabaseSetupError(
             f"the database refused the connection: {message}; check the options url, user and password"
         )
     return ConnectionLostError(f"no connection to the database: {message}; check url, and that the server is up")
+
+
+def behind_a_pooler(found: str) -> DatabaseSetupError:
+    """Something between here and the server keeps back the settings of sessions; the words say how that was found."""
+    return DatabaseSetupError(
+        f"a connection pooler does not pass on the settings under which values are read: {found}. A stream needs "
+        "sessions of its own on the server: put the host and port of PostgreSQL itself into the option url"
+    )
 
 
 def _with_state(state: str, message: str) -> BackfillError:
