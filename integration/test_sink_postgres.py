@@ -141,6 +141,8 @@ def test_values_of_every_type_arrive_and_a_truncate_empties_the_copy(
     spark: SparkSession, database: Database, tmp_path: Path
 ) -> None:
     database.execute(WIDE)
+    if database.server.version < 180_000:  # which logs no generated column
+        database.execute("ALTER TABLE t DROP total; ALTER TABLE copy DROP total")
     stream = SparkStream(spark, database, tmp_path, {"onTruncate": "emit"})
     apply = sink(stream, "region", "id")
     follow(stream, apply)
