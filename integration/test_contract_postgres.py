@@ -19,7 +19,7 @@ from backfill.upstream.postgres import PostgresUpstream
 from integration.database import Database, temporary_database
 from integration.servers import LocalServer
 from tests.contract.laboratory import Held, KeyValue, Rows, Write
-from tests.contract.upstream_laws import HidingUpstreamLaws, UpstreamLaws
+from tests.contract.laws import HidingUpstreamLaws, UpstreamLaws
 
 PATIENCE = 30.0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.contract.laws import ForgettingUpstreamLaws, HidingUpstreamLaws, UpstreamLaws
 from tests.contract.simulated import SimulatedLaboratory
-from tests.contract.upstream_laws import ForgettingUpstreamLaws, HidingUpstreamLaws, UpstreamLaws
 from tests.simulator.database import Database
 from tests.simulator.upstream import Server
 

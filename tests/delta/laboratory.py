@@ -13,7 +13,7 @@ from backfill.options import parse
 from backfill.upstream import Bookmark
 from backfill.upstream.delta import DeltaUpstream
 from tests.contract.laboratory import VALUE, KeyValue, Rows, Write
-from tests.contract.upstream_laws import STREAM
+from tests.contract.laws.moves import STREAM
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.upstream_laws import UpstreamLaws
+from tests.contract.laws import UpstreamLaws
 from tests.delta.laboratory import DeltaLaboratory
 
 

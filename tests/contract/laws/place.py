@@ -1,0 +1,117 @@
+"""The place in the log: made, found again, acknowledged and let go."""
+
+from __future__ import annotations
+
+import pytest
+
+from backfill.errors import DataLossError
+from tests.contract.laboratory import Laboratory, Write, delete, insert, update
+from tests.contract.laws.moves import STREAM, begun, commits, fill, followed, now_and_then, pinned, reopened
+
+
+class PlaceLaws:
+    def test_a_stream_has_one_bookmark_and_two_streams_have_two(self, laboratory: Laboratory) -> None:
+        assert laboratory.open().bookmark(STREAM) == laboratory.open().bookmark(STREAM)
+
+    def test_making_the_place_again_loses_nothing(self, laboratory: Laboratory) -> None:
+        fill(laboratory, 3)
+        upstream = begun(laboratory)
+        epoch = pinned(upstream).epoch
+        laboratory.write(delete(laboratory.keys[0]))
+        upstream.attach(upstream.bookmark(STREAM), None)
+        upstream = begun(laboratory)
+        later = pinned(upstream, epoch).epoch
+        assert [commit.writes for commit in commits(upstream, epoch, later)] == [(Write(laboratory.keys[0], None),)]
+
+    def test_finding_the_place_again_loses_nothing(self, laboratory: Laboratory) -> None:
+        fill(laboratory, 3)
+        epoch = pinned(begun(laboratory)).epoch
+        laboratory.write(delete(laboratory.keys[0]))
+        upstream = reopened(laboratory, epoch)
+        upstream.attach(upstream.bookmark(STREAM), epoch)
+        later = pinned(upstream, epoch).epoch
+        assert [commit.writes for commit in commits(upstream, epoch, later)] == [(Write(laboratory.keys[0], None),)]
+
+    def test_naming_a_bookmark_makes_nothing(self, laboratory: Laboratory) -> None:
+        epoch = pinned(begun(laboratory)).epoch
+        bookmark = laboratory.open().bookmark("other001")
+        laboratory.lose_changes(bookmark)
+        laboratory.write(insert(laboratory.keys[0]))
+        upstream = reopened(laboratory, epoch)
+        assert len(commits(upstream, epoch, pinned(upstream, epoch).epoch)) == 1
+
+    def test_changes_that_are_lost_are_not_passed_over(self, laboratory: Laboratory) -> None:
+        upstream = begun(laboratory)
+        epoch = pinned(upstream).epoch
+        laboratory.write(insert(laboratory.keys[0]))
+        upstream.close()
+        laboratory.lose_changes(upstream.bookmark(STREAM))
+        with pytest.raises(DataLossError):
+            reopened(laboratory, epoch)
+
+    def test_letting_go_of_the_place_may_be_done_again(self, laboratory: Laboratory) -> None:
+        upstream = begun(laboratory)
+        upstream.detach(upstream.bookmark(STREAM))
+        upstream.detach(upstream.bookmark(STREAM))
+        laboratory.open().detach(upstream.bookmark(STREAM))
+
+    def test_what_was_not_acknowledged_can_be_had(self, laboratory: Laboratory) -> None:
+        fill(laboratory)
+        upstream = begun(laboratory)
+        epochs = [pinned(upstream).epoch]
+        for number in range(4):
+            laboratory.write(update(laboratory.keys[number]))
+            laboratory.write(delete(laboratory.keys[20 + number]))
+            epochs.append(pinned(upstream, epochs[-1]).epoch)
+            # What a batch ends with is acknowledged when the next one is asked for.
+            commits(upstream, epochs[-2], epochs[-1])
+            upstream.acknowledge(epochs[-2])
+            upstream.acknowledge(epochs[-2])
+        for adapter in now_and_then(laboratory, upstream, epochs[-2]):
+            assert [len(commit.writes) for commit in commits(adapter, epochs[-2], epochs[-1])] == [1, 1]
+
+    def test_acknowledging_keeps_a_transaction_that_was_open_meanwhile(self, laboratory: Laboratory) -> None:
+        keys = laboratory.keys
+        fill(laboratory, 10)
+        upstream = begun(laboratory)
+        epoch = pinned(upstream).epoch
+        held = laboratory.hold(update(keys[0], "held"))
+        for number in range(1, 4):
+            laboratory.write(update(keys[number]))
+            later = pinned(upstream, epoch).epoch
+            assert len(commits(upstream, epoch, later)) == 1
+            upstream.acknowledge(later)
+            epoch = later
+        held.commit()
+        upstream = reopened(laboratory, epoch)
+        (commit,) = commits(upstream, epoch, pinned(upstream, epoch).epoch)
+        assert commit.writes == (update(keys[0], "held"),)
+
+    def test_acknowledging_while_following_keeps_a_transaction_that_was_open_meanwhile(
+        self, laboratory: Laboratory
+    ) -> None:
+        keys = laboratory.keys
+        fill(laboratory, 10)
+        upstream = begun(laboratory)
+        epoch = pinned(upstream).epoch
+        held = laboratory.hold(update(keys[0], "held"))
+        for number in range(1, 4):
+            laboratory.write(update(keys[number]))
+            later = followed(upstream, epoch)
+            assert len(commits(upstream, epoch, later)) == 1
+            upstream.acknowledge(later)
+            epoch = later
+        held.commit()
+        upstream = reopened(laboratory, epoch)
+        (commit,) = commits(upstream, epoch, followed(upstream, epoch))
+        assert commit.writes == (update(keys[0], "held"),)
+
+    def test_acknowledging_an_older_state_again_takes_nothing_back(self, laboratory: Laboratory) -> None:
+        upstream = begun(laboratory)
+        epochs = [pinned(upstream).epoch]
+        for number in range(3):
+            laboratory.write(insert(laboratory.keys[number]))
+            epochs.append(followed(upstream, epochs[-1]))
+        for epoch in (epochs[2], epochs[0], epochs[1], epochs[2]):
+            upstream.acknowledge(epoch)
+        assert len(commits(reopened(laboratory, epochs[2]), epochs[2], epochs[3])) == 1

@@ -1,0 +1,40 @@
+"""What an upstream says of its table, and of itself."""
+
+from __future__ import annotations
+
+from tests.contract.laboratory import VALUE, Laboratory
+from tests.contract.laws.moves import begun, fill, pinned, read
+
+
+class TableLaws:
+    def test_the_schema_names_the_key_in_its_order_and_the_columns_of_every_row(self, laboratory: Laboratory) -> None:
+        fill(laboratory)
+        upstream = begun(laboratory)
+        schema = upstream.schema()
+        assert len(schema.key) == len(laboratory.keys[0])
+        assert sorted(schema.columns.names) == sorted([*schema.key, VALUE])
+        assert set(schema.output) <= set(schema.columns.names)
+        assert [field.name for field in schema.key_schema] == list(schema.key)
+        assert [key for key, _ in read(upstream, pinned(upstream))] == list(laboratory.keys[:40])
+
+    def test_the_table_is_the_same_one_to_every_process(self, laboratory: Laboratory) -> None:
+        assert laboratory.open().identity() == laboratory.open().identity()
+        assert laboratory.open().schema() == laboratory.open().schema()
+
+    def test_the_size_is_a_guess_that_can_be_divided_by(self, laboratory: Laboratory) -> None:
+        for count in (0, 40):
+            fill(laboratory, count)
+            size = begun(laboratory).size()
+            assert size.row_count >= 1
+            assert size.row_bytes >= 1
+
+    def test_figures_are_whole_numbers(self, laboratory: Laboratory) -> None:
+        upstream = begun(laboratory)
+        pinned(upstream)
+        assert all(type(figure) is int and figure >= 0 for figure in upstream.lag().values())
+
+    def test_closing_may_be_done_again(self, laboratory: Laboratory) -> None:
+        upstream = begun(laboratory)
+        pinned(upstream)
+        upstream.close()
+        upstream.close()

@@ -1,0 +1,87 @@
+"""Changes alone, the snapshot alone, and new checkpoints on used directories."""
+
+from __future__ import annotations
+
+import pytest
+
+from backfill.errors import StateError
+from backfill.offset import Barrier, from_text
+from backfill.options import OnExistingState, StartupMode
+from tests.stream.scenario import KEYS, StartQuery, insert, snapshot_of, step, update
+
+
+def test_a_stream_of_changes_alone_reads_no_rows(start: StartQuery) -> None:
+    spark = start(KEYS[:4], mode=StartupMode.LATEST)
+    assert step(spark) == []
+    update(spark, KEYS[1])
+    assert step(spark) == [("update_postimage", KEYS[1], "changed")]
+
+
+def test_a_snapshot_alone_is_one_batch_whatever_the_budget_and_touches_no_log(start: StartQuery) -> None:
+    spark = start(KEYS, vnodes=3, mode=StartupMode.SNAPSHOT)
+    assert step(spark, 1) == snapshot_of(*KEYS)
+    insert(spark, (7, 7))
+    assert step(spark) == []
+    assert spark.database.slots == {}
+
+
+def test_a_new_checkpoint_on_a_used_directory_is_refused_until_it_is_said_what_to_do(start: StartQuery) -> None:
+    spark = start(KEYS[:9])
+    step(spark)
+    step(spark)
+    spark.begin_anew(OnExistingState.FAIL)
+    with pytest.raises(StateError, match="onExistingState=resume"):
+        spark.plan(2)
+
+
+def test_a_new_checkpoint_goes_on_from_the_directory_and_names_where_it_began(start: StartQuery) -> None:
+    spark = start(KEYS[:9])
+    for _ in range(3):
+        step(spark)
+    for _ in range(2):
+        spark.begin_anew(OnExistingState.RESUME)
+        step(spark)
+        base = spark.barrier().base
+        assert isinstance(base, Barrier)
+        assert base.epoch.number == spark.barrier().epoch.number - 1
+        assert base.base is None
+        step(spark)
+        assert spark.barrier().base is None
+    while step(spark):
+        pass
+    assert spark.sink.rows == spark.database.latest()
+
+
+def test_a_new_checkpoint_may_start_over_and_the_old_place_in_the_log_is_given_up(start: StartQuery) -> None:
+    spark = start(KEYS[:4])
+    step(spark)
+    step(spark)
+    (before,) = spark.database.slots
+    spark.begin_anew(OnExistingState.RESTART)
+    assert step(spark) == snapshot_of(*KEYS[:2])
+    (after,) = spark.database.slots
+    assert before != after
+
+
+def test_a_checkpoint_older_than_the_directory_is_refused(start: StartQuery) -> None:
+    spark = start(KEYS[:9])
+    for _ in range(3):
+        step(spark)
+    spark.crash()
+    spark.offsets, spark.committed = spark.offsets[:1], 1
+    with pytest.raises(StateError, match="an older checkpoint was restored"):
+        spark.plan(2)
+
+
+def test_a_lost_directory_is_made_anew_from_the_checkpoint(start: StartQuery) -> None:
+    spark = start(KEYS[:9])
+    step(spark)
+    step(spark)
+    spark.crash()
+    spark.store = type(spark.store)()
+    while step(spark):
+        pass
+    assert spark.sink.rows == spark.database.latest()
+    offset = from_text(spark.store.offset() or "")
+    assert isinstance(offset, Barrier)
+    assert offset.epoch.number >= spark.barrier().epoch.number - 1

@@ -1,0 +1,57 @@
+"""What a stream tells of itself."""
+
+from __future__ import annotations
+
+from tests.simulator.harness import Spark
+from tests.stream.scenario import KEYS, StartQuery, delete, move, step, update
+
+
+def test_the_report_tells_how_far_the_stream_is(start: StartQuery) -> None:
+    spark = start(KEYS[:4])
+    assert spark.stream().report() == {"table": "public.t", "phase": "starting"}
+    step(spark)
+    assert spark.stream().report() == {
+        "table": "public.t",
+        "phase": "snapshot",
+        "snapshot_rows": 2,
+        "vnodes": 1,
+        "vnodes_completed": 0,
+        "changes_passed_on": 0,
+        "changes_held_back": 0,
+        "changes_counted_since": "1970-01-01T00:00:01.000+00:00",
+        "lag_bytes": 0,
+    }
+    step(spark)
+    done = spark.stream().report()
+    assert (done["phase"], done["vnodes_completed"], done["snapshot_rows_left"]) == ("changes", 1, 0)
+
+
+def test_changes_are_counted_once_each_also_over_a_crash(start: StartQuery) -> None:
+    """A moved row is one change, whichever of its halves go forward; a batch that is run again is not counted again."""
+    spark = start(KEYS[1:9])
+    step(spark)
+    update(spark, KEYS[1])
+    update(spark, KEYS[7])
+    move(spark, KEYS[2], KEYS[0])
+    move(spark, KEYS[6], KEYS[19])
+    step(spark, 4)
+    assert counts(spark) == (2, 2)
+    delete(spark, KEYS[0])
+    spark.plan(2)
+    spark.read()
+    assert counts(spark) == (3, 2)
+    spark.crash()
+    assert len(step(spark)) == 3
+    step(spark)
+    assert counts(spark) == (3, 2)
+    spark.crash()
+    spark.kept_counts = None
+    delete(spark, KEYS[1])
+    while step(spark):
+        pass
+    assert counts(spark) == (1, 0)
+
+
+def counts(spark: Spark) -> tuple[object, object]:
+    told = spark.stream().report()
+    return told["changes_passed_on"], told["changes_held_back"]

@@ -1,0 +1,46 @@
+"""A table that is truncated in the midst of a stream."""
+
+from __future__ import annotations
+
+import pytest
+
+from backfill.errors import TruncateError
+from backfill.options import OnTruncate
+from tests.simulator.database import TRUNCATION, Change
+from tests.stream.scenario import KEYS, StartQuery, row, step, told
+
+
+def test_a_truncation_ends_the_stream_and_says_what_to_set(start: StartQuery) -> None:
+    spark = start(KEYS[:2])
+    while step(spark):
+        pass
+    spark.database.commit([TRUNCATION])
+    spark.plan()
+    with pytest.raises(TruncateError, match=r"onTruncate=emit .* onTruncate=ignore"):
+        spark.read()
+
+
+def test_a_truncation_before_anything_was_emitted_is_no_matter(start: StartQuery) -> None:
+    spark = start([], vnodes=1)
+    spark.plan(logged=False)
+    spark.database.commit([TRUNCATION, Change(None, row(KEYS[0]))])
+    assert step(spark) == [("insert", KEYS[0], "new")]
+
+
+def test_a_truncation_is_emitted_where_that_was_asked_for(start: StartQuery) -> None:
+    spark = start(KEYS[:6])
+    spark.on_truncate = OnTruncate.EMIT
+    step(spark)
+    spark.database.commit([TRUNCATION, Change(None, row(KEYS[0])), Change(None, row(KEYS[5]))])
+    found = step(spark)
+    assert [(kind, value) for kind, _, value in found] == [("truncate", None), ("insert", "new"), ("insert", "new")]
+
+
+def test_a_truncation_is_passed_over_where_that_was_asked_for(start: StartQuery) -> None:
+    spark = start(KEYS[:2])
+    spark.on_truncate = OnTruncate.IGNORE
+    while step(spark):
+        pass
+    spark.database.commit([TRUNCATION, Change(None, row(KEYS[9]))])
+    spark.plan()
+    assert told(spark.read()) == [("insert", KEYS[9], "new")]
