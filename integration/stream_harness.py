@@ -40,6 +40,16 @@ def table_of(database: Database, rows: int, *, identity: str = "DEFAULT") -> Non
     database.execute("ANALYZE t")
 
 
+def churn(database: Database, number: int) -> None:
+    """Changes all over that table, different ones each time."""
+    database.execute(
+        f"UPDATE t SET v = 'round {number}' WHERE id % 7 = {number % 7}; DELETE FROM t WHERE id % 31 = {number % 31};"
+        f"INSERT INTO t SELECT i, 'new' FROM generate_series({number}, 400, 37) i ON CONFLICT (id) DO NOTHING;"
+        f"UPDATE t SET id = id + 1000000 WHERE id % 61 = {number % 61} "
+        "AND NOT EXISTS (SELECT FROM t o WHERE o.id = t.id + 1000000)"
+    )
+
+
 @dataclass
 class Fold:
     """Applies rows in the order of `_sequence`, and refuses what no consumer could apply (I2, I3).

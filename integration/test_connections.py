@@ -1,0 +1,191 @@
+"""Connections that are cut, and servers that go and come back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from operator import attrgetter
+
+import pytest
+
+from backfill.errors import SnapshotGoneError, TransientError
+from backfill.handoff import SnapshotPart
+from backfill.plan import MIN_SPLIT_ROWS
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.servers import LocalServer
+from integration.stream_harness import StreamRun, churn, table_of
+
+
+def terminate(database: Database, which: str) -> int:
+    """Ends sessions of the stream, waits until they have gone, and returns how many there were."""
+    query = (
+        "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity "
+        f"WHERE application_name = 'backfill' AND datname = current_database() AND {which}"
+    )
+    ((count,),) = database.execute(query)
+    return int(count)
+
+
+EXPORTER = "state = 'idle in transaction'"
+OTHERS = f"NOT {EXPORTER}"
+EVERY = "true"
+
+
+@pytest.mark.parametrize("rows", [30, 400], ids=["in the middle of the backfill", "after it"])
+def test_connections_cut_between_batches_are_made_anew(
+    database: Database, start_stream: StartStream, rows: int
+) -> None:
+    table_of(database, 300)
+    run = start_stream(vnodeCount="5")
+    for number in range(8):
+        run.judged_batch(rows)
+        assert terminate(database, EVERY) > 0
+        churn(database, number)
+    run.finish()
+
+
+class Terminating:
+    """In place of a method of the upstream, or of a part of it: the same, after its session has been ended."""
+
+    def __init__(self, run: StreamRun, name: str, which: str) -> None:
+        self._database, self._which = run.database, which
+        path, _, method = name.rpartition(".")
+        owner = attrgetter(path)(run.upstream) if path else run.upstream
+        self._method = getattr(owner, method)
+        self.ended = 0
+        setattr(owner, method, self)
+
+    def __call__(self, *arguments: object, **named: object) -> object:
+        if not self.ended:
+            self.ended = terminate(self._database, self._which)
+        return self._method(*arguments, **named)
+
+
+@pytest.mark.parametrize(
+    ("name", "which"),
+    [
+        ("measure", EXPORTER),
+        ("_epochs.log.read", EVERY),
+        ("acknowledge", EVERY),
+        ("bounds", EVERY),
+        ("covered", OTHERS),
+    ],
+    ids=["while vnodes are measured", "before the log is read", "before the slot moves", "at the start", "marking"],
+)
+def test_connections_cut_during_planning_are_made_anew(
+    database: Database, start_stream: StartStream, name: str, which: str
+) -> None:
+    database.execute('CREATE TABLE t (id text COLLATE "en_US.utf8" PRIMARY KEY, v text)')
+    database.execute("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 300) i; ANALYZE t")
+    run = start_stream(vnodeCount="5")
+    if name != "bounds":
+        run.judged_batch(30)
+    terminating = Terminating(run, name, which)
+    database.execute("UPDATE t SET v = 'new'")
+    run.judged_batch(1000)
+    run.backfill(1000)
+    run.finish()
+    assert terminating.ended > 0
+
+
+def test_a_reader_cut_in_the_middle_of_its_chunk_goes_on_behind_the_last_row(
+    database: Database, start_stream: StartStream
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); ALTER TABLE t ALTER v SET STORAGE PLAIN")
+    database.execute("INSERT INTO t SELECT i, repeat('x', 7000) FROM generate_series(1, 8000) i; ANALYZE t")
+    run = start_stream(vnodeCount="2", numPartitions="1")
+    run.plan(10_000)
+    (part,) = run.parts()
+    assert isinstance(part, SnapshotPart)
+    assert part.token is not None
+    ended, found = 0, []
+    # Not through the part, which reads ahead: the server would be done before the first rows are here.
+    for batch in run.upstream.reader().read(part.token, part.split.ranges):
+        found += batch.column("id").to_pylist()
+        if ended < 2:
+            ended += terminate(database, "query LIKE 'COPY%' AND pid <> pg_backend_pid()")
+    assert ended == 2
+    assert found == list(range(1, 8001))
+
+
+def test_a_reader_whose_state_is_gone_says_so_and_a_new_driver_reads_on(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 300)
+    run = start_stream(vnodeCount="5")
+    run.batch(30)
+    run.plan(30)
+    parts = run.parts()
+    terminate(database, EXPORTER)
+    with pytest.raises(SnapshotGoneError):
+        run.read_part(parts[-1])
+    churn(database, 1)
+    run.restart()
+    run.batch(30)
+    run.finish()
+
+
+@pytest.fixture
+def own_database(start_postgres: Callable[..., LocalServer]) -> tuple[LocalServer, Database]:
+    server = start_postgres()
+    return server, Database(server, "postgres")
+
+
+ENDS: dict[str, Callable[[LocalServer], None]] = {
+    "shut down": lambda server: server.stop("fast"),
+    "shut down without a checkpoint": lambda server: server.stop("immediate"),
+    "killed": LocalServer.kill,
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_server_that_goes_and_comes_back_is_waited_for(
+    own_database: tuple[LocalServer, Database], start_stream: StartStream, end: str
+) -> None:
+    server, database = own_database
+    table_of(database, 300)
+    run = start_stream(database=database, vnodeCount="5")
+    for number, rows in enumerate((40, 40, 400, 400)):
+        run.judged_batch(rows)
+        churn(database, number)
+        ENDS[end](server)
+        coming = threading.Timer(0.3, server.start)
+        coming.start()
+        run.judged_batch(rows)
+        coming.join()
+    run.finish()
+
+
+def test_a_server_that_goes_while_chunks_are_read_costs_no_row(
+    own_database: tuple[LocalServer, Database], start_stream: StartStream
+) -> None:
+    server, database = own_database
+    table_of(database, 3 * MIN_SPLIT_ROWS)
+    run = start_stream(database=database, vnodeCount="6", numPartitions="3")
+    run.plan(10_000_000)
+    parts = run.parts()
+    run.read_part(parts[0])
+    server.kill()
+    server.start()
+    with pytest.raises(TransientError):
+        run.read_part(parts[1])
+    run.restart()
+    churn(database, 1)
+    run.batch()
+    run.finish()
+
+
+def test_a_server_that_stays_away_ends_the_stream_with_its_reason(
+    own_database: tuple[LocalServer, Database], start_stream: StartStream
+) -> None:
+    server, database = own_database
+    table_of(database, 10)
+    run = start_stream(database=database)
+    run.catch_up()
+    server.stop()
+    run.give_up_after(0.2)
+    with pytest.raises(TransientError, match="connection"):
+        run.batch()
+    server.start()
+    run.finish()

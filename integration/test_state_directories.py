@@ -1,0 +1,102 @@
+"""State directories and checkpoints that do not belong together, or are lost."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from backfill.errors import StateError
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.stream_harness import churn, table_of
+
+
+@pytest.mark.parametrize("rows", [40, 400], ids=["in the middle of the backfill", "after it"])
+def test_a_lost_state_directory_is_made_again_from_the_checkpoint(
+    database: Database, start_stream: StartStream, rows: int
+) -> None:
+    table_of(database, 300)
+    run = start_stream(vnodeCount="5")
+    run.judged_batch(rows)
+    churn(database, 1)
+    run.judged_batch(rows)
+    run.plan(rows)
+    run.stop()
+    shutil.rmtree(run.options["stateDir"])
+    churn(database, 2)
+    run.batch(rows)
+    run.restart()
+    run.finish()
+
+
+def test_the_state_directory_of_another_stream_is_refused(database: Database, start_stream: StartStream) -> None:
+    table_of(database, 100)
+    database.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    run, other = start_stream(), start_stream("u", stateDir="")
+    own = run.options["stateDir"]
+    other.options = {**other.options, "stateDir": f"{own}-other"}
+    run.batch(30)
+    other.catch_up()
+    other.stop()
+    run.restart(stateDir=f"{own}-other")
+    with pytest.raises(StateError, match=r'stateDir to stream \w+ \(table "public"\."u"\)'):
+        run.batch(30)
+    run.restart(stateDir=own)
+    run.finish()
+
+
+def test_a_new_checkpoint_on_a_used_state_directory_asks_what_is_meant(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 100)
+    run = start_stream()
+    run.batch(30)
+    run.batch(30)
+    run.stop()
+    new = run.new_checkpoint()
+    with pytest.raises(StateError, match=r"onExistingState=resume.*onExistingState=restart"):
+        new.batch(30)
+    new.restart(onExistingState="restart")
+    new.finish()
+    assert new.fold.counts == {"insert": 100}
+
+
+@pytest.mark.parametrize("rows", [30, 400], ids=["in the middle of the backfill", "after it"])
+def test_a_new_checkpoint_resumes_where_the_state_directory_stands(
+    database: Database, start_stream: StartStream, rows: int
+) -> None:
+    """Also where the old query had planned and read a batch more, of which the sink has nothing."""
+    table_of(database, 300)
+    run = start_stream(vnodeCount="5")
+    run.batch(rows)
+    churn(database, 1)
+    run.batch(rows)
+    before = dict(run.fold.rows)
+    run.plan(rows)
+    run.read()
+    run.stop()
+    churn(database, 2)
+    new = run.new_checkpoint()
+    new.restart(onExistingState="resume")
+    new.fold.rows = before
+    new.batch(rows)
+    new.restart()
+    new.batch(rows)
+    new.finish()
+
+
+def test_a_stream_that_never_came_to_a_barrier_can_be_started_over(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 100)
+    run = start_stream()
+    run.ask(30)
+    run.stop()
+    database.execute("DROP TABLE t")
+    table_of(database, 50)
+    with pytest.raises(StateError, match=r"made again.*onExistingState=restart"):
+        run.ask(30)
+    run.restart(onExistingState="restart")
+    run.finish()
+    assert run.fold.counts == {"insert": 50}

@@ -1,0 +1,98 @@
+"""Partitioned tables, tables with children, and names of all kinds."""
+
+from __future__ import annotations
+
+import pytest
+
+from backfill.errors import TableError
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.stream_harness import table_of
+
+PARTITIONED = """
+    CREATE TABLE t (region text, id int, v text, PRIMARY KEY (region, id)) PARTITION BY LIST (region);
+    CREATE TABLE t_north PARTITION OF t FOR VALUES IN ('north');
+    CREATE TABLE t_south PARTITION OF t FOR VALUES IN ('south') PARTITION BY RANGE (id);
+    CREATE TABLE t_south_1 PARTITION OF t_south FOR VALUES FROM (0) TO (50);
+    CREATE TABLE t_south_2 PARTITION OF t_south FOR VALUES FROM (50) TO (1000);
+    CREATE TABLE t_rest PARTITION OF t DEFAULT;
+    INSERT INTO t SELECT (ARRAY['north', 'south', 'east'])[i % 3 + 1], i, 'v' FROM generate_series(1, 200) i;
+    ANALYZE t
+"""
+
+
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+def test_a_partitioned_table_is_one_table(database: Database, start_stream: StartStream, identity: str) -> None:
+    database.execute(PARTITIONED)
+    for leaf in ("t_north", "t_south_1", "t_south_2", "t_rest"):
+        database.execute(f"ALTER TABLE {leaf} REPLICA IDENTITY {identity}")
+    run = start_stream(key=("region", "id"), vnodeCount="5", numPartitions="2")
+    number = 0
+    while not number or not run.backfilled:
+        number += 1
+        run.judged_batch(30)
+        database.execute(
+            f"UPDATE t SET v = 'round {number}' WHERE id % 5 = {number % 5};"
+            f"UPDATE t SET region = 'south' WHERE region = 'north' AND id % 7 = {number % 7};"
+            f"UPDATE t SET id = id + 300 WHERE region = 'south' AND id BETWEEN {10 * number} AND {10 * number + 3};"
+            f"DELETE FROM t WHERE id = {number}; INSERT INTO t_north VALUES ('north', {700 + number}, 'new')"
+        )
+    database.execute("CREATE TABLE t_west PARTITION OF t FOR VALUES IN ('west')")
+    database.execute(f"ALTER TABLE t_west REPLICA IDENTITY {identity}")
+    run.restart()
+    database.execute("INSERT INTO t VALUES ('west', 1, 'v'), ('west', 2, 'v'); UPDATE t SET v = 'w' WHERE id = 1")
+    run.finish()
+
+
+def test_one_partition_may_be_streamed_by_itself(database: Database, start_stream: StartStream) -> None:
+    database.execute(PARTITIONED)
+    run = start_stream("t_south_1", key=("region", "id"))
+    run.judged_batch(5)
+    database.execute("UPDATE t SET v = 'new'; UPDATE t SET region = 'north' WHERE id = 4; DELETE FROM t WHERE id = 7")
+    run.backfill(5)
+    run.finish()
+
+
+def test_the_parent_of_other_tables_is_refused_and_its_children_are_not(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 50)
+    database.execute("CREATE TABLE child (PRIMARY KEY (id)) INHERITS (t)")
+    database.execute("INSERT INTO child SELECT i, 'child' FROM generate_series(1, 20) i")
+    with pytest.raises(TableError, match="inheritance children"):
+        start_stream().batch()
+    run = start_stream("child", stateDir=f"{start_stream().options['stateDir']}-child")
+    run.judged_batch(5)
+    database.execute("UPDATE t SET v = 'both'; DELETE FROM t WHERE id < 3")
+    run.finish()
+
+
+def test_a_table_that_gets_a_child_keeps_its_own_rows_only(database: Database, start_stream: StartStream) -> None:
+    table_of(database, 50)
+    run = start_stream()
+    run.judged_batch(20)
+    database.execute("CREATE TABLE child (PRIMARY KEY (id)) INHERITS (t); INSERT INTO child VALUES (1, 'child')")
+    database.execute("UPDATE t SET v = 'both' WHERE id = 1; INSERT INTO child VALUES (1000, 'child')")
+    run.catch_up(20)
+    assert sorted(run.fold.rows) == [(n,) for n in range(1, 51)]
+    assert run.fold.rows[(1,)]["v"] == "both"
+
+
+ODD = ['"Select"', '"a b"', '"ü"', '"it\'s"', '"say ""hi"""', '"100%"', '"%s"', '"{}"', '"a,b"', '"user"', '"x;y"']
+
+
+def test_names_may_be_anything_that_can_be_quoted(database: Database, start_stream: StartStream) -> None:
+    database.execute('CREATE SCHEMA "My Schema"')
+    columns = ", ".join(f"{name} text" for name in ODD[2:])
+    table = '"My Schema"."Ta""ble %"'
+    database.execute(f"CREATE TABLE {table} ({ODD[0]} int, {columns}, {ODD[1]} int, PRIMARY KEY ({ODD[1]}, {ODD[0]}))")
+    database.execute(
+        f"INSERT INTO {table} ({ODD[0]}, {ODD[1]}, {ODD[2]}) SELECT i, i % 3, 'v' FROM generate_series(1, 60) i"
+    )
+    run = start_stream(table, key=("a b", "Select"), vnodeCount="4", numPartitions="2")
+    run.judged_batch(20)
+    for name in ODD[2:]:
+        database.execute(f"UPDATE {table} SET {name} = 'new' WHERE {ODD[0]} % 2 = 0")
+        run.judged_batch(10)
+    database.execute(f"UPDATE {table} SET {ODD[0]} = {ODD[0]} + 100 WHERE {ODD[1]} = 1")
+    run.finish()
