@@ -22,10 +22,11 @@ from pyarrow import ipc
 from backfill import handoff
 from backfill.advance import Budget
 from backfill.handoff import SnapshotPart
+from backfill.manifest import Manifest, StagedSplit
 from backfill.offset import Nothing
 from backfill.opening import open_stream
 from backfill.options import parse
-from backfill.staging import Manifest, StagedSplit, Staging
+from backfill.staging import Staging
 from backfill.stream import Stream
 from benchmarks.bed import ACCOUNTS, Bed
 from benchmarks.report import Comparison, Table, ratios, speeds

@@ -12,9 +12,9 @@ from psycopg import sql
 from backfill.__main__ import main
 from backfill.adapters import open_upstream
 from backfill.errors import KeyTextError
+from backfill.manifest import Manifest
 from backfill.options import parse
 from backfill.plan import Request
-from backfill.staging import Manifest
 from backfill.upstream.postgres import PostgresUpstream
 from backfill.vnode import KeyRange
 from integration.database import Database

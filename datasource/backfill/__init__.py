@@ -68,6 +68,7 @@ Where things are; each module may import only those below it:
     backfill.upsert             changes with whole rows, from the last row of each key
     backfill.handoff            what travels to a reader, and how it becomes rows
     backfill.staging, rows      chunks on disk; the output columns
+    backfill.manifest           who reads what of a batch's snapshot rows
     backfill.upstream           the contract of a database, and one folder for each
     backfill.lookup, images, events
                                 how whole rows follow from changes and what was known, pure

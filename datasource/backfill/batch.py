@@ -19,13 +19,14 @@ from backfill.changes import TRUNCATE
 from backfill.counts import Tally
 from backfill.errors import SnapshotGoneError
 from backfill.handoff import Part, SnapshotPart, pack
+from backfill.manifest import Manifest, StagedSplit
 from backfill.mark import Forwarded, Indices, Mask, halves, mark, refuse_truncate
 from backfill.offset import Barrier
 from backfill.options import OnTruncate, StartupMode, StreamOptions
 from backfill.plan import MIN_SPLIT_ROWS, Piece, pieces, split
 from backfill.progress import Frontier, Progress
 from backfill.rows import RowFormat
-from backfill.staging import Manifest, StagedSplit, Staging
+from backfill.staging import Staging
 from backfill.upsert import BYTES_AT_ONCE, ROWS_AT_ONCE, LastRows, Marked
 from backfill.upstream import Pin, Upstream
 from backfill.vnode import WHOLE_TABLE, Coverage

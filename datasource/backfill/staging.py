@@ -1,6 +1,6 @@
 """Chunks kept so that a batch can be run again with the same rows, for an upstream without time travel.
 
-    <stagingDir>/<stream>/<epoch number>/manifest.json          what the batch reads, see `Manifest`
+    <stagingDir>/<stream>/<epoch number>/manifest.json          what the batch reads, see `backfill.manifest`
                                         /chunk-<split>-<attempt>.arrow    the snapshot rows of one split
                                         /changes-<n>.arrow                changes too large for Spark's task messages
                                         /changes.json                     how many of these there are, where they
@@ -19,115 +19,21 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Final
 
 import pyarrow as pa
 from pyarrow import fs, ipc
 
 from backfill import stored
 from backfill.errors import StagingError
-from backfill.plan import Split
-from backfill.vnode import Coverage, KeyRange
-
-MANIFEST_VERSION: Final = 2
-"""The newest there is. What version 1 can say is written as version 1."""
+from backfill.manifest import Manifest
 
 CHANGES_VERSION: Final = 1
 _MANIFEST: Final = "manifest.json"
 _CHANGES: Final = "changes.json"
 # LZ4 costs little beside Spark's own handling of a row and keeps chunks about the size of the table's pages.
 _WRITE: Final = ipc.IpcWriteOptions(compression="lz4")
-
-
-@dataclass(frozen=True, slots=True)
-class StagedSplit:
-    """One reader's part of a batch. `position` is where it was read if not at the batch's own epoch.
-
-    `given_up`: nobody reads it in this batch; its rows are for a later one.
-    """
-
-    split: Split
-    attempt: int = 1
-    position: str | None = None
-    given_up: bool = False
-
-    def again(self, position: str) -> StagedSplit:
-        return replace(self, attempt=self.attempt + 1, position=position)
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """How the snapshot rows of one batch are cut, fixed when it is first planned."""
-
-    splits: tuple[StagedSplit, ...]
-
-    @property
-    def given_up(self) -> Coverage:
-        """The key ranges that this batch was to read and did not."""
-        return tuple(span for item in self.splits if item.given_up for span in item.split.ranges)
-
-    @property
-    def chunks(self) -> tuple[str, ...]:
-        """The files of all that was read."""
-        return tuple(self.chunk(at) for at, item in enumerate(self.splits) if not item.given_up)
-
-    def chunk(self, index: int) -> str:
-        return f"chunk-{index}-{self.splits[index].attempt}.arrow"
-
-    def to_json(self) -> dict[str, Any]:
-        splits = [
-            {
-                "ranges": [{"after": item.after, "upto": item.upto} for item in staged.split.ranges],
-                "rows": staged.split.row_count,
-                "attempt": staged.attempt,
-                "position": staged.position,
-                **({"given_up": True} if staged.given_up else {}),
-            }
-            for staged in self.splits
-        ]
-        return {"version": 2 if self.given_up else 1, "splits": splits}
-
-    def to_text(self) -> str:
-        return json.dumps(self.to_json())
-
-    @classmethod
-    def from_text(cls, text: str | bytes) -> Manifest:
-        """The manifest; StagingError where it is of a newer version or damaged."""
-        try:
-            value = json.loads(text)
-            newer = value["version"] > MANIFEST_VERSION
-            found = None if newer else cls._from_json(value)
-        except stored.UNREADABLE as error:
-            raise StagingError(
-                f"the staging directory holds a damaged manifest ({type(error).__name__}: {error}); start over with a "
-                "fresh checkpointLocation and stateDir"
-            ) from error
-        if found is None:
-            raise StagingError(
-                f"the staging directory holds a manifest of version {value['version']}, and this release reads up to "
-                f"{MANIFEST_VERSION}; install the release that wrote it, or a newer one"
-            )
-        return found
-
-    @classmethod
-    def _from_json(cls, value: dict[str, Any]) -> Manifest:
-        splits = tuple(
-            StagedSplit(
-                Split(
-                    tuple(KeyRange(stored.end(span["after"]), stored.end(span["upto"])) for span in item["ranges"]),
-                    stored.whole(item["rows"]),
-                ),
-                stored.whole(item["attempt"]),
-                None if item["position"] is None else stored.text(item["position"]),
-                "given_up" in item,
-            )
-            for item in value["splits"]
-        )
-        found = cls(splits)
-        stored.require_canonical(found.to_json(), value)
-        return found
 
 
 class Staging:
@@ -153,24 +59,24 @@ class Staging:
 
     def _path(self, *parts: str) -> tuple[fs.FileSystem, str]:
         if self._opened is None:
-            try:
+            with _being("opened"):
                 self._opened = fs.FileSystem.from_uri(self._uri)
-            except (pa.ArrowInvalid, OSError) as error:
-                raise StagingError(f"stagingDir cannot be opened: {error}") from error
         filesystem, root = self._opened
         return filesystem, "/".join(part for part in [root.rstrip("/"), self._stream, *parts] if part)
 
     def exists(self, epoch: int, name: str) -> bool:
         filesystem, path = self._path(str(epoch), name)
-        return bool(filesystem.get_file_info(path).type == fs.FileType.File)
+        with _being("read"):
+            return bool(filesystem.get_file_info(path).type == fs.FileType.File)
 
     def manifest(self, epoch: int) -> Manifest | None:
         """What the batch that ends at this epoch reads, if it has been planned before."""
         if not self.exists(epoch, _MANIFEST):
             return None
         filesystem, path = self._path(str(epoch), _MANIFEST)
-        with filesystem.open_input_stream(path) as stream:
-            return Manifest.from_text(stream.read())
+        with _being("read"), filesystem.open_input_stream(path) as stream:
+            content = stream.read()
+        return Manifest.from_text(content)
 
     def require_shared(self, epoch: int) -> None:
         """For a reader: StagingError unless what the driver wrote for this batch is here too."""
@@ -206,16 +112,17 @@ class Staging:
     def _folder(self, epoch: int) -> tuple[fs.FileSystem, str]:
         """The folder of this epoch, made if it is not there."""
         filesystem, folder = self._path(str(epoch))
-        with _writing():
+        with _being("written"):
             filesystem.create_dir(folder, recursive=True)
         return filesystem, folder
 
     def _replace(self, epoch: int, name: str, content: bytes) -> None:
         filesystem, folder = self._folder(epoch)
         part = f"{folder}/.{name}.{uuid.uuid4().hex}"
-        with filesystem.open_output_stream(part) as sink:
-            sink.write(content)
-        filesystem.move(part, f"{folder}/{name}")
+        with _being("written"):
+            with filesystem.open_output_stream(part) as sink:
+                sink.write(content)
+            filesystem.move(part, f"{folder}/{name}")
 
     def write_through(
         self, epoch: int, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
@@ -225,15 +132,15 @@ class Staging:
         part = f"{folder}/.{name}.{uuid.uuid4().hex}"
         held: pa.RecordBatch | None = None
         try:
-            # Unlike Arrow's stream format its file format has an end, so that a file that was cut short is noticed.
-            with filesystem.open_output_stream(part) as sink, ipc.new_file(sink, schema, options=_WRITE) as writer:
+            with _new_file(filesystem, part, schema) as writer:
                 for batch in batches:
-                    with _writing():
+                    with _being("written"):
                         writer.write_batch(batch)
                     if held is not None:
                         yield held
                     held = batch
-            filesystem.move(part, f"{folder}/{name}")
+            with _being("written"):
+                filesystem.move(part, f"{folder}/{name}")
         except BaseException:
             _delete_quietly(filesystem, part)
             raise
@@ -264,31 +171,46 @@ class Staging:
     def forget_before(self, epoch: int) -> None:
         """Removes what belongs to epochs before this one."""
         filesystem, root = self._path()
-        for info in filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True)):
-            if info.base_name.isdigit() and int(info.base_name) < epoch:
-                filesystem.delete_dir(info.path)
+        with _being("written"):
+            for info in filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True)):
+                if info.base_name.isdigit() and int(info.base_name) < epoch:
+                    filesystem.delete_dir(info.path)
 
     def forget_all(self) -> None:
         self._delete_folder(*self._path())
 
     @staticmethod
     def _delete_folder(filesystem: fs.FileSystem, path: str) -> None:
-        if filesystem.get_file_info(path).type == fs.FileType.Directory:
-            filesystem.delete_dir(path)
+        with _being("written"):
+            if filesystem.get_file_info(path).type == fs.FileType.Directory:
+                filesystem.delete_dir(path)
 
 
 @contextmanager
-def _writing() -> Iterator[None]:
-    """A full disk and the like, as our error."""
+def _being(done: str) -> Iterator[None]:
+    """A full disk, a store that refuses and the like, as our error."""
     try:
         yield
-    except OSError as error:
-        raise StagingError(f"stagingDir cannot be written: {error}") from error
+    except (OSError, pa.ArrowException) as error:
+        raise StagingError(f"stagingDir cannot be {done}: {error}") from error
+
+
+@contextmanager
+def _new_file(filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterator[ipc.RecordBatchFileWriter]:
+    """A file for record batches, complete when the block has ended.
+
+    Unlike Arrow's stream format its file format has an end, so that a file that was cut short is noticed.
+    """
+    with ExitStack() as parts:
+        with _being("written"):
+            sink = parts.enter_context(filesystem.open_output_stream(path))
+            writer = parts.enter_context(ipc.new_file(sink, schema, options=_WRITE))
+        yield writer
+        with _being("written"):
+            parts.close()
 
 
 def _delete_quietly(filesystem: fs.FileSystem, path: str) -> None:
     """Removes a file on the way out of an error; that error matters more than a file left behind."""
-    try:
+    with suppress(OSError, pa.ArrowException):
         filesystem.delete_file(path)
-    except OSError:
-        return

@@ -25,9 +25,10 @@ from backfill.handoff import (
     stage,
     staged,
 )
+from backfill.manifest import Manifest, StagedSplit
 from backfill.plan import Split
 from backfill.rows import RowFormat
-from backfill.staging import Manifest, StagedSplit, Staging
+from backfill.staging import Staging
 from backfill.upstream import TableSchema
 from backfill.vnode import WHOLE_TABLE, KeyRange
 

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backfill.errors import StagingError
+from backfill.manifest import Manifest, StagedSplit
 from backfill.plan import Split
-from backfill.staging import Manifest, StagedSplit, Staging
+from backfill.staging import Staging
 from backfill.vnode import WHOLE_TABLE
 from tests.core.strategies import damaged, manifests
 from tests.golden.values import MANIFESTS

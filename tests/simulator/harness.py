@@ -17,12 +17,13 @@ from backfill import handoff
 from backfill.advance import Budget
 from backfill.control import Control, Request
 from backfill.counts import Counting, Counts
+from backfill.manifest import Manifest
 from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
 from backfill.options import OnExistingState, OnTruncate, StartupMode, StreamOptions
 from backfill.progress import Frontier
 from backfill.record import Record
 from backfill.rows import RowFormat
-from backfill.staging import Manifest, Staging
+from backfill.staging import Staging
 from backfill.stream import Stream
 from backfill.upsert import LastRows, Rules
 from backfill.vnode import WHOLE_TABLE, Coverage, KeyRange

@@ -1,0 +1,104 @@
+"""Who reads what of the snapshot rows of one batch: fixed when it is first planned, and kept beside their chunks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from backfill import stored
+from backfill.errors import StagingError
+from backfill.plan import Split
+from backfill.vnode import Coverage, KeyRange
+
+MANIFEST_VERSION: Final = 2
+"""The newest there is. What version 1 can say is written as version 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSplit:
+    """One reader's part of a batch. `position` is where it was read if not at the batch's own epoch.
+
+    `given_up`: nobody reads it in this batch; its rows are for a later one.
+    """
+
+    split: Split
+    attempt: int = 1
+    position: str | None = None
+    given_up: bool = False
+
+    def again(self, position: str) -> StagedSplit:
+        return replace(self, attempt=self.attempt + 1, position=position)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """How the snapshot rows of one batch are cut, fixed when it is first planned."""
+
+    splits: tuple[StagedSplit, ...]
+
+    @property
+    def given_up(self) -> Coverage:
+        """The key ranges that this batch was to read and did not."""
+        return tuple(span for item in self.splits if item.given_up for span in item.split.ranges)
+
+    @property
+    def chunks(self) -> tuple[str, ...]:
+        """The files of all that was read."""
+        return tuple(self.chunk(at) for at, item in enumerate(self.splits) if not item.given_up)
+
+    def chunk(self, index: int) -> str:
+        return f"chunk-{index}-{self.splits[index].attempt}.arrow"
+
+    def to_json(self) -> dict[str, Any]:
+        splits = [
+            {
+                "ranges": [{"after": item.after, "upto": item.upto} for item in staged.split.ranges],
+                "rows": staged.split.row_count,
+                "attempt": staged.attempt,
+                "position": staged.position,
+                **({"given_up": True} if staged.given_up else {}),
+            }
+            for staged in self.splits
+        ]
+        return {"version": 2 if self.given_up else 1, "splits": splits}
+
+    def to_text(self) -> str:
+        return json.dumps(self.to_json())
+
+    @classmethod
+    def from_text(cls, text: str | bytes) -> Manifest:
+        """The manifest; StagingError where it is of a newer version or damaged."""
+        try:
+            value = json.loads(text)
+            newer = value["version"] > MANIFEST_VERSION
+            found = None if newer else cls._from_json(value)
+        except stored.UNREADABLE as error:
+            raise StagingError(
+                f"the staging directory holds a damaged manifest ({type(error).__name__}: {error}); start over with a "
+                "fresh checkpointLocation and stateDir"
+            ) from error
+        if found is None:
+            raise StagingError(
+                f"the staging directory holds a manifest of version {value['version']}, and this release reads up to "
+                f"{MANIFEST_VERSION}; install the release that wrote it, or a newer one"
+            )
+        return found
+
+    @classmethod
+    def _from_json(cls, value: dict[str, Any]) -> Manifest:
+        splits = tuple(
+            StagedSplit(
+                Split(
+                    tuple(KeyRange(stored.end(span["after"]), stored.end(span["upto"])) for span in item["ranges"]),
+                    stored.whole(item["rows"]),
+                ),
+                stored.whole(item["attempt"]),
+                None if item["position"] is None else stored.text(item["position"]),
+                "given_up" in item,
+            )
+            for item in value["splits"]
+        )
+        found = cls(splits)
+        stored.require_canonical(found.to_json(), value)
+        return found
