@@ -214,6 +214,29 @@ def test_the_snapshot_advances_however_much_is_written(database: Database, start
     run.finish()
 
 
+@pytest.mark.parametrize("table", ["t", "other"])
+def test_large_transactions_with_savepoints_that_are_rolled_back_say_nothing(
+    database: Database, start_stream: StartStream, table: str
+) -> None:
+    """Version 18 has a message for them that the protocol does not."""
+    table_of(database, 60)
+    database.execute(
+        "CREATE TABLE other (LIKE t INCLUDING ALL);"
+        f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'"
+    )
+    run = start_stream()
+    ends = ("ROLLBACK", "PREPARE TRANSACTION 'p'; ROLLBACK PREPARED 'p'", "COMMIT")
+    for number, end in enumerate(ends, start=1):
+        run.judged_batch(20)
+        with database.connect(autocommit=True) as session:
+            many = f"INSERT INTO {table} SELECT {number} * 10000 + i, repeat('x', 100) FROM generate_series(1, 3000) i"
+            few = f"INSERT INTO {table} VALUES (-{number}, 'in a savepoint')"
+            for statement in ("BEGIN", "SAVEPOINT a", few, "RELEASE a", many, *end.split("; ")):
+                session.execute(statement.encode())
+        database.execute(f"INSERT INTO t VALUES (-{number}0, 'afterwards')")
+    run.finish()
+
+
 def test_a_table_that_grows_at_its_end_faster_than_it_is_read_is_finished(
     database: Database, start_stream: StartStream
 ) -> None:

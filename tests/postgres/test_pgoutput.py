@@ -224,6 +224,7 @@ MALFORMED: dict[str, list[bytes]] = {
     "a row change stands outside a transaction": [DESCRIPTION, INSERT],
     "a truncation stands outside a transaction": [wire.truncate(ORDERS)],
     "BEGIN and COMMIT do not alternate": [wire.begin(1, 100), wire.begin(2, 200)],
+    "what was told of a transaction is taken back": [wire.begin(1, 100), wire.stream_abort(1)],
     "COMMIT and its BEGIN name different commit LSNs": [wire.begin(1, 100), wire.commit(101, 148)],
     "a commit LSN is out of range": [wire.begin(1, 2**63)],
     "another number of columns": [wire.begin(1, 100), DESCRIPTION, wire.insert(ORDERS, [b"1"])],

@@ -121,6 +121,7 @@ def streams(draw: st.DrawFn) -> Stream:
                 description, arranged = describe()
                 messages += [description, description]
         messages.append(wire.commit(lsn, lsn + 48))
+        messages += [wire.stream_abort(900 + number)] * draw(st.integers(0, 2))
     kept = draw(st.frozensets(st.integers(700, 700 + max(count - 1, 0))))
     return Stream(tuple(messages), tuple(wanted), kept)
 

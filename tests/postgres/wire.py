@@ -51,6 +51,10 @@ def logical_message() -> bytes:
     return b"M" + struct.pack(">BQ", 0, 7) + b"prefix\0" + struct.pack(">I", 2) + b"hi"
 
 
+def stream_abort(xid: int) -> bytes:
+    return b"A" + struct.pack(">II", xid, xid + 1)
+
+
 def relation(relation_id: int, columns: Sequence[Column]) -> bytes:
     head = b"R" + struct.pack(">I", relation_id) + b"public\0orders\0d" + struct.pack(">H", len(columns))
     return head + b"".join(

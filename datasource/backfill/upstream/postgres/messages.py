@@ -25,8 +25,12 @@ INSERT: Final = ord("I")
 UPDATE: Final = ord("U")
 DELETE: Final = ord("D")
 TRUNCATE: Final = ord("T")
+STREAM_ABORT: Final = ord("A")
+"""By the manual for streamed transactions alone, which version 1 has not. Version 18 tells it all the same of a large
+transaction with savepoints that was rolled back, and of which nothing has been told.
+"""
 
-_SHORTEST: Final = {"B": 21, "C": 26, "O": 10, "R": 10, "Y": 7, "I": 8, "U": 8, "D": 8, "T": 6, "M": 15}
+_SHORTEST: Final = {"B": 21, "C": 26, "O": 10, "R": 10, "Y": 7, "I": 8, "U": 8, "D": 8, "T": 6, "M": 15, "A": 9}
 
 
 def _bytes_where(values: dict[str, int]) -> NDArray[np.int64]:

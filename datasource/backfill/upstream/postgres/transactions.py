@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from backfill.upstream.postgres.messages import BEGIN, COMMIT, Mask, Messages, Positions, require
+from backfill.upstream.postgres.messages import BEGIN, COMMIT, STREAM_ABORT, Mask, Messages, Positions, require
 
 Keep: TypeAlias = Callable[[NDArray[np.uint32], NDArray[np.uint64]], NDArray[np.bool_]]
 """Given xids and commit LSNs (BEGIN's final LSN) of transactions: whose rows are wanted."""
@@ -99,6 +99,7 @@ def transactions_of(messages: Messages, open_before: Begun, keep: Keep) -> Membe
     count = np.cumsum(begins) + len(open_before)
     depth = count - np.cumsum(commits)
     require((depth == 0) | (depth == 1), "BEGIN and COMMIT do not alternate")
+    require((depth == 0) | (messages.kind != STREAM_ABORT), "what was told of a transaction is taken back")
 
     begun = Begun.join([open_before, _begun(messages, messages.start[begins], keep)])
     at = messages.start[commits]
