@@ -16,7 +16,7 @@ import pytest
 
 from integration.database import Database
 from integration.java import java_home
-from integration.spark_session import QUICK_JVM, configuration, environment
+from integration.spark_session import configuration, environment, quick_jvm
 
 pytestmark = pytest.mark.spark
 
@@ -46,9 +46,9 @@ def settings(folder: Path) -> dict[str, str]:
 
 def run(command: list[str], folder: Path, classes: Path | None = None) -> str:
     """What the command prints. Its server for Connect takes a port of its own, and finds these `classes` as well."""
-    env = {**os.environ, **environment(folder), "SPARK_TESTING": "1"}
+    env = {**os.environ, **environment(), "SPARK_TESTING": "1"}
     # The only ways in which spark-pipelines hands these to its server.
-    env |= {"SPARK_DIST_CLASSPATH": str(classes or ""), "JAVA_TOOL_OPTIONS": QUICK_JVM}
+    env |= {"SPARK_DIST_CLASSPATH": str(classes or ""), "JAVA_TOOL_OPTIONS": quick_jvm()}
     log = folder / f"{Path(command[0]).name}.log"
     with log.open("wb") as file:
         process = subprocess.Popen(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file)

@@ -13,7 +13,7 @@ from typing import Final
 
 from integration.processes import kill
 from integration.servers.local import free_port
-from integration.spark_session import QUICK_JVM, environment
+from integration.spark_session import environment, quick_jvm
 
 HOSTS: Final = ("127.0.0.1", "127.0.0.2")
 PATIENCE: Final = 60.0
@@ -25,10 +25,10 @@ def cluster(folder: Path, extra: Mapping[str, str]) -> Iterator[str]:
     folder.mkdir()
     variables = {
         **os.environ,
-        **environment(folder),
+        **environment(),
         **extra,
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
+        "SPARK_DAEMON_JAVA_OPTS": quick_jvm(),
     }
     port = free_port()
     with ExitStack() as stack:

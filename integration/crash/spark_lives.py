@@ -19,7 +19,7 @@ from integration.crash.sink import Sink
 from integration.crash.spark_driver import SITE, SparkJob, run
 from integration.database import Database
 from integration.processes import kill
-from integration.spark_session import QUICK_JVM, SOURCES
+from integration.spark_session import SOURCES, quick_jvm
 from integration.writers import TABLE, Shape
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ PATIENCE: Final = 300.0
 
 QUICK: Final[Mapping[str, str]] = {
     "spark.master": "local[2,4]",
-    "spark.driver.defaultJavaOptions": QUICK_JVM,
-    "spark.executor.defaultJavaOptions": QUICK_JVM,
+    "spark.driver.defaultJavaOptions": quick_jvm(),
+    "spark.executor.defaultJavaOptions": quick_jvm(),
 }
 """Two tasks at a time, each of them tried four times."""
 
