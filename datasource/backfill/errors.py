@@ -83,6 +83,10 @@ class ConnectionLostError(TransientError):
     """The database could not be reached, or closed the connection."""
 
 
+class TableLockedError(TransientError):
+    """Another session holds a lock on the table for longer than is waited for."""
+
+
 class StateBusyError(TransientError):
     """The state directory is in use by another process."""
 

@@ -50,7 +50,8 @@ class RowFormat:
     """Which of `METADATA` there are, in that order."""
 
     def __post_init__(self) -> None:
-        clashes = {*METADATA.names, UNCHANGED_COLUMNS}.intersection(self.table.output)
+        taken = {*METADATA.names, UNCHANGED_COLUMNS}
+        clashes = [name for name in self.table.output if name.lower() in taken]  # Spark knows no case
         if clashes:
             raise OptionsError(
                 f"the table's column {', '.join(sorted(clashes))} has the name of a metadata column of this source; "

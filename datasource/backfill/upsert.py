@@ -37,7 +37,7 @@ from backfill.offset import Barrier
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL, RowFormat
 from backfill.staging import Staging
 from backfill.upstream import TableSchema
-from backfill_state import StateStoreError, TransientStateError
+from backfill_state import AnotherLayoutError, StateStoreError, TransientStateError
 from backfill_state.upsert import Found, Updates, UpsertLayout, UpsertState
 
 ROWS_AT_ONCE: Final = 245_760
@@ -279,5 +279,10 @@ def _as_ours() -> Iterator[None]:
         yield
     except TransientStateError as error:
         raise StateBusyError(str(error)) from error
+    except AnotherLayoutError as error:
+        raise StateError(
+            f"{error}. Where the table has got a column since, name those that are stored with the option columns, and "
+            "go on; else start over with a fresh checkpointLocation and onExistingState=restart"
+        ) from error
     except StateStoreError as error:
         raise StateError(str(error)) from error

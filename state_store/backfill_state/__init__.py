@@ -60,6 +60,7 @@ from __future__ import annotations
 from backfill_state.duckdb_copy import looked_at
 from backfill_state.duckdb_store import DuckDBProgressStore
 from backfill_state.errors import (
+    AnotherLayoutError,
     BarrierBackwardsError,
     ConsolidationError,
     DefiniteStateError,
@@ -79,6 +80,7 @@ from backfill_state.store import Barrier, ProgressStore, StreamIdentity
 
 __all__ = [
     "FORMAT_VERSION",
+    "AnotherLayoutError",
     "Barrier",
     "BarrierBackwardsError",
     "ConsolidationError",

@@ -70,7 +70,7 @@ def _stamp(files: tuple[Path, ...]) -> _Stamp:
 def _stamp_of(file: Path) -> tuple[int, int, int] | None:
     try:
         found = file.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
 

@@ -44,6 +44,10 @@ class StateConflictError(DefiniteStateError):
         return f"{self.where}: {self.problem}"
 
 
+class AnotherLayoutError(StateConflictError):
+    """What is stored is of another stream, or of other columns."""
+
+
 class BarrierBackwardsError(StateConflictError):
     """A barrier with a smaller epoch than the stored one. Nothing was changed."""
 

@@ -21,6 +21,7 @@ from backfill.errors import (
     SlotBusyError,
     SnapshotGoneError,
     TableError,
+    TableLockedError,
     TransientError,
 )
 from backfill.upstream.postgres.failures import RetryPolicy, translated, translating
@@ -46,7 +47,7 @@ TABLE = [
     ("53300", "sorry, too many clients already", ConnectionLostError),
     ("53200", "out of memory", ConnectionLostError),
     ("53100", "could not extend file: No space left on device", DatabaseSetupError),
-    ("55P03", "canceling statement due to lock timeout", ConnectionLostError),
+    ("55P03", "canceling statement due to lock timeout", TableLockedError),
     ("57014", "canceling statement due to statement timeout", ConnectionLostError),
     ("58030", "could not read file: Input/output error", ConnectionLostError),
     ("55006", 'replication slot "s" is active for PID 42', SlotBusyError),

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill_state.errors import StateConflictError, StateLayoutError
+from backfill_state.errors import AnotherLayoutError, StateConflictError, StateLayoutError
 from backfill_state.upsert.codec import restore, store, stored_type
 from backfill_state.upsert.columns import Array, Column, Numbers
 from backfill_state.upsert.sizes import HEAD, row_sizes
@@ -87,10 +87,10 @@ def require_layout(stored: UpsertLayout, given: UpsertLayout, where: str) -> Non
     pairs = ((item.name, getattr(stored, item.name), getattr(given, item.name)) for item in fields(stored))
     differing = "; ".join(f"{name}: stored {_text(old)}, given {_text(new)}" for name, old, new in pairs if old != new)
     if differing:
-        raise StateConflictError(
+        raise AnotherLayoutError(
             where,
             f"the upsert state is of another stream or of other columns ({differing}); give each stream a state of "
-            "its own, or delete this one to have it built anew",
+            "its own",
         )
 
 

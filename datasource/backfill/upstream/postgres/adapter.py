@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.epoch import Epoch
-from backfill.errors import ConnectionLostError, DataLossError, SnapshotGoneError
+from backfill.errors import ConnectionLostError, DataLossError, SnapshotGoneError, TableLockedError
 from backfill.options import Options
 from backfill.order import within
 from backfill.plan import Extent, Request
@@ -223,7 +223,7 @@ class PostgresUpstream:
         )
         try:
             return measuring.measure(requests, self.size().row_count)
-        except ConnectionLostError as error:
+        except (ConnectionLostError, TableLockedError) as error:
             raise SnapshotGoneError(f"the state the batch was to end at was lost: {error}") from None
 
     # -- figures ---------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from backfill.upstream.postgres.partitions import require_leaves_log
 from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import Position
 from backfill.upstream.postgres.slot import Published
-from backfill.upstream.postgres.table import Table, require_same_columns
+from backfill.upstream.postgres.table import Table, require_same_identity
 
 logger = logging.getLogger("backfill")
 
@@ -75,7 +75,7 @@ class ChangeLog:
 
     def _require_told(self, session: Session) -> None:
         """Refuses what the log does not tell, although it concerns the rows that have been emitted."""
-        require_same_columns(session, self._table)
+        require_same_identity(session, self._table)
         described = self._table.description
         if described.partitioned:
             key = [item.column.name for item in described.key]
@@ -91,7 +91,7 @@ class ChangeLog:
             self._reported.update(added)
             logger.warning(
                 "column %s was added to %s and is left out; after a restart it is carried, unless the option columns "
-                "says otherwise",
+                "says otherwise, as it must where last rows without it are kept (changelog=full, envelope=upsert)",
                 ", ".join(added),
                 described.name.quoted(),
             )

@@ -14,6 +14,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from backfill.errors import OptionsError
 from backfill.options import Options
 from backfill.upstream.postgres.arrow_session import ArrowSession, require_driver
 from backfill.upstream.postgres.failures import behind_a_pooler, translating
@@ -29,6 +30,8 @@ SETTINGS: Final = {
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
     "array_nulls": "on",
+    "quote_all_identifiers": "off",  # or the ADBC driver would know no type
+    "row_security": "off",  # rows that a policy hides are an error then
     "default_transaction_isolation": r"read\ committed",
     "default_transaction_read_only": "off",
     "default_transaction_deferrable": "off",
@@ -53,10 +56,23 @@ NETWORK: Final = {
 A server that has vanished with its machine says nothing, and by itself a kernel looks after two hours.
 """
 
+NO_CONNECTION_STRING: Final = (
+    "the option url cannot be understood; expected postgresql://role@host:5432/database, or host=… dbname=… user=…"
+)
+
 # The setting is new in version 17, and naming it at the start of a session would be refused by older ones.
 _NO_TIMEOUT: Final = (
     "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'"
 )
+_AGAIN: Final = sql.SQL("SELECT {}").format(
+    sql.SQL(", ").join(
+        sql.SQL("pg_catalog.set_config({}, {}, false)").format(sql.Literal(name), sql.Literal(value.replace("\\", "")))
+        for name, value in SETTINGS.items()
+        if not name.endswith("_timeout")
+    )
+)
+"""For after a statement of the user's own, which may set anything, and limits of time for good reason."""
+
 _FIRST: Final = f"SELECT pg_catalog.current_setting('{ARRIVED}', true) AS arrived, ({_NO_TIMEOUT}) AS timeout"
 
 Session: TypeAlias = psycopg.Connection[tuple[Any, ...]]
@@ -78,7 +94,10 @@ class Connector:
 
     @classmethod
     def of(cls, url: str, *, user: str, password: str, init_statement: str) -> Connector:
-        given = {key: str(value) for key, value in conninfo_to_dict(url).items()}
+        try:
+            given = {key: str(value) for key, value in conninfo_to_dict(url).items()}
+        except psycopg.ProgrammingError:  # whose text may quote a password
+            raise OptionsError(NO_CONNECTION_STRING) from None
         if user:
             given["user"] = user
         if password:
@@ -99,6 +118,7 @@ class Connector:
                 _require_settings(connection.execute(_FIRST).fetchone())
                 if self.init_statement:
                     connection.execute(sql.SQL(self.init_statement))
+                    connection.execute(_AGAIN)
             except BaseException:
                 connection.close()
                 raise
@@ -128,6 +148,7 @@ class Connector:
                 _require_settings(session.fetchone())
                 if self.init_statement:
                     session.execute(self.init_statement)
+                    session.execute(_AGAIN.as_string(None))
             except BaseException:
                 session.close()
                 raise

@@ -27,6 +27,7 @@ from backfill.errors import (
     SlotBusyError,
     SnapshotGoneError,
     TableError,
+    TableLockedError,
     TransientError,
 )
 
@@ -35,7 +36,8 @@ logger = logging.getLogger("backfill")
 T = TypeVar("T")
 
 _TRANSIENT_CLASSES: Final = ("08", "57P", "40", "53")
-_TRANSIENT_STATES: Final = frozenset({"55P03", "57014", "58000", "58030"})
+_LOCKED: Final = "55P03"
+_TRANSIENT_STATES: Final = frozenset({"57014", "58000", "58030"})
 _OBJECT_IN_USE: Final = "55006"
 _DATA_EXCEPTION: Final = "22"
 """The class of errors whose message quotes the value that was at fault, which may be a row's key."""
@@ -49,9 +51,10 @@ _SLOT_GONE: Final = re.compile(
 )
 _REFUSED_FOR_GOOD: Final = re.compile(
     r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry|permission denied|"
-    r"invalid (connection option|URI|port|dsn|sslmode)|is not permitted to log in|missing \"=\"",
+    r"invalid (connection option|URI|port|dsn|sslmode|integer value)|is not permitted to log in|missing \"=\"",
     re.IGNORECASE,
 )
+_ROWS_HIDDEN: Final = re.compile(r"would be affected by row-level security")
 _NO_PARAMETERS: Final = re.compile(r"unsupported startup parameter")
 
 
@@ -92,6 +95,17 @@ def _with_state(state: str, message: str) -> BackfillError:
         )
     if state == _OBJECT_IN_USE:
         return SlotBusyError(f"{message}; another process still reads this slot")
+    if state == _LOCKED:
+        return TableLockedError(
+            f"{message}: another session holds a lock that keeps the table from being read, as ALTER TABLE, VACUUM "
+            "FULL or TRUNCATE do until their transaction ends. SELECT pid, relation::regclass FROM pg_locks WHERE "
+            "granted AND mode = 'AccessExclusiveLock' shows who; without a pid it is one of pg_prepared_xacts"
+        )
+    if _ROWS_HIDDEN.search(message):
+        return TableError(
+            f"{message}: the role would not be shown all rows, but the change log shows them all. Run ALTER ROLE … "
+            "BYPASSRLS, or connect as a role to which no policy applies"
+        )
     if _INVALID_SNAPSHOT.search(message):
         return SnapshotGoneError(message)
     if state == _DISK_FULL:

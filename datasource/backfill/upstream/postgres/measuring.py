@@ -13,7 +13,7 @@ from typing import Final
 
 from psycopg import sql
 
-from backfill.errors import ConnectionLostError
+from backfill.errors import ConnectionLostError, TableLockedError
 from backfill.plan import Extent, Request
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.failures import translating
@@ -57,7 +57,7 @@ class Measuring:
     def _result(self, other: Future[tuple[Extent, ...]], share: Sequence[Request]) -> tuple[Extent, ...]:
         try:
             return other.result()
-        except ConnectionLostError:
+        except (ConnectionLostError, TableLockedError):
             # The server may have no connection left. If it has gone altogether, that is noticed here as well.
             return self._here(share)
 

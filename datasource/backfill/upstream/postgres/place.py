@@ -94,7 +94,7 @@ class Place:
         return slot.require_published(session, self.publication, table.description.oid, names)
 
     def require_same_publication(self, session: Session, table: Table, before: Published | None = None) -> Published:
-        """As `require_published`; DataLossError where it or the table's membership in it was made again since `before`.
+        """As `require_published`; DataLossError where it or the table's membership in it is not as it was `before`.
 
         What happened in between is not in the log, and PostgreSQL 18 passes over it in silence. Of one that was made
         for the stream that is known without `before`.
@@ -102,8 +102,8 @@ class Place:
         found = self.require_published(session, table)
         if (self.own_publication and found.noted != found.membership) or before not in (None, found):
             raise DataLossError(
-                f"publication {self.publication} was dropped and made again, or the table was taken out of it and put "
-                f"back: the changes made in between are not in the log. {START_OVER}"
+                f"publication {self.publication} was altered, or dropped and made again, or the table was taken out of "
+                f"it and put back: the changes made in between may not be in the log. {START_OVER}"
             )
         return found
 

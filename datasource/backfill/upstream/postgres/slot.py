@@ -52,17 +52,22 @@ class SlotState:
     invalidation: str | None
     """Why it was invalidated, where the server says so: from version 17 on."""
 
+    two_phase: bool
+    """Whether it tells of transactions when they are prepared, and not when they are committed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Published:
     """A publication and the table's membership in it, by their OIDs; the latter 0 where it has all tables of a kind.
 
-    Both are others once somebody has dropped the one or the other and made it again. `noted` is the membership that a
+    Both are others once somebody has dropped the one or the other and made it again. `versions` are those of their
+    rows in the catalog, which an ALTER PUBLICATION changes. `noted` is the membership that a
     publication of ours had when it was made: its comment says so.
     """
 
     publication: int
     membership: int
+    versions: tuple[str, str]
     noted: int | None
 
 
@@ -77,12 +82,21 @@ _WHAT_KEEPS_IT: Final = {
 def find(session: Session, slot: str) -> SlotState | None:
     row = session.execute(
         "SELECT plugin, database, active_pid, confirmed_flush_lsn::text, wal_status, "
-        "pg_catalog.to_jsonb(s) ->> 'invalidation_reason' FROM pg_catalog.pg_replication_slots s WHERE slot_name = %s",
+        "pg_catalog.to_jsonb(s) ->> 'invalidation_reason', two_phase "
+        "FROM pg_catalog.pg_replication_slots s WHERE slot_name = %s",
         [slot],
     ).fetchone()
     if row is None:
         return None
-    return SlotState(row[0], row[1], row[2], parse_lsn(row[3]) if row[3] else 0, row[4], row[5])
+    return SlotState(row[0], row[1], row[2], parse_lsn(row[3]) if row[3] else 0, *row[4:])
+
+
+def _require_committed_alone(name: str, found: SlotState) -> None:
+    if found.two_phase:
+        raise DatabaseSetupError(
+            f"replication slot {name} was made with two_phase and tells of transactions before they are committed; "
+            "drop it and make it without, or leave it to the stream to make one"
+        )
 
 
 def require_readable(session: Session, slot: str, after: int, *, way_out: str = START_OVER) -> SlotState:
@@ -98,6 +112,7 @@ def require_readable(session: Session, slot: str, after: int, *, way_out: str = 
             f"replication slot {slot} uses {found.plugin or 'no plugin'} and not pgoutput, so it is not the slot "
             f"that was read. {way_out}"
         )
+    _require_committed_alone(slot, found)
     if found.wal_status == "lost":
         reason = f", {found.invalidation}" if found.invalidation else ""
         keep = _WHAT_KEEPS_IT.get(found.invalidation or "", "raise max_slot_wal_keep_size")
@@ -159,7 +174,8 @@ def note_membership(session: Session, name: str, oid: int) -> None:
 def require_published(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Published:
     """Raises where the publication would leave out rows, columns or kinds of changes that the stream carries."""
     row = session.execute(
-        "SELECT p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, p.oid::int8, coalesce(r.oid::int8, 0) "
+        "SELECT p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, p.oid::int8, coalesce(r.oid::int8, 0), "
+        "p.xmin::text, coalesce(r.xmin::text, '') "
         "FROM pg_catalog.pg_publication p "
         "LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = %s WHERE p.pubname = %s",
         [oid, name],
@@ -206,7 +222,7 @@ def require_published(session: Session, name: str, oid: int, columns: tuple[str,
             f"publication {name} does not publish column {', '.join(sorted(missing))}; publish it, or leave it out "
             "with the option columns"
         )
-    return Published(row[1], row[2], _noted(session, name))
+    return Published(row[1], row[2], (row[3], row[4]), _noted(session, name))
 
 
 def make_slot(connector: Connector, session: Session, name: str) -> None:
@@ -220,6 +236,7 @@ def make_slot(connector: Connector, session: Session, name: str) -> None:
             raise DatabaseSetupError(
                 f"replication slot {name} exists and uses {found.plugin or 'no plugin'}; choose another slotName"
             )
+        _require_committed_alone(name, found)
         return
     try:
         with _saying_what_blocks(connector, session.info.backend_pid, f"replication slot {name}"):
@@ -338,7 +355,16 @@ def _noted(session: Session, publication: str) -> int | None:
 
 
 def drop(session: Session, slot: str, publication: str | None) -> None:
-    """Drops the slot, ending the session that reads it, and the publication; those that are gone are fine."""
+    """Drops the slot, ending the session that reads it, and the publication; those that are gone are fine.
+
+    Raises DatabaseSetupError, and drops nothing, where the slot is of another database, as the publication then is.
+    """
+    found = find(session, slot)
+    if found is not None and found.database != session.info.dbname:
+        raise DatabaseSetupError(
+            f"replication slot {slot} is of database {found.database}, and url names {session.info.dbname}; nothing "
+            f"was dropped. Name {found.database} in url"
+        )
     session.execute(
         "SELECT pg_catalog.pg_terminate_backend(active_pid, 5000) FROM pg_catalog.pg_replication_slots "
         "WHERE slot_name = %s AND active",

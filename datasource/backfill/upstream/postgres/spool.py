@@ -9,6 +9,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import ipc
 
+from backfill.errors import StagingError
+
 IN_MEMORY: Final = 16 << 20
 """Bytes above which a spool goes on in a file, so that one huge transaction does not live in the driver's memory."""
 
@@ -25,6 +27,15 @@ class Spool:
         self.row_count = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
+        try:
+            self._add(batch)
+        except OSError as error:
+            raise StagingError(
+                f"changes cannot be kept in the driver's temporary folder {tempfile.gettempdir()} ({error}). "
+                "Make room there, or name another folder in the environment variable TMPDIR"
+            ) from error
+
+    def _add(self, batch: pa.RecordBatch) -> None:
         self.row_count += batch.num_rows
         if self._writer is not None:
             self._writer.write_batch(batch)

@@ -22,7 +22,7 @@ from backfill.upstream.postgres.description import (
     ServerDescription,
     TableDescription,
 )
-from backfill.upstream.postgres.keys import canonical_text, key_order, key_value, order_by
+from backfill.upstream.postgres.keys import canonical_text, compare, key_literal, key_order, key_value, order_by
 from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
 from backfill.upstream.postgres.relation import WantedColumn
 from backfill.upstream.postgres.selection import select_columns
@@ -49,9 +49,15 @@ _AS_IT_IS: Final = """
     WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
 """
 
-_NUMBERS: Final = """
-    SELECT attname::text, attnum::int FROM pg_catalog.pg_attribute
-    WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped
+_IDENTITY: Final = """
+    SELECT pg_catalog.to_regclass(%(name)s)::oid::int8 IS NOT DISTINCT FROM %(oid)s,
+           coalesce((SELECT pg_catalog.jsonb_object_agg(attname, attnum) FROM pg_catalog.pg_attribute
+                     WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped), '{}'),
+           EXISTS (SELECT FROM pg_catalog.pg_index i
+                   WHERE i.indrelid = %(oid)s AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
+                     AND %(key)s::int2[] = ARRAY(
+                         SELECT k FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS u(k, place)
+                         WHERE place <= i.indnkeyatts ORDER BY k))
 """
 
 
@@ -145,10 +151,7 @@ def require_unchanged(session: Session, table: Table, collations: str) -> None:
     oid, found = one_row(session.execute(_AS_IT_IS, [described.name.quoted(), described.oid]))
     now: dict[str, Any] = found
     if oid != described.oid:
-        raise TableError(
-            f"{described.name.quoted()} is not the table any more that the stream began with: it was dropped, renamed "
-            "or made again. Start over with a fresh checkpointLocation and onExistingState=restart"
-        )
+        raise _another_table(described)
     carried = _carried(table)
     changed = [column.name for column in carried if now.get(column.name, [])[:2] != [column.type_oid, column.typmod]]
     if changed:
@@ -168,20 +171,41 @@ def require_unchanged(session: Session, table: Table, collations: str) -> None:
         )
 
 
-def require_same_columns(session: Session, table: Table) -> None:
-    """Refuses to read on where a column has the name of one that is carried and is another one.
+def require_same_identity(session: Session, table: Table) -> None:
+    """Refuses to read on where the table, its key or a column is not the one any more that it was, by the same name.
 
-    One that is dropped and added again looks the same in the change log, which has no word of the values it lost.
+    The change log goes by the table's OID and the columns' names. It has no word of a table that got this one's name,
+    of rows that share what was a key, or of the values that a column lost which was dropped and added again.
     """
-    now: dict[str, int] = dict(session.execute(_NUMBERS, [table.description.oid]).fetchall())
+    described = table.description
+    key = sorted(item.column.attnum for item in described.key)
+    asked = {"name": described.name.quoted(), "oid": described.oid, "key": key}
+    same, numbers, unique = one_row(session.execute(_IDENTITY, asked))
+    if not same:
+        raise _another_table(described)
+    now: dict[str, int] = numbers
     others = [column.name for column in _carried(table) if now.get(column.name, column.attnum) != column.attnum]
     if others:
         raise SchemaChangedError(
-            f"column {', '.join(others)} of {table.description.name.quoted()} is not the one any more that the stream "
+            f"column {', '.join(others)} of {described.name.quoted()} is not the one any more that the stream "
             "began with: it was dropped and added again, or renamed and another one got its name. The change log does "
             "not tell what that did to the rows. Start over with a fresh checkpointLocation and "
             "onExistingState=restart"
         )
+    if not unique:
+        names = ", ".join(item.column.name for item in described.key)
+        raise SchemaChangedError(
+            f"the key ({names}) of {described.name.quoted()} is not unique any more: its primary key or unique index "
+            "was dropped or has other columns now, so rows cannot be told apart by it. Start over with a fresh "
+            "checkpointLocation and onExistingState=restart"
+        )
+
+
+def _another_table(described: TableDescription) -> TableError:
+    return TableError(
+        f"{described.name.quoted()} is not the table any more that the stream began with: it was dropped, renamed "
+        "or made again. Start over with a fresh checkpointLocation and onExistingState=restart"
+    )
 
 
 def _carried(table: Table) -> list[ColumnDescription]:
@@ -247,6 +271,8 @@ def range_of(session: Session, table: KeyedTable, first: Key | None, last: Key |
     try:
         with session.transaction():
             prepare_for_ranges(session)
+            if first is not None and last is not None and one_row(session.execute(_behind(table, first, last)))[0]:
+                raise KeyTextError("the first key comes after the last; give them in the order of the key")
             after = None if first is None else session.execute(_last_before(table, first)).fetchone()
             upto = None if last is None else one_row(session.execute(_canonical(table, last)))
     except (psycopg.DataError, psycopg.errors.CheckViolation) as error:
@@ -260,6 +286,11 @@ def _last_before(table: KeyedTable, key: Key) -> sql.Composed:
     return sql.SQL("SELECT {} FROM {} WHERE {} ORDER BY {} LIMIT 1").format(
         table.key_texts, table.source, table.before(key), order_by(table.key, descending=True)
     )
+
+
+def _behind(table: KeyedTable, first: Key, last: Key) -> sql.Composed:
+    sides = [[key_literal(part, text) for part, text in zip(table.key, key, strict=True)] for key in (first, last)]
+    return sql.SQL("SELECT {}").format(compare(table.key, sides[0], ">", sides[1]))
 
 
 def _canonical(table: KeyedTable, key: Key) -> sql.Composed:

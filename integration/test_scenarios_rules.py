@@ -1,0 +1,199 @@
+"""What the log does not tell of is changed under a stream: rules for rows, names, keys, publications, settings."""
+
+from __future__ import annotations
+
+import pytest
+
+from backfill.errors import (
+    DatabaseSetupError,
+    DataLossError,
+    DefiniteError,
+    KeyTextError,
+    OptionsError,
+    SchemaChangedError,
+    StateError,
+    TableError,
+    TableLockedError,
+)
+from backfill.upstream.postgres import slot
+from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.failures import RetryPolicy
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.stream_harness import StreamRun, table_of
+
+BACKFILLED = pytest.mark.parametrize("rows", [20, 200], ids=["in the middle of the backfill", "after it"])
+
+
+def refused(run: StreamRun, kind: type[DefiniteError], match: str) -> None:
+    """The stream ends before it emits anything more, and so does the next process."""
+    rows = dict(run.fold.rows)
+    with pytest.raises(kind, match=match):
+        run.catch_up(20)
+    assert run.fold.rows == rows
+    run.restart()
+    with pytest.raises(DefiniteError):
+        run.catch_up(20)
+
+
+@pytest.mark.parametrize("policy", ["", "; CREATE POLICY p ON t USING (id % 2 = 0)"], ids=["none", "some rows"])
+def test_rows_that_are_hidden_by_a_policy_are_not_taken_for_deleted(
+    database: Database, start_stream: StartStream, stranger: str, policy: str
+) -> None:
+    table_of(database, 100)
+    database.execute(
+        f"ALTER ROLE {stranger} REPLICATION; GRANT SELECT ON t TO {stranger}; CREATE PUBLICATION feed FOR TABLE t"
+    )
+    run = start_stream(publicationName="feed", sessionInitStatement=f"SET ROLE {stranger}")
+    run.judged_batch(20)
+    database.execute(f"ALTER TABLE t ENABLE ROW LEVEL SECURITY{policy}")
+    refused(run, TableError, "row-level security.*BYPASSRLS")
+
+
+@BACKFILLED
+def test_a_table_that_takes_the_name_of_another_is_not_followed(
+    database: Database, start_stream: StartStream, rows: int
+) -> None:
+    table_of(database, 100)
+    run = start_stream()
+    run.batch(rows)
+    database.execute(
+        "CREATE TABLE new (LIKE t INCLUDING ALL); ALTER TABLE t RENAME TO old; ALTER TABLE new RENAME TO t;"
+        "INSERT INTO t VALUES (1000, 'of another table')"
+    )
+    refused(run, TableError, "not the table any more")
+
+
+@BACKFILLED
+@pytest.mark.parametrize("key", ["", ", ADD PRIMARY KEY (id, v)"], ids=["none", "a larger one"])
+def test_rows_that_share_what_was_the_key_end_the_stream(
+    database: Database, start_stream: StartStream, rows: int, key: str
+) -> None:
+    table_of(database, 100, identity="FULL")
+    run = start_stream()
+    run.batch(rows)
+    database.execute(f"ALTER TABLE t DROP CONSTRAINT t_pkey{key}; INSERT INTO t VALUES (1, 'another row')")
+    refused(run, SchemaChangedError, r"the key \(id\).*not unique any more")
+
+
+def test_another_unique_index_on_the_key_will_do(database: Database, start_stream: StartStream) -> None:
+    table_of(database, 100)
+    run = start_stream()
+    run.judged_batch(20)
+    database.execute(
+        "CREATE UNIQUE INDEX again ON t (id) INCLUDE (v); ALTER TABLE t DROP CONSTRAINT t_pkey;"
+        "ALTER TABLE t REPLICA IDENTITY FULL; UPDATE t SET v = 'new' WHERE id < 50"
+    )
+    run.backfill(20)
+    run.finish()
+
+
+def test_a_publication_that_was_altered_and_altered_back_ends_a_running_stream(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 100)
+    run = start_stream()
+    run.backfill()
+    run.catch_up()
+    for statement in (
+        f"ALTER PUBLICATION {run.slot} SET (publish = 'insert')",
+        "DELETE FROM t WHERE id = 7",
+        f"ALTER PUBLICATION {run.slot} SET (publish = 'insert, update, delete, truncate')",
+    ):
+        database.execute(statement)
+    with pytest.raises(DataLossError, match="altered"):
+        run.catch_up()
+
+
+def test_a_slot_that_tells_of_prepared_transactions_is_not_used(database: Database, start_stream: StartStream) -> None:
+    table_of(database, 10)
+    database.execute("SELECT pg_create_logical_replication_slot('early', 'pgoutput', false, true)")
+    run = start_stream(slotName="early")
+    with pytest.raises(DatabaseSetupError, match="two_phase"):
+        run.batch()
+    database.execute("SELECT pg_drop_replication_slot('early')")
+
+
+def test_a_slot_of_another_database_is_not_dropped(database: Database, start_stream: StartStream) -> None:
+    table_of(database, 10)
+    run = start_stream()
+    run.batch()
+    elsewhere = Connector.of(Database(database.server, "postgres").dsn, user="", password="", init_statement="")
+    with elsewhere.session() as session, pytest.raises(DatabaseSetupError, match="nothing was dropped"):
+        slot.drop(session, run.slot, run.slot)
+    run.finish()
+
+
+@pytest.mark.parametrize(
+    "setting", ["extra_float_digits = 0", "bytea_output = escape", "DateStyle = 'SQL, DMY'", "row_security = on"]
+)
+def test_settings_that_change_texts_are_set_again_after_a_statement_of_the_users_own(
+    database: Database, start_stream: StartStream, setting: str
+) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v float8, b bytea, d date);"
+        r"INSERT INTO t SELECT i, 1 / i::float8, '\xff5c', '2026-02-01' FROM generate_series(1, 40) i"
+    )
+    run = start_stream(sessionInitStatement=f"SET {setting}")
+    run.judged_batch(20)
+    database.execute("UPDATE t SET v = v / 3, d = '2026-04-03' WHERE id % 2 = 0")
+    run.backfill(20)
+    run.finish()
+
+
+def test_identifiers_that_the_server_quotes_all_change_nothing(database: Database, start_stream: StartStream) -> None:
+    table_of(database, 60)
+    database.execute(f"ALTER DATABASE {database.name} SET quote_all_identifiers = on")
+    run = start_stream(vnodeCount="3")
+    run.batch(20)
+    database.execute("UPDATE t SET v = 'new' WHERE id % 2 = 0")
+    run.catch_up(20)
+    run.require_equal()
+
+
+def test_a_table_that_is_locked_is_said_to_be(database: Database, start_stream: StartStream) -> None:
+    table_of(database, 50)
+    run = start_stream()
+    run.batch(20)
+    run.upstream._sessions.retries = RetryPolicy(give_up_after=0.1)
+    with database.connect() as session:
+        session.execute("LOCK TABLE t")
+        with pytest.raises(TableLockedError, match="ALTER TABLE, VACUUM FULL or TRUNCATE"):
+            run.batch(20)
+    run.backfill(20)
+    run.finish()
+
+
+def test_rows_to_be_read_again_are_named_in_the_order_of_their_keys(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 20)
+    run = start_stream()
+    run.backfill()
+    with pytest.raises(KeyTextError, match="comes after the last"):
+        run.upstream.range_of(("15",), ("3",))
+    run.finish()
+
+
+def test_last_rows_without_a_column_that_was_added_are_gone_on_with_by_naming_the_others(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 50)
+    run = start_stream(changelog="full")
+    run.backfill()
+    run.catch_up()
+    database.execute("ALTER TABLE t ADD COLUMN more int DEFAULT 7; UPDATE t SET v = 'new' WHERE id < 9")
+    run.restart()
+    with pytest.raises(StateError, match="option columns"):
+        run.catch_up()
+    run.select = "id, v"
+    run.restart(columns="id,v")
+    run.catch_up()
+    run.finish()
+
+
+@pytest.mark.parametrize("url", ["nonsense=1 of", "postgresql://%zz@h/d", "secret"])
+def test_what_is_no_connection_string_is_said_without_quoting_it(url: str) -> None:
+    with pytest.raises(OptionsError, match="expected postgresql://") as raised:
+        Connector.of(url, user="", password="", init_statement="")
+    assert url not in str(raised.value)
