@@ -145,7 +145,12 @@ OPTIONS: Final = (
     ),
     Option("slotName", "", "The replication slot (default: made from the table's name)", slot_name),
     Option("publicationName", "", "The publication (default: made from the table's name)"),
-    Option("sessionInitStatement", "", "SQL that each session runs after it has connected"),
+    Option(
+        "sessionInitStatement",
+        "",
+        "One SQL statement that each session runs after it has connected. What decides how values are read is set "
+        "again after it",
+    ),
     Option(
         "view",
         "",
