@@ -8,7 +8,6 @@ from backfill.errors import (
     DatabaseSetupError,
     DataLossError,
     DefiniteError,
-    KeyTextError,
     OptionsError,
     SchemaChangedError,
     StateError,
@@ -161,17 +160,6 @@ def test_a_table_that_is_locked_is_said_to_be(database: Database, start_stream: 
         with pytest.raises(TableLockedError, match="ALTER TABLE, VACUUM FULL or TRUNCATE"):
             run.batch(20)
     run.backfill(20)
-    run.finish()
-
-
-def test_rows_to_be_read_again_are_named_in_the_order_of_their_keys(
-    database: Database, start_stream: StartStream
-) -> None:
-    table_of(database, 20)
-    run = start_stream()
-    run.backfill()
-    with pytest.raises(KeyTextError, match="comes after the last"):
-        run.upstream.range_of(("15",), ("3",))
     run.finish()
 
 

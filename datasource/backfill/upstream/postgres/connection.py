@@ -68,10 +68,10 @@ _AGAIN: Final = sql.SQL("SELECT {}").format(
     sql.SQL(", ").join(
         sql.SQL("pg_catalog.set_config({}, {}, false)").format(sql.Literal(name), sql.Literal(value.replace("\\", "")))
         for name, value in SETTINGS.items()
-        if not name.endswith("_timeout")
+        if not name.endswith("_timeout") and not name.startswith("default_transaction")
     )
 )
-"""For after a statement of the user's own, which may set anything, and limits of time for good reason."""
+"""For after a statement of the user's own, which may limit time and rights, and not change what is read."""
 
 _FIRST: Final = f"SELECT pg_catalog.current_setting('{ARRIVED}', true) AS arrived, ({_NO_TIMEOUT}) AS timeout"
 

@@ -22,7 +22,7 @@ from backfill.upstream.postgres.description import (
     ServerDescription,
     TableDescription,
 )
-from backfill.upstream.postgres.keys import canonical_text, compare, key_literal, key_order, key_value, order_by
+from backfill.upstream.postgres.keys import canonical_text, key_order, key_value, order_by
 from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
 from backfill.upstream.postgres.relation import WantedColumn
 from backfill.upstream.postgres.selection import select_columns
@@ -271,8 +271,6 @@ def range_of(session: Session, table: KeyedTable, first: Key | None, last: Key |
     try:
         with session.transaction():
             prepare_for_ranges(session)
-            if first is not None and last is not None and one_row(session.execute(_behind(table, first, last)))[0]:
-                raise KeyTextError("the first key comes after the last; give them in the order of the key")
             after = None if first is None else session.execute(_last_before(table, first)).fetchone()
             upto = None if last is None else one_row(session.execute(_canonical(table, last)))
     except (psycopg.DataError, psycopg.errors.CheckViolation) as error:
@@ -286,11 +284,6 @@ def _last_before(table: KeyedTable, key: Key) -> sql.Composed:
     return sql.SQL("SELECT {} FROM {} WHERE {} ORDER BY {} LIMIT 1").format(
         table.key_texts, table.source, table.before(key), order_by(table.key, descending=True)
     )
-
-
-def _behind(table: KeyedTable, first: Key, last: Key) -> sql.Composed:
-    sides = [[key_literal(part, text) for part, text in zip(table.key, key, strict=True)] for key in (first, last)]
-    return sql.SQL("SELECT {}").format(compare(table.key, sides[0], ">", sides[1]))
 
 
 def _canonical(table: KeyedTable, key: Key) -> sql.Composed:
