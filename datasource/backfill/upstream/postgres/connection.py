@@ -66,7 +66,7 @@ _NO_TIMEOUT: Final = (
 )
 _AGAIN: Final = sql.SQL("SELECT {}").format(
     sql.SQL(", ").join(
-        sql.SQL("pg_catalog.set_config({}, {}, false)").format(sql.Literal(name), sql.Literal(value.replace("\\", "")))
+        sql.SQL("pg_catalog.set_config({}, {}, false)").format(sql.Literal(name), sql.Literal(value))
         for name, value in SETTINGS.items()
         if not name.endswith("_timeout") and not name.startswith("default_transaction")
     )
