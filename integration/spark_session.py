@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,14 +45,10 @@ def home() -> Path:
     assert found is not None
     assert found.origin is not None
     place = OURS / "spark"
-    if not place.exists():
-        OURS.mkdir(parents=True, exist_ok=True)
-        new = Path(tempfile.mkdtemp(dir=OURS))
-        for part in ("bin", "jars"):
-            (new / part).symlink_to(Path(found.origin).parent / part)
-        new.chmod(0o755)
-        with suppress(FileExistsError, OSError):  # of another process, which has made it in the meantime
-            new.rename(place)
+    place.mkdir(parents=True, exist_ok=True)
+    for part in ("bin", "jars"):
+        with suppress(FileExistsError):  # perhaps of another process, which has made it in the meantime
+            (place / part).symlink_to(Path(found.origin).parent / part)
     return place
 
 

@@ -16,7 +16,6 @@ from backfill.errors import (
 )
 from backfill.upstream.postgres import slot
 from backfill.upstream.postgres.connection import Connector
-from backfill.upstream.postgres.failures import RetryPolicy
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import StreamRun, table_of
@@ -154,7 +153,7 @@ def test_a_table_that_is_locked_is_said_to_be(database: Database, start_stream: 
     table_of(database, 50)
     run = start_stream()
     run.batch(20)
-    run.upstream._sessions.retries = RetryPolicy(give_up_after=0.1)
+    run.give_up_after(0.1)
     with database.connect() as session:
         session.execute("LOCK TABLE t")
         with pytest.raises(TableLockedError, match="ALTER TABLE, VACUUM FULL or TRUNCATE"):

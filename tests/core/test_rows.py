@@ -149,7 +149,7 @@ def test_values_that_the_log_left_out_are_named_where_that_was_asked_for() -> No
     assert found["big"].to_pylist() == [None, "old", None]
 
 
-@pytest.mark.parametrize("name", [*METADATA.names, UNCHANGED_COLUMNS])
+@pytest.mark.parametrize("name", [*METADATA.names, UNCHANGED_COLUMNS, "_Sequence"])
 def test_a_column_with_the_name_of_a_metadata_column_is_refused(name: str) -> None:
     columns = pa.schema([pa.field("id", pa.int64()), pa.field(name, pa.int64())])
     with pytest.raises(OptionsError, match=f"column {name} has the name of a metadata column"):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import adbc_driver_postgresql
 import psycopg
@@ -64,18 +64,29 @@ NO_CONNECTION_STRING: Final = (
 _NO_TIMEOUT: Final = (
     "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'"
 )
-_AGAIN: Final = sql.SQL("SELECT {}").format(
-    sql.SQL(", ").join(
-        sql.SQL("pg_catalog.set_config({}, {}, false)").format(sql.Literal(name), sql.Literal(value))
-        for name, value in SETTINGS.items()
-        if not name.endswith("_timeout") and not name.startswith("default_transaction")
+_AGAIN: Final = (
+    sql.SQL("SELECT {}")
+    .format(
+        sql.SQL(", ").join(
+            sql.SQL("pg_catalog.set_config({}, {}, false)").format(sql.Literal(name), sql.Literal(value))
+            for name, value in SETTINGS.items()
+            if not name.endswith("_timeout") and not name.startswith("default_transaction")
+        )
     )
+    .as_string(None)
 )
 """For after a statement of the user's own, which may limit time and rights, and not change what is read."""
 
 _FIRST: Final = f"SELECT pg_catalog.current_setting('{ARRIVED}', true) AS arrived, ({_NO_TIMEOUT}) AS timeout"
 
 Session: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+
+class Cursor(Protocol):
+    """What cursors of both drivers have in common."""
+
+    def execute(self, statement: str, /) -> Any: ...
+    def fetchone(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +125,10 @@ class Connector:
         """A session for control statements, in autocommit."""
         with translating():
             connection = psycopg.connect(self.conninfo, autocommit=True)
-            try:
-                _require_settings(connection.execute(_FIRST).fetchone())
-                if self.init_statement:
-                    connection.execute(sql.SQL(self.init_statement))
-                    connection.execute(_AGAIN)
-            except BaseException:
-                connection.close()
-                raise
+            with ExitStack() as opened:
+                opened.callback(connection.close)
+                self._begin(connection.cursor())
+                opened.pop_all()
             return connection
 
     @contextmanager
@@ -143,22 +150,21 @@ class Connector:
         """A session of the caller's own, to be closed by it."""
         with translating():
             session = ArrowSession(self.conninfo)
-            try:
-                session.execute(_FIRST)
-                _require_settings(session.fetchone())
-                if self.init_statement:
-                    session.execute(self.init_statement)
-                    session.execute(_AGAIN.as_string(None))
-            except BaseException:
-                session.close()
-                raise
+            with ExitStack() as opened:
+                opened.callback(session.close)
+                self._begin(session)
+                opened.pop_all()
             return session
 
-
-def _require_settings(first: tuple[Any, ...] | None) -> None:
-    """Checks the one row of `_FIRST`."""
-    if first is None or first[0] is None:
-        raise behind_a_pooler("they did not reach the server")
+    def _begin(self, cursor: Cursor) -> None:
+        """What every session does first."""
+        cursor.execute(_FIRST)
+        arrived, _ = cursor.fetchone()
+        if arrived is None:
+            raise behind_a_pooler("they did not reach the server")
+        if self.init_statement:
+            cursor.execute(self.init_statement)
+            cursor.execute(_AGAIN)
 
 
 KEEP_SECONDS: Final = 5.0

@@ -15,12 +15,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final
 
 from psycopg import sql
 
 from backfill.errors import SnapshotGoneError, TransientError
-from backfill.upstream.postgres.connection import Connector, Session
+from backfill.upstream.postgres.connection import Connector, Cursor, Session
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.position import Position, Snapshot, end_of_last_record, parse_lsn
 from backfill.upstream.postgres.ranges import KeyedTable
@@ -29,13 +29,6 @@ BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 LOCK_TIMEOUT: Final = "5s"
 FLUSH_PATIENCE: Final = 0.02
 FLUSH_GIVE_UP: Final = 60.0
-
-
-class Cursor(Protocol):
-    """What cursors of both drivers have in common."""
-
-    def execute(self, statement: str, /) -> Any: ...
-    def fetchone(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,8 +61,8 @@ class Published:
     """A publication and the table's membership in it, by their OIDs; the latter 0 where it has all tables of a kind.
 
     Both are others once somebody has dropped the one or the other and made it again. `versions` are those of their
-    rows in the catalog, which an ALTER PUBLICATION changes. `noted` is the membership that a
-    publication of ours had when it was made: its comment says so.
+    rows in the catalog, which an ALTER PUBLICATION changes. `noted` is the membership that a publication of ours had
+    when it was made: its comment says so.
     """
 
     publication: int

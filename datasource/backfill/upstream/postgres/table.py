@@ -180,10 +180,10 @@ def require_same_identity(session: Session, table: Table) -> None:
     described = table.description
     key = sorted(item.column.attnum for item in described.key)
     asked = {"name": described.name.quoted(), "oid": described.oid, "key": key}
-    same, numbers, unique = one_row(session.execute(_IDENTITY, asked))
+    now: dict[str, int]
+    same, now, unique = one_row(session.execute(_IDENTITY, asked))
     if not same:
         raise _another_table(described)
-    now: dict[str, int] = numbers
     others = [column.name for column in _carried(table) if now.get(column.name, column.attnum) != column.attnum]
     if others:
         raise SchemaChangedError(
