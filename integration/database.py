@@ -79,13 +79,22 @@ class Database:
 @contextmanager
 def temporary_database(server: Server) -> Iterator[Database]:
     """A new, empty database; at the end it goes with its connections, slots and prepared transactions."""
-    database = Database(server, f"test_{secrets.token_hex(4)}")
-    with maintenance(server) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(database.name)))
+    database = create(server)
     try:
         yield database
     finally:
         drop(database)
+
+
+def new_name() -> str:
+    return f"test_{secrets.token_hex(4)}"
+
+
+def create(server: Server) -> Database:
+    database = Database(server, new_name())
+    with maintenance(server) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(database.name)))
+    return database
 
 
 def maintenance(server: Server) -> psycopg.Connection[Row]:
@@ -93,15 +102,20 @@ def maintenance(server: Server) -> psycopg.Connection[Row]:
 
 
 def drop(database: Database) -> None:
-    with database.connect(autocommit=True) as inside:
-        end_prepared_transactions(inside)
     with maintenance(database.server) as connection:
+        close_to_all(connection, database)
         name = sql.Identifier(database.name)
-        # Nobody comes back: a client that is still running would connect again at once.
-        connection.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
-        drop_slots(connection, database.name)
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
         connection.execute(sql.SQL("DROP ROLE IF EXISTS {}").format(name))
+
+
+def close_to_all(connection: psycopg.Connection[Row], database: Database) -> None:
+    """Ends what is connected to it, its prepared transactions and its slots; nobody comes in any more."""
+    with database.connect(autocommit=True) as inside:
+        end_prepared_transactions(inside)
+    # A client that is still running would connect again at once.
+    connection.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(sql.Identifier(database.name)))
+    drop_slots(connection, database.name)
 
 
 def end_prepared_transactions(inside: psycopg.Connection[Row]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,10 @@ from psycopg import sql
 from backfill.options import parse
 from backfill.upstream import Bookmark
 from backfill.upstream.postgres import PostgresUpstream
-from integration.database import Database, temporary_database
-from integration.servers import LocalServer
+from integration.database import Database
+from integration.databases import Databases
+from integration.fixtures.postgres import show_log_of
+from integration.servers import LocalServers
 from tests.contract.laboratory import Held, KeyValue, Rows, Write
 from tests.contract.laws import HidingUpstreamLaws, UpstreamLaws
 
@@ -209,6 +211,14 @@ def laboratory(database: Database, request: pytest.FixtureRequest) -> Iterator[P
         yield made
 
 
+@pytest.fixture(scope="module")
+def waiting(local_servers: LocalServers) -> Iterator[Databases]:
+    server = local_servers.start({"synchronous_standby_names": "nobody", "synchronous_commit": "local"})
+    with contextlib.closing(Databases(server)) as databases:
+        yield databases
+    server.stop("immediate")
+
+
 class TestPostgresUpstream(UpstreamLaws):
     pass
 
@@ -217,10 +227,10 @@ class TestPostgresUpstreamWithAStandbyThatDoesNotAnswer(HidingUpstreamLaws):
     """Commits wait for a standby, in the log but unseen, if their session does not say otherwise."""
 
     @pytest.fixture
-    def laboratory(self, start_postgres: Callable[..., LocalServer]) -> Iterator[PostgresLaboratory]:
-        server = start_postgres(synchronous_standby_names="nobody", synchronous_commit="local")
+    def laboratory(self, waiting: Databases, request: pytest.FixtureRequest) -> Iterator[PostgresLaboratory]:
+        show_log_of(waiting.server, request.node)
         with (
-            temporary_database(server) as database,
+            waiting.database() as database,
             contextlib.closing(PostgresLaboratory(database, INTEGER, "DEFAULT")) as made,
         ):
             yield made

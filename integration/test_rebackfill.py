@@ -50,16 +50,16 @@ class Person:
 
     def ask(self) -> None:
         """The command, with the ends of a random range of keys, whether they have rows or not."""
-        ends = [self._end("--from", ">="), self._end("--to", "<=")]
+        first, last = sorted(self.shape.make(self.rng.randrange(SIZE)) for _ in range(2))
+        ends = [self._end("--from", ">=", first), self._end("--to", "<=", last)]
         words = [word for words, _ in ends for word in words]
         assert main(["re-backfill", *words, "--state-dir", self.run.options["stateDir"]]) == 0
         self.asked = Asked(sql.SQL(" AND ").join(condition for _, condition in ends), len(self.run.offsets))
         self.made += 1
 
-    def _end(self, word: str, comparison: str) -> tuple[list[str], sql.Composable]:
+    def _end(self, word: str, comparison: str, key: tuple[object, ...]) -> tuple[list[str], sql.Composable]:
         if self.rng.random() < 0.3:
             return [], sql.SQL("true")
-        key = self.shape.make(self.rng.randrange(SIZE))
         columns, values = (
             sql.SQL(", ").join(map(sql.Identifier, self.shape.key)),
             sql.SQL(", ").join(map(sql.Literal, key)),
@@ -159,6 +159,7 @@ def test_what_is_no_key_or_nothing_to_stop_is_refused_and_changes_nothing(
     for words, reason in (
         (["--from", "seven"], "the value for the key column id is not a value of its type, int64"),
         (["--from", "1", "2"], "a key has 1 values, one for each of (id); got 2"),
+        (["--from", "15", "--to", "3"], "the range ends before it begins"),
         (["--stop"], "no rows are being read again, and no request waits"),
         (["--stop", "--to", "7"], "leave out --from and --to"),
     ):

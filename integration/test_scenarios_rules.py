@@ -149,6 +149,22 @@ def test_identifiers_that_the_server_quotes_all_change_nothing(database: Databas
     run.require_equal()
 
 
+def test_a_label_of_the_key_that_was_renamed_is_said_to_be(database: Database, start_stream: StartStream) -> None:
+    database.execute(
+        "CREATE TYPE size AS ENUM ('small', 'large');"
+        "CREATE TABLE t (kind size, id int, v text NOT NULL, PRIMARY KEY (kind, id));"
+        "INSERT INTO t SELECT (ARRAY['small', 'large'])[1 + i / 51]::size, i, 'v' FROM generate_series(1, 100) AS i"
+    )
+    run = start_stream()
+    run.judged_batch(20)
+    database.execute("ALTER TYPE size RENAME VALUE 'small' TO 'little'")
+    refused(run, SchemaChangedError, "a label that its type no longer has.*RENAME VALUE gives the name back")
+    database.execute("ALTER TYPE size RENAME VALUE 'little' TO 'small'")
+    run.restart()
+    run.catch_up(20)
+    run.require_equal()
+
+
 def test_a_table_that_is_locked_is_said_to_be(database: Database, start_stream: StartStream) -> None:
     table_of(database, 50)
     run = start_stream()

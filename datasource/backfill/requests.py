@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,11 +22,13 @@ from backfill.vnode import Key
 def ask_again(state_dir: str, first: Sequence[str] | None, last: Sequence[str] | None) -> str:
     """Asks the stream with this stateDir to read the rows from `first` to `last` again; says when it will.
 
-    Both ends are included, and None is an open one. Raises KeyTextError where an end is no key of the table, as far as
-    that can be told without the database.
+    Both ends are included, and None is an open one. Raises KeyTextError where an end is no key of the table, or lies
+    before the other, as far as that can be told without the database.
     """
     stream, key, barrier, control = _look(state_dir)
     request = Request(_name(), stream, _key(key, first), _key(key, last))
+    if _turned_round(key, request):
+        raise KeyTextError("the range ends before it begins: no row would be read; the smaller key goes first")
     keep_control(Path(state_dir), control.asked(request, _taken_up(barrier)))
     return f"request {request.id}: {_rows(request)} are read again {_when(stream, barrier, control)}"
 
@@ -72,20 +76,42 @@ def _key(key: pa.Schema, texts: Sequence[str] | None) -> Key | None:
 
 def _fits(text: str, kind: pa.DataType) -> bool:
     """Whether the text may be a value of the type; of types that Arrow does not read, any text may."""
-    readable: list[pa.DataType] = []
+    return "\0" not in text and (not _readable(kind) or _rank(text, kind) is not None)
+
+
+def _turned_round(key: pa.Schema, request: Request) -> bool:
+    """Whether the last key is known to lie before the first one.
+
+    How the database orders values of types that Arrow does not read, it alone knows: from the first such column on
+    nothing is said.
+    """
+    for field, first, last in zip(key, request.first or (), request.last or (), strict=False):
+        begin, end = _rank(first, field.type), _rank(last, field.type)
+        if begin is None or end is None or begin < end:
+            return False
+        if begin > end:
+            return True
+    return False
+
+
+def _rank(text: str, kind: pa.DataType) -> int | Decimal | None:
+    """A number that grows with the value; None where Arrow does not read the text as the type."""
+    for readable in _readable(kind):
+        with contextlib.suppress(pa.ArrowInvalid):
+            value = pa.array([text]).cast(readable)
+            if not pa.types.is_decimal(readable):  # Beyond the year 9999 Python has neither dates nor instants.
+                value = value.cast(pa.int32() if pa.types.is_date(readable) else pa.int64())
+            rank: int | Decimal = value[0].as_py()
+            return rank
+    return None
+
+
+def _readable(kind: pa.DataType) -> list[pa.DataType]:
     if pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_date(kind):
-        readable = [kind]
-    elif pa.types.is_timestamp(kind):
-        readable = [pa.timestamp("us"), pa.timestamp("us", tz="UTC")]  # A zone may be left out.
-    return "\0" not in text and (not readable or any(_reads(text, item) for item in readable))
-
-
-def _reads(text: str, kind: pa.DataType) -> bool:
-    try:
-        pa.array([text]).cast(kind)
-    except pa.ArrowInvalid:
-        return False
-    return True
+        return [kind]
+    if pa.types.is_timestamp(kind):
+        return [pa.timestamp("us"), pa.timestamp("us", tz="UTC")]  # A zone may be left out.
+    return []
 
 
 def _rows(request: Request) -> str:

@@ -55,6 +55,7 @@ _REFUSED_FOR_GOOD: Final = re.compile(
     re.IGNORECASE,
 )
 _ROWS_HIDDEN: Final = re.compile(r"would be affected by row-level security")
+_NO_SUCH_LABEL: Final = re.compile(r"invalid input value for enum")
 _NO_PARAMETERS: Final = re.compile(r"unsupported startup parameter")
 
 
@@ -88,11 +89,9 @@ def behind_a_pooler(found: str) -> DatabaseSetupError:
 
 
 def _with_state(state: str, message: str) -> BackfillError:
-    if _SLOT_GONE.search(message):
-        return DataLossError(
-            f"the changes after the last batch are gone: {message}. Start over with a fresh checkpointLocation and "
-            "onExistingState=restart, or set failOnDataLoss=false to go on without them"
-        )
+    known = _by_message(message)
+    if known is not None:
+        return known
     if state == _OBJECT_IN_USE:
         return SlotBusyError(f"{message}; another process still reads this slot")
     if state == _LOCKED:
@@ -101,13 +100,6 @@ def _with_state(state: str, message: str) -> BackfillError:
             "FULL or TRUNCATE do until their transaction ends. SELECT pid, relation::regclass FROM pg_locks WHERE "
             "granted AND mode = 'AccessExclusiveLock' shows who; without a pid it is one of pg_prepared_xacts"
         )
-    if _ROWS_HIDDEN.search(message):
-        return TableError(
-            f"{message}: the role would not be shown all rows, but the change log shows them all. Run ALTER ROLE … "
-            "BYPASSRLS, or connect as a role to which no policy applies"
-        )
-    if _INVALID_SNAPSHOT.search(message):
-        return SnapshotGoneError(message)
     if state == _DISK_FULL:
         return DatabaseSetupError(f"the database's disk is full: {message}")
     if state in _TRANSIENT_STATES or state.startswith(_TRANSIENT_CLASSES):
@@ -120,6 +112,29 @@ def _with_state(state: str, message: str) -> BackfillError:
             "option columns"
         )
     return DatabaseSetupError(f"the database refused a statement: {message}")
+
+
+def _by_message(message: str) -> BackfillError | None:
+    """What shares its SQLSTATE with other errors, and is told by its words: sessions have messages in English."""
+    if _SLOT_GONE.search(message):
+        return DataLossError(
+            f"the changes after the last batch are gone: {message}. Start over with a fresh checkpointLocation and "
+            "onExistingState=restart, or set failOnDataLoss=false to go on without them"
+        )
+    if _ROWS_HIDDEN.search(message):
+        return TableError(
+            f"{message}: the role would not be shown all rows, but the change log shows them all. Run ALTER ROLE … "
+            "BYPASSRLS, or connect as a role to which no policy applies"
+        )
+    if _INVALID_SNAPSHOT.search(message):
+        return SnapshotGoneError(message)
+    if _NO_SUCH_LABEL.search(message):
+        return SchemaChangedError(
+            f"{message}: a position in the stream's key has a label that its type no longer has. If it was renamed, "
+            "ALTER TYPE … RENAME VALUE gives the name back; else start over with a fresh checkpointLocation and "
+            "onExistingState=restart"
+        )
+    return None
 
 
 def _state(error: Exception) -> str | None:

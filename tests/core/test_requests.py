@@ -1,0 +1,69 @@
+"""What a person asks of a stream from outside its process, as far as that can be judged without the database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from backfill.control_file import read_control
+from backfill.errors import KeyTextError
+from backfill.opening import open_store
+from backfill.requests import ask_again
+from backfill_state import StreamIdentity
+
+
+def state_of(key: dict[str, pa.DataType], folder: Path) -> str:
+    """The stateDir of a stream whose table has this key."""
+    schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in key.items()])
+    with open_store(str(folder)) as store:
+        store.begin(StreamIdentity("s1", "postgresql", "1", '"public"."t"', "1", schema, ()))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "smaller", "greater"),
+    [
+        (pa.int64(), "9", "10"),
+        (pa.int16(), "-2", "-1"),
+        (pa.decimal128(6, 2), "9.5", "10"),
+        (pa.date32(), "2026-09-30", "2026-10-01"),
+        (pa.timestamp("us"), "2026-01-01 00:00:00", "9999-12-31 00:00:00.000001"),
+        (pa.timestamp("us", tz="UTC"), "2026-01-01 02:00:00+02:00", "2026-01-01 01:00:00+00:00"),
+        (pa.timestamp("us", tz="UTC"), "2026-01-01", "2026-01-01 01:00:00+00:00"),
+    ],
+    ids=str,
+)
+def test_a_range_that_ends_before_it_begins_is_refused(
+    kind: pa.DataType, smaller: str, greater: str, tmp_path: Path
+) -> None:
+    state = state_of({"id": kind}, tmp_path)
+    with pytest.raises(KeyTextError, match="the range ends before it begins"):
+        ask_again(state, [greater], [smaller])
+    assert read_control(tmp_path).requests == ()
+    ask_again(state, [smaller], [greater])
+    ask_again(state, [smaller], [smaller])
+    ask_again(state, [greater], None)
+    ask_again(state, None, [smaller])
+    assert len(read_control(tmp_path).requests) == 4
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "turned_round"),
+    [
+        (("2", "b", "1"), ("1", "a", "2"), True),
+        (("1", "b", "2"), ("1", "a", "1"), False),
+        (("1", "b", "2"), ("2", "a", "1"), False),
+    ],
+    ids=["the first column decides", "how texts are ordered the database knows", "in order"],
+)
+def test_of_several_columns_the_first_that_differ_decide(
+    first: tuple[str, ...], last: tuple[str, ...], turned_round: bool, tmp_path: Path
+) -> None:
+    state = state_of({"a": pa.int32(), "b": pa.string(), "c": pa.int32()}, tmp_path)
+    if turned_round:
+        with pytest.raises(KeyTextError, match="the smaller key goes first"):
+            ask_again(state, first, last)
+    else:
+        assert "the rows from" in ask_again(state, first, last)
