@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass, field
 
 import adbc_driver_manager
@@ -24,7 +25,7 @@ from backfill.errors import (
     TableLockedError,
     TransientError,
 )
-from backfill.upstream.postgres.failures import RetryPolicy, translated, translating
+from backfill.upstream.postgres.failures import About, RetryPolicy, translated, translating
 
 VALUE = "hunter2-is-a-row-value"
 
@@ -33,9 +34,10 @@ def from_psycopg(state: str, text: str) -> psycopg.Error:
     return psycopg.errors.lookup(state)(text)
 
 
-def from_adbc(state: str | None, text: str) -> adbc_driver_manager.Error:
+def from_adbc(state: str | None, text: str, primary: str | None = None) -> adbc_driver_manager.Error:
     status = adbc_driver_manager.AdbcStatusCode.INTERNAL
-    return adbc_driver_manager.OperationalError(text, status_code=status, sqlstate=state)
+    details = [] if primary is None else [("PG_DIAG_MESSAGE_PRIMARY", primary.encode())]
+    return adbc_driver_manager.OperationalError(text, status_code=status, sqlstate=state, details=details)
 
 
 TABLE = [
@@ -51,12 +53,6 @@ TABLE = [
     ("57014", "canceling statement due to statement timeout", ConnectionLostError),
     ("58030", "could not read file: Input/output error", ConnectionLostError),
     ("55006", 'replication slot "s" is active for PID 42', SlotBusyError),
-    ("22023", 'invalid snapshot identifier: "00000003-1"', SnapshotGoneError),
-    ("42704", 'snapshot "00000003-0000001B-1" does not exist', SnapshotGoneError),
-    ("55000", "could not import the requested snapshot", SnapshotGoneError),
-    ("42704", 'replication slot "orders" does not exist', DataLossError),
-    ("55000", 'can no longer get changes from replication slot "orders"', DataLossError),
-    ("55000", 'can no longer access replication slot "orders"', DataLossError),
     ("42P01", 'relation "orders" does not exist', TableError),
     ("42703", 'column "note" does not exist', SchemaChangedError),
     ("42501", "permission denied for table orders", DatabaseSetupError),
@@ -73,6 +69,36 @@ def test_the_sqlstate_decides_what_an_error_is(state: str, text: str, kind: type
         assert type(found) is kind
         assert text.partition('"')[0] in found.message
         assert state in found.message
+        assert VALUE not in found.message
+
+
+@pytest.mark.parametrize(
+    ("about", "state", "text", "kind"),
+    [
+        (About.SNAPSHOT, "22023", 'invalid snapshot identifier: "00000003-1"', SnapshotGoneError),
+        (About.SNAPSHOT, "22023", "ungültiger Snapshot-Bezeichner: »00000003-1«", SnapshotGoneError),
+        (About.SNAPSHOT, "42704", 'スナップショット"00000003-1"は存在しません', SnapshotGoneError),
+        (About.SNAPSHOT, "55000", "n'a pas pu importer le snapshot demandé", SnapshotGoneError),
+        (About.SLOT, "42704", 'replication slot "orders" does not exist', DataLossError),
+        (About.SLOT, "42704", "la publication « orders » n'existe pas", DataLossError),
+        (About.SLOT, "55000", 'can no longer access replication slot "orders"', DataLossError),
+        (About.SLOT, "55006", "Replikations-Slot »orders« ist aktiv für PID 42", SlotBusyError),
+        (About.SLOT, "57P01", "interrompendo a conexão por causa de um comando do administrador", ConnectionLostError),
+        (About.SNAPSHOT, "57P01", "接続を終了しています", ConnectionLostError),
+        (About.ANYTHING, "42704", 'type "mood" does not exist', DatabaseSetupError),
+        (About.ANYTHING, "55000", "unlogged", DatabaseSetupError),
+    ],
+    ids=lambda item: str(item)[:30],
+)
+def test_what_the_statement_was_about_decides_where_the_sqlstate_does_not(
+    about: About, state: str, text: str, kind: type[BackfillError]
+) -> None:
+    """In whatever language the server speaks."""
+    adbc = f"INTERNAL: [libpq] Failed to execute query: FEHLER:  {text}\nQuery was: SELECT {VALUE}"
+    for error in (from_psycopg(state, text), from_adbc(state, adbc), from_adbc(state, adbc, text)):
+        found = translated(error, about)
+        assert type(found) is kind
+        assert f"{text} ({state})" in found.message
         assert VALUE not in found.message
 
 
@@ -119,6 +145,10 @@ def test_details_are_left_out_because_they_may_quote_rows(state: str, text: str)
         ("22003", f'value "{VALUE}" is out of range for type integer'),
         ("22007", f'invalid input syntax for type timestamp: "two lines\n{VALUE}"'),
         ("22P02", f'invalid input syntax for type uuid: "a "quoted" {VALUE}"'),
+        ("22P02", f"ungültige Eingabesyntax für Typ integer: »{VALUE}«"),
+        ("22P02", f"syntaxe en entrée invalide pour le type integer : « {VALUE} »"),
+        ("22P02", f"neplatná syntaxe vstupu pro typ integer: „{VALUE}“"),
+        ("22P02", f"类型integer的输入语法无效: “{VALUE}”"),
     ],
 )
 def test_a_value_that_the_message_itself_quotes_is_left_out(state: str, text: str) -> None:
@@ -126,7 +156,7 @@ def test_a_value_that_the_message_itself_quotes_is_left_out(state: str, text: st
         found = translated(error)
         assert isinstance(found, DefiniteError)
         assert VALUE not in found.message
-        assert text.partition('"')[0].strip() in found.message
+        assert re.split('["«»„“]', text)[0].strip() in found.message
 
 
 def test_an_error_of_ours_stays_what_it_is() -> None:

@@ -1,7 +1,8 @@
 """What goes wrong with PostgreSQL: definite or transient, and the one policy that says what is tried again.
 
-By SQLSTATE (PostgreSQL manual, appendix A). A failure to connect has none, because libpq reports it before there is
-a session; those are transient unless the server named a reason that stays.
+By SQLSTATE (PostgreSQL manual, appendix A), and by what the statement was about: the words are in whatever language the
+server speaks (`lc_messages`). A failure to connect has no SQLSTATE, because libpq reports it before there is a session;
+those are transient unless the server named, in English, a reason that stays.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, TypeVar
 
 import adbc_driver_manager
@@ -44,29 +46,52 @@ _DATA_EXCEPTION: Final = "22"
 
 _INVALID_PARAMETER: Final = "22023"
 _DISK_FULL: Final = "53100"
-_INVALID_SNAPSHOT: Final = re.compile(r"invalid snapshot identifier|snapshot \".*\" does not exist|could not import")
-_SLOT_GONE: Final = re.compile(
-    r"replication slot \".*\" (does not exist|has been invalidated)|can no longer (get|access)|"
-    r"publication \".*\" does not exist"  # up to version 17, of one that did not when a change was made
-)
+_QUOTED: Final = re.compile(r'["«»„“”「」].*(["«»„“”「」]|$)')
+"""From the first quotation mark to the last one, in the languages that PostgreSQL speaks."""
+
+_UNDEFINED: Final = "42704"
+_NOT_READY: Final = "55000"
 _REFUSED_FOR_GOOD: Final = re.compile(
     r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry|permission denied|"
     r"invalid (connection option|URI|port|dsn|sslmode|integer value)|is not permitted to log in|missing \"=\"",
     re.IGNORECASE,
 )
-_ROWS_HIDDEN: Final = re.compile(r"would be affected by row-level security")
-_NO_SUCH_LABEL: Final = re.compile(r"invalid input value for enum")
+_ROWS_HIDDEN: Final = re.compile(r"would be affected by row-level security"), "check_enable_rls"
+_NO_SUCH_LABEL: Final = re.compile(r"invalid input value for enum"), "enum_in"
+"""What shares its SQLSTATE with other errors: its words in English, and the routine of the server that raises it, which
+only psycopg tells."""
+
+_PRIMARY: Final = b"PG_DIAG_MESSAGE_PRIMARY"
 _NO_PARAMETERS: Final = re.compile(r"unsupported startup parameter")
 
 
-def translated(error: Exception) -> BackfillError:
+class About(Enum):
+    """What a statement cannot do without; errors about anything else are judged by their SQLSTATE alone."""
+
+    ANYTHING = ()
+    SNAPSHOT = (_INVALID_PARAMETER, _UNDEFINED, _NOT_READY)
+    """An exported snapshot. Gone, it is no snapshot's name, does not exist (from version 17 on), or has no owner."""
+
+    SLOT = (_UNDEFINED, _NOT_READY)
+    """A slot and its publication. A slot that was dropped does not exist; an invalidated one is not to be read.
+
+    A publication does not exist if it did not when a change was made; up to version 17 that is an error.
+    """
+
+
+def translated(error: Exception, about: About = About.ANYTHING) -> BackfillError:
     """The error as one of ours. Only the server's primary message is kept: details may quote rows."""
     if isinstance(error, BackfillError):
         return error
     state, message = _state(error), _message(error)
-    if state is not None and state.startswith(_DATA_EXCEPTION) and state != _INVALID_PARAMETER:
-        message = re.sub(r'".*("|$)', '"…"', message)
-    return _without_state(message) if state is None else _with_state(state, f"{message} ({state})")
+    if state is None:
+        return _without_state(message)
+    if state.startswith(_DATA_EXCEPTION) and state != _INVALID_PARAMETER:
+        message = _QUOTED.sub('"…"', message)
+    message = f"{message} ({state})"
+    if state in about.value:
+        return SnapshotGoneError(message) if about is About.SNAPSHOT else _changes_gone(message)
+    return _hidden_or_renamed(message, _routine(error)) or _with_state(state, message)
 
 
 def _without_state(message: str) -> BackfillError:
@@ -89,9 +114,6 @@ def behind_a_pooler(found: str) -> DatabaseSetupError:
 
 
 def _with_state(state: str, message: str) -> BackfillError:
-    known = _by_message(message)
-    if known is not None:
-        return known
     if state == _OBJECT_IN_USE:
         return SlotBusyError(f"{message}; another process still reads this slot")
     if state == _LOCKED:
@@ -114,21 +136,22 @@ def _with_state(state: str, message: str) -> BackfillError:
     return DatabaseSetupError(f"the database refused a statement: {message}")
 
 
-def _by_message(message: str) -> BackfillError | None:
-    """What shares its SQLSTATE with other errors, and is told by its words: sessions have messages in English."""
-    if _SLOT_GONE.search(message):
-        return DataLossError(
-            f"the changes after the last batch are gone: {message}. Start over with a fresh checkpointLocation and "
-            "onExistingState=restart, or set failOnDataLoss=false to go on without them"
-        )
-    if _ROWS_HIDDEN.search(message):
+def _changes_gone(message: str) -> BackfillError:
+    return DataLossError(
+        f"the changes after the last batch are gone: {message}. Start over with a fresh checkpointLocation and "
+        "onExistingState=restart, or set failOnDataLoss=false to go on without them"
+    )
+
+
+def _hidden_or_renamed(message: str, routine: str | None) -> BackfillError | None:
+    words, raised_by = _ROWS_HIDDEN
+    if routine == raised_by or words.search(message):
         return TableError(
-            f"{message}: the role would not be shown all rows, but the change log shows them all. Run ALTER ROLE … "
-            "BYPASSRLS, or connect as a role to which no policy applies"
+            f"{message}: the role would not be shown all rows, but the change log shows them all; a row-level security "
+            "policy of the table hides some. Run ALTER ROLE … BYPASSRLS, or connect as a role to which none applies"
         )
-    if _INVALID_SNAPSHOT.search(message):
-        return SnapshotGoneError(message)
-    if _NO_SUCH_LABEL.search(message):
+    words, raised_by = _NO_SUCH_LABEL
+    if routine == raised_by or words.search(message):
         return SchemaChangedError(
             f"{message}: a position in the stream's key has a label that its type no longer has. If it was renamed, "
             "ALTER TYPE … RENAME VALUE gives the name back; else start over with a fresh checkpointLocation and "
@@ -142,23 +165,32 @@ def _state(error: Exception) -> str | None:
     return str(state) if state else None
 
 
+def _routine(error: Exception) -> str | None:
+    """The function of the server that raised the error, which has the same name in all languages."""
+    found = getattr(getattr(error, "diag", None), "source_function", None)
+    return str(found) if found else None
+
+
 def _message(error: Exception) -> str:
-    diagnostics = getattr(error, "diag", None)
-    primary = getattr(diagnostics, "message_primary", None)
+    """The first line of what the server says, without its details."""
+    primary = getattr(getattr(error, "diag", None), "message_primary", None)
+    for name, value in getattr(error, "details", None) or ():
+        if name in (_PRIMARY, _PRIMARY.decode()):
+            primary = value.decode(errors="replace")
     text = str(primary or error).strip()
-    # ADBC prefixes its own words and appends the query; the server's part is the line after its level.
-    found = re.search(r"(?:ERROR|FATAL|PANIC):\s*(.*)", text)
+    # Without those ADBC has the server's part after words of its own, behind its level, and appends the query.
+    found = None if primary else re.search(r"(?:ERROR|FATAL|PANIC):\s*(.*)", text)
     return (found[1] if found else text.splitlines()[0] if text else type(error).__name__).strip()
 
 
 @contextmanager
-def translating() -> Iterator[None]:
+def translating(about: About = About.ANYTHING) -> Iterator[None]:
     """Raises driver errors as ours."""
     try:
         yield
     except (psycopg.Error, adbc_driver_manager.Error, OSError) as error:
         # The driver's own text may quote the connection string or rows, and Spark prints the whole chain.
-        raise translated(error) from None
+        raise translated(error, about) from None
 
 
 @dataclass(frozen=True, slots=True)

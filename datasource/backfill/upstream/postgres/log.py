@@ -19,7 +19,7 @@ from backfill.errors import ConnectionLostError
 from backfill.readahead import ahead
 from backfill.upstream.postgres.arrow_session import ArrowSession
 from backfill.upstream.postgres.connection import Connector
-from backfill.upstream.postgres.failures import translating
+from backfill.upstream.postgres.failures import About, translating
 from backfill.upstream.postgres.pgoutput import Decoder
 from backfill.upstream.postgres.position import Position, format_lsn
 from backfill.upstream.postgres.relation import WantedColumn
@@ -178,4 +178,5 @@ def _messages(session: ArrowSession, feed: Feed, upto: int, limit: int | None) -
         # A list of identifiers in one text, so a name is quoted as an identifier within it.
         publication=sql.Literal(sql.Identifier(feed.publication).as_string(None)),
     )
-    yield from session.read(statement.as_string(None), batch_bytes=MESSAGE_BATCH_BYTES)
+    with translating(About.SLOT):
+        yield from session.read(statement.as_string(None), batch_bytes=MESSAGE_BATCH_BYTES)

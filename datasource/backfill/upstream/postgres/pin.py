@@ -21,7 +21,7 @@ from psycopg import sql
 
 from backfill.errors import SnapshotGoneError, TransientError
 from backfill.upstream.postgres.connection import Connector, Cursor, Session
-from backfill.upstream.postgres.failures import translating
+from backfill.upstream.postgres.failures import About, translating
 from backfill.upstream.postgres.position import Position, Snapshot, end_of_last_record, parse_lsn
 from backfill.upstream.postgres.ranges import KeyedTable
 
@@ -143,12 +143,16 @@ def snapshot_of(token: str) -> str:
 
 
 def enter(cursor: Cursor, table: KeyedTable, token: str | None) -> None:
-    """Begins a transaction in the state of this token, or in that of now, and locks the table until its end."""
+    """Begins a transaction in the state of this token, or in that of now, and locks the table until its end.
+
+    Raises SnapshotGoneError where that state has been released.
+    """
     before = stored(cursor, table) if token is None else None
     cursor.execute(BEGIN)
     if token is not None:
         snapshot = sql.Literal(snapshot_of(token))
-        cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot).as_string(None))
+        with translating(About.SNAPSHOT):
+            cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot).as_string(None))
     cursor.execute(table.lock.as_string(None))
     if token is None:
         require_same_files(before, stored(cursor, table))

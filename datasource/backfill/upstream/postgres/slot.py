@@ -19,7 +19,7 @@ from psycopg import sql
 
 from backfill.errors import DatabaseSetupError, DataLossError, TableError
 from backfill.upstream.postgres.connection import Connector, Session
-from backfill.upstream.postgres.failures import translating
+from backfill.upstream.postgres.failures import About, translating
 from backfill.upstream.postgres.position import format_lsn, parse_lsn
 from backfill.upstream.postgres.server import START_OVER
 
@@ -312,7 +312,8 @@ def advance(session: Session, slot: str, to: int) -> None:
     found = find(session, slot)
     if found is not None and found.confirmed < to:
         require_readable(session, slot, to)
-        session.execute("SELECT pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)", [slot, format_lsn(to)])
+        with translating(About.SLOT):
+            session.execute("SELECT pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)", [slot, format_lsn(to)])
 
 
 def figures(session: Session, slot: str, reached: int | None, complete_until: int | None) -> dict[str, int]:
