@@ -68,11 +68,11 @@ _NO_PARAMETERS: Final = re.compile(r"unsupported startup parameter")
 class About(Enum):
     """What a statement cannot do without; errors about anything else are judged by their SQLSTATE alone."""
 
-    ANYTHING = ()
-    SNAPSHOT = (_INVALID_PARAMETER, _UNDEFINED, _NOT_READY)
+    ANYTHING = frozenset[str]()
+    SNAPSHOT = frozenset({_INVALID_PARAMETER, _UNDEFINED, _NOT_READY})
     """An exported snapshot. Gone, it is no snapshot's name, does not exist (from version 17 on), or has no owner."""
 
-    SLOT = (_UNDEFINED, _NOT_READY)
+    SLOT = frozenset({_UNDEFINED, _NOT_READY})
     """A slot and its publication. A slot that was dropped does not exist; an invalidated one is not to be read.
 
     A publication does not exist if it did not when a change was made; up to version 17 that is an error.
