@@ -67,7 +67,7 @@ class Database:
 
     def connect(self, **parameters: Any) -> psycopg.Connection[Row]:
         """A connection; `parameters` are those of `psycopg.connect`."""
-        return psycopg.connect(self.dsn, **parameters)
+        return psycopg.connect(self.dsn, **{"client_encoding": "UTF8", **parameters})
 
     def execute(self, query: str, parameters: Sequence[object] | None = None) -> list[Row]:
         """Run a query, or several without parameters, on a connection of its own and commit; returns its rows."""

@@ -31,6 +31,7 @@ from backfill.errors import (
     TableError,
     TableLockedError,
     TransientError,
+    ValueOutOfRangeError,
 )
 
 logger = logging.getLogger("backfill")
@@ -46,6 +47,7 @@ _DATA_EXCEPTION: Final = "22"
 
 _INVALID_PARAMETER: Final = "22023"
 _DISK_FULL: Final = "53100"
+_NOT_IN_ENCODING: Final = "22021"
 _QUOTED: Final = re.compile(r'["«»„“”「」].*(["«»„“”「」]|$)')
 """From the first quotation mark to the last one, in the languages that PostgreSQL speaks."""
 
@@ -121,6 +123,11 @@ def _with_state(state: str, message: str) -> BackfillError:
             f"{message}: another session holds a lock that keeps the table from being read, as ALTER TABLE, VACUUM "
             "FULL or TRUNCATE do until their transaction ends. SELECT pid, relation::regclass FROM pg_locks WHERE "
             "granted AND mode = 'AccessExclusiveLock' shows who; without a pid it is one of pg_prepared_xacts"
+        )
+    if state == _NOT_IN_ENCODING:
+        return ValueOutOfRangeError(
+            f"{message}: a text of the table is not UTF-8. A database with the encoding SQL_ASCII takes any bytes for "
+            "text; mend them, or leave the column out with the option columns"
         )
     if state == _DISK_FULL:
         return DatabaseSetupError(f"the database's disk is full: {message}")

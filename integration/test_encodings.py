@@ -1,0 +1,71 @@
+"""Databases whose text is not UTF-8: one of another encoding, and one that takes any bytes for text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from psycopg import sql
+
+from backfill.errors import ValueOutOfRangeError
+from integration.database import Database, drop, maintenance, new_name
+from integration.fixtures.streams import StartStream
+from integration.servers import Server
+
+KEYS = ["Äpfel", "Birne", "straße", "Zürich", "é", "£"]
+
+
+@contextmanager
+def database_of(server: Server, encoding: str) -> Iterator[Database]:
+    database = Database(server, new_name())
+    name = sql.Identifier(database.name)
+    with maintenance(server) as connection:
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE template0 LOCALE 'C' ENCODING {}")
+        connection.execute(statement.format(name, sql.Literal(encoding)))
+    try:
+        yield database
+    finally:
+        drop(database)
+
+
+@pytest.fixture
+def unchecked(postgres: Server) -> Iterator[Database]:
+    with database_of(postgres, "SQL_ASCII") as database:
+        yield database
+
+
+def filled(database: Database) -> None:
+    database.execute('CREATE TABLE t ("größe" text PRIMARY KEY, v text, many text[])')
+    for key in KEYS:
+        database.execute("INSERT INTO t VALUES (%s, %s, ARRAY[%s])", [key, key * 2, key])
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_text_arrives_as_it_is(postgres: Server, start_stream: StartStream, encoding: str) -> None:
+    with database_of(postgres, encoding) as database:
+        filled(database)
+        run = start_stream(database=database, key=("größe",))
+        run.judged_batch(2)
+        run.judged_batch(2)
+        database.execute("UPDATE t SET v = 'ö'; UPDATE t SET \"größe\" = 'ü' WHERE \"größe\" = 'é'")
+        run.finish()
+
+
+@pytest.mark.parametrize("column", ["v", "many"])
+def test_bytes_that_are_no_text_are_refused_wherever_they_come_from(
+    unchecked: Database, start_stream: StartStream, column: str
+) -> None:
+    filled(unchecked)
+    spoil = {"v": r"E'caf\xe9'", "many": r"ARRAY[E'caf\xe9']"}[column]
+    unchecked.execute(f"UPDATE t SET {column} = {spoil} WHERE \"größe\" = 'Birne'")
+    run = start_stream(database=unchecked, key=("größe",))
+    refused = "not UTF-8.*SQL_ASCII takes any bytes.*option columns"
+    with pytest.raises(ValueOutOfRangeError, match=refused):
+        run.catch_up()
+    unchecked.execute(f"UPDATE t SET {column} = NULL")
+    run.restart()  # The chunk is read at a later state.
+    run.finish()
+    unchecked.execute(f"UPDATE t SET {column} = {spoil} WHERE \"größe\" = 'Birne'")
+    with pytest.raises(ValueOutOfRangeError, match=refused):
+        run.catch_up()
