@@ -20,8 +20,8 @@ from backfill.progress import Finished, Frontier
 from backfill.stream import Stream
 from backfill.upstream import Pin
 from backfill.upstream.postgres.adapter import PostgresUpstream
-from backfill.upstream.postgres.failures import RetryPolicy
 from backfill.upstream.postgres.pin import snapshot_of
+from backfill.upstream.postgres.retries import RetryPolicy
 from backfill.vnode import WHOLE_TABLE, Coverage
 from integration.database import Database
 

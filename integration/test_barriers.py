@@ -20,7 +20,7 @@ from integration.servers import LocalServer
 from integration.stream_harness import StreamRun
 from integration.writers import BIGINT, COMPOSITE, HIDDEN, NUMERIC, TABLE, UUID, Client, Shape, Writers, total
 
-SIZE = 800
+SIZE = 1000
 BARRIERS = 30
 FEW_BYTES = "2000"
 """What one batch may read of the snapshot: about 15 rows, so that there are barriers enough also where writers, given

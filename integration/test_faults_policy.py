@@ -11,7 +11,8 @@ import pytest
 
 from backfill.errors import DefiniteError, SlotBusyError, SnapshotGoneError
 from backfill.upstream.postgres.connection import Connector
-from backfill.upstream.postgres.failures import About, RetryPolicy, translating
+from backfill.upstream.postgres.failures import About, translating
+from backfill.upstream.postgres.retries import RetryPolicy
 from integration.database import Database
 
 TRANSIENT = {

@@ -17,7 +17,7 @@ from backfill.errors import SlotBusyError
 from backfill.options import parse
 from backfill.rows import METADATA
 from backfill.upstream.postgres import PostgresUpstream
-from backfill.upstream.postgres.failures import RetryPolicy
+from backfill.upstream.postgres.retries import RetryPolicy
 from integration.database import Database
 from integration.spark_stream import SparkStream, make_table
 from integration.stream_harness import Fold, Row

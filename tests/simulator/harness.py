@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache, reduce
+from functools import reduce
 from itertools import count
 from operator import or_
 from pathlib import Path
@@ -32,9 +32,6 @@ from backfill_state.upsert import InMemoryUpsertState, UpsertLayout, UpsertState
 from tests.simulator.database import TRUNCATION, Database, Key, Row, View, inside, key_text, rank, rank_of_text
 from tests.simulator.sink import Output, Sink, output_rows
 from tests.simulator.upstream import SLOT, Server, SimulatedUpstream
-
-offset_of = lru_cache(maxsize=1000)(from_text)
-"""Each of a stream's offsets is asked for many times."""
 
 
 @dataclass(slots=True)
@@ -193,7 +190,7 @@ class Spark:
             self.asked.clear()
         else:
             self.asked.append(Asked(request, len(self.offsets)))
-        barrier = None if recorded is None else offset_of(recorded)
+        barrier = None if recorded is None else from_text(recorded)
         taken_up = barrier.again if isinstance(barrier, Barrier) else None
         self.control = self.control.asked(request, None if taken_up is None else taken_up.request)
 
@@ -227,7 +224,7 @@ class Spark:
         return self._offset(self.committed)
 
     def _offset(self, number: int) -> Offset:
-        return offset_of(self.offsets[number - 1]) if number else Nothing()
+        return from_text(self.offsets[number - 1]) if number else Nothing()
 
     def plan(self, max_rows: int | None = None, *, logged: bool = True) -> bool:
         """Logs the next batch's end, unless told not to; False where there is none. A logged batch stays."""
@@ -244,7 +241,7 @@ class Spark:
 
     def parts(self) -> tuple[handoff.Part, ...]:
         """What the tasks of the logged batch get."""
-        return self.stream().parts(self.start, offset_of(self.offsets[-1]))
+        return self.stream().parts(self.start, from_text(self.offsets[-1]))
 
     def task(self, part: handoff.Part) -> Iterator[pa.RecordBatch]:
         stream = self.stream()
@@ -262,10 +259,10 @@ class Spark:
     def finish(self, rows: list[Output]) -> None:
         """The sink has the batch, and Spark says so in its commit log."""
         if self.mode is StartupMode.LATEST and self.start == Nothing():
-            end = offset_of(self.offsets[-1])
+            end = from_text(self.offsets[-1])
             assert isinstance(end, Barrier)
             self.sink.rows = dict(self.database.table(View.parse(end.epoch.position)).by_key)
-        end = offset_of(self.offsets[-1])
+        end = from_text(self.offsets[-1])
         assert isinstance(end, Barrier)
         again = end.again is not None and isinstance(end.again.progress, Frontier)
         self.sink.apply(rows, full=self.rules is not None, again=again)
@@ -282,7 +279,7 @@ class Spark:
 
     def _require_versions(self, rows: list[Output]) -> None:
         """A change carries the version of the commit that made it; a snapshot row that of its epoch."""
-        end = offset_of(self.offsets[-1])
+        end = from_text(self.offsets[-1])
         assert isinstance(end, Barrier)
         for row in rows:
             _, _, _, kind, is_snapshot, version, timestamp, _ = row

@@ -25,7 +25,8 @@ from backfill.sinks.postgres.merge import merge
 from backfill.sinks.postgres.record import last_applied, record
 from backfill.sinks.postgres.target import execute, find_target
 from backfill.upstream.postgres.connection import Connector
-from backfill.upstream.postgres.failures import RetryPolicy, translating
+from backfill.upstream.postgres.failures import translating
+from backfill.upstream.postgres.retries import RetryPolicy
 
 __all__ = ["PostgresSink", "apply_to", "start_over"]
 

@@ -21,12 +21,12 @@ from backfill.upstream.postgres import slot, span
 from backfill.upstream.postgres.changelog import ChangeLog
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.epochs import Epochs
-from backfill.upstream.postgres.failures import RetryPolicy
 from backfill.upstream.postgres.log import MOST_MESSAGES, Reading
 from backfill.upstream.postgres.measuring import Measuring
 from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import Position
 from backfill.upstream.postgres.reader import PostgresSnapshotReader
+from backfill.upstream.postgres.retries import RetryPolicy
 from backfill.upstream.postgres.server import require_logical, require_primary
 from backfill.upstream.postgres.sessions import ControlSession
 from backfill.upstream.postgres.span import PostgresChangeReader

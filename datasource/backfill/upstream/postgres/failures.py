@@ -1,4 +1,4 @@
-"""What goes wrong with PostgreSQL: definite or transient, and the one policy that says what is tried again.
+"""What goes wrong with PostgreSQL, as errors of ours: definite or transient.
 
 By SQLSTATE (PostgreSQL manual, appendix A), and by what the statement was about: the words are in whatever language the
 server speaks (`lc_messages`). A failure to connect has no SQLSTATE, because libpq reports it before there is a session;
@@ -7,15 +7,11 @@ those are transient unless the server named, in English, a reason that stays.
 
 from __future__ import annotations
 
-import logging
-import random
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
-from typing import Final, TypeVar
+from typing import Final
 
 import adbc_driver_manager
 import psycopg
@@ -30,13 +26,8 @@ from backfill.errors import (
     SnapshotGoneError,
     TableError,
     TableLockedError,
-    TransientError,
     ValueOutOfRangeError,
 )
-
-logger = logging.getLogger("backfill")
-
-T = TypeVar("T")
 
 _TRANSIENT_CLASSES: Final = ("08", "57P", "40", "53")
 _LOCKED: Final = "55P03"
@@ -58,10 +49,10 @@ _REFUSED_FOR_GOOD: Final = re.compile(
     r"invalid (connection option|URI|port|dsn|sslmode|integer value)|is not permitted to log in|missing \"=\"",
     re.IGNORECASE,
 )
-_ROWS_HIDDEN: Final = re.compile(r"would be affected by row-level security"), "check_enable_rls"
-_NO_SUCH_LABEL: Final = re.compile(r"invalid input value for enum"), "enum_in"
-"""What shares its SQLSTATE with other errors: its words in English, and the routine of the server that raises it, which
-only psycopg tells."""
+_ROWS_HIDDEN: Final = ("check_enable_rls", "would be affected by row-level security")
+_NO_SUCH_LABEL: Final = ("enum_in", "invalid input value for enum")
+"""Errors that share their SQLSTATE with others: the server's routine that raises it, which only psycopg tells, and its
+words in English."""
 
 _PRIMARY: Final = b"PG_DIAG_MESSAGE_PRIMARY"
 _NO_PARAMETERS: Final = re.compile(r"unsupported startup parameter")
@@ -93,7 +84,11 @@ def translated(error: Exception, about: About = About.ANYTHING) -> BackfillError
     message = f"{message} ({state})"
     if state in about.value:
         return SnapshotGoneError(message) if about is About.SNAPSHOT else _changes_gone(message)
-    return _hidden_or_renamed(message, _routine(error)) or _with_state(state, message)
+    if _is(_ROWS_HIDDEN, error, message):
+        return _rows_hidden(message)
+    if _is(_NO_SUCH_LABEL, error, message):
+        return _label_gone(message)
+    return _with_state(state, message)
 
 
 def _without_state(message: str) -> BackfillError:
@@ -150,32 +145,29 @@ def _changes_gone(message: str) -> BackfillError:
     )
 
 
-def _hidden_or_renamed(message: str, routine: str | None) -> BackfillError | None:
-    words, raised_by = _ROWS_HIDDEN
-    if routine == raised_by or words.search(message):
-        return TableError(
-            f"{message}: the role would not be shown all rows, but the change log shows them all; a row-level security "
-            "policy of the table hides some. Run ALTER ROLE … BYPASSRLS, or connect as a role to which none applies"
-        )
-    words, raised_by = _NO_SUCH_LABEL
-    if routine == raised_by or words.search(message):
-        return SchemaChangedError(
-            f"{message}: a position in the stream's key has a label that its type no longer has. If it was renamed, "
-            "ALTER TYPE … RENAME VALUE gives the name back; else start over with a fresh checkpointLocation and "
-            "onExistingState=restart"
-        )
-    return None
+def _rows_hidden(message: str) -> BackfillError:
+    return TableError(
+        f"{message}: the role would not be shown all rows, but the change log shows them all; a row-level security "
+        "policy of the table hides some. Run ALTER ROLE … BYPASSRLS, or connect as a role to which none applies"
+    )
+
+
+def _label_gone(message: str) -> BackfillError:
+    return SchemaChangedError(
+        f"{message}: a position in the stream's key has a label that its type no longer has. If it was renamed, ALTER "
+        "TYPE … RENAME VALUE gives the name back; else start over with a fresh checkpointLocation and "
+        "onExistingState=restart"
+    )
+
+
+def _is(known: tuple[str, str], error: Exception, message: str) -> bool:
+    routine, words = known
+    return getattr(getattr(error, "diag", None), "source_function", None) == routine or words in message
 
 
 def _state(error: Exception) -> str | None:
     state = getattr(error, "sqlstate", None)
     return str(state) if state else None
-
-
-def _routine(error: Exception) -> str | None:
-    """The function of the server that raised the error, which has the same name in all languages."""
-    found = getattr(getattr(error, "diag", None), "source_function", None)
-    return str(found) if found else None
 
 
 def _message(error: Exception) -> str:
@@ -198,39 +190,3 @@ def translating(about: About = About.ANYTHING) -> Iterator[None]:
     except (psycopg.Error, adbc_driver_manager.Error, OSError) as error:
         # The driver's own text may quote the connection string or rows, and Spark prints the whole chain.
         raise translated(error, about) from None
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """Exponential back-off with jitter, until `give_up_after` seconds have passed since the first failure."""
-
-    first: float = 0.1
-    most: float = 5.0
-    give_up_after: float = 120.0
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-
-    def run(self, operation: Callable[[], T], recover: Callable[[], None]) -> T:
-        """The operation's result. `recover` is called before each further try; definite errors are not tried again."""
-        began: float | None = None
-        pause = self.first
-        while True:
-            try:
-                with translating():
-                    return operation()
-            except TransientError as error:
-                now = self.clock()
-                began = now if began is None else began
-                if now - began + pause > self.give_up_after:
-                    raise
-                logger.warning("trying again in %.1f s: %s", pause, error)
-                self.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
-                pause = min(pause * 2, self.most)
-                recover()
-
-    def pause_or_raise(self, failures: int) -> None:
-        """For a caller with a loop of its own, inside `except`: waits as before try number `failures + 1`."""
-        pause = min(self.first * 2 ** (failures - 1), self.most)
-        if pause * failures > self.give_up_after:
-            raise  # noqa: PLE0704 - the error that is being handled
-        self.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret

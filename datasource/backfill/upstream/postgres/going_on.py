@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from backfill.errors import ConnectionLostError, SnapshotGoneError, TransientError
-from backfill.upstream.postgres.failures import RetryPolicy
+from backfill.upstream.postgres.retries import RetryPolicy
 
 
 def going_on(

@@ -10,10 +10,11 @@ import pyarrow as pa
 from psycopg import sql
 
 from backfill.upstream.postgres.connection import Connector
-from backfill.upstream.postgres.failures import RetryPolicy, translating
+from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.going_on import going_on
 from backfill.upstream.postgres.pin import enter
 from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
+from backfill.upstream.postgres.retries import RetryPolicy
 from backfill.upstream.postgres.types import MappedColumn, snapshot_expression
 from backfill.upstream.postgres.values import encode_text, from_snapshot
 from backfill.vnode import KeyRange

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from backfill.upstream.postgres.connection import Connector, Session
-from backfill.upstream.postgres.failures import RetryPolicy
+from backfill.upstream.postgres.retries import RetryPolicy
 
 T = TypeVar("T")
 

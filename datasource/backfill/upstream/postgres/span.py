@@ -16,10 +16,11 @@ from backfill.errors import DatabaseSetupError, OptionsError, SlotBusyError
 from backfill.upstream import EARLIEST, LATEST
 from backfill.upstream.postgres import log, slot
 from backfill.upstream.postgres.connection import Connector, Session
-from backfill.upstream.postgres.failures import RetryPolicy, translating
+from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.going_on import going_on
 from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import Position, format_lsn, parse_lsn
+from backfill.upstream.postgres.retries import RetryPolicy
 from backfill.upstream.postgres.table import Table
 
 _LSN: Final = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
