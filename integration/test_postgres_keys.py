@@ -17,11 +17,12 @@ from psycopg import sql
 
 from backfill.upstream.postgres.catalog import read_table
 from backfill.upstream.postgres.connection import Connector
-from backfill.upstream.postgres.description import KeyColumn
+from backfill.upstream.postgres.description import KeyColumn, QualifiedName
 from backfill.upstream.postgres.keys import (
     Comparison,
     KeyOrder,
     compare,
+    full_name,
     key_column,
     key_literal,
     key_order,
@@ -29,7 +30,7 @@ from backfill.upstream.postgres.keys import (
     key_value,
     order_by,
 )
-from backfill.upstream.postgres.types import map_column
+from backfill.upstream.postgres.types import map_column, snapshot_expression
 from backfill.upstream.postgres.values import decode_text, encode_text
 from integration.database import Database, Row, temporary_database
 from integration.servers import Server
@@ -37,6 +38,7 @@ from integration.values import BEYOND, MOOD, MOODS, OTHERS, SCALARS, Case, integ
 from integration.versions import require_version
 
 RANDOM_VALUES = 60
+NAME = QualifiedName("public", "t")
 
 Session = psycopg.Connection[Row]
 Key = tuple[str, ...]
@@ -58,15 +60,15 @@ class Table:
 
     @property
     def columns(self) -> list[sql.Composable]:
-        return list(map(key_column, self.keys))
+        return [key_column(key, NAME) for key in self.keys]
 
     def literals(self, row: Key) -> list[sql.Composable]:
         return [key_literal(key, value) for key, value in zip(self.keys, row, strict=True)]
 
     def sorted(self) -> list[Key]:
-        texts = sql.SQL(", ").join(map(key_text_expression, self.keys))
+        texts = sql.SQL(", ").join(key_text_expression(key, full_name(key, NAME)) for key in self.keys)
         return self.session.execute(
-            sql.SQL("SELECT {} FROM public.t ORDER BY {}").format(texts, order_by(self.keys))
+            sql.SQL("SELECT {} FROM public.t ORDER BY {}").format(texts, order_by(self.keys, NAME))
         ).fetchall()
 
     def count(self, comparison: Comparison, row: Key) -> int:
@@ -81,8 +83,10 @@ class Table:
         return bool(self._one(sql.SQL("SELECT {}").format(sql.SQL(" AND ").join(conditions))))
 
     def plan(self, row: Key) -> str:
-        query = sql.SQL("EXPLAIN SELECT * FROM public.t WHERE {} ORDER BY {}").format(
-            compare(self.keys, self.columns, ">", self.literals(row)), order_by(self.keys)
+        """Of the statement that reads what comes behind a row."""
+        read = sql.SQL(", ").join(snapshot_expression(map_column(key.column)) for key in self.keys)
+        query = sql.SQL("EXPLAIN SELECT {} FROM public.t WHERE {} ORDER BY {}").format(
+            read, compare(self.keys, self.columns, ">", self.literals(row)), order_by(self.keys, NAME)
         )
         return "\n".join(line for (line,) in self.session.execute(query))
 

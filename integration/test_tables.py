@@ -96,3 +96,19 @@ def test_names_may_be_anything_that_can_be_quoted(database: Database, start_stre
         run.judged_batch(10)
     database.execute(f"UPDATE {table} SET {ODD[0]} = {ODD[0]} + 100 WHERE {ODD[1]} = 1")
     run.finish()
+
+
+@pytest.mark.parametrize("name", ["textin", "k0", "place", "total", "asked", "sample"])
+def test_a_key_may_be_called_like_anything_in_our_statements(
+    database: Database, start_stream: StartStream, name: str
+) -> None:
+    """An ORDER BY takes a bare name for an output column's first, a subselect for that of its own column."""
+    database.execute(f"CREATE TABLE t ({name} int, v text, PRIMARY KEY ({name}))")
+    database.execute("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 60) i; ANALYZE t")
+    run = start_stream(key=(name,), vnodeCount="2", numPartitions="1", changelog="full")
+    run.judged_batch(7)
+    for number in (1, 2, 3):
+        database.execute(f"UPDATE t SET v = 'round {number}' WHERE {name} % 3 = 0")
+        database.execute(f"UPDATE t SET {name} = {name} - 100 WHERE {name} = {60 - number}")
+        run.judged_batch(7)
+    run.finish()

@@ -92,12 +92,16 @@ def test_a_literal_carries_the_type_without_modifier_and_the_index_collation() -
 
 def test_a_column_is_collated_only_where_the_index_differs_from_it() -> None:
     keys = [key(TEXT, 'a"b', collation=C), key(TEXT, collation=C, own=ENGLISH), key(INT8, default_order=False)]
-    assert text_of(order_by(keys)) == '"a""b", ("c" COLLATE "pg_catalog"."C"), "c" USING OPERATOR("pg_catalog".<)'
-    assert text_of(key_column(keys[0])) == '"a""b"'
+    assert text_of(order_by(keys, QualifiedName("s", "t"))) == (
+        '"s"."t"."a""b", ("s"."t"."c" COLLATE "pg_catalog"."C"), "s"."t"."c" USING OPERATOR("pg_catalog".<)'
+    )
+    assert text_of(key_column(keys[0], QualifiedName("s", "t"))) == '"s"."t"."a""b"'
 
 
 def test_the_text_of_a_key_is_that_of_its_output_function() -> None:
-    assert text_of(key_text_expression(key(UUID))) == 'pg_catalog.textin("pg_catalog"."uuid_out"("c"))'
+    assert text_of(key_text_expression(key(UUID), sql.Identifier("c"))) == (
+        'pg_catalog.textin("pg_catalog"."uuid_out"("c"))'
+    )
 
 
 def compared(keys: list[KeyColumn], comparison: Comparison) -> str:

@@ -68,9 +68,16 @@ def require_usable(key: KeyColumn, mapped: MappedColumn) -> None:
         )
 
 
-def key_text_expression(key: KeyColumn) -> sql.Composable:
-    """The column's lossless text, as it stands in stored positions."""
-    return output_text(sql.Identifier(key.column.name), key.column.type.output)
+def full_name(key: KeyColumn, table: QualifiedName) -> sql.Identifier:
+    """The column with its table's name, which nothing else in a statement can be taken for: a bare name is that of an
+    output column for ORDER BY, and that of an inner column in a subselect.
+    """
+    return sql.Identifier(table.schema, table.name, key.column.name)
+
+
+def key_text_expression(key: KeyColumn, column: sql.Composable) -> sql.Composable:
+    """The lossless text of what has the column's values, as it stands in stored positions."""
+    return output_text(column, key.column.type.output)
 
 
 def key_literal(key: KeyColumn, text: str) -> sql.Composable:
@@ -100,22 +107,22 @@ def key_value(key: KeyColumn, text: sql.Composable) -> sql.Composable:
     return value if key.collation is None else _collated(value, key.collation.name)
 
 
-def key_column(key: KeyColumn) -> sql.Composable:
+def key_column(key: KeyColumn, table: QualifiedName) -> sql.Composable:
     """The column as one side of a comparison; its index serves it."""
-    column = sql.Identifier(key.column.name)
+    column = full_name(key, table)
     if key.column.type.kind == _ENUM and key.column.type_oid != key.column.type.oid:
         # SQL does not find the operators of enums for a domain.
         return sql.SQL("CAST({} AS {})").format(column, key.column.type.name.identifier())
     return column
 
 
-def order_by(keys: Sequence[KeyColumn], *, descending: bool = False) -> sql.Composable:
-    """The list of an ORDER BY that sorts as the keys compare."""
-    return sql.SQL(", ").join(_sorted(key, descending=descending) for key in keys)
+def order_by(keys: Sequence[KeyColumn], table: QualifiedName, *, descending: bool = False) -> sql.Composable:
+    """The list of an ORDER BY that sorts the rows of a table as its keys compare."""
+    return sql.SQL(", ").join(_sorted(key, table, descending=descending) for key in keys)
 
 
-def _sorted(key: KeyColumn, *, descending: bool) -> sql.Composable:
-    column: sql.Composable = sql.Identifier(key.column.name)
+def _sorted(key: KeyColumn, table: QualifiedName, *, descending: bool) -> sql.Composable:
+    column: sql.Composable = full_name(key, table)
     if key.collation is not None and key.collation != key.column.collation:
         column = _collated(column, key.collation.name)
     # Without USING the type's default operator class sorts, whatever the search_path.

@@ -9,7 +9,15 @@ from typing import Final
 from psycopg import sql
 
 from backfill.upstream.postgres.description import KeyColumn, QualifiedName
-from backfill.upstream.postgres.keys import compare, key_column, key_literal, key_text_expression, key_value, order_by
+from backfill.upstream.postgres.keys import (
+    compare,
+    full_name,
+    key_column,
+    key_literal,
+    key_text_expression,
+    key_value,
+    order_by,
+)
 from backfill.vnode import Key, KeyRange
 
 INDEX_PLANS_ONLY: Final = (
@@ -57,26 +65,29 @@ class KeyedTable:
 
     @property
     def order(self) -> sql.Composable:
-        return order_by(self.key)
+        return order_by(self.key, self.name)
 
     @property
     def key_texts(self) -> sql.Composable:
         """The key's columns as their lossless text, separated by commas."""
-        return sql.SQL(", ").join(key_text_expression(item) for item in self.key)
+        return sql.SQL(", ").join(key_text_expression(part, full_name(part, self.name)) for part in self.key)
+
+    @property
+    def _columns(self) -> list[sql.Composable]:
+        return [key_column(part, self.name) for part in self.key]
 
     def where(self, item: KeyRange) -> sql.Composable:
         """The condition that a row's key lies in this range."""
-        return self.within(item, [key_column(part) for part in self.key])
+        return self.within(item, self._columns)
 
     def is_one_of(self, texts: Sequence[Sequence[str | None]]) -> sql.Composable:
         """The condition that a row's key is among these, given as their lossless texts, column by column."""
         names = [sql.Identifier(f"k{at}") for at in range(len(texts))]
         values = [key_value(part, sql.SQL("asked.{}").format(name)) for part, name in zip(self.key, names, strict=True)]
-        columns = [key_column(part) for part in self.key]
         return sql.SQL("EXISTS (SELECT FROM unnest({}) AS asked({}) WHERE {})").format(
             sql.SQL(", ").join(sql.SQL("{}::text[]").format(sql.Literal(list(column))) for column in texts),
             sql.SQL(", ").join(names),
-            compare(self.key, columns, "=", values),
+            compare(self.key, self._columns, "=", values),
         )
 
     def within(self, item: KeyRange, values: Sequence[sql.Composable]) -> sql.Composable:
@@ -90,7 +101,7 @@ class KeyedTable:
 
     def before(self, key: Key) -> sql.Composable:
         """The condition that a row's key comes before this one."""
-        return compare(self.key, [key_column(part) for part in self.key], "<", self._literals(key))
+        return compare(self.key, self._columns, "<", self._literals(key))
 
     def _literals(self, key: Key) -> list[sql.Composable]:
         return [key_literal(part, text) for part, text in zip(self.key, key, strict=True)]

@@ -22,7 +22,14 @@ from backfill.upstream.postgres.description import (
     ServerDescription,
     TableDescription,
 )
-from backfill.upstream.postgres.keys import canonical_text, key_order, key_value, order_by
+from backfill.upstream.postgres.keys import (
+    canonical_text,
+    full_name,
+    key_order,
+    key_text_expression,
+    key_value,
+    order_by,
+)
 from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
 from backfill.upstream.postgres.relation import WantedColumn
 from backfill.upstream.postgres.selection import select_columns
@@ -231,13 +238,15 @@ def cut(
     if parts == 0:
         return ()
     sampled, chosen = _sample(size, vnodes, thinned=within == WHOLE_TABLE)
+    names = [sql.Identifier(f"k{at}") for at in range(len(table.key))]
     statement = sql.SQL(
-        "SELECT {texts} FROM (SELECT {columns}, row_number() OVER (ORDER BY {order}) AS place, "
-        "count(*) OVER () AS total FROM {source} {sampled} WHERE {within} AND {chosen}) sample "
+        "SELECT {texts} FROM (SELECT {columns}, row_number() OVER (ORDER BY {order}), count(*) OVER () "
+        "FROM {source} {sampled} WHERE {within} AND {chosen}) AS sample({names}, place, total) "
         "WHERE place * {parts} / total > (place - 1) * {parts} / total ORDER BY place"
     ).format(
-        texts=table.key_texts,
-        columns=sql.SQL(", ").join(sql.Identifier(item.column.name) for item in table.key),
+        texts=sql.SQL(", ").join(map(key_text_expression, table.key, names)),
+        names=sql.SQL(", ").join(names),
+        columns=sql.SQL(", ").join(full_name(item, table.name) for item in table.key),
         order=table.order,
         source=table.source,
         sampled=sampled,
@@ -282,7 +291,7 @@ def range_of(session: Session, table: KeyedTable, first: Key | None, last: Key |
 
 def _last_before(table: KeyedTable, key: Key) -> sql.Composed:
     return sql.SQL("SELECT {} FROM {} WHERE {} ORDER BY {} LIMIT 1").format(
-        table.key_texts, table.source, table.before(key), order_by(table.key, descending=True)
+        table.key_texts, table.source, table.before(key), order_by(table.key, table.name, descending=True)
     )
 
 
