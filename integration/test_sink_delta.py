@@ -39,6 +39,8 @@ def test_a_batch_that_is_applied_again_changes_nothing(spark: SparkSession, data
 
     make_table(database, 300)
     database.execute("ALTER TABLE t ADD raw bytea, ADD tags text[], ADD flag boolean, ADD day date")
+    database.execute("ALTER TABLE t ADD deleted boolean, ADD _deleted boolean DEFAULT true, ADD c0 int DEFAULT 3")
+    database.execute("UPDATE t SET deleted = id % 3 = 0")
     database.execute("UPDATE t SET raw = 'x', tags = '{a,NULL}', flag = id % 2 = 0, day = current_date WHERE id > 9")
     stream = SparkStream(spark, database, tmp_path, {"maxRowsPerTrigger": "120", "onTruncate": "emit"})
     table = tmp_path / "copy"

@@ -36,11 +36,13 @@ WIDE = """
         region varchar(8), id int, ref uuid, doc jsonb, tags text[], refs uuid[], amounts numeric(9,2)[], ids bigint[],
         price numeric(12,2), exact numeric, at timestamptz, local timestamp, day date, clock time, raw bytea,
         code char(5), kind colour, address inet, small smallint, real real, double double precision, flag boolean,
-        span interval, "Größe" int, total numeric GENERATED ALWAYS AS (price * 2) STORED, PRIMARY KEY (id, region));
+        span interval, "Größe" int, deleted boolean, _deleted boolean, c0 int,
+        total numeric GENERATED ALWAYS AS (price * 2) STORED, PRIMARY KEY (id, region));
     INSERT INTO t SELECT 'r' || i % 3, i, gen_random_uuid(), jsonb_build_object('i', i, 'q', '"'),
         ARRAY['a', NULL, 'c,"' || i], ARRAY[gen_random_uuid()], ARRAY[i / 3.0, NULL], ARRAY[i, NULL, -i],
         i / 7.0, i / 7.0, now(), now(), current_date, '12:34:56.789', decode(md5(i::text), 'hex'),
-        'c' || i % 10, 'red', '10.0.0.1/8', i, i / 3.0, i / 3.0, i % 2 = 0, make_interval(hours => i), i
+        'c' || i % 10, 'red', '10.0.0.1/8', i, i / 3.0, i / 3.0, i % 2 = 0, make_interval(hours => i), i,
+        i % 2 = 0, i % 3 = 0, i
     FROM generate_series(1, 60) i;
     INSERT INTO t (region, id) SELECT 'none', i FROM generate_series(1, 40) i;
     ANALYZE t;
@@ -163,7 +165,7 @@ def test_values_of_every_type_arrive_and_a_truncate_empties_the_copy(
 def test_large_values_that_the_log_leaves_out_stay(spark: SparkSession, database: Database, tmp_path: Path) -> None:
     large = "(SELECT string_agg(md5((s * 1000 + i)::text), '') FROM generate_series(1, 200) i)"
     database.execute(
-        "CREATE TABLE t (id int PRIMARY KEY, title text, body text NOT NULL, extra text);"
+        "CREATE TABLE t (id int PRIMARY KEY, title text, body text NOT NULL, extra text, _kept_0 text, kept0 text);"
         "ALTER TABLE t ALTER body SET STORAGE EXTERNAL, ALTER extra SET STORAGE EXTERNAL;"
         f"INSERT INTO t SELECT s, 'title', {large}, {large} FROM generate_series(1, 12) s; ANALYZE t;"
         "CREATE TABLE copy (LIKE t INCLUDING ALL)"

@@ -98,7 +98,7 @@ def test_names_may_be_anything_that_can_be_quoted(database: Database, start_stre
     run.finish()
 
 
-@pytest.mark.parametrize("name", ["textin", "k0", "place", "total", "asked", "sample"])
+@pytest.mark.parametrize("name", ["textin", "k0", "place", "total", "asked", "vnode", "row_count", "key"])
 def test_a_key_may_be_called_like_anything_in_our_statements(
     database: Database, start_stream: StartStream, name: str
 ) -> None:

@@ -22,8 +22,8 @@ from backfill.errors import OptionsError, UnchangedToastError
 from backfill.sinks.applied import Applied, is_new
 from backfill.sinks.batch import Batch
 from backfill.sinks.last_rows import LastRows, last_rows
+from backfill.sinks.staged import DELETED, column_name, kept_name, staged
 
-_DELETED: Final = "_deleted"
 _FORGOTTEN: Final = -1
 """The batch id of a query that begins anew: application transactions cannot be removed."""
 
@@ -120,29 +120,19 @@ def _merge(table: DeltaTable, key: Sequence[str], last: LastRows, record: Commit
         if last.emptied:
             table.delete(commit_properties=record)
         return
-    values = {_quoted(name): f"s.{_quoted(name)}" for name in last.rows.column_names}
+    names = last.rows.column_names
+    values = {_quoted(name): f"s.{column_name(at)}" for at, name in enumerate(names)}
     kept = {
-        _quoted(name): f"CASE WHEN s.{_kept_name(at)} THEN t.{_quoted(name)} ELSE s.{_quoted(name)} END"
+        _quoted(name): f"CASE WHEN s.{kept_name(at)} THEN t.{_quoted(name)} ELSE {values[_quoted(name)]} END"
         for at, name in enumerate(last.kept)
     }
-    same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in key)
-    merger = table.merge(_staged(last), same, source_alias="s", target_alias="t", commit_properties=record)
-    merger = merger.when_matched_delete(f"s.{_DELETED}").when_matched_update(values | kept)
-    merger = merger.when_not_matched_insert(values, f"NOT s.{_DELETED}")
+    same = " AND ".join(f"t.{_quoted(name)} = {values[_quoted(name)]}" for name in key)
+    merger = table.merge(staged(last, names), same, source_alias="s", target_alias="t", commit_properties=record)
+    merger = merger.when_matched_delete(f"s.{DELETED}").when_matched_update(values | kept)
+    merger = merger.when_not_matched_insert(values, f"NOT s.{DELETED}")
     if last.emptied:
         merger = merger.when_not_matched_by_source_delete()
     merger.execute()
-
-
-def _staged(last: LastRows) -> pa.Table:
-    staged = last.rows.append_column(_DELETED, pa.array(last.deleted))
-    for at, mask in enumerate(last.kept.values()):
-        staged = staged.append_column(_kept_name(at), pa.array(mask))
-    return staged
-
-
-def _kept_name(at: int) -> str:
-    return f"_kept_{at}"
 
 
 def _quoted(name: str) -> str:

@@ -11,10 +11,10 @@ from psycopg import sql
 from backfill.errors import OptionsError, UnchangedToastError, UnsupportedTypeError
 from backfill.sinks.last_rows import LastRows
 from backfill.sinks.postgres.target import Target, execute
+from backfill.sinks.staged import DELETED, column_name, kept_name, staged
 from backfill.upstream.postgres.arrow_session import ArrowSession
 
 _STAGED: Final = "backfill_batch"
-_DELETED: Final = "_deleted"
 
 
 def merge(session: ArrowSession, target: Target, key: Sequence[str], last: LastRows) -> None:
@@ -24,20 +24,22 @@ def merge(session: ArrowSession, target: Target, key: Sequence[str], last: LastR
     if not last.rows.num_rows:
         return
     names = _written(target, last.rows.column_names)
-    session.ingest(_STAGED, _staged(last, names))
+    _require_types(last.rows.select(names).schema)
+    session.ingest(_STAGED, staged(last, names))
+    values = {name: _value(target, name, at) for at, name in enumerate(names)}
     parts = {
         "target": target.name,
         "staged": sql.Identifier("pg_temp", _STAGED),
-        "deleted": sql.Identifier("s", _DELETED),
+        "deleted": sql.Identifier("s", DELETED),
         "same": sql.SQL(" AND ").join(
-            sql.SQL("{} = {}").format(sql.Identifier("t", name), _value(target, name)) for name in key
+            sql.SQL("{} = {}").format(sql.Identifier("t", name), values[name]) for name in key
         ),
     }
     if last.deleted.any():
         execute(session, "DELETE FROM {target} t USING {staged} s WHERE {deleted} AND {same}", **parts)
     if not last.deleted.all():
         _require_kept(session, parts, key, last)
-        _upsert(session, target, key, last, names, parts)
+        _upsert(session, key, last, values, parts)
     execute(session, "DROP TABLE {staged}", **parts)
 
 
@@ -62,31 +64,17 @@ def _require_types(columns: pa.Schema) -> None:
             )
 
 
-def _staged(last: LastRows, names: Sequence[str]) -> pa.Table:
-    rows = last.rows.select(names)
-    _require_types(rows.schema)
-    staged = rows.append_column(_DELETED, pa.array(last.deleted))
-    for at, mask in enumerate(last.kept.values()):
-        staged = staged.append_column(_kept_name(at), pa.array(mask))
-    return staged.combine_chunks()
-
-
-def _kept_name(at: int) -> str:
-    # Not the column's own name with something added: the server would cut a long one.
-    return f"_kept_{at}"
-
-
-def _value(target: Target, name: str) -> sql.Composable:
+def _value(target: Target, name: str, at: int) -> sql.Composable:
     # The type's name is the server's own.
     type_name = sql.SQL(target.types[name])
-    return sql.SQL("CAST({} AS {})").format(sql.Identifier("s", name), type_name)
+    return sql.SQL("CAST({} AS {})").format(sql.Identifier("s", column_name(at)), type_name)
 
 
 def _require_kept(session: ArrowSession, parts: dict[str, sql.Composable], key: Sequence[str], last: LastRows) -> None:
     """Where the target's value stays, the target has the row."""
     if not last.kept:
         return
-    kept = sql.SQL(" OR ").join(sql.Identifier("s", _kept_name(at)) for at in range(len(last.kept)))
+    kept = sql.SQL(" OR ").join(sql.Identifier("s", kept_name(at)) for at in range(len(last.kept)))
     execute(
         session,
         "SELECT EXISTS (SELECT FROM {staged} s LEFT JOIN {target} t ON {same} "
@@ -104,17 +92,16 @@ def _require_kept(session: ArrowSession, parts: dict[str, sql.Composable], key: 
 
 def _upsert(
     session: ArrowSession,
-    target: Target,
     key: Sequence[str],
     last: LastRows,
-    names: Sequence[str],
+    values: dict[str, sql.Composable],
     parts: dict[str, sql.Composable],
 ) -> None:
-    values = {name: _value(target, name) for name in names}
+    names, values = list(values), dict(values)
     for at, name in enumerate(last.kept):
         if name in values:
             values[name] = sql.SQL("CASE WHEN {} THEN {} ELSE {} END").format(
-                sql.Identifier("s", _kept_name(at)), sql.Identifier("t", name), values[name]
+                sql.Identifier("s", kept_name(at)), sql.Identifier("t", name), values[name]
             )
     updates = [sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in names if name not in key]
     execute(
