@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final
 
-from benchmarks import debezium
+from benchmarks import debezium, handing_over
 from benchmarks.bed import ACCOUNTS, JDBC_DRIVER, Bed
 from benchmarks.report import Comparison, Table, ratios, speeds, where
 from benchmarks.rounds import Contender, Rounds, Run, take_turns
@@ -44,6 +44,10 @@ def jdbc(readers: int) -> str:
     return f"Spark JDBC, {readers} partition{'s' if readers > 1 else ''}"
 
 
+def in_memory(readers: int) -> str:
+    return f"rows in memory, {readers} partition{'s' if readers > 1 else ''}"
+
+
 def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
     count = bed.fill(rows or ROWS)
     contenders: dict[str, Contender] = {
@@ -56,11 +60,13 @@ def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
         for mode in MODES:
             contenders[ours(readers, mode)] = partial(_backfill, bed, mode, readers, count)
         contenders[batch(readers)] = partial(_read, bed, readers, count)
+        contenders[in_memory(readers)] = partial(_in_memory, bed, readers, count)
         if JDBC_DRIVER.exists():
             contenders[jdbc(readers)] = partial(_jdbc, bed, readers, count)
             comparisons += [
                 Comparison(batch(readers), jdbc(readers), AT_LEAST_JDBC),
                 *(Comparison(ours(readers, mode), jdbc(readers), AT_LEAST_JDBC) for mode in MODES),
+                Comparison(in_memory(readers), jdbc(readers)),
             ]
     if not JDBC_DRIVER.exists():
         notes.append(f"Spark JDBC is left out: there is no {JDBC_DRIVER}; install libpostgresql-jdbc-java.")
@@ -72,6 +78,7 @@ def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
         notes.append(debezium.LEFT_OUT)
     notes += [
         f"Spark JDBC: fetchsize {FETCH_SIZE}, partitions by aid; the time of the write, without load().",
+        "rows in memory: such rows, which nobody has to read, handed to Spark from Python; no source there is faster.",
         "backfill: the time of all its batches, with publication and slot (initial), key slices and counts, staging,",
         "Spark's offset and commit log; without load() and without the start of the query's Python process.",
     ]
@@ -105,6 +112,10 @@ def _read(bed: Bed, readers: int, expected: int) -> Run:
     began = time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
     return Run(expected, time.perf_counter() - began)
+
+
+def _in_memory(bed: Bed, readers: int, count: int) -> Run:
+    return handing_over.read(bed.spark, readers, count)
 
 
 def drop_publications(bed: Bed) -> None:

@@ -25,14 +25,15 @@ def select_columns(table: TableDescription, names: Sequence[str] = ()) -> tuple[
     named = list(names) or list(found)
     key = [item.column.name for item in table.key]
     selected = tuple(found[name] for name in dict.fromkeys([*named, *key]))
-    problems = [*_not_readable(table, selected), *_not_logged(selected)]
+    not_readable = _not_readable(table, selected)
+    problems = [*not_readable, *_not_logged(selected)]
     if problems:
         rest = ", ".join(
             in_option(name) for name in named if found[name].readable and found[name].logged is not Logged.NEVER
         )
         raise TableError(
             f"{table.name.quoted()} cannot be streamed whole: {'; '.join(problems)}. "
-            f'Or leave them out with .option("columns", "{rest}")'
+            f'{"Or leave" if not_readable else "Leave"} them out with .option("columns", "{rest}")'
         )
     return selected
 

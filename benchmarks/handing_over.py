@@ -1,0 +1,64 @@
+"""Rows that are in memory already, handed to Spark as any source in Python hands them over.
+
+What this takes, no such source can do without: it bounds what the others can reach.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from benchmarks.rounds import Run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+BATCH_ROWS: Final = 62_500
+"""As many of these rows are in a batch of ours."""
+
+SCHEMA: Final = "aid int, bid int, abalance int, filler string"
+
+
+class InMemory(DataSource):
+    """Rows like those of pgbench_accounts."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "in_memory"
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(int(self.options["rows"]), int(self.options["numPartitions"]))
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, rows: int, partitions: int) -> None:
+        self._rows, self._partitions = rows, partitions
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(at) for at in range(self._partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        numbers, filler = np.arange(BATCH_ROWS, dtype=np.int32), pa.array([" " * 84] * BATCH_ROWS)
+        for _ in range(self._rows // self._partitions // BATCH_ROWS):
+            # Arrow arrays of their own, as each batch of a source has them.
+            columns: list[pa.Array[Any]] = [pa.array(numbers), pa.array(numbers), pa.array(numbers), filler]
+            yield pa.RecordBatch.from_arrays(columns, ["aid", "bid", "abalance", "filler"])
+
+
+def read(spark: SparkSession, partitions: int, rows: int) -> Run:
+    spark.dataSource.register(InMemory)
+    whole = rows // (partitions * BATCH_ROWS) * partitions * BATCH_ROWS
+    options = {"rows": str(whole), "numPartitions": str(partitions)}
+    frame = spark.read.format("in_memory").options(**options).load()
+    began = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return Run(whole, time.perf_counter() - began)
