@@ -59,6 +59,18 @@ def test_progress_and_summary_are_read_while_the_stream_runs(spark: SparkSession
     stream.require_equal()
 
 
+def test_a_key_column_that_is_called_like_one_of_ours_has_the_name_that_it_has_in_the_file(
+    spark: SparkSession, database: Database, tmp_path: Path
+) -> None:
+    database.execute('CREATE TABLE t (vnode int, "Row_Count" int, PRIMARY KEY (vnode, "Row_Count"))')
+    database.execute("INSERT INTO t SELECT i, -i FROM generate_series(1, 50) i; ANALYZE t")
+    stream = SparkStream(spark, database, tmp_path, {"vnodeCount": "2"})
+    stream.catch_up()
+    rows = view(stream, "progress")
+    assert rows.columns == ["vnode", "vnode_", "Row_Count_", "backfill_finished", "row_count"]
+    assert rows.selectExpr("sum(row_count)", "max(vnode)").first() == (50, 1)
+
+
 def test_a_view_needs_a_stream(stream: SparkStream) -> None:
     with pytest.raises(AnalysisException, match=r"there is no backfill\.duckdb in"):
         view(stream, "summary")

@@ -14,7 +14,7 @@ from backfill.offset import Barrier, Offset, from_text
 from backfill.opening import STATE_FILE
 from backfill.options import View
 from backfill.progress import figures
-from backfill_state import ProgressStore, StateStoreError, TransientStateError, looked_at
+from backfill_state import ProgressStore, StateStoreError, TransientStateError, looked_at, stored_names
 
 _SUMMARY: Final[tuple[tuple[str, pa.DataType], ...]] = (
     ("stream", pa.string()),
@@ -35,7 +35,7 @@ SUMMARY: Final = pa.schema(_SUMMARY)
 def look(view: View, state_dir: str) -> pa.Table:
     """The view of the stream that keeps its state in this folder, as of its last recorded barrier."""
     with looking(state_dir) as store:
-        return store.progress() if view is View.PROGRESS else _summary(store)
+        return _progress(store) if view is View.PROGRESS else _summary(store)
 
 
 @contextmanager
@@ -51,6 +51,13 @@ def looking(state_dir: str) -> Iterator[ProgressStore]:
         raise StateBusyError(str(error)) from error
     except StateStoreError as error:
         raise StateError(str(error)) from error
+
+
+def _progress(store: ProgressStore) -> pa.Table:
+    """Under the names that the columns have in the file, which no two of them share."""
+    rows = store.progress()
+    first, *key, finished, counted = rows.column_names
+    return rows.rename_columns([first, *stored_names(key), finished, counted])
 
 
 def _summary(store: ProgressStore) -> pa.Table:

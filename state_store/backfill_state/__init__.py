@@ -74,6 +74,7 @@ from backfill_state.errors import (
     TransientStateError,
     UpsertStateDamagedError,
 )
+from backfill_state.layout import stored_names
 from backfill_state.memory import InMemoryProgressStore
 from backfill_state.migrations import FORMAT_VERSION
 from backfill_state.store import Barrier, ProgressStore, StreamIdentity
@@ -99,4 +100,5 @@ __all__ = [
     "TransientStateError",
     "UpsertStateDamagedError",
     "looked_at",
+    "stored_names",
 ]
