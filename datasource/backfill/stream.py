@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from backfill.advance import UNLIMITED, Budget, advance
@@ -40,6 +40,26 @@ MOST_LOST: Final = 10
 
 ReadControl: TypeAlias = Callable[[], Control]
 """What the stream has been told by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """Where a stream is: its epoch, None before the first barrier, its own progress, and what it is to take again."""
+
+    epoch: Epoch | None
+    progress: Progress
+    again: Again | None
+
+    @property
+    def cursor(self) -> Progress:
+        """What the next batch moves: how far something is taken again, if anything is, else the stream's progress."""
+        taking = None if self.again is None else self.again.frontier
+        return self.progress if taking is None else taking
+
+    def moved(self, cursor: Progress) -> _Standing:
+        if self.again is not None and self.again.frontier is not None:
+            return replace(self, again=replace(self.again, progress=cursor))
+        return replace(self, progress=cursor)
 
 
 class Stream:
@@ -138,26 +158,46 @@ class Stream:
         if self._control.holds and self._options.startup_mode is StartupMode.SNAPSHOT:
             return start
         base = self._begin() if isinstance(start, Nothing) else self._go_on(start)
-        after = base.epoch if isinstance(base, Barrier) else None
-        progress = settled(base.progress) if isinstance(base, Barrier) else base
-        again = self._again(base, progress) if isinstance(base, Barrier) else None
-        taking = None if again is None else again.frontier
-        cursor = progress if taking is None else taking
-        if isinstance(base, Barrier):
-            self._reported = progress, again
-            self._counting.begin(base.stream, base.epoch.timestamp)
-        if after is not None and self._is_over(cursor, after):
+        stands = self._standing(base)
+        if stands.epoch is not None and self._is_over(stands.cursor, stands.epoch):
             return start
         self._release.stop()
         ahead = self._ahead(base) if isinstance(base, Barrier) else ()
-        max_changes = (budget.max_rows or UNLIMITED) << self._worked_off
+        step, moved = self._step(stands.epoch, stands.cursor, budget, self._most_changes(budget, ahead))
+        if step.epoch == stands.epoch:
+            return start
+        self._plan(stands.cursor, moved, step)
+        stands = stands.moved(moved)
+        self._reported = stands.progress, stands.again
+        return Barrier(
+            stream=self._record.stream,
+            upstream=self._record.bookmark,
+            epoch=step.epoch,
+            progress=stands.progress,
+            ahead=ahead,
+            base=replace(base, base=None) if isinstance(start, Nothing) and isinstance(base, Barrier) else None,
+            again=stands.again,
+        )
+
+    def _standing(self, base: Barrier | Progress) -> _Standing:
+        """Where the stream is before its next batch, with what that is to take again."""
+        if not isinstance(base, Barrier):
+            return _Standing(None, base, None)
+        progress = settled(base.progress)
+        stands = _Standing(base.epoch, progress, self._again(base, progress))
+        self._reported = stands.progress, stands.again
+        self._counting.begin(base.stream, base.epoch.timestamp)
+        return stands
+
+    def _most_changes(self, budget: Budget, ahead: tuple[Ahead, ...]) -> int:
         if ahead and self._options.on_truncate is OnTruncate.EMIT:
             # All the way to the states that are ahead: whether there is a truncation before them matters to the
             # changes after it, and a later batch would not know.
-            max_changes = UNLIMITED
-        step, moved = self._step(after, cursor, budget, max_changes)
-        if step.epoch == after:
-            return start
+            return UNLIMITED
+        return (budget.max_rows or UNLIMITED) << self._worked_off
+
+    def _plan(self, cursor: Progress, moved: Progress, step: Step) -> None:
+        """Prepares the batch that takes the stream from `cursor` to `moved`."""
         self._pin = step.pin
         # A batch of this number may have been planned before: Spark did not log it, or in another checkpoint.
         self._staging(self._record.stream).forget(step.epoch.number)
@@ -167,20 +207,6 @@ class Stream:
         self._worked_off = min(self._worked_off + 1, MOST_WORKED_OFF) if works_off else 0
         if isinstance(cursor, Frontier) and isinstance(moved, Frontier) and step.pin is not None:
             self._batch(self._record.stream).cut(cursor, moved, step.epoch.number)
-        if again is not None and taking is not None:
-            again = replace(again, progress=moved)
-        else:
-            progress = moved
-        self._reported = progress, again
-        return Barrier(
-            stream=self._record.stream,
-            upstream=self._record.bookmark,
-            epoch=step.epoch,
-            progress=progress,
-            ahead=ahead,
-            base=replace(base, base=None) if isinstance(start, Nothing) and isinstance(base, Barrier) else None,
-            again=again,
-        )
 
     def _again(self, base: Barrier, progress: Progress) -> Again | None:
         """What is taken again in the next batch, if anything is."""
