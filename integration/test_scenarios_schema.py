@@ -133,6 +133,27 @@ def test_a_column_that_has_taken_the_name_of_one_that_is_carried_ends_a_running_
     refused(run, SchemaChangedError, "column v.*dropped and added again")
 
 
+@pytest.mark.parametrize("when", ["between chunks", "in the log"])
+@pytest.mark.parametrize("change", ["n TYPE numeric(10,1)", "at TYPE timestamp(0)", "c TYPE char(9)"])
+def test_a_column_that_is_cut_or_rounded_ends_a_running_stream(
+    database: Database, start_stream: StartStream, when: str, change: str
+) -> None:
+    """All its values may be others now, and in the change log there is none of them."""
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD n numeric(10,2) DEFAULT 1.25, ADD at timestamp DEFAULT now(), ADD c char(5)")
+    run = started(start_stream, when)
+    database.execute(f"ALTER TABLE t ALTER {change}; UPDATE t SET v = 'new' WHERE id = 5")
+    refused(run, SchemaChangedError, f"column {change.split(maxsplit=1)[0]} of")
+
+
+def test_a_varchar_may_get_longer(database: Database, start_stream: StartStream) -> None:
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD c varchar(5) DEFAULT 'short'")
+    run = started(start_stream, "in the log")
+    database.execute("ALTER TABLE t ALTER c TYPE varchar(50); UPDATE t SET c = 'as long as that' WHERE id > 40")
+    run.catch_up()
+
+
 @pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
 def test_a_key_that_is_given_another_order_ends_the_backfill_and_may_have_the_old_one_back(
     database: Database, start_stream: StartStream, *, restarts: bool

@@ -259,6 +259,7 @@ def test_a_query_of_spark_has_the_chosen_rows(spark: SparkSession, database: Dat
     [
         ("nope = 1", 'no condition on a row of "public"."t": column "nope" does not exist'),
         ("id", "must be type boolean"),
+        ("id > $1", "bind message supplies 0 parameters"),
         ("id = 1) OR (id > 1", 'syntax error at or near ")"'),
         ("true; DELETE FROM t", "cannot insert multiple commands"),
         ("true); DROP TABLE t; --", "syntax error"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from backfill.errors import OptionsError
 from backfill.plan import MIN_SPLIT_ROWS
 from backfill.progress import Finished
 from integration.database import Database
@@ -39,6 +42,36 @@ def test_startup_mode_snapshot_is_one_batch_of_one_state(database: Database, sta
     run.restart()
     assert not run.batch()
     assert database.execute("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()") == []
+
+
+@pytest.mark.parametrize(("began", "is_over"), [("initial", False), ("initial", True), ("latest", True)])
+def test_a_stream_that_follows_changes_cannot_go_on_as_a_snapshot_alone(
+    database: Database, start_stream: StartStream, began: str, is_over: bool
+) -> None:
+    """It would have nothing left to read, for ever, and hold its slot."""
+    table_of(database, 60)
+    run = start_stream(startupMode=began)
+    run.batch(20)
+    if is_over:
+        database.execute("INSERT INTO t VALUES (1000, 'new')")
+        run.catch_up()
+    run.restart(startupMode="snapshot")
+    with pytest.raises(OptionsError, match="began with another startupMode, and is given startupMode=snapshot now"):
+        run.batch()
+    run.restart(startupMode=began)
+    database.execute("INSERT INTO t VALUES (1001, 'newer')")
+    run.catch_up()
+
+
+def test_a_snapshot_alone_cannot_go_on_as_a_stream_that_follows_changes(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 60)
+    run = start_stream(startupMode="snapshot")
+    run.batch()
+    run.restart(startupMode="initial")
+    with pytest.raises(OptionsError, match="began with startupMode=snapshot, and is given another startupMode now"):
+        run.batch()
 
 
 def test_a_snapshot_that_was_read_in_part_is_read_again_as_a_whole(

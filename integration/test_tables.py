@@ -112,3 +112,16 @@ def test_a_key_may_be_called_like_anything_in_our_statements(
         database.execute(f"UPDATE t SET {name} = {name} - 100 WHERE {name} = {60 - number}")
         run.judged_batch(7)
     run.finish()
+
+
+@pytest.mark.parametrize("changelog", ["logged", "full"])
+def test_names_may_begin_with_a_dot(database: Database, start_stream: StartStream, changelog: str) -> None:
+    """Arrow's functions take a text that begins with a dot for a path: .v would be the v of a struct."""
+    database.execute('CREATE TABLE t (id int, ".id" int, v text, ".v" text, PRIMARY KEY (".id"))')
+    database.execute("INSERT INTO t SELECT i, -i, 'v', 'dot' FROM generate_series(1, 60) i; ANALYZE t")
+    run = start_stream(key=(".id",), vnodeCount="2", changelog=changelog)
+    run.judged_batch(20)
+    database.execute("UPDATE t SET v = 'new' WHERE id % 2 = 0; UPDATE t SET \".v\" = 'newer' WHERE id % 3 = 0")
+    database.execute('UPDATE t SET ".id" = id WHERE id % 5 = 0; DELETE FROM t WHERE id = 7')
+    run.backfill(20)
+    run.finish()

@@ -196,7 +196,7 @@ def _listed(lists: pa.Array[Any]) -> Mapping[str, Mask]:
 
 def _values(before: pa.Array[Any], changes: pa.RecordBatch, events: Events, name: str) -> pa.Array[Any]:
     """A column's value at each node that has one of its own."""
-    return pa.concat_arrays([before, pc.struct_field(changes["new"], name).take(index(events.change))])
+    return pa.concat_arrays([before, pc.struct_field(changes["new"], pc.field(name)).take(index(events.change))])
 
 
 def _after(events: Events, forest: _Forest, values: Mapping[str, pa.Array[Any]], sources: Sources) -> Known:

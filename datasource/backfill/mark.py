@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from backfill.changes import DELETE, INSERT, OLD_NONE, OLD_ROW, TRUNCATE, UPDATE
 from backfill.errors import TruncateError
 from backfill.options import OnTruncate
+from backfill.order import differ
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Indices: TypeAlias = npt.NDArray[np.int64]
@@ -92,22 +93,24 @@ def mark(changes: pa.RecordBatch, *, key: Sequence[str], forwarded: Forwarded, t
     return _assemble(changes, np.flatnonzero(first), first_type, np.flatnonzero(found.new), second_type)
 
 
+def _field(row: Column, name: str) -> Any:
+    # A bare text that begins with a dot would be taken for a path.
+    return pc.struct_field(row, pc.field(name))
+
+
 def _keys_differ(new: Column, old: Column, key: Sequence[str], rows: Indices) -> Mask:
-    differ = np.zeros(len(rows), np.bool_)
+    moved = np.zeros(len(rows), np.bool_)
     for name in key:
-        before, after = pc.struct_field(old, name).take(index(rows)), pc.struct_field(new, name).take(index(rows))
-        differ |= pc.not_equal(before, after).to_numpy(zero_copy_only=False)
-    return differ
+        moved |= differ(_field(old, name).take(index(rows)), _field(new, name).take(index(rows)))
+    return moved
 
 
 def keys_of(new: Column, old: Column, key: Sequence[str], new_rows: Indices, old_rows: Indices) -> pa.RecordBatch:
     """The keys of these new rows, then of these old ones."""
     columns = []
     for name in key:
-        after = rows_at(pc.struct_field(new, name), new_rows)
-        columns.append(
-            pa.concat_arrays([after, pc.struct_field(old, name).take(index(old_rows))]) if len(old_rows) else after
-        )
+        after = rows_at(_field(new, name), new_rows)
+        columns.append(pa.concat_arrays([after, _field(old, name).take(index(old_rows))]) if len(old_rows) else after)
     return pa.RecordBatch.from_arrays(columns, names=list(key))
 
 

@@ -10,7 +10,7 @@ from backfill.control_file import read_control
 from backfill.counts import Counting
 from backfill.counts_file import keep_counts, read_counts
 from backfill.errors import StateError
-from backfill.options import Options
+from backfill.options import Options, StartupMode
 from backfill.record import Record
 from backfill.rows import RowFormat
 from backfill.staging import Staging
@@ -52,6 +52,7 @@ def open_stream(options: Options) -> Stream:
         options.stream.on_existing_state,
         clock=time.monotonic,
         snapshot_filter=options.stream.snapshot_filter,
+        only_snapshot=options.stream.startup_mode is StartupMode.SNAPSHOT,
     )
     return Stream(
         open_upstream(options),

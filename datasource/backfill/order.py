@@ -1,7 +1,11 @@
-"""Placing keys whose order Arrow knows as well as the database does."""
+"""Placing keys whose order Arrow knows as well as the database does, and telling keys apart."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,3 +30,12 @@ def _at_most(keys: pa.RecordBatch, bound: pa.RecordBatch) -> pa.BooleanArray:
     for column, end in reversed(pairs[:-1]):
         result = pc.or_(pc.less(column, end), pc.and_(pc.equal(column, end), result))
     return result
+
+
+def differ(one: pa.Array[Any], other: pa.Array[Any]) -> npt.NDArray[np.bool_]:
+    """Where two arrays of values of a key have different ones. NaN is one value in a key, as databases have it."""
+    unequal = pc.not_equal(one, other)
+    if pa.types.is_floating(one.type):
+        unequal = pc.and_not(unequal, pc.and_(pc.is_nan(one), pc.is_nan(other)))
+    found: npt.NDArray[np.bool_] = unequal.fill_null(False).to_numpy(zero_copy_only=False)
+    return found

@@ -25,7 +25,7 @@ import pyarrow as pa
 from backfill.errors import OptionsError, StateBusyError, StateError
 from backfill.offset import Barrier, from_text, to_text
 from backfill.options import OnExistingState
-from backfill.progress import Completed, Finished, Frontier, InProgress, Progress, VnodeProgress
+from backfill.progress import Completed, Finished, Frontier, InProgress, Progress, VnodeProgress, settled
 from backfill.upstream import Bookmark, TableSchema, Upstream
 from backfill.vnode import Key
 from backfill_state import Barrier as StoredBarrier
@@ -37,6 +37,9 @@ OpenStore: TypeAlias = Callable[[], AbstractContextManager[ProgressStore]]
 
 SNAPSHOT_FILTER: Final = "snapshot_filter"
 """What the filter is called among the names of the bookmark."""
+
+ONLY_SNAPSHOT: Final = "only_snapshot"
+"""The same for what a stream with startupMode=snapshot has there and no other."""
 
 FOLLOW_INTERVAL: Final = 1.0
 """Seconds between two recordings once the backfill is over: then nothing but the epoch changes."""
@@ -52,10 +55,12 @@ class Record:
         *,
         clock: Callable[[], float],
         snapshot_filter: str = "",
+        only_snapshot: bool = False,
     ) -> None:
         self._open_store = open_store
         self._on_existing = on_existing
         self._snapshot_filter = snapshot_filter
+        self._only_snapshot = only_snapshot
         self._clock = clock
         self._identity: StreamIdentity | None = None
         self._written: Barrier | None = None
@@ -95,12 +100,12 @@ class Record:
                     raise StateError("the state directory holds an offset that names no barrier; use an empty one")
                 self._use(found, barrier.stream, barrier.upstream)
                 self._require_same_table(found, upstream)
-                self._require_same_filter(barrier)
+                self._require_same_options(barrier)
                 return barrier
             if found is not None:
                 self._require_same_table(found, upstream)
             stream = uuid.uuid4().hex[:8] if found is None else found.stream_id
-            named = _identity(stream, self._with_filter(upstream.bookmark(stream)), upstream, table)
+            named = _identity(stream, self._with_options(upstream.bookmark(stream)), upstream, table)
             if found != named:
                 # Also where a first start failed and the options now name another slot or publication.
                 store.reset()
@@ -110,7 +115,7 @@ class Record:
 
     def adopt(self, upstream: Upstream, table: TableSchema, barrier: Barrier) -> None:
         """For a checkpoint that goes on, once in a process: checks the state directory, or makes it anew."""
-        self._require_same_filter(barrier)
+        self._require_same_options(barrier)
         identity = _identity(barrier.stream, barrier.upstream, upstream, table)
         with self._open() as store:
             found, epoch = store.identity(), store.epoch()
@@ -177,18 +182,23 @@ class Record:
     def _use(self, identity: StreamIdentity, stream: str, bookmark: Bookmark) -> None:
         self._identity, self.stream, self.bookmark = identity, stream, bookmark
 
-    def _with_filter(self, bookmark: Bookmark) -> Bookmark:
-        """The bookmark, which is in the checkpoint as well, with the filter that the stream begins with."""
-        return (*bookmark, (SNAPSHOT_FILTER, self._snapshot_filter)) if self._snapshot_filter else bookmark
+    def _with_options(self, bookmark: Bookmark) -> Bookmark:
+        """The bookmark, which is in the checkpoint as well, with the options that a stream keeps to its end."""
+        kept = {SNAPSHOT_FILTER: self._snapshot_filter, ONLY_SNAPSHOT: "true" if self._only_snapshot else ""}
+        return (*bookmark, *((name, value) for name, value in kept.items() if value))
 
-    def _require_same_filter(self, barrier: Barrier) -> None:
-        """A chunk that was planned with one filter must not be read with another."""
-        began, now = dict(barrier.upstream).get(SNAPSHOT_FILTER, ""), self._snapshot_filter
-        if began != now:
-            raise OptionsError(
-                f"the stream began with {_named(began)}, and is given {_named(now)} now. Set it back; or start over "
-                "with a fresh checkpointLocation and onExistingState=restart"
-            )
+    def _require_same_options(self, barrier: Barrier) -> None:
+        """A chunk that was planned with one filter must not be read with another; and what follows the snapshot has a
+        place in the change log, or has none.
+        """
+        began = dict(barrier.upstream)
+        # A stream that began before this was noted has one batch and nothing left to read.
+        unnoted = isinstance(settled(barrier.progress), Finished) and barrier.epoch.number == 1
+        if bool(began.get(ONLY_SNAPSHOT)) != self._only_snapshot and not (self._only_snapshot and unnoted):
+            modes = ("another startupMode", "startupMode=snapshot")
+            raise OptionsError(_another_option(modes[not self._only_snapshot], modes[self._only_snapshot]))
+        if began.get(SNAPSHOT_FILTER, "") != self._snapshot_filter:
+            raise OptionsError(_another_option(_named(began.get(SNAPSHOT_FILTER, "")), _named(self._snapshot_filter)))
 
     @staticmethod
     def _require_same_table(recorded: StreamIdentity, upstream: Upstream) -> None:
@@ -215,6 +225,13 @@ class Record:
                 f"the key of {now.table} is ({', '.join(key)}) and was ({', '.join(recorded.key.names)}) when the "
                 "stream began; start over with a fresh checkpointLocation and onExistingState=restart"
             )
+
+
+def _another_option(began: str, now: str) -> str:
+    return (
+        f"the stream began with {began}, and is given {now} now. Set it back; or start over with a fresh "
+        "checkpointLocation and onExistingState=restart"
+    )
 
 
 def _named(snapshot_filter: str) -> str:

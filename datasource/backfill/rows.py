@@ -94,7 +94,7 @@ class RowFormat:
         if not self.mark_unchanged and unchanged.null_count < len(unchanged):
             raise UnchangedToastError(_missing(unchanged))
         schema = self.schema
-        columns: list[Any] = [pc.struct_field(row, name) for name in self.table.output]
+        columns: list[Any] = [pc.struct_field(row, pc.field(name)) for name in self.table.output]
         ordinals = np.arange(first, first + marked.num_rows, dtype=np.int64) + sequence(epoch, 0)
         values = {
             "_change_type": marked["change_type"],

@@ -103,3 +103,11 @@ def test_a_value_that_was_left_out_while_the_key_changed_is_nowhere_to_be_had() 
 def test_a_batch_without_what_is_needed_is_refused(key: list[str]) -> None:
     with pytest.raises(OptionsError, match=r"the batch has no column .*; it has a, b, v"):
         last_rows(batch(), key)
+
+
+def test_nan_is_one_key() -> None:
+    keys = pa.array([float("nan"), 1.0, float("nan"), -0.0, 0.0])
+    names = ["k", "v", "_change_type", "_commit_version", "_sequence"]
+    values = pa.array(["first", "one", "last", "zero", "0"])
+    rows = pa.table([keys, values, pa.array(["insert"] * 5), pa.array([1] * 5), pa.array(range(5))], names)
+    assert set(last_rows(rows, ["k"]).rows["v"].to_pylist()) == {"0", "last", "one"}

@@ -14,7 +14,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import TableNotFoundError
 
@@ -106,9 +105,11 @@ def _require_kept(table: DeltaTable, key: Sequence[str], last: LastRows) -> None
         kept |= mask & ~last.deleted
     if not kept.any():
         return
-    wanted = ds.dataset(last.rows.select(list(key)).filter(pa.array(kept)))
-    present = table.to_pyarrow_dataset().join(wanted, list(key), join_type="right semi")
-    if last.emptied or present.count_rows() < wanted.count_rows():
+    # A join takes a name that begins with a dot for a path.
+    names = [column_name(at) for at in range(len(key))]
+    wanted = last.rows.select(list(key)).filter(pa.array(kept)).rename_columns(names)
+    present = table.to_pyarrow_table(columns=list(key)).select(list(key)).rename_columns(names)
+    if last.emptied or present.join(wanted, names, join_type="right semi").num_rows < wanted.num_rows:
         raise UnchangedToastError(
             f"an update left out the large unchanged value of column {' or '.join(last.kept)}, and the target has no "
             "row to take it from. Was the target emptied, or begun with startupMode=latest? Fill it and start over"

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from backfill.errors import OptionsError, UnchangedToastError
 from backfill.options import METADATA_COLUMNS
+from backfill.order import differ
 from backfill.rows import UNCHANGED_COLUMNS
 
 CHANGE_TYPE: Final = "_change_type"
@@ -45,7 +46,8 @@ def last_rows(batch: pa.Table, key: Sequence[str]) -> LastRows:
     _require_columns(batch, key)
     batch, emptied = _after_truncate(batch)
     batch = batch.filter(pc.not_equal(batch[CHANGE_TYPE], pa.scalar("update_preimage")))
-    batch = batch.take(pc.sort_indices(batch, sort_keys=[(name, "ascending") for name in (*key, SEQUENCE)]))
+    order: Any = [(pc.field(name), "ascending") for name in (*key, SEQUENCE)]
+    batch = batch.take(pc.sort_indices(batch, sort_keys=order))
     first = _begins_key(batch, key)
     last = np.append(first[1:], True)[: len(first)]
     rows = batch.select([name for name in batch.column_names if name not in _METADATA])
@@ -78,7 +80,7 @@ def _begins_key(batch: pa.Table, key: Sequence[str]) -> Mask:
     first[:1] = True
     for name in key:
         values = batch[name].combine_chunks()
-        first[1:] |= _mask(pc.not_equal(values[1:], values[:-1]))
+        first[1:] |= differ(values[1:], values[:-1])
     return first
 
 

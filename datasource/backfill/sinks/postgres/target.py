@@ -73,8 +73,15 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
         )
     execute(session, _COLUMNS, table=name)
     found_columns = session.fetchall()
-    types = {column: type_name for column, type_name, generated in found_columns if not generated}
-    return Target(schema, own_name, has_record, types, frozenset(c for c, _, generated in found_columns if generated))
+    types = {column: type_name for column, type_name, is_generated in found_columns if not is_generated}
+    generated = frozenset(column for column, _, is_generated in found_columns if is_generated)
+    computed = [sql.Identifier(name).as_string(None) for name in key if name in generated]
+    if computed:
+        raise TableError(
+            f"the key column {', '.join(computed)} of the table {table} is computed there, so no row can be found by "
+            f"it. Run ALTER TABLE {table} ALTER {computed[0]} DROP EXPRESSION"
+        )
+    return Target(schema, own_name, has_record, types, generated)
 
 
 def execute(session: ArrowSession, statement: str, **parts: sql.Composable) -> None:

@@ -58,7 +58,7 @@ def bounds(
 def last_before(table: DeltaTable, key: KeyColumns, columns: pa.Schema, end: Key) -> Key | None:
     """The greatest key in the table that is less than `end`; None where there is none."""
     greatest = columns.empty_table()
-    descending: Any = [(name, "descending") for name in key.names]
+    descending: Any = [(pc.field(name), "descending") for name in key.names]
     for batch in _keys_within(table, key, columns, (KeyRange(None, end),), ""):
         less = batch.filter(pc.invert(key.equal(batch, end)))
         both: Any = pa.concat_tables([greatest, pa.Table.from_batches([less])])

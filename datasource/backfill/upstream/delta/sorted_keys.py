@@ -24,7 +24,8 @@ class SortedKeys(Sequence[Values]):
         self._columns = columns
         keys = keys.select(columns.names).combine_chunks()
         require_keys(keys)
-        ordered = keys.sort_by([(name, "ascending") for name in columns.names])
+        order: Any = [(pc.field(name), "ascending") for name in columns.names]
+        ordered = keys.sort_by(order)
         self._arrays = [column.comparable(ordered.column(column.name).combine_chunks()) for column in columns.columns]
         require_distinct(self._arrays)
 

@@ -13,8 +13,8 @@ from backfill.upstream.postgres.ranges import KeyedTable, operand
 
 logger = logging.getLogger("backfill")
 
-_USERS_FAULT: Final = ("0A", "21", "22", "42")
-"""Classes of errors that the text itself causes: unknown names, wrong types, syntax."""
+_USERS_FAULT: Final = ("0A", "21", "22", "42", "08P01")
+"""Classes of errors that the text itself causes: unknown names, wrong types, syntax; and a parameter such as $1."""
 
 _NOT_OF_THE_ROW: Final = ("42P17", "0A000")
 """What the predicate of an index is refused with: a function that is not immutable; a subselect, a system column."""

@@ -45,6 +45,7 @@ ROWS_PER_VNODE: Final = 60
 """And about how many of their rows at the most: sorting all of them took longer than it was worth."""
 
 PAGE_BYTES: Final = 8192
+_VARCHAR: Final = 1043
 
 _AS_IT_IS: Final = """
     SELECT pg_catalog.to_regclass(%s)::oid::int8, coalesce(pg_catalog.jsonb_object_agg(
@@ -58,7 +59,9 @@ _AS_IT_IS: Final = """
 
 _IDENTITY: Final = """
     SELECT pg_catalog.to_regclass(%(name)s)::oid::int8 IS NOT DISTINCT FROM %(oid)s,
-           coalesce((SELECT pg_catalog.jsonb_object_agg(attname, attnum) FROM pg_catalog.pg_attribute
+           coalesce((SELECT pg_catalog.jsonb_object_agg(attname, pg_catalog.jsonb_build_array(
+                               attnum, atttypid::int8, atttypmod))
+                     FROM pg_catalog.pg_attribute
                      WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped), '{}'),
            EXISTS (SELECT FROM pg_catalog.pg_index i
                    WHERE i.indrelid = %(oid)s AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
@@ -187,16 +190,30 @@ def require_same_identity(session: Session, table: Table) -> None:
     described = table.description
     key = sorted(item.column.attnum for item in described.key)
     asked = {"name": described.name.quoted(), "oid": described.oid, "key": key}
-    now: dict[str, int]
+    now: dict[str, tuple[int, int, int]]
     same, now, unique = one_row(session.execute(_IDENTITY, asked))
     if not same:
         raise _another_table(described)
-    others = [column.name for column in _carried(table) if now.get(column.name, column.attnum) != column.attnum]
+    there = {column: now[column.name] for column in _carried(table) if column.name in now}
+    others = [column.name for column, (attnum, _, _) in there.items() if attnum != column.attnum]
     if others:
         raise SchemaChangedError(
             f"column {', '.join(others)} of {described.name.quoted()} is not the one any more that the stream "
             "began with: it was dropped and added again, or renamed and another one got its name. The change log does "
             "not tell what that did to the rows. Start over with a fresh checkpointLocation and "
+            "onExistingState=restart"
+        )
+    # Another type is noticed in the change log. A varchar's values stay as they are, whatever its length.
+    cut = [
+        column.name
+        for column, (_, type_oid, typmod) in there.items()
+        if type_oid == column.type_oid != _VARCHAR and typmod != column.typmod
+    ]
+    if cut:
+        raise SchemaChangedError(
+            f"column {', '.join(cut)} of {described.name.quoted()} was given another precision, scale or length, which "
+            "may have changed the values of all rows, of which the change log tells nothing. Start the query again, "
+            "and have the rows read again with backfill re-backfill; or start over with a fresh checkpointLocation and "
             "onExistingState=restart"
         )
     if not unique:
