@@ -35,7 +35,7 @@ class InMemory(DataSource):
     def schema(self) -> str:
         return SCHEMA
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
         return _Reader(int(self.options["rows"]), int(self.options["numPartitions"]))
 
 
@@ -46,7 +46,7 @@ class _Reader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(at) for at in range(self._partitions)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - Spark's signature
         numbers, filler = np.arange(BATCH_ROWS, dtype=np.int32), pa.array([" " * 84] * BATCH_ROWS)
         for _ in range(self._rows // self._partitions // BATCH_ROWS):
             # Arrow arrays of their own, as each batch of a source has them.

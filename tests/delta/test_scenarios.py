@@ -70,6 +70,27 @@ def merged(table: Path, source: pa.Table) -> Any:
     return DeltaTable(table).merge(source, "t.id = s.id", source_alias="s", target_alias="t")
 
 
+def test_columns_may_have_the_names_of_ours_and_begin_with_a_dot(tmp_path: Path) -> None:
+    names = (".id", "id", "_version", "_time", "_there", ".a.b")
+    schema = pa.schema([(name, pa.int64()) for name in names])
+
+    def made(*keys: int) -> pa.Table:
+        return pa.Table.from_arrays([pa.array([key * place for key in keys]) for place in range(1, 7)], schema=schema)
+
+    table = tmp_path / "table"
+    DeltaTable.create(table, schema=schema, configuration=FEED)
+    write_deltalake(table, made(1, 2, 3, 4, 5, 6), mode="append")
+    run = DeltaRun(tmp_path, table, key=(".id", "_version"), options={"vnodeCount": "3", "numPartitions": "1"})
+    run.batch(2)
+    assert not run.backfilled
+    write_deltalake(table, made(7, 8, 9), mode="append")
+    run.catch_up()
+    DeltaTable(table).update(updates={"_there": "0", "`.a.b`": "1"}, predicate="id > 4")
+    DeltaTable(table).delete("id = 6")
+    run.catch_up()
+    assert run.fold.counts == {"insert": 9, "update_preimage": 7, "update_postimage": 7, "delete": 1}
+
+
 # -- commits that change no row ------------------------------------------------------------------------------------
 
 
