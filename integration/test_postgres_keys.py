@@ -30,8 +30,10 @@ from backfill.upstream.postgres.keys import (
     key_value,
     order_by,
 )
+from backfill.upstream.postgres.ranges import KeyedTable
 from backfill.upstream.postgres.types import map_column, snapshot_expression
 from backfill.upstream.postgres.values import decode_text, encode_text
+from backfill.vnode import KeyRange
 from integration.database import Database, Row, temporary_database
 from integration.servers import Server
 from integration.values import BEYOND, MOOD, MOODS, OTHERS, SCALARS, Case, integer, number, text, word
@@ -74,6 +76,15 @@ class Table:
     def count(self, comparison: Comparison, row: Key) -> int:
         condition = compare(self.keys, self.columns, comparison, self.literals(row))
         return int(self._one(sql.SQL("SELECT count(*) FROM public.t WHERE {}").format(condition)))
+
+    def in_range(self, item: KeyRange) -> int:
+        return int(self._one(self._ranged(item)))
+
+    def range_plan(self, item: KeyRange) -> str:
+        return "\n".join(line for (line,) in self.session.execute(sql.SQL("EXPLAIN {}").format(self._ranged(item))))
+
+    def _ranged(self, item: KeyRange) -> sql.Composed:
+        return KeyedTable(NAME, partitioned=False, key=self.keys).select(sql.SQL("count(*)"), item)
 
     def _one(self, query: sql.Composed) -> Any:
         ((value,),) = self.session.execute(query).fetchall()
@@ -232,3 +243,10 @@ def test_a_composite_key_compares_column_by_column(
             assert table.count(">=", row) == len(table.rows) - rank
             assert table.count(">", row) == len(table.rows) - rank - 1
         assert "Index Cond" in table.plan(table.rows[0])
+        for _ in range(20):
+            first = rng.randrange(len(table.rows))
+            last = min(len(table.rows) - 1, first + rng.choice([0, 1, 2, 50]))
+            assert table.in_range(KeyRange(table.rows[first], table.rows[last])) == last - first
+        alike = [pair for pair in pairwise(table.rows) if pair[0][:-1] == pair[1][:-1]]
+        for pair in rng.sample(alike, min(3, len(alike))):
+            assert "Filter" not in table.range_plan(KeyRange(*pair))

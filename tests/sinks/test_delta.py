@@ -110,3 +110,34 @@ def test_what_cannot_be_applied_is_refused_and_leaves_no_trace(tmp_path: Path) -
     assert content(tmp_path) == [(1, "x", "1", "1")]
     apply(Rows(row("delete", 1, "x", "1")), 1)
     assert content(tmp_path) == []
+
+
+def test_a_table_that_is_empty_already_is_started_over_too(tmp_path: Path) -> None:
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    apply(Rows(row("insert", 1, "x", "1")), 0)
+    apply(Rows(row("delete", 1, "x", "1")), 1)
+    assert content(tmp_path) == []
+    start_over(path=str(tmp_path), query="q")
+    apply(Rows(row("insert", 2, "x", "2")), 0)
+    assert content(tmp_path) == [(2, "x", "2", "2")]
+
+
+def test_a_key_is_a_list_of_columns(tmp_path: Path) -> None:
+    with pytest.raises(OptionsError, match=r"expected a list of columns, such as key=\['id'\]"):
+        apply_to(path=str(tmp_path), key="id", query="q")
+
+
+def test_large_values_stay_in_a_table_with_arrays(tmp_path: Path) -> None:
+    """Rows are found by their keys alone: not every type can be joined."""
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    apply(WithArrays(row("insert", 1, "x", "1")), 0)
+    apply(WithArrays(row("update_postimage", 1, "x", "2", ["w"])), 1)
+    assert content(tmp_path) == [(1, "x", "2", "1", [1])]
+
+
+class WithArrays(Rows):
+    """The same rows with a column of arrays."""
+
+    def __init__(self, *rows: Row) -> None:
+        super().__init__(*rows)
+        self.table = self.table.append_column("tags", pa.array([[1]] * len(rows)))

@@ -20,7 +20,7 @@ from deltalake.exceptions import TableNotFoundError
 from backfill.errors import OptionsError, UnchangedToastError
 from backfill.sinks.applied import Applied, is_new
 from backfill.sinks.batch import Batch
-from backfill.sinks.last_rows import LastRows, last_rows
+from backfill.sinks.last_rows import LastRows, columns_of, last_rows
 from backfill.sinks.staged import DELETED, column_name, kept_name, staged
 
 _FORGOTTEN: Final = -1
@@ -37,13 +37,17 @@ def apply_to(
     metadata columns. A batch passes through the driver's memory, so `maxRowsPerTrigger` bounds what that takes; each
     one joins the whole table, so it should not be small while the table is large.
     """
-    return DeltaSink(path, tuple(key), query, dict(storage_options or {}))
+    return DeltaSink(path, columns_of(key), query, dict(storage_options or {}))
 
 
 def start_over(*, path: str, query: str, storage_options: Mapping[str, str] | None = None) -> None:
     """Empties the table and forgets which batches of the query it has, for a new checkpoint under the same name."""
     table = DeltaTable(path, storage_options=dict(storage_options or {}))
-    table.delete(commit_properties=_record(query, Applied(_FORGOTTEN, 0, None, None)))
+    record, before = _record(query, Applied(_FORGOTTEN, 0, None, None)), table.version()
+    table.delete(commit_properties=record)
+    if table.version() == before:  # Where there is nothing to delete, that is no commit.
+        partitions = table.metadata().partition_columns
+        table.create_write_transaction([], "append", table.schema(), partitions, commit_properties=record)
 
 
 @dataclass(frozen=True, slots=True)

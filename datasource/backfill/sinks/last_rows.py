@@ -38,6 +38,13 @@ class LastRows:
     kept: dict[str, Mask]
 
 
+def columns_of(key: Sequence[str]) -> tuple[str, ...]:
+    """The key as the sinks keep it; OptionsError for a bare name, which is a sequence of letters as well."""
+    if isinstance(key, str):
+        raise OptionsError(f"key is {key!r}; expected a list of columns, such as key=[{key!r}]")
+    return tuple(key)
+
+
 def last_rows(batch: pa.Table, key: Sequence[str]) -> LastRows:
     """The last row of each key, by `_sequence`, after the last `truncate`.
 

@@ -20,7 +20,7 @@ from psycopg import sql
 
 from backfill.sinks.applied import Applied, is_new
 from backfill.sinks.batch import Batch
-from backfill.sinks.last_rows import LastRows, last_rows
+from backfill.sinks.last_rows import LastRows, columns_of, last_rows
 from backfill.sinks.postgres.merge import merge
 from backfill.sinks.postgres.record import last_applied, record
 from backfill.sinks.postgres.target import execute, find_target
@@ -42,7 +42,7 @@ def apply_to(
     minutes. A batch passes through the driver's memory, so `maxRowsPerTrigger` bounds what that takes.
     """
     connector = Connector.of(url, user=user, password=password, init_statement="")
-    return PostgresSink(connector, table, tuple(key), query, RetryPolicy())
+    return PostgresSink(connector, table, columns_of(key), query, RetryPolicy())
 
 
 def start_over(*, url: str, table: str, query: str, user: str = "", password: str = "") -> None:
