@@ -36,16 +36,20 @@ def ours(readers: int, mode: str) -> str:
     return f"backfill {mode}, {readers} reader{'s' if readers > 1 else ''}"
 
 
+def _partitions(readers: int) -> str:
+    return "1 partition" if readers == 1 else f"{readers} partitions"
+
+
 def batch(readers: int) -> str:
-    return f"backfill spark.read, {readers} partition{'s' if readers > 1 else ''}"
+    return f"backfill spark.read, {_partitions(readers)}"
 
 
 def jdbc(readers: int) -> str:
-    return f"Spark JDBC, {readers} partition{'s' if readers > 1 else ''}"
+    return f"Spark JDBC, {_partitions(readers)}"
 
 
 def in_memory(readers: int) -> str:
-    return f"rows in memory, {readers} partition{'s' if readers > 1 else ''}"
+    return f"rows in memory, {_partitions(readers)}"
 
 
 def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:

@@ -15,9 +15,9 @@ from backfill.advance import Budget
 from backfill.handoff import Part
 from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
 from backfill.opening import open_stream
-from backfill.options import METADATA_COLUMNS, parse
+from backfill.options import parse
 from backfill.progress import Finished, Frontier
-from backfill.rows import UNCHANGED_COLUMNS
+from backfill.rows import RESERVED
 from backfill.stream import Stream
 from backfill.upstream import Pin
 from backfill.upstream.postgres.adapter import PostgresUpstream
@@ -49,9 +49,6 @@ def churn(database: Database, number: int) -> None:
         f"UPDATE t SET id = id + 1000000 WHERE id % 61 = {number % 61} "
         "AND NOT EXISTS (SELECT FROM t o WHERE o.id = t.id + 1000000)"
     )
-
-
-_METADATA = frozenset({*METADATA_COLUMNS, UNCHANGED_COLUMNS})
 
 
 @dataclass
@@ -95,7 +92,7 @@ class Fold:
             return
         assert row["_sequence"] > self.sequences.get(key, -1), f"_sequence does not grow: {row}"
         self.sequences[key] = row["_sequence"]
-        values = {name: value for name, value in row.items() if name not in _METADATA}
+        values = {name: value for name, value in row.items() if name not in RESERVED}
         match kind:
             case "insert":
                 there = key in self.rows

@@ -17,9 +17,10 @@ selected columns and the key columns, in the order of `TableSchema.columns`.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 INSERT: Final = 0
 UPDATE: Final = 1
@@ -46,3 +47,8 @@ def changes_schema(columns: pa.Schema) -> pa.Schema:
             pa.field("unchanged", pa.list_(pa.string())),
         ]
     )
+
+
+def column_of(row: pa.Array[Any], name: str) -> Any:
+    """A column of `new`, `old` or any such struct. As a bare text, a name that begins with a dot would be a path."""
+    return pc.struct_field(row, pc.field(name))

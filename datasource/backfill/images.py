@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from backfill.changes import column_of
 from backfill.events import Events
 from backfill.mark import (
     CHANGE_TYPES,
@@ -196,7 +197,7 @@ def _listed(lists: pa.Array[Any]) -> Mapping[str, Mask]:
 
 def _values(before: pa.Array[Any], changes: pa.RecordBatch, events: Events, name: str) -> pa.Array[Any]:
     """A column's value at each node that has one of its own."""
-    return pa.concat_arrays([before, pc.struct_field(changes["new"], pc.field(name)).take(index(events.change))])
+    return pa.concat_arrays([before, column_of(changes["new"], name).take(index(events.change))])
 
 
 def _after(events: Events, forest: _Forest, values: Mapping[str, pa.Array[Any]], sources: Sources) -> Known:

@@ -24,9 +24,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from backfill.changes import DELETE, INSERT, OLD_NONE, OLD_ROW, TRUNCATE, UPDATE
+from backfill.changes import DELETE, INSERT, OLD_NONE, OLD_ROW, TRUNCATE, UPDATE, column_of
 from backfill.errors import TruncateError
 from backfill.options import OnTruncate
 from backfill.order import differ
@@ -93,15 +92,10 @@ def mark(changes: pa.RecordBatch, *, key: Sequence[str], forwarded: Forwarded, t
     return _assemble(changes, np.flatnonzero(first), first_type, np.flatnonzero(found.new), second_type)
 
 
-def _field(row: Column, name: str) -> Any:
-    # A bare text that begins with a dot would be taken for a path.
-    return pc.struct_field(row, pc.field(name))
-
-
 def _keys_differ(new: Column, old: Column, key: Sequence[str], rows: Indices) -> Mask:
     moved = np.zeros(len(rows), np.bool_)
     for name in key:
-        moved |= differ(_field(old, name).take(index(rows)), _field(new, name).take(index(rows)))
+        moved |= differ(column_of(old, name).take(index(rows)), column_of(new, name).take(index(rows)))
     return moved
 
 
@@ -109,8 +103,10 @@ def keys_of(new: Column, old: Column, key: Sequence[str], new_rows: Indices, old
     """The keys of these new rows, then of these old ones."""
     columns = []
     for name in key:
-        after = rows_at(_field(new, name), new_rows)
-        columns.append(pa.concat_arrays([after, _field(old, name).take(index(old_rows))]) if len(old_rows) else after)
+        after = rows_at(column_of(new, name), new_rows)
+        columns.append(
+            pa.concat_arrays([after, column_of(old, name).take(index(old_rows))]) if len(old_rows) else after
+        )
     return pa.RecordBatch.from_arrays(columns, names=list(key))
 
 

@@ -195,8 +195,7 @@ class Record:
         # A stream that began before this was noted has one batch and nothing left to read.
         unnoted = isinstance(settled(barrier.progress), Finished) and barrier.epoch.number == 1
         if bool(began.get(ONLY_SNAPSHOT)) != self._only_snapshot and not (self._only_snapshot and unnoted):
-            modes = ("another startupMode", "startupMode=snapshot")
-            raise OptionsError(_another_option(modes[not self._only_snapshot], modes[self._only_snapshot]))
+            raise OptionsError(_another_option(_mode(not self._only_snapshot), _mode(self._only_snapshot)))
         if began.get(SNAPSHOT_FILTER, "") != self._snapshot_filter:
             raise OptionsError(_another_option(_named(began.get(SNAPSHOT_FILTER, "")), _named(self._snapshot_filter)))
 
@@ -232,6 +231,10 @@ def _another_option(began: str, now: str) -> str:
         f"the stream began with {began}, and is given {now} now. Set it back; or start over with a fresh "
         "checkpointLocation and onExistingState=restart"
     )
+
+
+def _mode(only_snapshot: bool) -> str:
+    return "startupMode=snapshot" if only_snapshot else "another startupMode"
 
 
 def _named(snapshot_filter: str) -> str:

@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backfill.changes import column_of
 from backfill.epoch import Epoch
 from backfill.errors import OptionsError, UnchangedToastError
 from backfill.options import METADATA_COLUMNS
@@ -38,6 +39,8 @@ _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 UNCHANGED_COLUMNS: Final = "_unchanged_columns"
 _TYPES: Final = (pa.string(), pa.bool_(), pa.int64(), _TIMESTAMP, pa.int64())
 METADATA: Final = pa.schema(zip(METADATA_COLUMNS, _TYPES, strict=True))
+RESERVED: Final = frozenset({*METADATA_COLUMNS, UNCHANGED_COLUMNS})
+"""Names of ours in output rows, which no column of a table has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,7 @@ class RowFormat:
     """Which of `METADATA` there are, in that order."""
 
     def __post_init__(self) -> None:
-        taken = {*METADATA.names, UNCHANGED_COLUMNS}
-        clashes = [name for name in self.table.output if name.lower() in taken]  # Spark knows no case
+        clashes = [name for name in self.table.output if name.lower() in RESERVED]  # Spark knows no case
         if clashes:
             raise OptionsError(
                 f"the table's column {', '.join(sorted(clashes))} has the name of a metadata column of this source; "
@@ -94,7 +96,7 @@ class RowFormat:
         if not self.mark_unchanged and unchanged.null_count < len(unchanged):
             raise UnchangedToastError(_missing(unchanged))
         schema = self.schema
-        columns: list[Any] = [pc.struct_field(row, pc.field(name)) for name in self.table.output]
+        columns: list[Any] = [column_of(row, name) for name in self.table.output]
         ordinals = np.arange(first, first + marked.num_rows, dtype=np.int64) + sequence(epoch, 0)
         values = {
             "_change_type": marked["change_type"],

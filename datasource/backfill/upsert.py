@@ -23,10 +23,10 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from backfill.batches import joined, together
+from backfill.changes import column_of
 from backfill.errors import OptionsError, StateBusyError, StateError
 from backfill.events import NO_ORDER, Events, canonical, events, timely
 from backfill.handoff import StagedChanges, stage, staged
@@ -215,7 +215,7 @@ class LastRows:
 
     def _timely(self, changes: pa.RecordBatch, told: Events, before: Found) -> tuple[Events, Found, Indices]:
         """Only the events that are not late, what was before them, and the order that each key has afterwards."""
-        rows = pc.struct_field(changes["new"], pc.field(self._rules.order_column)).take(index(told.change))
+        rows = column_of(changes["new"], self._rules.order_column).take(index(told.change))
         given = np.where(told.removes, NO_ORDER, self._order_of(rows.fill_null(pa.scalar(0).cast(rows.type))))
         reached = _filled(before.entries["order_key"], NO_ORDER)
         found = timely(told, given, reached)

@@ -112,7 +112,7 @@ def _require_kept(table: DeltaTable, key: Sequence[str], last: LastRows) -> None
     # A join takes a name that begins with a dot for a path.
     names = [column_name(at) for at in range(len(key))]
     wanted = last.rows.select(list(key)).filter(pa.array(kept)).rename_columns(names)
-    present = table.to_pyarrow_table(columns=list(key)).select(list(key)).rename_columns(names)
+    present = table.to_pyarrow_table(columns=list(key)).rename_columns(names)
     if last.emptied or present.join(wanted, names, join_type="right semi").num_rows < wanted.num_rows:
         raise UnchangedToastError(
             f"an update left out the large unchanged value of column {' or '.join(last.kept)}, and the target has no "

@@ -12,14 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.errors import OptionsError, UnchangedToastError
-from backfill.options import METADATA_COLUMNS
 from backfill.order import differ
-from backfill.rows import UNCHANGED_COLUMNS
+from backfill.rows import RESERVED, UNCHANGED_COLUMNS
 
 CHANGE_TYPE: Final = "_change_type"
 SEQUENCE: Final = "_sequence"
 NEEDED: Final = (CHANGE_TYPE, "_commit_version", SEQUENCE)
-_METADATA: Final = frozenset({*METADATA_COLUMNS, UNCHANGED_COLUMNS})
 
 Mask = npt.NDArray[np.bool_]
 
@@ -57,7 +55,7 @@ def last_rows(batch: pa.Table, key: Sequence[str]) -> LastRows:
     batch = batch.take(pc.sort_indices(batch, sort_keys=order))
     first = _begins_key(batch, key)
     last = np.append(first[1:], True)[: len(first)]
-    rows = batch.select([name for name in batch.column_names if name not in _METADATA])
+    rows = batch.select([name for name in batch.column_names if name not in RESERVED])
     kept: dict[str, Mask] = {}
     for name in _marked(batch):
         rows, kept[name] = _filled(batch, rows, name, first, last)

@@ -204,17 +204,17 @@ def require_same_identity(session: Session, table: Table) -> None:
             "onExistingState=restart"
         )
     # Another type is noticed in the change log. A varchar's values stay as they are, whatever its length.
-    cut = [
+    resized = [
         column.name
         for column, (_, type_oid, typmod) in there.items()
         if type_oid == column.type_oid != _VARCHAR and typmod != column.typmod
     ]
-    if cut:
+    if resized:
         raise SchemaChangedError(
-            f"column {', '.join(cut)} of {described.name.quoted()} was given another precision, scale or length, which "
-            "may have changed the values of all rows, of which the change log tells nothing. Start the query again, "
-            "and have the rows read again with backfill re-backfill; or start over with a fresh checkpointLocation and "
-            "onExistingState=restart"
+            f"column {', '.join(resized)} of {described.name.quoted()} was given another precision, scale or length, "
+            "which may have changed the values of all rows, of which the change log tells nothing. Start the query "
+            "again, and have the rows read again with backfill re-backfill; or start over with a fresh "
+            "checkpointLocation and onExistingState=restart"
         )
     if not unique:
         names = ", ".join(item.column.name for item in described.key)
