@@ -104,6 +104,12 @@ def test_a_database_that_is_away_is_said_and_no_error(run: StreamRun, capsys: py
     assert '"public"."t"  stream' in capsys.readouterr().out
 
 
+def test_what_is_no_url_is_refused(run: StreamRun, capsys: pytest.CaptureFixture[str]) -> None:
+    run.batch(100)
+    assert main(["status", *state(run), "--url", "nonsense"]) == 1
+    assert "url cannot be used; expected a URI" in capsys.readouterr().err
+
+
 def test_where_there_is_no_stream_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--state-dir", str(tmp_path)]) == 1
     assert "expected the stateDir of a stream" in capsys.readouterr().err

@@ -339,7 +339,7 @@ def test_the_key_takes_order_and_collation_of_its_index(session: Session) -> Non
         session,
         """
         CREATE TABLE t (a text COLLATE "en_US.utf8" NOT NULL, b text NOT NULL, c int NOT NULL);
-        CREATE UNIQUE INDEX i ON t (a COLLATE "C", b text_pattern_ops, c DESC);
+        CREATE UNIQUE INDEX i ON t (a COLLATE "C" NULLS FIRST, b text_pattern_ops, c DESC);
         ALTER TABLE t REPLICA IDENTITY USING INDEX i
         """,
     )
@@ -349,7 +349,7 @@ def test_the_key_takes_order_and_collation_of_its_index(session: Session) -> Non
     assert (a.collation.name.name, a.column.collation.name.name) == ("C", "en_US.utf8")
     assert [operator.name for operator in b.operators] == ["~<~", "~<=~", "=", "~>=~", "~>~"]
     assert (a.default_order, b.default_order, c.default_order) == (True, False, True)
-    assert (a.descending, b.descending, c.descending) == (False, False, True)
+    assert (a.nulls_first, b.nulls_first, c.nulls_first) == (True, False, False)
 
 
 def test_the_server_is_described(session: Session, database: Database) -> None:

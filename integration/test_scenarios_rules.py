@@ -112,6 +112,20 @@ def test_a_slot_that_tells_of_prepared_transactions_is_not_used(database: Databa
     database.execute("SELECT pg_drop_replication_slot('early')")
 
 
+def test_a_stream_keeps_to_its_slot_and_publication(database: Database, start_stream: StartStream) -> None:
+    table_of(database, 40)
+    database.execute("CREATE PUBLICATION feed FOR TABLE t")
+    run = start_stream(publicationName="feed")
+    run.batch(10)
+    for option, began in {"slotName": run.slot, "publicationName": "feed"}.items():
+        run.restart(**{option: "another"})
+        with pytest.raises(OptionsError, match=rf"began with {option}={began}, and is given {option}=another now"):
+            run.batch(10)
+        run.restart(**{option: began})
+    run.restart(publicationName="", slotName="")
+    run.finish()
+
+
 def test_a_slot_of_another_database_is_not_dropped(database: Database, start_stream: StartStream) -> None:
     table_of(database, 10)
     run = start_stream()

@@ -18,7 +18,7 @@ from psycopg import sql
 from pyspark.errors import AnalysisException
 
 from backfill.__main__ import main
-from backfill.errors import OptionsError
+from backfill.errors import DatabaseSetupError, OptionsError
 from backfill.options import parse
 from backfill.upstream import Pin
 from backfill.upstream.postgres import PostgresUpstream
@@ -218,6 +218,13 @@ def test_a_snapshot_alone_has_the_chosen_rows(database: Database, start_stream: 
     run = start_stream(snapshotFilter="t.id > 290", startupMode="snapshot", numPartitions="2")
     run.batch()
     assert sorted(run.fold.rows) == [(number,) for number in range(291, 301)]
+
+
+def test_a_condition_that_divides_by_zero_is_named(database: Database, start_stream: StartStream) -> None:
+    table_of(database, 40)
+    run = start_stream(snapshotFilter="10 / (id - 5) >= 0")
+    with pytest.raises(DatabaseSetupError, match=r"division by zero .* snapshotFilter divides, write NULLIF"):
+        run.batch(ENOUGH)
 
 
 def test_another_filter_is_refused_in_every_phase_and_by_every_way_in(

@@ -28,6 +28,7 @@ from backfill.options import OnExistingState
 from backfill.progress import Completed, Finished, Frontier, InProgress, Progress, VnodeProgress, settled
 from backfill.upstream import Bookmark, TableSchema, Upstream
 from backfill.vnode import Key
+from backfill.wording import another_option
 from backfill_state import Barrier as StoredBarrier
 from backfill_state import ProgressStore, StateStoreError, StreamIdentity, TransientStateError
 
@@ -195,9 +196,9 @@ class Record:
         # A stream that began before this was noted has one batch and nothing left to read.
         unnoted = isinstance(settled(barrier.progress), Finished) and barrier.epoch.number == 1
         if bool(began.get(ONLY_SNAPSHOT)) != self._only_snapshot and not (self._only_snapshot and unnoted):
-            raise OptionsError(_another_option(_mode(not self._only_snapshot), _mode(self._only_snapshot)))
+            raise OptionsError(another_option(_mode(not self._only_snapshot), _mode(self._only_snapshot)))
         if began.get(SNAPSHOT_FILTER, "") != self._snapshot_filter:
-            raise OptionsError(_another_option(_named(began.get(SNAPSHOT_FILTER, "")), _named(self._snapshot_filter)))
+            raise OptionsError(another_option(_named(began.get(SNAPSHOT_FILTER, "")), _named(self._snapshot_filter)))
 
     @staticmethod
     def _require_same_table(recorded: StreamIdentity, upstream: Upstream) -> None:
@@ -224,13 +225,6 @@ class Record:
                 f"the key of {now.table} is ({', '.join(key)}) and was ({', '.join(recorded.key.names)}) when the "
                 "stream began; start over with a fresh checkpointLocation and onExistingState=restart"
             )
-
-
-def _another_option(began: str, now: str) -> str:
-    return (
-        f"the stream began with {began}, and is given {now} now. Set it back; or start over with a fresh "
-        "checkpointLocation and onExistingState=restart"
-    )
 
 
 def _mode(only_snapshot: bool) -> str:

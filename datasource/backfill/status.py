@@ -151,9 +151,12 @@ def _state(progress: VnodeProgress) -> str:
 
 
 def figures_of(of: Status, url: str, user: str) -> tuple[dict[str, int], str]:
-    """What the database says of the stream's place in its log; or nothing, and why not. Tried once."""
+    """What the database says of the stream's place in its log; or nothing, and why not. Tried once.
+
+    OptionsError where this is no URL.
+    """
+    options = parse(source_of(of.upstream, of.table, of.key, url=url, user=user))
     try:
-        options = parse(source_of(of.upstream, of.table, of.key, url=url, user=user))
         upstream = open_upstream(options, patience=0.0)
         try:
             return upstream.lag_of(of.bookmark, _complete_epoch(of)), ""

@@ -11,6 +11,14 @@ def in_option(name: str) -> str:
     return name if re.fullmatch(r"\w+", name) else '"' + name.replace('"', '""') + '"'
 
 
+def another_option(began: str, now: str) -> str:
+    """What a stream is told that goes on with another value of an option that it keeps to its end."""
+    return (
+        f"the stream began with {began}, and is given {now} now. Set it back; or start over with a fresh "
+        "checkpointLocation and onExistingState=restart"
+    )
+
+
 def size(count: int) -> str:
     """Bytes as people read them."""
     amount, unit = float(count), "B"

@@ -146,7 +146,6 @@ def test_values_of_every_type_come_with_the_snapshot_and_with_changes(tmp_path: 
 @pytest.mark.parametrize("name", ["long", "text", "date", "time", "local time", "boolean"])
 def test_a_partitions_value_is_the_same_in_a_change_as_in_the_snapshot(tmp_path: Path, name: str) -> None:
     kind, values = {**ORDERED, **OTHER}[name]
-    # Delta has no empty text as a partition's value: it is null.
     values = [*(value for value in values if value not in ("", f"{LONG}1") and value != "a\0b"), None]
     table = made(tmp_path / "table", values, kind, partition_by=["k"])
     run = DeltaRun(tmp_path, tmp_path / "table", key=("n",))
@@ -157,6 +156,38 @@ def test_a_partitions_value_is_the_same_in_a_change_as_in_the_snapshot(tmp_path:
     run.catch_up()
     assert [run.fold.rows[n + 100,]["k"] for n in range(1, len(values))] == values[1:]
     assert run.fold.counts["delete"] == len(values)
+
+
+def test_an_empty_text_that_partitions_a_table_is_null(tmp_path: Path) -> None:
+    """Delta has no other way to write it; `deltalake` reads an empty text in the rows, and null in their changes."""
+    folder = tmp_path / "table"
+    made(folder, ["", "a", "", "b"], pa.string(), partition_by=["k"])
+    run = DeltaRun(tmp_path, folder, key=("n",))
+
+    def follow() -> None:
+        run.plan()
+        run.fold.apply(run.read())
+        run.committed += 1
+
+    follow()
+    write_deltalake(folder, pa.table({"k": ["", "c"], "n": [4, 5]}), mode="append")
+    follow()
+    DeltaTable(folder).update(updates={"k": "''"}, predicate="n = 1")
+    DeltaTable(folder).delete("n = 0")
+    follow()
+    rows = {1: None, 2: None, 3: "b", 4: None, 5: "c"}
+    assert {n: row["k"] for (n,), row in run.fold.rows.items()} == rows
+    given = {"path": str(folder), "keyColumns": "n", "filter": "k IS NULL"}
+    batches = DeltaUpstream(parse(given)).reader().read(None, [KeyRange(None, None)])
+    assert [n for batch in batches for n in batch["n"].to_pylist()] == [1, 2, 4]
+
+
+def test_bytes_that_partition_a_table_are_refused(tmp_path: Path) -> None:
+    made(tmp_path, [b"a", b"b"], pa.binary(), partition_by=["k"])
+    options = {"path": str(tmp_path), "keyColumns": "n"}
+    with pytest.raises(UnsupportedTypeError, match="column 'k' is of the type binary and partitions the table"):
+        DeltaUpstream(parse(options)).schema()
+    assert DeltaUpstream(parse({**options, "columns": "n"})).schema().output == ("n",)
 
 
 def test_a_type_that_spark_does_not_have_is_refused_by_name(tmp_path: Path) -> None:

@@ -81,5 +81,5 @@ def key(
         collation=collation,
         operators=(less, at_most, equal, at_least, greater),
         default_order=default_order,
-        descending=False,
+        nulls_first=False,
     )

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
 
-from backfill.errors import OptionsError, StateError, UnchangedToastError
+from backfill.errors import OptionsError, StateError, TableError, UnchangedToastError
 from backfill.sinks.applied import Applied
 from backfill.sinks.delta import _merge, _record, apply_to, start_over
 from backfill.sinks.last_rows import last_rows
+from backfill.upstream.delta.failures import translating
 from tests.sinks.test_last_rows import Row, batch, row
 
 
@@ -39,7 +39,7 @@ def test_of_two_drivers_that_apply_the_same_batch_one_fails(tmp_path: Path) -> N
     first, second = DeltaTable(tmp_path), DeltaTable(tmp_path)
     record = _record("q", Applied(1, 1, 1, 1))
     _merge(first, ["a", "b"], last, record)
-    with pytest.raises(CommitFailedError, match="concurrent"):
+    with pytest.raises(TableError, match=r"another writer .* concurrent"), translating(str(tmp_path)):
         _merge(second, ["a", "b"], last, record)
     assert content(tmp_path) == [(1, "x", "1", "1"), (2, "x", "2", "2")]
 
@@ -107,6 +107,11 @@ def test_what_cannot_be_applied_is_refused_and_leaves_no_trace(tmp_path: Path) -
     wide.table = wide.table.append_column("more", pa.array([1]))
     with pytest.raises(OptionsError, match="the Delta table has no column more; it has a, b, v, w"):
         apply(wide, 1)
+    wrong = Rows(row("insert", 1, "x", "1"))
+    wrong.table = wrong.table.set_column(wrong.table.column_names.index("a"), "a", pa.array(["secret"]))
+    with pytest.raises(TableError, match="cannot be used") as refused:
+        apply(wrong, 1)
+    assert "secret" not in str(refused.value)
     assert content(tmp_path) == [(1, "x", "1", "1")]
     apply(Rows(row("delete", 1, "x", "1")), 1)
     assert content(tmp_path) == []

@@ -137,15 +137,14 @@ def test_keys_of_a_type_are_told_apart_bit_by_bit(tmp_path: Path, arrow: pa.Data
 def test_a_type_that_cannot_be_held_is_refused_by_column() -> None:
     union = pa.sparse_union([pa.field("a", pa.int8()), pa.field("b", pa.string())])
     one = pa.schema([pa.field("a", pa.int8())])
-    for arrow in (union, pa.list_(union), pa.run_end_encoded(pa.int32(), pa.string())):
+    for arrow in (union, pa.list_(union), pa.run_end_encoded(pa.int32(), pa.string()), pa.list_(pa.int8(), 0)):
         with pytest.raises(StateLayoutError, match="column 'wrong' has type"):
             UpsertLayout("s", one, pa.schema([pa.field("wrong", arrow)]))
 
 
-def test_a_nested_key_is_refused(tmp_path: Path) -> None:
-    layout = UpsertLayout("s", pa.schema([pa.field("k", pa.list_(pa.int8()))]), pa.schema([pa.field("a", pa.int8())]))
+def test_a_nested_key_is_refused() -> None:
     with pytest.raises(StateLayoutError, match="key column 'k' has type list"):
-        DuckDBUpsertState(tmp_path / "upsert.duckdb", layout)
+        UpsertLayout("s", pa.schema([pa.field("k", pa.list_(pa.int8()))]), pa.schema([pa.field("a", pa.int8())]))
 
 
 def test_a_size_is_the_bytes_that_a_value_holds() -> None:

@@ -22,6 +22,7 @@ from backfill.sinks.applied import Applied, is_new
 from backfill.sinks.batch import Batch
 from backfill.sinks.last_rows import LastRows, columns_of, last_rows
 from backfill.sinks.staged import DELETED, column_name, kept_name, staged
+from backfill.upstream.delta.failures import translating
 
 _FORGOTTEN: Final = -1
 """The batch id of a query that begins anew: application transactions cannot be removed."""
@@ -42,12 +43,14 @@ def apply_to(
 
 def start_over(*, path: str, query: str, storage_options: Mapping[str, str] | None = None) -> None:
     """Empties the table and forgets which batches of the query it has, for a new checkpoint under the same name."""
-    table = DeltaTable(path, storage_options=dict(storage_options or {}))
-    record, before = _record(query, Applied(_FORGOTTEN, 0, None, None)), table.version()
-    table.delete(commit_properties=record)
-    if table.version() == before:  # Where there is nothing to delete, that is no commit.
-        partitions = table.metadata().partition_columns
-        table.create_write_transaction([], "append", table.schema(), partitions, commit_properties=record)
+    record = _record(query, Applied(_FORGOTTEN, 0, None, None))
+    with translating(path):
+        table = DeltaTable(path, storage_options=dict(storage_options or {}))
+        before = table.version()
+        table.delete(commit_properties=record)
+        if table.version() == before:  # Where there is nothing to delete, that is no commit.
+            partitions = table.metadata().partition_columns
+            table.create_write_transaction([], "append", table.schema(), partitions, commit_properties=record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +66,12 @@ class DeltaSink:
         rows = batch.toArrow()
         last = last_rows(rows, self.key)
         now = Applied.of(batch_id, rows)
-        table = self._table(last.rows.schema)
-        if is_new(_last_applied(table, self.query), now, self.query):
-            _require_columns(table, last)
-            _require_kept(table, self.key, last)
-            _merge(table, self.key, last, _record(self.query, now))
+        with translating(self.path):
+            table = self._table(last.rows.schema)
+            if is_new(_last_applied(table, self.query), now, self.query):
+                _require_columns(table, last)
+                _require_kept(table, self.key, last)
+                _merge(table, self.key, last, _record(self.query, now))
 
     def _table(self, columns: pa.Schema) -> DeltaTable:
         try:

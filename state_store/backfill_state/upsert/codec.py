@@ -16,8 +16,8 @@ A stored column is of one of a few types that DuckDB, Arrow and Python hold alik
 | null                                          | a bool that is null                                               |
 | extension                                     | its storage                                                       |
 
-Unions, run-end encoded columns and list views are refused by name. Typed columns and not one blob for a row: they are
-made without a loop over rows, DuckDB packs them, and only what is asked for is read.
+Unions, run-end encoded columns, list views and lists of the fixed size 0 are refused by name. Typed columns and not
+one blob for a row: they are made without a loop over rows, DuckDB packs them, and only what is asked for is read.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def stored_type(column: str, arrow: pa.DataType) -> pa.DataType:
         return pa.struct(fields) if fields else pa.bool_()
     if pt.is_map(arrow):
         return pa.list_(stored_type(column, _entries(arrow)))
-    if pt.is_list(arrow) or pt.is_large_list(arrow) or pt.is_fixed_size_list(arrow):
+    # Arrow ends the process when it takes a list of the fixed size 0 apart (a division by zero).
+    if pt.is_list(arrow) or pt.is_large_list(arrow) or (pt.is_fixed_size_list(arrow) and arrow.list_size):
         return pa.list_(stored_type(column, arrow.value_type))
     return _stored_scalar(column, arrow)
 
@@ -71,7 +72,7 @@ def _stored_scalar(column: str, arrow: pa.DataType) -> pa.DataType:
         return _INTEGERS[arrow.bit_width]
     raise StateLayoutError(
         f"column {column!r} has type {arrow}, which the upsert state cannot hold: it holds every type but unions, "
-        "run-end encoded columns and list views. Cast the column first"
+        "run-end encoded columns, list views and lists of the fixed size 0. Cast the column first"
     )
 
 

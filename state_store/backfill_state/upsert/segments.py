@@ -68,7 +68,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from backfill_state.errors import StateLayoutError
 from backfill_state.upsert.admission import KEY, ROW, stored_schema
 from backfill_state.upsert.columns import Field
 from backfill_state.upsert.duckdb_tables import column_of
@@ -83,9 +82,6 @@ class Segments:
 
     def __init__(self, layout: UpsertLayout, *, full: int = SEGMENT_ENTRIES, tombstones: bool = True) -> None:
         key, row = stored_schema(layout.key, KEY), stored_schema(layout.row, ROW)
-        for field, user in zip(key, layout.key, strict=True):
-            if pt.is_nested(field.type):
-                raise StateLayoutError(f"key column {user.name!r} has type {user.type}; a key has no lists nor structs")
         self._full = full
         # Where a deletion leaves no entry that is greater, the dead have to be told from the living by name.
         self._living = "" if tombstones else "ANTI JOIN dead_{segment} USING (seq)"

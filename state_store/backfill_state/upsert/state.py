@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from backfill_state.closing import Closable
 from backfill_state.errors import StateLayoutError
@@ -36,7 +37,11 @@ class UpsertLayout:
             plain = pa.schema([pa.field(item.name, item.type) for item in getattr(self, name)])
             object.__setattr__(self, name, plain)
             for item in plain:
-                stored_type(item.name, item.type)
+                stored = stored_type(item.name, item.type)
+                if name == "key" and pt.is_nested(stored):
+                    raise StateLayoutError(
+                        f"key column {item.name!r} has type {item.type}; a key has no lists nor structs"
+                    )
 
 
 @dataclass(frozen=True)

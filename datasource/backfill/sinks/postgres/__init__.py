@@ -51,7 +51,7 @@ def start_over(*, url: str, table: str, query: str, user: str = "", password: st
     with translating(), connector.arrow_session() as session:
         session.execute("BEGIN")
         target = find_target(session, table, ())
-        execute(session, "DELETE FROM {target}", target=target.name)
+        execute(session, "DELETE FROM {rows}", rows=target.rows)
         if target.has_record:
             where = {"record": target.record, "query": sql.Literal(query), "name": sql.Literal(target.text)}
             execute(session, "DELETE FROM {record} WHERE query = {query} AND target = {name}", **where)

@@ -13,8 +13,12 @@ from backfill.upstream.postgres.arrow_session import ArrowSession
 
 RECORD: Final = "backfill_batches"
 
+# pg_class.relkind
+_PARTITIONED: Final = "p"
+_TABLES: Final = ("r", _PARTITIONED)
+
 _TARGET: Final = """
-    SELECT n.nspname::text, c.relname::text,
+    SELECT n.nspname::text, c.relname::text, c.relkind::text,
            EXISTS (SELECT FROM pg_catalog.pg_class r WHERE r.relnamespace = n.oid AND r.relname = {record}),
            EXISTS (
                SELECT FROM pg_catalog.pg_index i
@@ -29,7 +33,7 @@ _TARGET: Final = """
 
 # A type's name without its modifier, so that the cast neither cuts nor rounds: the assignment then refuses.
 _COLUMNS: Final = """
-    SELECT a.attname::text, pg_catalog.format_type(a.atttypid, -1), a.attgenerated::text
+    SELECT a.attname::text, pg_catalog.format_type(a.atttypid, -1), a.attgenerated <> '', a.attidentity = 'a'
     FROM pg_catalog.pg_attribute a
     WHERE a.attrelid = pg_catalog.to_regclass({table}) AND a.attnum > 0 AND NOT a.attisdropped
 """
@@ -41,13 +45,21 @@ class Target:
 
     schema: str
     table: str
+    partitioned: bool
     has_record: bool
     types: dict[str, str]
     generated: frozenset[str]
+    inserted_only: frozenset[str]
+    """Of the columns that can be written, those that an UPDATE cannot: identities that are GENERATED ALWAYS."""
 
     @property
     def name(self) -> sql.Identifier:
         return sql.Identifier(self.schema, self.table)
+
+    @property
+    def rows(self) -> sql.Composed:
+        """What a statement names that finds rows: without those of tables that inherit from this one."""
+        return sql.SQL("{}{}").format(sql.SQL("" if self.partitioned else "ONLY "), self.name)
 
     @property
     def record(self) -> sql.Identifier:
@@ -64,24 +76,28 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
     found = session.fetchone()
     if found is None:
         raise TableError(f"there is no table {table!r} to apply batches to; create it with the stream's columns")
-    schema, own_name, has_record, unique = found
+    schema, own_name, kind, has_record, unique = found
+    if kind not in _TABLES:
+        raise TableError(f"{table} is not a table; name the table that is to follow the stream")
     if key and not unique:
         columns = sql.SQL(", ").join(map(sql.Identifier, key)).as_string(None)
         raise TableError(
-            f"the table {table} has no unique index on exactly ({columns}). "
+            f"the table {table} has no unique index on exactly ({columns}), or it is DEFERRABLE or has a WHERE. "
             f"Run ALTER TABLE {table} ADD PRIMARY KEY ({columns}), or name the columns of the one it has as key"
         )
     execute(session, _COLUMNS, table=name)
     found_columns = session.fetchall()
-    types = {column: type_name for column, type_name, is_generated in found_columns if not is_generated}
-    generated = frozenset(column for column, _, is_generated in found_columns if is_generated)
+    types = {column: type_name for column, type_name, is_generated, _ in found_columns if not is_generated}
+    generated = frozenset(column for column, _, is_generated, _ in found_columns if is_generated)
+    inserted_only = frozenset(column for column, _, _, always in found_columns if always)
     computed = [sql.Identifier(name).as_string(None) for name in key if name in generated]
     if computed:
         raise TableError(
             f"the key column {', '.join(computed)} of the table {table} is computed there, so no row can be found by "
             f"it. Run ALTER TABLE {table} ALTER {computed[0]} DROP EXPRESSION"
         )
-    return Target(schema, own_name, has_record, types, generated)
+    partitioned = kind == _PARTITIONED
+    return Target(schema, own_name, partitioned, has_record, types, generated, inserted_only)
 
 
 def execute(session: ArrowSession, statement: str, **parts: sql.Composable) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from deltalake.exceptions import DeltaProtocolError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaProtocolError, TableNotFoundError
 
 from backfill.errors import BackfillError, ConnectionLostError, DatabaseSetupError, TableError
 
@@ -40,6 +40,8 @@ def translated(error: Exception, uri: str) -> BackfillError:
         return TableError(f"there is no Delta table at {uri} ({shown}); check the option path")
     if _GONE.search(text):
         return FileGoneError(shown)
+    if isinstance(error, CommitFailedError):
+        return TableError(f"another writer has changed the Delta table {uri} meanwhile: {shown}. Start the query again")
     if isinstance(error, DeltaProtocolError) or "unsupported" in text.lower():
         return TableError(f"the Delta table {uri} uses what the package deltalake cannot read: {shown}")
     if _FORBIDDEN.search(text):
@@ -49,7 +51,7 @@ def translated(error: Exception, uri: str) -> BackfillError:
         )
     if _MAY_PASS.search(text):
         return ConnectionLostError(f"the storage of {uri} does not answer: {shown}")
-    return TableError(f"the Delta table {uri} cannot be read: {shown}")
+    return TableError(f"the Delta table {uri} cannot be used: {shown}")
 
 
 def _shown(text: str) -> str:

@@ -7,14 +7,17 @@ Its statistics are only trusted to leave out files: which rows lie in a range is
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import duckdb
 import pyarrow as pa
-from deltalake import DeltaTable
+import pyarrow.compute as pc
+from deltalake import DeltaTable, Field
 
 from backfill.errors import OptionsError
 from backfill.upstream.delta.keys import KeyColumns
 from backfill.upstream.delta.sorting import in_order, queried, quoted
+from backfill.upstream.delta.types import arrow_type
 from backfill.vnode import KeyRange
 
 
@@ -68,5 +71,29 @@ def rows_of(table: DeltaTable, columns: pa.Schema, key: KeyColumns, keys: pa.Rec
 
 def scanned(table: DeltaTable, names: Sequence[str] | None, predicate: str | None) -> pa.RecordBatchReader:
     """The rows for which the predicate holds, and maybe others, in no order; all columns where none is named."""
-    found = table.scan(columns=None if names is None else list(names), predicate=predicate)
-    return pa.RecordBatchReader.from_stream(found)
+    scan = table.scan(columns=None if names is None else list(names), predicate=predicate)
+    found = pa.RecordBatchReader.from_stream(scan)
+    columns = {field.name: arrow_type(field.name, field.type) for field in _partitioning(table)}
+    texts = [name for name in found.schema.names if columns.get(name) == pa.string()]
+    return _with_nulls(found, texts) if texts else found
+
+
+def _partitioning(table: DeltaTable) -> list[Field]:
+    names = table.metadata().partition_columns
+    return [field for field in table.schema().fields if field.name in names]
+
+
+def _with_nulls(found: pa.RecordBatchReader, texts: Sequence[str]) -> pa.RecordBatchReader:
+    """A partition's empty text as what it is in Delta's log (protocol, Partition Value Serialization): null."""
+    fields = [pa.field(field.name, pa.string()) if field.name in texts else field for field in found.schema]
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in found:
+            arrays: list[pa.Array[Any]] = list(batch.columns)
+            for at, name in enumerate(batch.schema.names):
+                if name in texts:
+                    values = arrays[at].cast(pa.string())
+                    arrays[at] = pc.if_else(pc.equal(values, pa.scalar("")), pa.scalar(None, pa.string()), values)
+            yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    return pa.RecordBatchReader.from_batches(pa.schema(fields), batches())

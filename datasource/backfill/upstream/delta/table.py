@@ -75,6 +75,7 @@ def described(table: DeltaTable, options: Options) -> Table:
     output = options.columns or tuple(fields)
     names = tuple(dict.fromkeys([*output, *options.key_columns]))
     columns = pa.schema([pa.field(name, arrow_type(name, fields[name].type)) for name in names])
+    _require_partition_values(columns, table.metadata().partition_columns)
     key = KeyColumns(tuple(KeyColumn.of(columns.field(name)) for name in options.key_columns))
     return Table(
         uri=options.path,
@@ -82,6 +83,16 @@ def described(table: DeltaTable, options: Options) -> Table:
         schema=TableSchema(columns=columns, output=output, key=options.key_columns),
         key=key,
     )
+
+
+def _require_partition_values(columns: pa.Schema, partitioned_by: Sequence[str]) -> None:
+    """Refuses what the log has in a form that `deltalake` (1.6) takes for the value itself."""
+    for field in columns:
+        if field.name in partitioned_by and field.type == pa.binary():
+            raise UnsupportedTypeError(
+                f"column {field.name!r} is of the type binary and partitions the table, and the values of such columns "
+                "are not read rightly; leave it out with the option columns"
+            )
 
 
 def _require_known(option: str, names: Sequence[str], present: Sequence[str], uri: str) -> None:

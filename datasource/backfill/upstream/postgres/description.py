@@ -121,14 +121,15 @@ class KeyColumn:
 
     `operators` are those of the index's operator class, in the order of the btree strategies: < <= = >= >.
     `default_order`: the operator class is the type's own default. `collation` is the index's, which wins over the
-    column's. `descending` says how the index is stored; keys compare ascending in any case.
+    column's. Keys compare ascending, however the index is stored. `nulls_first`: read so, it has nulls before values;
+    a key has none, but the planner takes the index only for an ORDER BY that says the same.
     """
 
     column: ColumnDescription
     collation: CollationDescription | None
     operators: tuple[QualifiedName, QualifiedName, QualifiedName, QualifiedName, QualifiedName]
     default_order: bool
-    descending: bool
+    nulls_first: bool
 
 
 @dataclass(frozen=True, slots=True)

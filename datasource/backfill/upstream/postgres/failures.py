@@ -39,6 +39,7 @@ _DATA_EXCEPTION: Final = "22"
 _INVALID_PARAMETER: Final = "22023"
 _DISK_FULL: Final = "53100"
 _NOT_IN_ENCODING: Final = "22021"
+_DIVISION_BY_ZERO: Final = "22012"
 _QUOTED: Final = re.compile(r'["«»„“”「」].*(["«»„“”「」]|$)')
 """From the first quotation mark to the last one, in the languages that PostgreSQL speaks."""
 
@@ -123,6 +124,10 @@ def _with_state(state: str, message: str) -> BackfillError:
         return ValueOutOfRangeError(
             f"{message}: a text of the table is not UTF-8. A database with the encoding SQL_ASCII takes any bytes for "
             "text; mend them, or leave the column out with the option columns"
+        )
+    if state == _DIVISION_BY_ZERO:
+        return DatabaseSetupError(
+            f"{message}: where a condition of the option filter or snapshotFilter divides, write NULLIF(divisor, 0)"
         )
     if state == _DISK_FULL:
         return DatabaseSetupError(f"the database's disk is full: {message}")

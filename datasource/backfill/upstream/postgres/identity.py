@@ -60,7 +60,8 @@ _OPERATORS: Final = """
     ORDER BY o.oid, a.amopstrategy
 """
 
-_DESCENDING: Final = 1  # INDOPTION_DESC
+# INDOPTION_NULLS_FIRST without INDOPTION_DESC, or the reverse: the index is then read backwards.
+_NULLS_FIRST: Final = (2, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ def read_key(
                 collation=collations.get(collation),
                 operators=(less, at_most, equal, at_least, greater),
                 default_order=any(row[1] for row in rows if row[0] == of_class),
-                descending=bool(option & _DESCENDING),
+                nulls_first=option in _NULLS_FIRST,
             )
         )
     return tuple(key)

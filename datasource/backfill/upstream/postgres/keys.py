@@ -126,9 +126,12 @@ def _sorted(key: KeyColumn, table: QualifiedName, *, descending: bool) -> sql.Co
     if key.collation is not None and key.collation != key.column.collation:
         column = _collated(column, key.collation.name)
     # Without USING the type's default operator class sorts, whatever the search_path.
-    if key.default_order:
-        return sql.SQL("{} DESC").format(column) if descending else column
-    return sql.SQL("{} USING {}").format(column, _operator(key, ">" if descending else "<"))
+    direction: sql.Composable = sql.SQL(" DESC" if descending else "")
+    if not key.default_order:
+        direction = sql.SQL(" USING {}").format(_operator(key, ">" if descending else "<"))
+    # Nulls are last in ascending order, and first in descending order, where nothing is said of them.
+    nulls = (" NULLS LAST" if descending else " NULLS FIRST") if key.nulls_first else ""
+    return sql.SQL("{}{}{}").format(column, direction, sql.SQL(nulls))
 
 
 def _collated(value: sql.Composable, collation: QualifiedName) -> sql.Composable:

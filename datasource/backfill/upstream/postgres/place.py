@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from backfill.errors import DataLossError
+from backfill.errors import DataLossError, OptionsError
 from backfill.options import Options
 from backfill.upstream import Bookmark
 from backfill.upstream.postgres import slot
@@ -12,6 +12,7 @@ from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.server import START_OVER, require_same_log
 from backfill.upstream.postgres.slot import Published
 from backfill.upstream.postgres.table import Table
+from backfill.wording import another_option
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,16 @@ class Place:
             ("timeline", self.timeline),
             *([("collations", self.collations)] if self.collations else []),
         )
+
+    def require_named(self, options: Options) -> None:
+        """Raises where the options name another slot or publication: what a stream has read, it has read from these."""
+        named = (
+            ("slotName", self.slot, options.slot_name),
+            ("publicationName", self.publication, options.publication_name),
+        )
+        for option, began, now in named:
+            if now not in ("", began):
+                raise OptionsError(another_option(f"{option}={began}", f"{option}={now}"))
 
     def make(self, connector: Connector, session: Session, table: Table) -> None:
         """Makes what is not there yet; may wait for transactions that are under way, and says so."""
