@@ -28,7 +28,7 @@ class Events:
     removes: Mask
     keys: pa.RecordBatch
     number: Indices
-    """That of its key, of `count` keys that differ."""
+    """That of its key, of `count` keys that differ, in the order in which they first appear."""
 
     count: int
 
@@ -71,13 +71,15 @@ def places(keys: pa.RecordBatch, among: pa.RecordBatch) -> Indices:
 
 
 def _numbered(keys: pa.RecordBatch) -> tuple[Indices, int]:
-    """For each key its number among those that differ."""
+    """For each key its number among those that differ, in the order in which they first appear."""
     number, count = np.zeros(keys.num_rows, np.int64), 1
     for column in canonical(keys).columns:
         coded: Any = pc.dictionary_encode(column)
         codes = coded.indices.to_numpy().astype(np.int64)
-        unique, number = np.unique(number * (len(coded.dictionary) + 1) + codes, return_inverse=True)
-        count = len(unique)
+        unique, first, number = np.unique(
+            number * (len(coded.dictionary) + 1) + codes, return_index=True, return_inverse=True
+        )
+        number, count = np.argsort(np.argsort(first))[number], len(unique)
     return number, count if keys.num_rows else 0
 
 

@@ -59,6 +59,10 @@ class Halves:
     def nothing(self) -> bool:
         return not (self.old.any() or self.new.any())
 
+    def of(self, which: slice) -> Halves:
+        """Those of some of the changes."""
+        return Halves(self.old[which], self.new[which], self.moves[which])
+
 
 def halves(changes: pa.RecordBatch, *, key: Sequence[str], forwarded: Forwarded) -> Halves:
     """Marks the halves of changes, which have the layout of `backfill.changes`; calls `forwarded` once."""

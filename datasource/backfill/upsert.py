@@ -37,7 +37,7 @@ from backfill.offset import Barrier
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL, RowFormat
 from backfill.staging import Staging
 from backfill.upstream import TableSchema
-from backfill_state import AnotherLayoutError, StateStoreError, TransientStateError
+from backfill_state import AnotherLayoutError, StateMemoryError, StateStoreError, TransientStateError
 from backfill_state.upsert import Found, Updates, UpsertLayout, UpsertState
 
 ROWS_AT_ONCE: Final = 245_760
@@ -63,6 +63,9 @@ class Rules:
 
     order_column: str = ""
     """The column whose greater value is the later row; rows that come late are left out."""
+
+    most_bytes: int = BYTES_AT_ONCE
+    """Of at most how many bytes rows are read at once, unless it is one."""
 
 
 class LastRows:
@@ -177,31 +180,33 @@ class LastRows:
             state.multi_put(_updates(state, keys, put, *orders))
 
     def _output(self, state: UpsertState, end: Barrier, marked: Marked, look_up: LookUp) -> Iterator[pa.RecordBatch]:
-        """Output rows of marked changes, each of which has been put when the next is made."""
+        """Output rows of marked changes, which have been put when the next are made."""
         first = place = 0
         for changes, found in marked:
             if found is None:
                 state.clear()
                 made = _truncation(changes)
-            elif found.nothing:
+                yield self._rows.change_rows(made, end.epoch, first)
+                first += made.num_rows
                 continue
-            else:
-                made, count = self._made(state, changes, found, (end.epoch.number, place), look_up)
-                place += count
-            yield self._rows.change_rows(made, end.epoch, first)
-            first += made.num_rows
+            begin = 0
+            while not (rest := found.of(slice(begin, None))).nothing:
+                at = end.epoch.number, place
+                made, count, taken = self._made(state, changes.slice(begin), rest, at, look_up)
+                yield self._rows.change_rows(made, end.epoch, first)
+                first, place, begin = first + made.num_rows, place + count, begin + taken
 
     def _made(
         self, state: UpsertState, changes: pa.RecordBatch, found: Halves, at: tuple[int, int], look_up: LookUp
-    ) -> tuple[pa.RecordBatch, int]:
-        """The images of these changes in the columns of `mark`, and of how many events they are.
+    ) -> tuple[pa.RecordBatch, int, int]:
+        """The images of the first of these changes in the columns of `mark`; of how many events and changes they are.
 
         The rows that the events leave are put, with orders from `at` on.
         """
         table, (number, place) = self._rows.table, at
+        told, before, taken = self._read(state, changes, found)
+        changes, found = changes.slice(0, taken), found.of(slice(taken))
         while True:
-            told = events(changes, found, table.key)
-            before = state.multi_get(_table(told.distinct))
             orders = np.full(told.count, number), np.arange(place, place + told.count)
             if self._rules.order_column:
                 told, before, order = self._timely(changes, told, before)
@@ -210,8 +215,29 @@ class LastRows:
             made = images(changes, found, told, known, columns=table.columns, skips_equal=self._rules.skips_equal)
             if isinstance(made, Images):
                 state.multi_put(_updates(state, told.distinct, made.after, *orders))
-                return made.marked, len(told)
+                return made.marked, len(told), taken
             changes, found = looked_up(changes, found, told, made, look_up)
+            told = events(changes, found, table.key)
+            before = state.multi_get(_table(told.distinct))
+
+    def _read(self, state: UpsertState, changes: pa.RecordBatch, found: Halves) -> tuple[Events, Found, int]:
+        """The events of the first changes, what is stored of their keys, and how many changes these are.
+
+        All of them, unless there is too much to read: a change that removes a row tells its key and not its length.
+        """
+        told = events(changes, found, self._rows.table.key)
+        before = state.multi_get(_table(told.distinct), most_bytes=self._rules.most_bytes)
+        read = before.entries.num_rows
+        if read == told.count:
+            return told, before, changes.num_rows
+        # Keys are numbered as they appear, so those of the first changes are the first that were read.
+        taken = max(1, int(told.change[told.number >= read][0]))
+        told = events(changes.slice(0, taken), found.of(slice(taken)), self._rows.table.key)
+        if told.count > read:
+            before = state.multi_get(_table(told.distinct))
+        else:
+            before = Found(before.entries.slice(0, told.count), before.rows.slice(0, told.count), before.stats)
+        return told, before, taken
 
     def _timely(self, changes: pa.RecordBatch, told: Events, before: Found) -> tuple[Events, Found, Indices]:
         """Only the events that are not late, what was before them, and the order that each key has afterwards."""
@@ -284,5 +310,7 @@ def _as_ours() -> Iterator[None]:
             f"{error}. Where the table has got a column since, name those that are stored with the option columns, and "
             "go on; else start over with a fresh checkpointLocation and onExistingState=restart"
         ) from error
+    except StateMemoryError as error:
+        raise StateError(f"{error}. Raise the option stateMemory") from error
     except StateStoreError as error:
         raise StateError(str(error)) from error

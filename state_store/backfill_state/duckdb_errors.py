@@ -18,6 +18,7 @@ import duckdb
 from backfill_state.errors import (
     StateBusyError,
     StateDamagedError,
+    StateMemoryError,
     StateStoreError,
     StateUnwritableError,
     StateVersionError,
@@ -44,6 +45,8 @@ _UNWRITABLE: Final = (
     "Is a directory",
     "Input/output error",
 )
+# Also in the text of an error that is no OutOfMemoryException, when a checkpoint fails.
+_NO_MEMORY: Final = ("could not allocate block", "failed to allocate data", "failed to pin block")
 _DAMAGED: Final = (
     "not a valid DuckDB database file",
     "Corrupt ",
@@ -69,6 +72,8 @@ def explained(error: duckdb.Error, path: str) -> StateStoreError | None:
         return StateBusyError(path, None if holder is None else int(holder[1]))
     if _says(text, _TAKEN_HERE):
         return StateBusyError(path, os.getpid())
+    if isinstance(error, duckdb.OutOfMemoryException) or _says(text, _NO_MEMORY):
+        return StateMemoryError(path, _first_line(text))
     # Before damage: a full disk can make DuckDB give up on the whole database, and must not cost anybody the file.
     if _says(text, _UNWRITABLE):
         return StateUnwritableError(path, _first_line(text))

@@ -10,6 +10,7 @@
           UpsertStateDamagedError the same of the file of an upsert state
         StateVersionError       the file was written by a newer release
         StateUnwritableError    the disk is full, or the place cannot be opened or written
+        StateMemoryError        what DuckDB may take of memory is not enough
       TransientStateError       trying again may help
         StateBusyError          another process or transaction has the file
 
@@ -144,6 +145,21 @@ class StateUnwritableError(DefiniteStateError):
         return (
             f"the state file {self.path} could not be opened or written ({self.found}); free space on its disk, or "
             "check that its directory exists and may be written. What was stored before is intact"
+        )
+
+
+class StateMemoryError(DefiniteStateError):
+    """DuckDB may not take as much memory as it needs. What was stored before is intact."""
+
+    def __init__(self, path: str, found: str) -> None:
+        super().__init__(path, found)
+        self.path = path
+        self.found = found
+
+    def __str__(self) -> str:
+        return (
+            f"the state file {self.path} needs more memory than DuckDB may take for it ({self.found}); allow it more. "
+            "What was stored before is intact"
         )
 
 

@@ -91,7 +91,7 @@ def with_truncations(random: Random, folder: Path) -> None:
 def with_full_images(random: Random, folder: Path) -> None:
     """`changelog=full` or `envelope=upsert` in bad weather, with a log that leaves out what it can."""
     spark = query(random, folder)
-    spark.rules = Rules(skips_equal=random.random() < 0.5)
+    spark.rules = _rules(random)
     spark.server.leaves_out = True
     spark.server.full_identity = random.random() < 0.2
     spark.on_truncate = random.choice([OnTruncate.FAIL, OnTruncate.EMIT])
@@ -167,7 +167,7 @@ def taken_again(random: Random, folder: Path) -> None:
     spark = query(random, folder, random.choice([StartupMode.INITIAL] * 3 + [StartupMode.LATEST]))
     spark.on_truncate = random.choice([OnTruncate.FAIL] * 4 + [OnTruncate.EMIT])
     if spark.mode is StartupMode.INITIAL and random.random() < 0.3:
-        spark.rules = Rules(skips_equal=random.random() < 0.5)
+        spark.rules = _rules(random)
         spark.server.leaves_out = True
     often = random.choice([0.1, 0.5])
     for _ in range(random.randrange(10, 40)):
@@ -185,6 +185,11 @@ def taken_again(random: Random, folder: Path) -> None:
     spark.control = replace(spark.control, paused=False, max_rows=None)
     quiet_down(spark)
     assert not spark.asked, "something was asked for and not done"
+
+
+def _rules(random: Random) -> Rules:
+    """Also with fewer bytes read at once than a row has."""
+    return Rules(skips_equal=random.random() < 0.5, most_bytes=random.choice([1, 100, 1 << 20]))
 
 
 def _any_key(random: Random) -> Key | None:

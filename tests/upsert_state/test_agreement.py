@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from backfill_state import StateStoreError
 from backfill_state.upsert import DuckDBUpsertState, InMemoryUpsertState, UpsertLayout, UpsertState
+from backfill_state.upsert.long_cells import LONG
 from tests.upsert_state.upserts import Cells, Update, columns_of, diffs_of, entries, keys_of, rows_of, updates
 
 LAYOUTS = (
@@ -22,7 +23,9 @@ LAYOUTS = (
     UpsertLayout(
         "s",
         columns_of(("Id", pa.string()), ("id", pa.date32())),
-        columns_of(("probe", pa.list_(pa.float64())), ("k0", pa.binary()), ("k0", pa.decimal256(50, 3))),
+        columns_of(
+            ("probe", pa.list_(pa.float64())), ("k0", pa.binary()), ("k0", pa.decimal256(50, 3)), ("seq", pa.string())
+        ),
     ),
 )
 _DAYS = (date(1969, 12, 31), date(1970, 1, 1), date(2024, 10, 4))
@@ -34,8 +37,9 @@ _ROWS = (
     st.tuples(st.integers(0, 3), st.floats(width=32)),
     st.tuples(
         st.none() | st.lists(st.none() | st.floats(), max_size=2),
-        st.none() | st.binary(max_size=2),
+        st.none() | st.binary(max_size=2) | st.sampled_from([LONG * b"x", LONG * b"xy", LONG * b"xy" + b"z"]),
         st.none() | st.decimals(-100, 100, places=3),
+        st.none() | st.sampled_from(["", "\0", LONG * "é", LONG * "x", LONG * "x" + "y"]),
     ),
 )
 Orders = st.integers(-1, 2)
@@ -43,14 +47,20 @@ Orders = st.integers(-1, 2)
 
 class Agreement(RuleBasedStateMachine):
     @initialize(
-        which=st.integers(0, 1), chunk=st.sampled_from([3, 100]), full=st.sampled_from([4, 12]), keeps=st.booleans()
+        which=st.integers(0, 1),
+        chunk=st.sampled_from([3, 100]),
+        full=st.sampled_from([4, 12]),
+        size=st.sampled_from([2 * LONG, 1 << 30]),
+        keeps=st.booleans(),
     )
-    def begin(self, which: int, chunk: int, full: int, *, keeps: bool) -> None:
+    def begin(self, which: int, chunk: int, full: int, size: int, *, keeps: bool) -> None:
         self.directory = tempfile.mkdtemp()
         self.which, self.layout = which, LAYOUTS[which]
         self.memory = InMemoryUpsertState(self.layout, tombstones=keeps)
         path = Path(self.directory) / "upsert.duckdb"
-        self.duckdb = DuckDBUpsertState(path, self.layout, tombstones=keeps, chunk_rows=chunk, segment_entries=full)
+        self.duckdb = DuckDBUpsertState(
+            path, self.layout, tombstones=keeps, chunk_rows=chunk, segment_entries=full, segment_bytes=size
+        )
         self.tokens = 0
 
     def both(self, call: Callable[[UpsertState], object]) -> None:
@@ -126,6 +136,7 @@ class Agreement(RuleBasedStateMachine):
         if hasattr(self, "memory"):
             self.both(lambda state: (state.token(), state.consolidating(), state.totals()))
             self.both(_all)
+            self.both(_some)
 
     def teardown(self) -> None:
         if hasattr(self, "duckdb"):
@@ -137,6 +148,18 @@ def _all(state: UpsertState) -> object:
     """What both say of every key there may be; as text, in which NaN equals itself and -0.0 does not equal 0.0."""
     keys = _KEYS[LAYOUTS.index(state.layout)]
     return str(entries(state, *keys)), state.multi_get(keys_of(keys, state.layout)).stats
+
+
+def _some(state: UpsertState) -> None:
+    """How many keys are read where that many bytes are allowed is for each to say."""
+    keys = keys_of(_KEYS[LAYOUTS.index(state.layout)], state.layout)
+    for most_bytes in (1, 3 * LONG):
+        found, whole = state.multi_get(keys, most_bytes=most_bytes), state.multi_get(keys)
+        count = len(found.entries)
+        assert 1 <= count <= len(keys)
+        assert count == 1 or found.stats.size <= most_bytes
+        assert count == found.stats.gets
+        assert (found.entries, str(found.rows)) == (whole.entries.slice(0, count), str(whole.rows.slice(0, count)))
 
 
 def _found(state: UpsertState, call: list[Update]) -> str:

@@ -65,6 +65,16 @@ def test_no_keys_find_nothing(state: UpsertState) -> None:
     assert put(state, "t") == PutStats()
 
 
+def test_of_long_rows_as_many_are_found_as_fit(state: UpsertState) -> None:
+    keys = [("eu", number) for number in range(9)]
+    rows: list[Cells | None] = [(f"{number}" * 2000, 0.0) for number in range(9)]
+    put(state, "t", *((key, 1, 0, row) for key, row in zip(keys, rows, strict=True)))
+    assert state.multi_get(keys_of(keys), most_bytes=13_000).rows == rows_of(rows[:6])
+    assert state.multi_get(keys_of(keys[8:]), most_bytes=1).rows == rows_of(rows[8:])
+    assert state.multi_get(keys_of([]), most_bytes=1).rows == rows_of([])
+    assert state.multi_get(keys_of(keys)).rows == rows_of(rows)
+
+
 def test_a_later_update_replaces_a_row(state: UpsertState) -> None:
     put(state, "t", (A, 5, 0, X))
     assert put(state, "u", (A, 6, 0, YY)) == PutStats(puts=1, size=SIZE_YY, updates=1, size_diff=1)

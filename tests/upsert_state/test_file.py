@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import duckdb
 import pyarrow as pa
@@ -12,9 +13,11 @@ from backfill_state import (
     DuckDBProgressStore,
     StateConflictError,
     StateDamagedError,
+    StateMemoryError,
     StateVersionError,
 )
-from backfill_state.upsert import DuckDBUpsertState, Totals, UpsertLayout
+from backfill_state.upsert import DuckDBUpsertState, Totals, Updates, UpsertLayout
+from backfill_state.upsert.long_cells import LONG
 from tests.upsert_state.upserts import LAYOUT, diffs_of, entries, keys_of, put, rows_of, updates
 
 
@@ -51,6 +54,31 @@ def test_what_is_replaced_is_cleaned_away(path: Path) -> None:
         assert plain.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name LIKE 'entries_%'").fetchall() == [
             (segments,)
         ]
+
+
+def test_long_texts_go_with_their_rows(path: Path) -> None:
+    """Each takes a segment of its own, and no piece is left of what was replaced, cleared or cleaned away."""
+    with DuckDBUpsertState(path, LAYOUT, segment_entries=4, segment_bytes=3 * LONG, tombstones=False) as state:
+        for order in range(9):
+            put(state, f"t{order}", *((("eu", number), order, 0, (f"{order}" * 2000, 1.0)) for number in range(3)))
+        put(state, "deleted", (("eu", 2), 9, 0, None))
+        found = [entry[-1] for entry in entries(state, ("eu", 0), ("eu", 1), ("eu", 2))]
+        assert found == [("8" * 2000, 1.0), ("8" * 2000, 1.0), (None, None)]
+        long = _long_cells(state)
+        assert len(long) <= 3
+        assert sum(long.values()) <= 9 * 4
+        with state.batch("cleared"):
+            state.clear()
+        assert list(_long_cells(state).values()) == [0]
+
+
+def _long_cells(state: DuckDBUpsertState) -> dict[str, int]:
+    """How many pieces there are, by table of a segment."""
+    state.close()
+    with duckdb.connect(str(state.path), read_only=True) as plain:
+        names = "SELECT table_name FROM duckdb_tables() WHERE regexp_matches(table_name, '^long_[0-9]+$')"
+        tables = [name for (name,) in plain.execute(names).fetchall()]
+        return {name: plain.execute(f'SELECT count(*) FROM "{name}"').fetchall()[0][0] for name in tables}
 
 
 def test_a_full_segment_is_read_from_the_file_from_then_on(path: Path) -> None:
@@ -137,19 +165,48 @@ def test_a_newer_format_is_refused_with_both_numbers(path: Path) -> None:
     fill(path)
     with duckdb.connect(str(path)) as newer:
         newer.execute("UPDATE upsert_format SET version = 7")
-    with pytest.raises(StateVersionError, match="has format version 7, and this release reads format versions 1 to 1"):
+    with pytest.raises(StateVersionError, match="has format version 7, and this release reads format versions 1 to 2"):
         DuckDBUpsertState(path, LAYOUT).totals()
 
 
 def test_memory_is_capped_and_what_does_not_fit_goes_to_disk(path: Path) -> None:
     layout = UpsertLayout("s", pa.schema([pa.field("id", pa.int64())]), pa.schema([pa.field("text", pa.string())]))
-    count = 60_000
+    count = 96_000
     keys = pa.table({"id": pa.array(range(count), pa.int64())})
-    rows = pa.table({"text": pa.array([f"{number:0800}" for number in range(count)])})
+    rows = pa.table({"text": pa.array([f"{number:0500}" for number in range(count)])})
     with DuckDBUpsertState(path, layout, memory_limit="48MB") as state:
         with state.batch("t"):
             state.consolidate_chunk(keys, rows, diffs_of(*[1] * count), completed=True)
-        assert state.totals() == Totals(count, 0, count * (16 + 8 + 800))
+        assert state.totals() == Totals(count, 0, count * (16 + 8 + 500))
         assert state.usage().memory <= 48_000_000
         assert state.multi_get(keys.slice(count - 3)).rows == rows.slice(count - 3)
     assert not path.with_name(path.name + ".tmp").exists()
+
+
+def test_rows_of_some_kilobytes_fit_into_the_memory_that_a_stream_has_at_the_least(path: Path) -> None:
+    """Of texts of 4 kB in one column DuckDB could not write a checkpoint, with twice as much."""
+    layout = UpsertLayout("s", pa.schema([pa.field("id", pa.int64())]), pa.schema([pa.field("text", pa.string())]))
+    random = Random(1)
+    texts = pa.array([random.randbytes(2000).hex() for _ in range(12_000)])
+    keys = pa.table({"id": pa.array(range(48_000), pa.int64())})
+    rows = pa.table({"text": pa.concat_arrays([texts] * 4)})
+    ones = pa.array([1] * 12_000, pa.int64())
+    heads = pa.table({"order_key": ones, "order_tie": ones, "present": pa.array([True] * 12_000)})
+    with DuckDBUpsertState(path, layout, memory_limit="256MB") as state:
+        for at in range(0, 48_000, 12_000):
+            with state.batch(f"t{at}"):
+                state.multi_put(Updates(keys.slice(at, 12_000), heads, rows.slice(at, 12_000)))
+        some = state.multi_get(keys, most_bytes=1 << 20)
+        assert some.rows == rows.slice(0, len(some.rows))
+        assert 200 <= len(some.rows) <= (1 << 20) // 4000
+        assert state.multi_get(keys.slice(47_000)).rows == rows.slice(47_000)
+
+
+def test_too_little_memory_is_said(path: Path) -> None:
+    layout = UpsertLayout("s", pa.schema([pa.field("id", pa.int64())]), pa.schema([pa.field("text", pa.string())]))
+    with (
+        DuckDBUpsertState(path, layout, memory_limit="1MB") as state,
+        pytest.raises(StateMemoryError, match="needs more memory than DuckDB may take"),
+        state.batch("t"),
+    ):
+        state.multi_put(updates(*(((number,), 1, 1, (f"{number:0500}",)) for number in range(5000)), layout=layout))

@@ -11,17 +11,21 @@ import pytest
 
 from backfill_state.upsert import DuckDBUpsertState
 from backfill_state.upsert.duckdb_tables import UPSERT_FORMAT_VERSION
-from tests.upsert_state.golden import make_v1
+from tests.upsert_state.golden import make_v1, make_v2
 from tests.upsert_state.upserts import entries, put
 
 GOLDEN = Path(make_v1.__file__).parent
 
 
+def golden(version: int, tmp_path: Path) -> Path:
+    path = tmp_path / "upsert.duckdb"
+    path.write_bytes(gzip.decompress((GOLDEN / f"upsert-v{version}.duckdb.gz").read_bytes()))
+    return path
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    path = tmp_path / "upsert.duckdb"
-    path.write_bytes(gzip.decompress((GOLDEN / "upsert-v1.duckdb.gz").read_bytes()))
-    return path
+    return golden(1, tmp_path)
 
 
 def test_a_file_of_version_1_is_read_to_the_last_value(path: Path) -> None:
@@ -65,7 +69,32 @@ def test_the_tables_of_version_1_are_these(path: Path) -> None:
     assert make_v1.schema_of(path) == (GOLDEN / "upsert-schema-v1.sql").read_text()
 
 
+def test_a_file_of_version_1_has_the_tables_of_today_once_it_is_opened(path: Path) -> None:
+    with DuckDBUpsertState(path, make_v1.LAYOUT) as state:
+        assert state.totals() == make_v1.TOTALS
+        put(state, "43", (make_v1.KEYS[0], 9, 0, make_v2.LONG))
+        assert [entry[-1] for entry in entries(state, *make_v1.KEYS[:2])] == [make_v2.LONG, make_v1.NOTHING]
+    assert make_v1.schema_of(path) == (GOLDEN / f"upsert-schema-v{UPSERT_FORMAT_VERSION}.sql").read_text()
+    with duckdb.connect(str(path), read_only=True) as plain:
+        size = plain.execute("SELECT sum(size)::BIGINT FROM entries_1").fetchall()[0][0]
+        assert plain.execute("SELECT segment, entries, dead, size FROM segments").fetchall() == [(1, 6, 3, size)]
+
+
+def test_a_file_of_version_2_is_read_to_the_last_value(tmp_path: Path) -> None:
+    with DuckDBUpsertState(golden(2, tmp_path), make_v1.LAYOUT) as state:
+        assert (state.token(), state.totals()) == (make_v1.BATCH, make_v2.TOTALS)
+        assert entries(state, *make_v1.KEYS) == make_v2.ENTRIES
+
+
+def test_a_file_of_version_2_holds_these_very_pieces(tmp_path: Path) -> None:
+    with duckdb.connect(str(golden(2, tmp_path)), read_only=True) as plain:
+        pieces = plain.execute("SELECT seq, cell, piece, data FROM long_1 ORDER BY seq, piece").fetchall()
+        text = make_v2.LONG[0].encode()
+        assert pieces == [(seq, 0, piece, text[512 * piece :][:512]) for seq in (1, 2) for piece in (0, 1)]
+        assert plain.execute("SELECT v0 FROM entries_1 WHERE seq = 2").fetchall() == [(None,)]
+
+
 def test_a_file_written_today_has_the_tables_of_its_version(tmp_path: Path) -> None:
-    make_v1.make(tmp_path / "upsert.duckdb")
+    make_v2.make(tmp_path / "upsert.duckdb")
     written = make_v1.schema_of(tmp_path / "upsert.duckdb")
     assert written == (GOLDEN / f"upsert-schema-v{UPSERT_FORMAT_VERSION}.sql").read_text()

@@ -13,6 +13,7 @@ from backfill.options.texts import (
     column_types,
     count,
     flag,
+    memory,
     metadata_columns,
     place,
     size,
@@ -133,7 +134,7 @@ OPTIONS: Final = (
         choice(Envelope),
     ),
     Option("orderColumn", "", "With `envelope=upsert`: a row with less in this column than the last one comes late"),
-    Option("stateMemory", "512m", "How much memory of the driver the last rows take at the most", size),
+    Option("stateMemory", "512m", "How much memory of the driver the last rows take at the most; 256m or more", memory),
     Option(
         "onUnchangedToast", "fail", "`fail`, or `mark` large values that the log left out", choice(OnUnchangedToast)
     ),

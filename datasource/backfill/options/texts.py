@@ -44,14 +44,23 @@ def flag(text: str) -> bool:
     return text.strip().lower() == "true"
 
 
+_MOST_BYTES: Final = 1 << 50
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def size(text: str) -> int:
     matched = re.fullmatch(r"(\d+)\s*([kmg]?)b?", text.strip().lower())
-    if matched is None or int(matched[1]) == 0:
+    if matched is None or not 0 < int(matched[1]) * _UNITS[matched[2]] <= _MOST_BYTES:
         raise ValueError("a size such as 268435456, 256m or 1g")
     return int(matched[1]) * _UNITS[matched[2]]
+
+
+def memory(text: str) -> int:
+    """As much as DuckDB needs to write a file with long texts in it (`backfill_state.upsert.long_cells`)."""
+    value = size(text)
+    if value < 256 << 20:
+        raise ValueError("256m or more")
+    return value
 
 
 _QUOTED: Final = r'"(?:[^"]|"")+"'

@@ -31,7 +31,7 @@ from backfill_state.upsert.admission import (
 from backfill_state.upsert.columns import Column
 from backfill_state.upsert.duckdb_tables import Standing, read_standing, upsert_file, write_standing
 from backfill_state.upsert.duckdb_writes import LookedUp, Written, look_up, write
-from backfill_state.upsert.segments import SEGMENT_ENTRIES, Segments
+from backfill_state.upsert.segments import SEGMENT_BYTES, SEGMENT_ENTRIES, Segments
 from backfill_state.upsert.state import (
     ConsolidateStats,
     Found,
@@ -70,11 +70,12 @@ class DuckDBUpsertState(Closing):
         threads: int = 2,
         chunk_rows: int = CHUNK_ROWS,
         segment_entries: int = SEGMENT_ENTRIES,
+        segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self._file = StateFile(path, upsert_file(memory_limit, threads))
         self._layout = layout
         self._tombstones = tombstones
-        self._segments = Segments(layout, full=segment_entries, tombstones=tombstones)
+        self._segments = Segments(layout, full=segment_entries, full_bytes=segment_bytes, tombstones=tombstones)
         self._chunk_rows = chunk_rows
         self._writing: Standing | None = None
         self._looked_up: tuple[Standing, LookedUp] | None = None
@@ -128,11 +129,14 @@ class DuckDBUpsertState(Closing):
             # Not opened again here: what fails after the commit must not look like a batch that stored nothing.
             self._file.close()
 
-    def multi_get(self, keys: pa.Table) -> Found:
+    def multi_get(self, keys: pa.Table, *, most_bytes: int | None = None) -> Found:
         with self._reading() as (connection, standing):
             require_consolidated(standing.consolidating, str(self._file))
             stored = stored_keys(self._layout, keys)
-            found, looked_up = look_up(self._segments, connection, stored, self._chunk_rows)
+            if most_bytes is not None:
+                # All that is short of a chunk's rows is read before it is known how much that is.
+                stored = stored.slice(0, max(1, most_bytes // standing.totals.average))
+            found, looked_up = look_up(self._segments, connection, stored, self._chunk_rows, most_bytes)
             if self._writing is not None:
                 self._looked_up = standing, looked_up
         return Found(found.entries, restored(found.rows, self._layout.row), found.stats)

@@ -1,16 +1,18 @@
 """The file of a `DuckDBUpsertState`: its tables, and how it is made and brought forward.
 
-Format version 1, for a key of two columns and a row of three:
+Format version 2, for a key of two columns and a row of three:
 
     entries_1 ... | probe | k0 | k1 | seq | order_key | order_tie | present | size | v0 | v1 | v2 |
-    segments      | segment | entries | dead |                    how many of each `entries_N` are replaced
-    dead_1 ...    | seq |                                         which
-    pending       | k0 | k1 | v0 | v1 | v2 | diff | size |        output that waits for the rest of it
+    long_1 ...    | seq | cell | piece | data |           long values of `v0` (cell 0) and so on; see `long_cells`
+    segments      | segment | entries | dead | size |     how many of each `entries_N` are replaced; bytes of all
+    dead_1 ...    | seq |                                 which
+    pending       | k0 | k1 | v0 | v1 | v2 | diff | size | line | digest |   output that waits for the rest of it
+    long_pending  | seq | cell | piece | data |           the long values of its lines, and `digest` is of these
     upsert_state  | stream_id | key_schema | row_schema | token | consolidating | values | tombstones | size | seq |
     upsert_format | version |
 
 Columns are stored as `codec` says; the schemas are Arrow's own serialization of the user's. `segments` tells what the
-entries are for.
+entries are for. Version 1 had no `long_…`, `size`, `line` and `digest`; what it has written stays in its rows.
 """
 
 from __future__ import annotations
@@ -27,7 +29,22 @@ from backfill_state.migrations import Step, migrate
 from backfill_state.upsert.columns import Field
 from backfill_state.upsert.state import Totals, UpsertLayout
 
-STEPS: Final[tuple[Step, ...]] = ()
+
+def _keep_long_cells_apart(connection: duckdb.DuckDBPyConnection) -> None:
+    pieces = "(seq BIGINT NOT NULL, cell INTEGER NOT NULL, piece INTEGER NOT NULL, data BLOB NOT NULL)"
+    connection.execute("ALTER TABLE segments ADD COLUMN size BIGINT")
+    if connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'pending'").fetchone():
+        connection.execute("ALTER TABLE pending ADD COLUMN line BIGINT")
+        connection.execute("ALTER TABLE pending ADD COLUMN digest VARCHAR")
+        connection.execute("UPDATE pending SET line = rowid")
+        connection.execute(f"CREATE TABLE long_pending {pieces}")
+    for (segment,) in connection.execute("SELECT segment FROM segments").fetchall():
+        connection.execute(f"CREATE TABLE long_{segment} {pieces}")
+        size = f"(SELECT coalesce(sum(size), 0)::BIGINT FROM entries_{segment})"
+        connection.execute(f"UPDATE segments SET size = {size} WHERE segment = {segment}")
+
+
+STEPS: Final[tuple[Step, ...]] = (_keep_long_cells_apart,)
 """As in `migrations`: `STEPS[n - 1]` turns a file of version `n` into one of version `n + 1`."""
 
 UPSERT_FORMAT_VERSION: Final = 1 + len(STEPS)
@@ -47,8 +64,11 @@ CREATE TABLE upsert_state (
 )
 """
 _CREATE_SEGMENTS: Final = """
-CREATE TABLE segments (segment BIGINT NOT NULL, entries BIGINT NOT NULL, dead BIGINT NOT NULL)
+CREATE TABLE segments (segment BIGINT NOT NULL, entries BIGINT NOT NULL, dead BIGINT NOT NULL, size BIGINT)
 """
+LONG_CELLS: Final = "seq BIGINT NOT NULL, cell INTEGER NOT NULL, piece INTEGER NOT NULL, data BLOB NOT NULL"
+"""The columns of a table for `long_cells.PIECES`."""
+
 _PLAIN: Final = {
     pa.int8(): "TINYINT",
     pa.int16(): "SMALLINT",

@@ -41,16 +41,29 @@ class Written:
 
 
 def look_up(
-    segments: Segments, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch, chunk: int
+    segments: Segments,
+    connection: duckdb.DuckDBPyConnection,
+    keys: pa.RecordBatch,
+    chunk: int,
+    most_bytes: int | None = None,
 ) -> tuple[Found, LookedUp]:
-    """The entries of stored keys, with stored rows."""
-    found = [
-        _aligned(segments.entries(connection, keys.slice(begin, chunk)), min(chunk, keys.num_rows - begin))
-        for begin in range(0, max(1, keys.num_rows), chunk)
-    ]
-    table = pa.concat_tables(found)
+    """The entries of stored keys, with stored rows; of the first keys only, where more have too many bytes."""
+    found: list[pa.Table] = []
+    count = size = 0
+    for begin in range(0, max(1, keys.num_rows), chunk):
+        part = _aligned(segments.entries(connection, keys.slice(begin, chunk)), min(chunk, keys.num_rows - begin))
+        reached = size + np.cumsum(part["size"].fill_null(pa.scalar(0)).to_numpy())
+        if most_bytes is not None:
+            fitting = int(np.searchsorted(reached, most_bytes, side="right"))
+            part = part.slice(0, max(fitting, 0 if count else 1))
+        found.append(segments.whole(connection, part))
+        count += part.num_rows
+        if count < min(begin + chunk, keys.num_rows):
+            break
+        size = int(reached[-1]) if count else 0
+    table, keys = pa.concat_tables(found), keys.slice(0, count)
     sizes = table["size"]
-    stats = GetStats(keys.num_rows, len(sizes) - sizes.null_count, pc.sum(sizes, min_count=0).as_py())
+    stats = GetStats(count, count - sizes.null_count, pc.sum(sizes, min_count=0).as_py())
     rows = [name for name in table.schema.names if name.startswith(ROW)]
     entries = Found(table.select(ENTRIES.names).cast(ENTRIES), table.select(rows), stats)
     return entries, LookedUp(keys, table.select(_HEADS))

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -107,10 +108,13 @@ class InMemoryUpsertState(Closing):
         finally:
             self._batch = None
 
-    def multi_get(self, keys: pa.Table) -> Found:
+    def multi_get(self, keys: pa.Table, *, most_bytes: int | None = None) -> Found:
         require_consolidated(self._content.consolidating, _WHERE)
         asked = _cells(stored_keys(self._layout, keys))
         found = [self._content.entries.get(key) for key in asked]
+        if most_bytes is not None:
+            reached = accumulate(0 if entry is None else entry.size for entry in found)
+            found = found[: max(1, sum(size <= most_bytes for size in reached))]
         heads = [
             (None,) * 4 if entry is None else (*(entry.order or (None, None)), entry.row is not None, entry.size)
             for entry in found
@@ -124,7 +128,7 @@ class InMemoryUpsertState(Closing):
         return Found(
             pa.table([pa.array([head[at] for head in heads], ENTRIES.types[at]) for at in range(4)], schema=ENTRIES),
             restored(pa.table(columns, schema=stored), self._layout.row),
-            GetStats(len(asked), len(entries), sum(entry.size for entry in entries)),
+            GetStats(len(found), len(entries), sum(entry.size for entry in entries)),
         )
 
     def multi_put(self, updates: Updates) -> PutStats:

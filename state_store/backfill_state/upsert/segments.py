@@ -3,7 +3,7 @@
 An entry is appended to the newest segment with the next number, `seq`; of several entries of a key the one with the
 greatest number counts, and the others are noted as dead. A full segment of which at least half is dead is cleaned: what
 lives is appended anew, and the table is dropped. One at a time, so that no batch waits for more than one of
-`SEGMENT_ENTRIES`. Why not the obvious ways, in DuckDB 2.0:
+`SEGMENT_ENTRIES`. Long texts and blobs lie in a table beside the segment: `long_cells` says why. Why not the obvious ways, in DuckDB 2.0:
 
 - Deleting what is replaced: two batches of 100 thousand deletes all over a table of 50 million filled 512 MB of memory,
   which only a checkpoint gave back; and that took 10 seconds and wrote 970 MB.
@@ -60,7 +60,8 @@ callers ask for many keys at once, and a `multi_put` goes by what the `multi_get
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from itertools import pairwise
+from typing import Any, Final
 
 import duckdb
 import numpy as np
@@ -70,22 +71,36 @@ import pyarrow.types as pt
 
 from backfill_state.upsert.admission import KEY, ROW, stored_schema
 from backfill_state.upsert.columns import Field
-from backfill_state.upsert.duckdb_tables import column_of
+from backfill_state.upsert.duckdb_tables import LONG_CELLS, column_of
+from backfill_state.upsert.long_cells import LONG, cut, may_be_long, mended
 from backfill_state.upsert.state import UpsertLayout
 
 SEGMENT_ENTRIES: Final = 1 << 22
-"""From how many entries on a segment is full: each costs a query per look-up, and the largest decides the pauses."""
+SEGMENT_BYTES: Final = 1 << 30
+"""From how many entries or bytes on a segment is full: each costs a query per look-up, and the largest decides the
+pauses.
+"""
+
+_READ_AT_ONCE: Final = 64 << 20
+"""Of how many bytes the long cells are read in one query."""
 
 
 class Segments:
     """The SQL of the entries and of the output that is being consolidated, for one layout. Nothing here commits."""
 
-    def __init__(self, layout: UpsertLayout, *, full: int = SEGMENT_ENTRIES, tombstones: bool = True) -> None:
+    def __init__(
+        self,
+        layout: UpsertLayout,
+        *,
+        full: int = SEGMENT_ENTRIES,
+        full_bytes: int = SEGMENT_BYTES,
+        tombstones: bool = True,
+    ) -> None:
         key, row = stored_schema(layout.key, KEY), stored_schema(layout.row, ROW)
-        self._full = full
+        self._full, self._full_bytes = full, full_bytes
         # Where a deletion leaves no entry that is greater, the dead have to be told from the living by name.
         self._living = "" if tombstones else "ANTI JOIN dead_{segment} USING (seq)"
-        self._key, self._row = ", ".join(key.names), ", ".join(row.names)
+        self._key, self._row, self._cells = ", ".join(key.names), ", ".join(row.names), row.names
         self._columns = ", ".join([*key.names, "seq", "order_key", "order_tie", "present", "size", *row.names])
         whole = len(key) == 1 and pt.is_integer(key.field(0).type)
         self._probe_from = f"{KEY}0" if whole else f"md5_number_lower(concat_ws('/', {', '.join(map(_text, key))}))"
@@ -95,7 +110,10 @@ class Segments:
         heads = [*numbers, "present BOOLEAN NOT NULL", "size BIGINT NOT NULL"]
         probe = [] if whole else ["probe UBIGINT NOT NULL"]
         self._entries = ", ".join([*probe, *keys, *heads, *rows])
-        self._pending = ", ".join([*keys, *rows, "diff BIGINT NOT NULL", "size BIGINT NOT NULL"])
+        self._pending = ", ".join(
+            [*keys, *rows, "diff BIGINT NOT NULL", "size BIGINT NOT NULL", "line BIGINT", "digest VARCHAR"]
+        )
+        self._digest = f"concat_ws(' ', {', '.join(['NULL', *filter(None, map(_digest, row))])})"
 
     def create(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Nothing, in place of whatever there is."""
@@ -104,7 +122,7 @@ class Segments:
         self._begin(connection, max(old, default=0) + 1)
         for segment in old:
             self._drop(connection, segment)
-        connection.execute(f"CREATE OR REPLACE TABLE pending ({self._pending})")
+        self._create_pending(connection)
 
     # -- looking up ------------------------------------------------------------------------------------------------
 
@@ -116,7 +134,7 @@ class Segments:
         return self._look_up(connection, keys, "seq, order_key, order_tie, present, size")
 
     def entries(self, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch) -> pa.Table:
-        """The same, and then the columns of the row."""
+        """The same, and then the columns of the row without its long cells; see `whole`."""
         return self._look_up(connection, keys, f"seq, order_key, order_tie, present, size, {self._row}")
 
     def _look_up(self, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch, columns: str) -> pa.Table:
@@ -137,6 +155,26 @@ class Segments:
         ]
         return pa.concat_tables(found)
 
+    def whole(self, connection: duckdb.DuckDBPyConnection, found: pa.Table) -> pa.Table:
+        """What `entries` gave, one line for each entry, with its long cells."""
+        sizes = found["size"].fill_null(pa.scalar(0)).to_numpy()
+        if sizes.max(initial=0) <= LONG:
+            return found
+        part = np.cumsum(sizes) // _READ_AT_ONCE
+        starts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist()]
+        return pa.concat_tables(
+            self._mended(connection, found.slice(start, end - start))
+            for start, end in pairwise([*starts, found.num_rows])
+        )
+
+    def _mended(self, connection: duckdb.DuckDBPyConnection, found: pa.Table) -> pa.Table:
+        long = found.select(["segment", "seq"]).filter(pc.greater(found["size"], pa.scalar(LONG)))
+        pieces = [
+            run(connection, here, f"SELECT * FROM long_{segment} WHERE seq IN (SELECT seq FROM given)")
+            for segment, here in _by_segment(long)
+        ]
+        return mended(found, self._cells, pa.concat_tables(pieces)) if any(len(item) for item in pieces) else found
+
     def last_of_each(self, connection: duckdb.DuckDBPyConnection, given: pa.Table) -> pa.Table:
         """`| nth |`, ascending: of each key the last of the updates `| k0 ... | nth | order_key | order_tie |`."""
         last = "arg_max(nth, row(order_key, order_tie, -nth))"
@@ -146,57 +184,67 @@ class Segments:
 
     def bury(self, connection: duckdb.DuckDBPyConnection, replaced: pa.Table) -> None:
         """Notes the entries `| segment | seq |` as dead."""
-        for segment in replaced["segment"].unique().to_pylist():  # A few numbers, not rows.
-            here = replaced.filter(pc.equal(replaced["segment"], pa.scalar(segment, pa.int64())))
+        for segment, here in _by_segment(replaced):
             run(connection, here, f"INSERT INTO dead_{segment} SELECT seq FROM given")
             connection.execute("UPDATE segments SET dead = dead + ? WHERE segment = ?", [here.num_rows, segment])
 
     def insert(self, connection: duckdb.DuckDBPyConnection, entries: pa.Table) -> None:
         """Adds entries `| k0 ... | seq | order_key | order_tie | present | size | v0 ... |`."""
         if entries.num_rows:
-            connection.register("given", entries)
-            self._add(connection, self._room(connection), entries.num_rows, "given")
+            rows, pieces = cut(entries, self._cells, entries["seq"].to_numpy())
+            connection.register("given", rows)
+            segment = self._room(connection)
+            size = pc.sum(entries["size"], min_count=0).as_py()
+            self._add(connection, segment, "given", entries.num_rows, size)
             connection.unregister("given")
+            if pieces.num_rows:
+                run(connection, pieces, f"INSERT INTO long_{segment} SELECT * FROM given")
 
     def clean(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Cleans the full segment with the largest part dead, if that is at least a half."""
         found = connection.execute(
-            "SELECT segment, entries - dead FROM segments WHERE entries >= ? AND dead * 2 >= entries "
+            "SELECT segment, entries - dead FROM segments WHERE (entries >= ? OR size >= ?) AND dead * 2 >= entries "
             "ORDER BY dead / entries DESC, segment LIMIT 1",
-            [self._full],
+            [self._full, self._full_bytes],
         ).fetchone()
         if found is None:
             return
         segment, living = found
         room = self._room(connection)
         if living:
-            self._add(connection, room, living, f"entries_{segment} ANTI JOIN dead_{segment} USING (seq)")
+            source = f"entries_{segment} ANTI JOIN dead_{segment} USING (seq)"
+            self._add(connection, room, source, living, _number(connection, f"SELECT sum(size)::BIGINT FROM {source}"))
+            pieces = f"SELECT * FROM long_{segment} ANTI JOIN dead_{segment} USING (seq)"
+            connection.execute(f"INSERT INTO long_{room} {pieces}")
         self._drop(connection, segment)
 
     def _drop(self, connection: duckdb.DuckDBPyConnection, segment: int) -> None:
-        connection.execute(f"DROP TABLE entries_{segment}")
-        connection.execute(f"DROP TABLE dead_{segment}")
+        for table in ("entries", "dead", "long"):
+            connection.execute(f"DROP TABLE {table}_{segment}")
         connection.execute("DELETE FROM segments WHERE segment = ?", [segment])
 
     def _room(self, connection: duckdb.DuckDBPyConnection) -> int:
         """The newest segment, or a new one if that is full."""
-        (newest, entries) = connection.execute(
-            "SELECT segment, entries FROM segments ORDER BY segment DESC LIMIT 1"
-        ).fetchone() or (0, self._full)
-        if entries < self._full:
+        (newest, entries, size) = connection.execute(
+            "SELECT segment, entries, size FROM segments ORDER BY segment DESC LIMIT 1"
+        ).fetchone() or (0, self._full, 0)
+        if entries < self._full and size < self._full_bytes:
             return int(newest)
         return self._begin(connection, int(newest) + 1)
 
     def _begin(self, connection: duckdb.DuckDBPyConnection, segment: int) -> int:
         connection.execute(f"CREATE TABLE entries_{segment} ({self._entries})")
         connection.execute(f"CREATE TABLE dead_{segment} (seq BIGINT NOT NULL)")
-        connection.execute("INSERT INTO segments VALUES (?, 0, 0)", [segment])
+        connection.execute(f"CREATE TABLE long_{segment} ({LONG_CELLS})")
+        connection.execute("INSERT INTO segments VALUES (?, 0, 0, 0)", [segment])
         return segment
 
-    def _add(self, connection: duckdb.DuckDBPyConnection, segment: int, count: int, source: str) -> None:
+    def _add(self, connection: duckdb.DuckDBPyConnection, segment: int, source: str, count: int, size: int) -> None:
         probe = "" if self._probe == self._probe_from else f", {self._probe_from} AS probe"
         connection.execute(f"INSERT INTO entries_{segment} BY NAME SELECT {self._columns}{probe} FROM {source}")
-        connection.execute("UPDATE segments SET entries = entries + ? WHERE segment = ?", [count, segment])
+        connection.execute(
+            "UPDATE segments SET entries = entries + ?, size = size + ? WHERE segment = ?", [count, size, segment]
+        )
 
     def newest(self, connection: duckdb.DuckDBPyConnection) -> int:
         """The number of the newest segment."""
@@ -209,10 +257,21 @@ class Segments:
 
     # -- consolidation ---------------------------------------------------------------------------------------------
 
+    def _create_pending(self, connection: duckdb.DuckDBPyConnection) -> None:
+        connection.execute(f"CREATE OR REPLACE TABLE pending ({self._pending})")
+        connection.execute(f"CREATE OR REPLACE TABLE long_pending ({LONG_CELLS})")
+
     def add_pending(self, connection: duckdb.DuckDBPyConnection, lines: pa.Table) -> None:
         """Adds output `| k0 ... | v0 ... | diff | size |`."""
         if lines.num_rows:
-            run(connection, lines, "INSERT INTO pending BY NAME SELECT * FROM given")
+            first = _number(connection, "SELECT count(*) FROM pending")
+            line = np.arange(first, first + lines.num_rows)
+            given = lines.append_column("line", pa.array(line))
+            # Of long cells a digest is compared: DuckDB can group by what is not long.
+            digests = run(connection, given, f"SELECT line, {self._digest} AS digest FROM given").sort_by("line")
+            rows, pieces = cut(given.append_column("digest", digests["digest"]), self._cells, line)
+            run(connection, rows, "INSERT INTO pending BY NAME SELECT * FROM given")
+            run(connection, pieces, "INSERT INTO long_pending SELECT * FROM given")
 
     def complete(self, connection: duckdb.DuckDBPyConnection, seq: int) -> Completed:
         """Makes the entries, numbered from `seq` on, from what is pending.
@@ -223,7 +282,7 @@ class Segments:
         connection.execute(f"""
             CREATE OR REPLACE TEMP TABLE sums AS
             SELECT *, row_number() OVER () - 1 AS nth FROM (
-                SELECT {self._key}, {self._row}, size, sum(diff)::BIGINT AS copies
+                SELECT {self._key}, {self._row}, size, digest, sum(diff)::BIGINT AS copies, min(line) AS line
                 FROM pending GROUP BY ALL HAVING sum(diff) <> 0
             )
         """)
@@ -235,9 +294,15 @@ class Segments:
             heads = f"nth + {seq} AS seq, NULL AS order_key, NULL AS order_tie, true AS present"
             for begin in range(0, count, self._full):
                 end = min(count, begin + self._full)
-                part = f"(SELECT * EXCLUDE (copies), {heads} FROM sums WHERE nth >= {begin} AND nth < {end})"
-                self._add(connection, self._room(connection), end - begin, part)
-            connection.execute(f"CREATE OR REPLACE TABLE pending ({self._pending})")
+                part = f"(SELECT *, {heads} FROM sums WHERE nth >= {begin} AND nth < {end})"
+                segment = self._room(connection)
+                bytes_of_part = _number(connection, f"SELECT sum(size)::BIGINT FROM {part}")
+                self._add(connection, segment, part, end - begin, bytes_of_part)
+                connection.execute(
+                    f"INSERT INTO long_{segment} SELECT part.seq, cell, piece, data "
+                    f"FROM {part} AS part JOIN long_pending AS long ON long.seq = part.line"
+                )
+            self._create_pending(connection)
         connection.execute("DROP TABLE sums")
         return Completed(lines, wrong, count, size)
 
@@ -261,9 +326,25 @@ def run(connection: duckdb.DuckDBPyConnection, given: pa.Table, sql: str) -> pa.
     return rows
 
 
+def _by_segment(entries: pa.Table) -> list[tuple[int, pa.Table]]:
+    """Lines with a column `segment`, by that."""
+    segments: list[Any] = entries["segment"].unique().to_pylist()  # A few numbers, not rows.
+    return [
+        (number, entries.filter(pc.equal(entries["segment"], pa.scalar(number, pa.int64())))) for number in segments
+    ]
+
+
 def _number(connection: duckdb.DuckDBPyConnection, sql: str) -> int:
     [(number,)] = connection.execute(sql).fetchall()
     return int(number)
+
+
+def _digest(field: Field) -> str | None:
+    """SQL that tells one long cell of a column from another; null where it is not long. None for other columns."""
+    if not may_be_long(field.type):
+        return None
+    length = "strlen" if pt.is_string(field.type) else "octet_length"
+    return f"CASE WHEN {length}({field.name}) > {LONG} THEN '{field.name} ' || sha256({field.name}) END"
 
 
 def _text(field: Field) -> str:

@@ -127,6 +127,11 @@ class Totals:
     tombstones: int = 0
     size: int = 0
 
+    @property
+    def average(self) -> int:
+        """Bytes of an entry, rounded up; at least 1."""
+        return max(1, -(-self.size // max(1, self.values + self.tombstones)))
+
 
 @dataclass(frozen=True)
 class Usage:
@@ -141,7 +146,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Found:
-    """What was found, a line for each key asked for and in that order.
+    """What was found, a line for each key asked for and in that order, or for the first of them.
 
     `entries` is `| order_key | order_tie | present | size |`: all null where there is no entry; `present` is false
     for a tombstone; the order is null for a row that came from consolidation. `rows` has the row's columns, null
@@ -208,8 +213,12 @@ class UpsertState(Closable, Protocol):
         """Several writes that take effect together. Gives whether they are new; see laws 1 and 2."""
         ...
 
-    def multi_get(self, keys: pa.Table) -> Found:
-        """The entries of these keys; a key may be asked for more than once. In a batch or outside of one."""
+    def multi_get(self, keys: pa.Table, *, most_bytes: int | None = None) -> Found:
+        """The entries of these keys; a key may be asked for more than once. In a batch or outside of one.
+
+        With `most_bytes` maybe of the first keys only: of one at least, and of more as long as their entries together
+        have no more bytes than that. How many lines there are says how many keys it is.
+        """
         ...
 
     def multi_put(self, updates: Updates) -> PutStats:

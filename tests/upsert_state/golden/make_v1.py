@@ -1,15 +1,7 @@
-"""How `upsert-v1.duckdb.gz` and `upsert-schema-v1.sql` were made. The files are never edited nor made again.
-
-    python -m tests.upsert_state.golden.make_v1 DIRECTORY
-
-A later release writes another format; then this script only tells what the files hold.
-"""
+"""What `upsert-v1.duckdb.gz` holds, which an older release has written. The files are never edited nor made again."""
 
 from __future__ import annotations
 
-import gzip
-import sys
-import tempfile
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -17,8 +9,8 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from backfill_state.upsert import DuckDBUpsertState, Totals, UpsertLayout
-from tests.upsert_state.upserts import Cells, columns_of, put
+from backfill_state.upsert import Totals, UpsertLayout
+from tests.upsert_state.upserts import Cells, columns_of
 
 LAYOUT = UpsertLayout(
     "5f0c9a1b",
@@ -57,20 +49,3 @@ def schema_of(path: Path) -> str:
     """The DDL of all tables of a DuckDB file, one statement a line."""
     with duckdb.connect(str(path), read_only=True) as connection:
         return "".join(f"{statement}\n" for (statement,) in connection.execute(SCHEMA).fetchall())
-
-
-def make(path: Path) -> None:
-    """Writes a state file with the contents above."""
-    with DuckDBUpsertState(path, LAYOUT) as state:
-        put(state, "41", (KEYS[0], 6, 0, NOTHING), (KEYS[1], 7, 0, ROW))
-        put(state, BATCH, (KEYS[0], 7, -1, ROW), (KEYS[1], 8, 0, None), (KEYS[2], 7, 0, NOTHING))
-
-
-if __name__ == "__main__":
-    directory = Path(sys.argv[1])
-    with tempfile.TemporaryDirectory() as place:
-        made = Path(place) / "upsert.duckdb"
-        make(made)
-        # A file has blocks of 256 kB, hardly anything of which is used.
-        (directory / "upsert-v1.duckdb.gz").write_bytes(gzip.compress(made.read_bytes(), mtime=0))
-        (directory / "upsert-schema-v1.sql").write_text(schema_of(made))
