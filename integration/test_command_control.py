@@ -96,11 +96,44 @@ def test_what_is_no_stream_or_no_number_is_refused(tmp_path: Path, capsys: pytes
     assert "neither a whole number nor off" in capsys.readouterr().err
 
 
+def test_what_several_processes_ask_for_at_once_is_all_asked_for(run: StreamRun) -> None:
+    run.batch(100)
+    command = [sys.executable, "-m", "backfill", "re-backfill", "--state-dir", run.options["stateDir"]]
+    asking = [subprocess.Popen([*command, "--from", str(number)], stdout=subprocess.PIPE) for number in range(4)]
+    names = [asked.communicate()[0].split()[1].decode().rstrip(":") for asked in asking]
+    told = json.loads((Path(run.options["stateDir"]) / "control.json").read_text())
+    assert sorted(request["id"] for request in told["requests"]) == sorted(names)
+
+
+def test_a_stream_that_runs_is_not_dropped(
+    run: StreamRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.batch(100)
+    monkeypatch.setattr("backfill.__main__.PATIENCE", 0.2)
+    hold = "import sys; from pathlib import Path; from backfill.claim import claim; held = claim(Path(sys.argv[1])); "
+    hold += "print('held', flush=True); sys.stdin.read()"
+    command = ["drop", "--state-dir", run.options["stateDir"], "--url", run.database.url(tmp_path)]
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, run.options["stateDir"]], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as query:
+        assert query.stdout is not None
+        assert query.stdout.readline() == b"held\n"
+        assert main(command) == 1
+        assert f"is used by another query (process {query.pid})" in capsys.readouterr().err
+        query.communicate()
+    run.finish()
+    run.stop()
+    assert main([*command, "--staging-dir", "nowhere://x"]) == 1
+    assert run.database.execute("SELECT count(*) FROM pg_replication_slots") == [(1,)]
+    assert main(command) == 0
+    assert run.database.execute("SELECT count(*) FROM pg_replication_slots") == [(0,)]
+
+
 def test_dropping_a_stream_leaves_nothing_told(run: StreamRun, tmp_path: Path) -> None:
     run.batch(100)
     tell(run, "pause")
     run.stop()
     tell(run, "drop", "--url", run.database.url(tmp_path))
     left = [path.name for path in Path(run.options["stateDir"]).iterdir() if path.is_file()]
-    assert "control.json" not in left
+    assert left == []
     assert run.database.execute("SELECT count(*) FROM pg_publication") == [(0,)]

@@ -178,6 +178,19 @@ def test_streams_of_one_table_know_nothing_of_each_other_unless_they_share_a_sta
     other.require_equal()
 
 
+def test_a_new_checkpoint_resumes_where_nothing_has_happened_since(stream: SparkStream) -> None:
+    stream.catch_up()
+    options = {**stream.options, "stateDir": str(stream.state), "onExistingState": "resume"}
+    new = replace(stream, folder=stream.folder / "new", options=options)
+    assert new.catch_up() == []
+    write(stream.database, 10)
+    new.catch_up()
+    assert {row["_is_snapshot"] for row in new.rows()} == {False}
+    fold = stream.fold()
+    fold.apply(new.rows())
+    assert set(fold.rows) == set(stream.database.execute("SELECT id FROM t"))
+
+
 def test_a_stream_may_be_used_twice_in_one_query(stream: SparkStream) -> None:
     frame = stream.load()
     twice = frame.union(frame)

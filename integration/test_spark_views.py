@@ -56,6 +56,9 @@ def test_progress_and_summary_are_read_while_the_stream_runs(spark: SparkSession
         assert spark.sql("SELECT snapshot_rows FROM where_it_is").collect() == [(ROWS,)]
     finally:
         spark.sql("DROP TABLE where_it_is")
+    looked = spark.read.format("backfill").option("view", "summary").option("stateDir", str(stream.state))
+    with pytest.raises(AnalysisException, match=r"view summary has the columns .* and not foo"):
+        looked.schema("foo BIGINT, epoch BIGINT").load().collect()
     stream.require_equal()
 
 

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from backfill.adapters import DELTA, examine, open_upstream, source_of
+from backfill.claim import FILE as CLAIM_FILE
+from backfill.claim import PATIENCE, claim
 from backfill.control import Control
 from backfill.control_file import FILE as CONTROL_FILE
-from backfill.control_file import keep_control, read_control
+from backfill.control_file import LOCK, changing, keep_control, read_control
 from backfill.counts_file import FILE as COUNTS_FILE
 from backfill.display import Window, drawn
 from backfill.errors import BackfillError, OptionsError, StateError
@@ -42,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         exit_status: int | None = given.run(given)
     except KeyboardInterrupt:
+        return 0
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Else Python writes what is left, and fails.
         return 0
     except (BackfillError, StateStoreError) as error:
         print(f"backfill: {error}", file=sys.stderr)  # noqa: T201 - a command-line tool
@@ -169,8 +174,9 @@ def _rows(text: str) -> int | None:
 
 def _tell(given: argparse.Namespace) -> None:
     folder = _folder_of(given)
-    control: Control = given.change(read_control(folder), given)
-    keep_control(folder, control)
+    with changing(folder):
+        control: Control = given.change(read_control(folder), given)
+        keep_control(folder, control)
     _say(f"from the next batch on: {control.told() or 'the snapshot is read without a limit of its own'}")
 
 
@@ -184,13 +190,16 @@ def _again(given: argparse.Namespace) -> None:
 def _doctor(given: argparse.Namespace) -> int:
     further = dict(text.partition("=")[::2] for text in given.option)
     named = {"url": given.url, "dbtable": given.dbtable, "path": given.path, "user": given.user}
-    findings = examine(parse({**further, **named}))
+    named = {name: value for name, value in named.items() if value}
+    # A stream needs a folder, which is not looked at here.
+    findings = examine(parse({"stateDir": "/stateDir", **further, **named}, streaming=True))
     for finding in findings:
         _say(f"{'refused' if finding.refuses else 'note'}: {finding.what}")
         if finding.mend:
             _say(f"    {finding.mend};")
     refused = any(finding.refuses for finding in findings)
-    _say(f"{given.dbtable or given.path}: a stream would {'be refused' if refused else 'begin'}")
+    table = {**further, **named}.get("dbtable") or {**further, **named}.get("path")
+    _say(f"{table}: a stream would {'be refused' if refused else 'begin'}")
     return int(refused)
 
 
@@ -232,6 +241,12 @@ def _say(text: str) -> None:
 
 def _drop(given: argparse.Namespace) -> None:
     folder = _folder_of(given)
+    with claim(folder, patience=PATIENCE):  # else a running query would lose the slot that it reads from
+        _drop_stream(folder, given)
+    (folder / CLAIM_FILE).unlink(missing_ok=True)
+
+
+def _drop_stream(folder: Path, given: argparse.Namespace) -> None:
     with open_store(str(folder)) as store:
         identity = store.identity()
     if identity is None:
@@ -239,15 +254,17 @@ def _drop(given: argparse.Namespace) -> None:
     folders = {"stateDir": str(folder), "stagingDir": given.staging_dir}
     source = source_of(identity.upstream, identity.table, identity.key.names, url=given.url, user=given.user)
     options = parse({**source, **folders})
+    staging = Staging(options.staging_dir).of_stream(identity.stream_id)
+    staging.manifest(0)  # Where stagingDir cannot be opened, nothing is dropped.
     upstream = open_upstream(options)
     try:
         upstream.detach(identity.properties)
     finally:
         upstream.close()
-    Staging(options.staging_dir).of_stream(identity.stream_id).forget_all()
+    staging.forget_all()
     with open_store(str(folder)) as store:
         store.reset()
-    files = [STATE_FILE, f"{STATE_FILE}.wal", LAST_ROWS_FILE, f"{LAST_ROWS_FILE}.wal", CONTROL_FILE, COUNTS_FILE]
+    files = [STATE_FILE, f"{STATE_FILE}.wal", LAST_ROWS_FILE, f"{LAST_ROWS_FILE}.wal", CONTROL_FILE, LOCK, COUNTS_FILE]
     for left in (folder / name for name in files):
         left.unlink(missing_ok=True)
     names = ", ".join(f"{name} {text}" for name, text in identity.properties if name in ("slot", "publication"))

@@ -36,7 +36,7 @@ def claim(folder: Path, *, patience: float = PATIENCE) -> TextIO:
     except OSError as error:
         raise StateError(f"stateDir cannot be written: {error}") from error
     give_up = time.monotonic() + patience
-    while not _locked(file):
+    while not locked(file):
         if time.monotonic() > give_up:
             holder = _holder(file)
             file.close()
@@ -51,7 +51,8 @@ def claim(folder: Path, *, patience: float = PATIENCE) -> TextIO:
     return file
 
 
-def _locked(file: TextIO) -> bool:
+def locked(file: TextIO) -> bool:
+    """Whether this process has the lock on the file now; it ends when the file is closed, or with the process."""
     if fcntl is None:
         return True
     try:

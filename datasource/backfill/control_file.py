@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from backfill.claim import locked
 from backfill.control import Control
 from backfill.errors import StateError
 
 FILE: Final = "control.json"
+LOCK: Final = "control.lock"
 
 
 def read_control(folder: Path) -> Control:
@@ -26,6 +31,19 @@ def read_control(folder: Path) -> Control:
     except (OSError, UnicodeDecodeError) as error:
         raise StateError(f"{folder / FILE} cannot be read ({error}); a stream may have been told to pause") from error
     return Control.from_text(text)
+
+
+@contextmanager
+def changing(folder: Path) -> Iterator[None]:
+    """One process at a time reads the file and replaces it: of what two of them tell, nothing is lost."""
+    try:
+        file = (folder / LOCK).open("a")
+    except OSError as error:
+        raise StateError(f"{folder / LOCK} cannot be written: {error}") from error
+    with file:
+        while not locked(file):
+            time.sleep(0.01)  # The other one has a few files to read and one to write.
+        yield
 
 
 def keep_control(folder: Path, control: Control) -> None:

@@ -76,7 +76,7 @@ class Manifest:
         except stored.UNREADABLE as error:
             raise StagingError(
                 f"the staging directory holds a damaged manifest ({type(error).__name__}: {error}); start over with a "
-                "fresh checkpointLocation and stateDir"
+                "fresh checkpointLocation and onExistingState=restart"
             ) from error
         if found is None:
             raise StagingError(

@@ -152,6 +152,8 @@ class Record:
         """
         if self._written == barrier:
             return True
+        if barrier.base is not None and barrier.base.epoch == barrier.epoch:
+            return True  # A new checkpoint begins with an empty batch where the record stands.
         if self._followed_lately(barrier):
             return False
         before = None if self._written is None else self._written.progress

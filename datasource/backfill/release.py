@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+from backfill.errors import BackfillError
 from backfill.staging import Staging
 from backfill.upstream import Pin, Upstream
+
+logger = logging.getLogger("backfill")
 
 RELEASE_INTERVAL: Final = 0.1
 """Seconds between two looks at whether all chunks of a batch are staged."""
@@ -21,8 +25,16 @@ def in_background(look: Callable[[], bool]) -> Callable[[], None]:
     ended = threading.Event()
 
     def watch() -> None:
-        while not ended.wait(RELEASE_INTERVAL) and not look():
-            pass
+        failing = False
+        while not ended.wait(RELEASE_INTERVAL):
+            try:
+                if look():
+                    return
+            except BackfillError as error:
+                # The next look may succeed; without one the snapshot would be held until the next trigger.
+                if not failing:
+                    logger.warning("whether a batch has been read is not known yet: %s", error)
+                failing = True
 
     threading.Thread(target=watch, name="backfill-release", daemon=True).start()
     return ended.set

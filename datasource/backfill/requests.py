@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from backfill.control import Control, Request
-from backfill.control_file import keep_control, read_control
+from backfill.control_file import changing, keep_control, read_control
 from backfill.errors import KeyTextError, StateError
 from backfill.offset import Barrier, from_text
 from backfill.progress import Frontier, settled
@@ -25,22 +25,24 @@ def ask_again(state_dir: str, first: Sequence[str] | None, last: Sequence[str] |
     Both ends are included, and None is an open one. Raises KeyTextError where an end is no key of the table, or lies
     before the other, as far as that can be told without the database.
     """
-    stream, key, barrier, control = _look(state_dir)
-    request = Request(_name(), stream, _key(key, first), _key(key, last))
-    if _turned_round(key, request):
-        raise KeyTextError("the range ends before it begins: no row would be read; the smaller key goes first")
-    keep_control(Path(state_dir), control.asked(request, _taken_up(barrier)))
+    with changing(Path(state_dir)):
+        stream, key, barrier, control = _look(state_dir)
+        request = Request(_name(), stream, _key(key, first), _key(key, last))
+        if _turned_round(key, request):
+            raise KeyTextError("the range ends before it begins: no row would be read; the smaller key goes first")
+        keep_control(Path(state_dir), control.asked(request, _taken_up(barrier)))
     return f"request {request.id}: {_rows(request)} are read again {_when(stream, barrier, control)}"
 
 
 def ask_to_stop(state_dir: str) -> str:
     """Asks the stream to read no row again any more, neither what is under way nor what waits."""
-    stream, _, barrier, control = _look(state_dir)
-    under_way = barrier is not None and barrier.again is not None and barrier.again.frontier is not None
-    waiting = control.waiting(stream, _taken_up(barrier))
-    if not (waiting or under_way) or (waiting and waiting[-1].stops):
-        raise StateError("no rows are being read again, and no request waits; nothing was changed")
-    keep_control(Path(state_dir), control.asked(Request(_name(), stream, stops=True), _taken_up(barrier)))
+    with changing(Path(state_dir)):
+        stream, _, barrier, control = _look(state_dir)
+        under_way = barrier is not None and barrier.again is not None and barrier.again.frontier is not None
+        waiting = control.waiting(stream, _taken_up(barrier))
+        if not (waiting or under_way) or (waiting and waiting[-1].stops):
+            raise StateError("no rows are being read again, and no request waits; nothing was changed")
+        keep_control(Path(state_dir), control.asked(Request(_name(), stream, stops=True), _taken_up(barrier)))
     return "from the next batch on no rows are read again"
 
 

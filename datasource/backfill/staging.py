@@ -161,7 +161,7 @@ class Staging:
         except (OSError, pa.ArrowException) as error:
             raise StagingError(
                 f"the staged file {name} of epoch {epoch} cannot be read ({error}); if stagingDir lost files that a "
-                "batch still needs, start over with a fresh checkpointLocation and stateDir"
+                "batch still needs, start over with a fresh checkpointLocation and onExistingState=restart"
             ) from error
 
     def forget(self, epoch: int) -> None:

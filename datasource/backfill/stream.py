@@ -17,7 +17,7 @@ from backfill.batch import Batch
 from backfill.control import Control
 from backfill.counts import Counting, iso
 from backfill.epoch import Epoch
-from backfill.errors import OffsetError, SnapshotGoneError
+from backfill.errors import SnapshotGoneError
 from backfill.handoff import Part, SnapshotPart
 from backfill.offset import Ahead, Barrier, Nothing, Offset
 from backfill.options import OnTruncate, StartupMode, StreamOptions
@@ -160,12 +160,12 @@ class Stream:
         base = self._begin() if isinstance(start, Nothing) else self._go_on(start)
         stands = self._standing(base)
         if stands.epoch is not None and self._is_over(stands.cursor, stands.epoch):
-            return start
+            return self._nothing(start, base)
         self._release.stop()
         ahead = self._ahead(base) if isinstance(base, Barrier) else ()
         step, moved = self._step(stands.epoch, stands.cursor, budget, self._most_changes(budget, ahead))
         if step.epoch == stands.epoch:
-            return start
+            return self._nothing(start, base)
         self._plan(stands.cursor, moved, step)
         stands = stands.moved(moved)
         self._reported = stands.progress, stands.again
@@ -178,6 +178,13 @@ class Stream:
             base=replace(base, base=None) if isinstance(start, Nothing) and isinstance(base, Barrier) else None,
             again=stands.again,
         )
+
+    @staticmethod
+    def _nothing(start: Offset, base: Barrier | Progress) -> Offset:
+        """Where a batch ends that reads nothing: Spark runs the first one of a checkpoint in any case."""
+        if isinstance(start, Nothing) and isinstance(base, Barrier):
+            return replace(base, base=replace(base, base=None))
+        return start
 
     def _standing(self, base: Barrier | Progress) -> _Standing:
         """Where the stream is before its next batch, with what that is to take again."""
@@ -319,8 +326,10 @@ class Stream:
         for a chunk that was never staged, from a later state which is recorded with it.
         """
         if not isinstance(end, Barrier):
-            raise OffsetError("the checkpoint holds a batch that ends where nothing is read; use a fresh one")
+            return ()  # The first batch of a stream that was told to wait before it began.
         base = end.base if isinstance(start, Nothing) else start
+        if isinstance(base, Barrier) and base.epoch == end.epoch:
+            return ()
         self._attach(end if base is None or isinstance(base, Nothing) else base)
         batch = self._batch(end.stream)
         begin = base if isinstance(base, Barrier) else None

@@ -112,8 +112,8 @@ class UpsertStateDamagedError(StateDamagedError):
     def __str__(self) -> str:
         return (
             f"the upsert state file {self.path} is damaged or is not a state file ({self.found}). If it is this "
-            f"stream's, delete it together with {self.path}.wal; then consolidate it from the stream's own output, or "
-            "start the stream over with a fresh checkpoint"
+            f"stream's, delete it together with {self.path}.wal, and start the stream over with a fresh checkpoint; or "
+            "put together what the stream has given out, with consolidate_chunk"
         )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from backfill.errors import StateError
 from backfill.offset import Barrier, from_text
 from backfill.options import OnExistingState, StartupMode
+from backfill.upsert import Rules
 from tests.stream.scenario import KEYS, StartQuery, insert, snapshot_of, step, update
 
 
@@ -50,6 +53,32 @@ def test_a_new_checkpoint_goes_on_from_the_directory_and_names_where_it_began(st
     while step(spark):
         pass
     assert spark.sink.rows == spark.database.latest()
+
+
+@pytest.mark.parametrize("mode", list(StartupMode))
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_new_checkpoint_that_has_nothing_to_read_begins_with_an_empty_batch(
+    start: StartQuery, mode: StartupMode, *, ends: bool
+) -> None:
+    """Spark logs and runs the first batch whatever it is; one that ended nowhere could never be gone on from."""
+    spark = start(KEYS[:4], mode=mode)
+    if mode is StartupMode.INITIAL:
+        spark.rules = Rules()
+    step(spark, None)
+    assert step(spark) == []
+    before = spark.barrier()
+    spark.begin_anew(OnExistingState.RESUME)
+    if ends:
+        spark.stream().stop_at_present()
+    assert spark.plan()
+    spark.crash()
+    assert spark.read() == []
+    spark.finish([])
+    assert spark.barrier() == replace(before, base=replace(before, base=None))
+    if mode is not StartupMode.SNAPSHOT:
+        update(spark, KEYS[1])
+        assert step(spark)[-1] == ("update_postimage", KEYS[1], "changed")
+    assert step(spark) == []
 
 
 def test_a_new_checkpoint_may_start_over_and_the_old_place_in_the_log_is_given_up(start: StartQuery) -> None:

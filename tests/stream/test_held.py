@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backfill.control import Control
+from backfill.offset import Nothing
 from backfill.options import StartupMode
 from tests.simulator.database import Change
 from tests.stream.scenario import KEYS, StartQuery, delete, insert, move, row, snapshot_of, step, update
@@ -71,5 +72,6 @@ def test_a_snapshot_alone_waits_as_a_whole_and_is_not_throttled(start: StartQuer
     spark = start(KEYS[:9], mode=StartupMode.SNAPSHOT)
     spark.control = Control(paused=True, max_rows=1)
     assert not spark.plan()
+    assert spark.stream().parts(Nothing(), Nothing()) == ()  # the first batch, which Spark runs in any case
     spark.control = spark.control.resumed()
     assert step(spark, 3) == snapshot_of(*KEYS[:9])

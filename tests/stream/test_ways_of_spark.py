@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from backfill.advance import Budget
-from backfill.errors import OffsetError, SnapshotGoneError
-from backfill.offset import Nothing, to_text
+from backfill.errors import SnapshotGoneError
+from backfill.offset import to_text
 from backfill.stream import MOST_LOST
 from tests.simulator.harness import same_rows
 from tests.simulator.sink import output_rows
@@ -140,11 +140,6 @@ def test_a_state_that_no_task_needs_is_let_go_at_once(start: StartQuery) -> None
     assert spark.server.pins
     assert spark.parts() == ()
     assert not spark.server.pins
-
-
-def test_a_batch_cannot_end_where_nothing_is_read(start: StartQuery) -> None:
-    with pytest.raises(OffsetError, match="ends where nothing is read"):
-        start([]).stream().parts(Nothing(), Nothing())
 
 
 def test_a_state_that_is_lost_while_the_batch_is_planned_is_taken_again_a_few_times(start: StartQuery) -> None:

@@ -156,7 +156,7 @@ def test_a_file_that_is_no_database_is_called_damaged_and_says_how_to_go_on(path
     path.parent.mkdir()
     path.write_bytes(b"not a database")
     with pytest.raises(
-        StateDamagedError, match="then consolidate it from the stream's own output, or start the stream"
+        StateDamagedError, match="and start the stream over with a fresh checkpoint"
     ):
         DuckDBUpsertState(path, LAYOUT).totals()
 

@@ -7,37 +7,49 @@ the same mark is that batch again, and anything else that is not a later id come
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.errors import StateError
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A batch of a query. `rows`, `version` and `sequence` tell it from the batch that another stream has there."""
+    """A batch of a query. All but its id tells it from the batch that another stream has there.
+
+    `timestamp` is the greatest `_commit_timestamp`, in µs since 1970; for snapshot rows of PostgreSQL it is that of no
+    other batch, also where nothing is written between two streams. None where the rows have none, or where it was
+    not noted.
+    """
 
     batch_id: int
     rows: int
     version: int | None
     sequence: int | None
+    timestamp: int | None = None
 
     @classmethod
     def of(cls, batch_id: int, rows: pa.Table) -> Applied:
         found: list[Any] = [pc.max(rows[name]).as_py() for name in ("_commit_version", "_sequence")]
+        if "_commit_timestamp" in rows.column_names:
+            found.append(pc.max(rows["_commit_timestamp"].cast(pa.timestamp("us", "UTC"))).cast(pa.int64()).as_py())
         return cls(batch_id, rows.num_rows, *found)
+
+    def is_again(self, last: Applied) -> bool:
+        """Whether this is that batch once more."""
+        if None in (self.timestamp, last.timestamp):
+            return replace(self, timestamp=None) == replace(last, timestamp=None)
+        return self == last
 
 
 def is_new(last: Applied | None, now: Applied, query: str) -> bool:
     """Whether the batch is still to be applied; StateError if it is of another checkpoint than the last one."""
     if last is None or now.batch_id > last.batch_id:
         return True
-    if now == last:
+    if now.is_again(last):
         return False
     raise StateError(
         f"the query {query!r} has applied batch {last.batch_id}, and batch {now.batch_id} with other rows was to be "

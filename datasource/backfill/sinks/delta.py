@@ -2,8 +2,8 @@
 
 The commit is a MERGE: rows of deleted keys go, all others are updated or inserted. With it goes the record of the
 batch, in Delta's own form for that, application transactions: `{query}` has the batch id as its version, and
-`{query}/rows`, `/version` and `/sequence` tell the batch from one of another checkpoint. So a batch that Spark runs
-again changes nothing, and of two drivers that apply the same one the second fails.
+`{query}/rows`, `/version`, `/sequence` and `/timestamp` tell the batch from one of another checkpoint. So a batch that
+Spark runs again changes nothing, and of two drivers that apply the same one the second fails.
 """
 
 from __future__ import annotations
@@ -81,19 +81,20 @@ class DeltaSink:
 
 
 def _last_applied(table: DeltaTable, query: str) -> Applied | None:
-    batch_id, rows, version, sequence = (table.transaction_version(name) for name in _names(query))
+    batch_id, rows, *others = (table.transaction_version(name) for name in _names(query))
     if batch_id is None or batch_id == _FORGOTTEN:
         return None
-    return Applied(batch_id, rows or 0, *(None if value == -1 else value for value in (version, sequence)))
+    return Applied(batch_id, rows or 0, *(None if value == -1 else value for value in others))
 
 
 def _record(query: str, now: Applied) -> CommitProperties:
-    versions = (now.batch_id, now.rows, *(-1 if value is None else value for value in (now.version, now.sequence)))
+    others = (now.version, now.sequence, now.timestamp)
+    versions = (now.batch_id, now.rows, *(-1 if value is None else value for value in others))
     return CommitProperties(app_transactions=list(map(Transaction, _names(query), versions)))
 
 
-def _names(query: str) -> tuple[str, str, str, str]:
-    return query, f"{query}/rows", f"{query}/version", f"{query}/sequence"
+def _names(query: str) -> tuple[str, ...]:
+    return query, *(f"{query}/{part}" for part in ("rows", "version", "sequence", "timestamp"))
 
 
 def _require_columns(table: DeltaTable, last: LastRows) -> None:

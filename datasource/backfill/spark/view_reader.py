@@ -11,6 +11,7 @@ from pyarrow import ipc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from backfill.errors import SchemaChangedError
 from backfill.options import View
 from backfill.spark.refusal import plainly
 from backfill.spark.types import to_arrow
@@ -35,10 +36,14 @@ class ViewReader(DataSourceReader):
     @plainly
     def partitions(self) -> Sequence[InputPartition]:
         found = look(self._view, self._state_dir)
-        columns: list[Any] = [
-            found[field.name].cast(field.type) if field.name in found.column_names else pa.nulls(len(found), field.type)
-            for field in to_arrow(self._schema)
-        ]
+        unknown = [name for name in self._schema.names if name not in found.column_names]
+        if unknown:
+            raise SchemaChangedError(
+                f"the view {self._view.value} has the columns {', '.join(found.column_names)}, and not "
+                f"{', '.join(unknown)}. load() it again, without schema(…); in SQL make a table or view of its own for "
+                "it, without a list of columns"
+            )
+        columns: list[Any] = [found[field.name].cast(field.type) for field in to_arrow(self._schema)]
         sink = pa.BufferOutputStream()
         rows = pa.Table.from_arrays(columns, schema=to_arrow(self._schema)).combine_chunks()
         with ipc.new_stream(sink, rows.schema) as writer:

@@ -3,7 +3,9 @@
 An entry is appended to the newest segment with the next number, `seq`; of several entries of a key the one with the
 greatest number counts, and the others are noted as dead. A full segment of which at least half is dead is cleaned: what
 lives is appended anew, and the table is dropped. One at a time, so that no batch waits for more than one of
-`SEGMENT_ENTRIES`. Long texts and blobs lie in a table beside the segment: `long_cells` says why. Why not the obvious ways, in DuckDB 2.0:
+`SEGMENT_ENTRIES`. Long texts and blobs lie in a table beside the segment: `long_cells` says why.
+
+Why not the obvious ways, in DuckDB 2.0:
 
 - Deleting what is replaced: two batches of 100 thousand deletes all over a table of 50 million filled 512 MB of memory,
   which only a checkpoint gave back; and that took 10 seconds and wrote 970 MB.

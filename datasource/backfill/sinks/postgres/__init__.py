@@ -3,9 +3,9 @@
 In that transaction the rows go by COPY into a temporary table, deleted keys are deleted, all others are upserted, and
 the batch is recorded in the table `backfill_batches` of the target's schema:
 
-| query | target | batch_id | row_count | version | sequence | applied_at |
-|---|---|---|---|---|---|---|
-| orders | "public"."orders_copy" | 41 | 300 | 24051624 | 180388626432 | … |
+| query | target | batch_id | row_count | version | sequence | applied_at | commit_timestamp |
+|---|---|---|---|---|---|---|---|
+| orders | "public"."orders_copy" | 41 | 300 | 24051624 | 180388626432 | … | 1772366404000000 |
 
 So readers of the target see the source's table as of the end of one batch and nothing in between, and a batch that
 Spark runs again changes nothing.
@@ -16,13 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from psycopg import sql
-
 from backfill.sinks.applied import Applied, is_new
 from backfill.sinks.batch import Batch
 from backfill.sinks.last_rows import LastRows, columns_of, last_rows
 from backfill.sinks.postgres.merge import merge
-from backfill.sinks.postgres.record import last_applied, record
+from backfill.sinks.postgres.record import forget, last_applied, record
 from backfill.sinks.postgres.target import execute, find_target
 from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import translating
@@ -52,9 +50,7 @@ def start_over(*, url: str, table: str, query: str, user: str = "", password: st
         session.execute("BEGIN")
         target = find_target(session, table, ())
         execute(session, "DELETE FROM {rows}", rows=target.rows)
-        if target.has_record:
-            where = {"record": target.record, "query": sql.Literal(query), "name": sql.Literal(target.text)}
-            execute(session, "DELETE FROM {record} WHERE query = {query} AND target = {name}", **where)
+        forget(session, target, query)
         session.execute("COMMIT")
 
 

@@ -13,18 +13,16 @@ from backfill.upstream.postgres.arrow_session import ArrowSession
 _CREATE_RECORD: Final = """
     CREATE TABLE IF NOT EXISTS {record} (
         query text, target text, batch_id int8 NOT NULL, row_count int8 NOT NULL, version int8, sequence int8,
-        applied_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (query, target))
+        applied_at timestamptz NOT NULL DEFAULT now(), commit_timestamp int8, PRIMARY KEY (query, target))
 """
+# Of a release that did not note it.
+_ADD_TIMESTAMP: Final = "ALTER TABLE {record} ADD COLUMN IF NOT EXISTS commit_timestamp int8"
 
 
 def last_applied(session: ArrowSession, target: Target, query: str) -> Applied | None:
     """The last batch of the query. Until the transaction ends no other one can apply a batch of it."""
-    names = {"record": target.record, "query": sql.Literal(query), "name": sql.Literal(target.text)}
-    if not target.has_record:
-        # Else two queries that create it at the same time would fail.
-        session.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('backfill_batches'))")
-        session.execute("SET LOCAL client_min_messages = warning")
-        execute(session, _CREATE_RECORD, **names)
+    names = _names(target, query)
+    _require_record(session, target)
     execute(
         session,
         "INSERT INTO {record} (query, target, batch_id, row_count) VALUES ({query}, {name}, -1, 0) "
@@ -32,22 +30,40 @@ def last_applied(session: ArrowSession, target: Target, query: str) -> Applied |
         **names,
     )
     execute(session, "SELECT 1 FROM {record} WHERE query = {query} AND target = {name} FOR UPDATE", **names)
-    columns = "batch_id, row_count, version, sequence"
+    columns = "batch_id, row_count, version, sequence, commit_timestamp"
     execute(session, f"SELECT {columns} FROM {{record}} WHERE query = {{query}} AND target = {{name}}", **names)
     found = Applied(*session.fetchall()[0])
     return None if found.batch_id < 0 else found
+
+
+def forget(session: ArrowSession, target: Target, query: str) -> None:
+    """The query has applied nothing."""
+    _require_record(session, target)
+    execute(session, "DELETE FROM {record} WHERE query = {query} AND target = {name}", **_names(target, query))
+
+
+def _names(target: Target, query: str) -> dict[str, sql.Composable]:
+    return {"record": target.record, "query": sql.Literal(query), "name": sql.Literal(target.text)}
+
+
+def _require_record(session: ArrowSession, target: Target) -> None:
+    if not target.has_record:
+        # Else two queries that create it at the same time would fail.
+        session.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('backfill_batches'))")
+        session.execute("SET LOCAL client_min_messages = warning")
+        for statement in (_CREATE_RECORD, _ADD_TIMESTAMP):
+            execute(session, statement, record=target.record)
 
 
 def record(session: ArrowSession, target: Target, query: str, now: Applied) -> None:
     execute(
         session,
         "UPDATE {record} SET batch_id = {batch_id}, row_count = {rows}, version = {version}, sequence = {sequence}, "
-        "applied_at = now() WHERE query = {query} AND target = {name}",
-        record=target.record,
-        query=sql.Literal(query),
-        name=sql.Literal(target.text),
+        "applied_at = now(), commit_timestamp = {timestamp} WHERE query = {query} AND target = {name}",
+        **_names(target, query),
         batch_id=sql.Literal(now.batch_id),
         rows=sql.Literal(now.rows),
         version=sql.Literal(now.version),
         sequence=sql.Literal(now.sequence),
+        timestamp=sql.Literal(now.timestamp),
     )

@@ -19,7 +19,8 @@ _TABLES: Final = ("r", _PARTITIONED)
 
 _TARGET: Final = """
     SELECT n.nspname::text, c.relname::text, c.relkind::text,
-           EXISTS (SELECT FROM pg_catalog.pg_class r WHERE r.relnamespace = n.oid AND r.relname = {record}),
+           EXISTS (SELECT FROM pg_catalog.pg_class r JOIN pg_catalog.pg_attribute a ON a.attrelid = r.oid
+                   WHERE r.relnamespace = n.oid AND r.relname = {record} AND a.attname = 'commit_timestamp'),
            EXISTS (
                SELECT FROM pg_catalog.pg_index i
                WHERE i.indrelid = c.oid AND i.indisunique AND i.indimmediate AND i.indpred IS NULL

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, DeltaProtocolError, TableNotFoundError
 
 from backfill.errors import BackfillError, ConnectionLostError, DatabaseSetupError, TableError
@@ -67,5 +68,9 @@ def translating(uri: str) -> Iterator[None]:
         yield
     except BackfillError:
         raise
+    except (AssertionError, AttributeError, IndexError, NameError, TypeError) as error:
+        if not isinstance(error, pa.ArrowException):
+            raise  # A mistake of ours, which is not to be taken for one of the table.
+        raise translated(error, uri) from None
     except Exception as error:  # noqa: BLE001 - deltalake raises Exception itself while rows come
         raise translated(error, uri) from None

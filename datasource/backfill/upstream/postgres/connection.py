@@ -177,6 +177,8 @@ class _Kept:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: list[tuple[float, Connector, ArrowSession]] = []
+        self._timed = False
+        """Whether a timer is set: one is enough, however often sessions come and go."""
 
     def take(self, connector: Connector) -> ArrowSession | None:
         with self._lock:
@@ -189,15 +191,22 @@ class _Kept:
     def put(self, connector: Connector, session: ArrowSession) -> None:
         with self._lock:
             self._waiting.append((time.monotonic() + KEEP_SECONDS, connector, session))
-        timer = threading.Timer(KEEP_SECONDS, self._close_old)
-        timer.daemon = True
-        timer.start()
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._waiting and not self._timed:
+            self._timed = True
+            timer = threading.Timer(self._waiting[0][0] - time.monotonic(), self._close_old)
+            timer.daemon = True
+            timer.start()
 
     def _close_old(self) -> None:
         now = time.monotonic()
         with self._lock:
             old = [item for item in self._waiting if item[0] <= now]
             self._waiting = [item for item in self._waiting if item[0] > now]
+            self._timed = False
+            self._set_timer()
         for _, _, session in old:
             session.close()
 

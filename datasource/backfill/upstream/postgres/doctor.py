@@ -130,7 +130,8 @@ def _rights(session: Session, options: Options, table: TableDescription | None) 
     if table is None:
         return
     if options.publication_name:
-        names = tuple(options.columns or (column.name for column in table.columns))
+        carried = options.columns or tuple(column.name for column in table.columns)
+        names = tuple(dict.fromkeys([*carried, *(key.column.name for key in table.key)]))
         yield from _refused(lambda: slot.require_published(session, options.publication_name, table.oid, names))
         return
     ((owns,),) = session.execute(_OWNED, [table.oid]).fetchall()

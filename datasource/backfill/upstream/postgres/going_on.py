@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from backfill.errors import ConnectionLostError, SnapshotGoneError, TransientError
-from backfill.upstream.postgres.retries import RetryPolicy
+from backfill.upstream.postgres.retries import RetryPolicy, Tries
 
 
 def going_on(
@@ -19,7 +19,7 @@ def going_on(
     another one is made only while no row has been passed on.
     """
     passed_on = 0
-    failures = 0
+    tries = Tries(retries)
     while True:
         skip = passed_on
         try:
@@ -30,7 +30,7 @@ def going_on(
                 rows = batch.slice(skip)
                 skip = 0
                 passed_on += rows.num_rows
-                failures = 0
+                tries.succeeded()
                 yield rows
         except SnapshotGoneError:
             raise
@@ -39,7 +39,6 @@ def going_on(
                 raise ConnectionLostError(
                     f"the state that was read is lost with its session, and the rows have to be read again: {error}"
                 ) from None
-            failures += 1
-            retries.pause_or_raise(failures)
+            tries.pause_or_raise(error)
         else:
             return

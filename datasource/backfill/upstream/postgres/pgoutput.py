@@ -169,14 +169,14 @@ class Decoder:
                 raise UnchangedToastError(
                     f"the change log left out the unchanged value of the key column {column.name!r}. Update the "
                     "server to its latest minor release, or run ALTER TABLE … REPLICA IDENTITY FULL; then start the "
-                    "stream anew with a fresh checkpoint location and stateDir."
+                    "stream anew with a fresh checkpointLocation and onExistingState=restart."
                 )
             if column.key and (has_old & (old.kind[index] != TEXT)).any():
                 raise TableError(
                     f"the change log holds an update or delete without the old value of the key column "
                     f"{column.name!r}. Make sure that the table and each of its partitions has the stream's key as "
                     "its replica identity (ALTER TABLE … REPLICA IDENTITY DEFAULT or FULL); then start the stream "
-                    "anew with a fresh checkpoint location and stateDir."
+                    "anew with a fresh checkpointLocation and onExistingState=restart."
                 )
 
     def _structs(self, tuples: Tuples, present: Mask, data: pa.Buffer) -> pa.Array[Any]:

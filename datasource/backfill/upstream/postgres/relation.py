@@ -141,8 +141,8 @@ def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn]) -> Non
         raise SchemaChangedError(
             f"in the change log the table {relation.schema}.{relation.name} is no longer what the stream reads: "
             f"{'; '.join(problems)}. Later rows cannot be read as the old columns. Start the stream anew with a fresh "
-            "checkpoint location and stateDir; or, if a column was dropped, or added only after these changes were "
-            "made, leave it out with the option columns."
+            "checkpointLocation and onExistingState=restart; or, if a column was dropped, or added only after these "
+            "changes were made, leave it out with the option columns."
         )
 
 
@@ -158,5 +158,5 @@ def require_identified(relation: Relation, wanted: Sequence[WantedColumn]) -> No
             f"the replica identity of the table {relation.schema}.{relation.name} does not cover the key of the "
             f"stream: column {', '.join(map(repr, lacking))} is left out of updates and deletes. Run ALTER TABLE … "
             "REPLICA IDENTITY DEFAULT (where the key is the primary key) or REPLICA IDENTITY FULL, then start the "
-            "stream anew with a fresh checkpoint location and stateDir."
+            "stream anew with a fresh checkpointLocation and onExistingState=restart."
         )

@@ -29,25 +29,35 @@ class RetryPolicy:
 
     def run(self, operation: Callable[[], T], recover: Callable[[], None]) -> T:
         """The operation's result. `recover` is called before each further try; definite errors are not tried again."""
-        began: float | None = None
-        pause = self.first
+        tries = Tries(self)
         while True:
             try:
                 with translating():
                     return operation()
             except TransientError as error:
-                now = self.clock()
-                began = now if began is None else began
-                if now - began + pause > self.give_up_after:
-                    raise
-                logger.warning("trying again in %.1f s: %s", pause, error)
-                self.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
-                pause = min(pause * 2, self.most)
+                tries.pause_or_raise(error)
                 recover()
 
-    def pause_or_raise(self, failures: int) -> None:
-        """For a caller with a loop of its own, inside `except`: waits as before try number `failures + 1`."""
-        pause = min(self.first * 2 ** (failures - 1), self.most)
-        if pause * failures > self.give_up_after:
-            raise  # noqa: PLE0704 - the error that is being handled
-        self.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
+
+class Tries:
+    """The tries of one operation, for a caller with a loop of its own."""
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy
+        self.succeeded()
+
+    def succeeded(self) -> None:
+        """What fails from now on has not failed before."""
+        self._began: float | None = None
+        self._pause = self._policy.first
+
+    def pause_or_raise(self, error: TransientError) -> None:
+        """Waits for as long as is due before the next try, or raises the error where there is to be none."""
+        policy, now = self._policy, self._policy.clock()
+        if self._began is None:
+            self._began = now
+        if now - self._began + self._pause > policy.give_up_after:
+            raise error
+        logger.warning("trying again in %.1f s: %s", self._pause, error)
+        policy.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
+        self._pause = min(self._pause * 2, policy.most)
