@@ -53,6 +53,17 @@ def test_a_table_that_is_fine_is_said_to_be(database: Database, doctor: Doctor, 
     start_stream().batch()
 
 
+def test_options_are_looked_at_as_a_stream_does(database: Database, doctor: Doctor) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, v text); CREATE PUBLICATION p FOR TABLE t (n, v)")
+    upsert = ("--option", "envelope=upsert", "--option")
+    assert doctor(*upsert, "orderColumn=n")[0] == 0
+    code, text = doctor(*upsert, "orderColumn=nope")
+    assert (code, "refused: orderColumn names 'nope'" in text) == (1, True)
+    code, text = doctor("--option", "publicationName=p", "--option", "columns=n")
+    assert (code, "refused" in text) == (1, True)
+    assert doctor("--option", "filter=n > 1")[0] == 1
+
+
 def test_what_to_know_of_a_table_refuses_nothing(database: Database, doctor: Doctor) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, note text, data jsonb) PARTITION BY RANGE (id)")
     code, text = doctor()

@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -25,10 +25,12 @@ from backfill.counts_file import FILE as COUNTS_FILE
 from backfill.display import Window, drawn
 from backfill.errors import BackfillError, OptionsError, StateError
 from backfill.opening import LAST_ROWS_FILE, STATE_FILE, open_store
-from backfill.options import parse
+from backfill.options import Options, parse
 from backfill.requests import ask_again, ask_to_stop
 from backfill.staging import Staging
 from backfill.status import Status, as_json, figures_of, pace, status
+from backfill.upsert import require_order
+from backfill.upstream import Finding
 from backfill_state import StateStoreError
 
 WATCH_INTERVAL: Final = 1.0
@@ -192,7 +194,8 @@ def _doctor(given: argparse.Namespace) -> int:
     named = {"url": given.url, "dbtable": given.dbtable, "path": given.path, "user": given.user}
     named = {name: value for name, value in named.items() if value}
     # A stream needs a folder, which is not looked at here.
-    findings = examine(parse({"stateDir": "/stateDir", **further, **named}, streaming=True))
+    options = parse({"stateDir": "/stateDir", **further, **named}, streaming=True)
+    findings = (*examine(options), *_of_order(options))
     for finding in findings:
         _say(f"{'refused' if finding.refuses else 'note'}: {finding.what}")
         if finding.mend:
@@ -201,6 +204,21 @@ def _doctor(given: argparse.Namespace) -> int:
     table = {**further, **named}.get("dbtable") or {**further, **named}.get("path")
     _say(f"{table}: a stream would {'be refused' if refused else 'begin'}")
     return int(refused)
+
+
+def _of_order(options: Options) -> Iterator[Finding]:
+    if not options.last_rows.order_column:
+        return
+    try:
+        upstream = open_upstream(options, patience=0.0)
+        try:
+            require_order(upstream.schema(), options.last_rows.order_column)
+        finally:
+            upstream.close()
+    except OptionsError as error:
+        yield Finding(error.message)
+    except BackfillError:
+        return  # which is among the other findings
 
 
 def _folder_of(given: argparse.Namespace) -> Path:

@@ -73,7 +73,7 @@ class LastRows:
 
     def __init__(self, open_state: Callable[[UpsertLayout], UpsertState], rows: RowFormat, rules: Rules) -> None:
         if rules.order_column:
-            _require_order(rows.table, rules.order_column)
+            require_order(rows.table, rules.order_column)
         self._open_state = open_state
         self._rows = rows
         self._rules = rules
@@ -273,7 +273,8 @@ def _table(rows: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([rows])
 
 
-def _require_order(table: TableSchema, name: str) -> None:
+def require_order(table: TableSchema, name: str) -> None:
+    """Refuses a column by which rows cannot be ordered as numbers."""
     if name not in table.columns.names:
         raise OptionsError(f"orderColumn names {name!r}, and the stream has columns {', '.join(table.columns.names)}")
     kind = table.columns.field(name).type

@@ -33,6 +33,8 @@ def test_the_doctor_says_what_would_refuse_a_stream(table: Path, capsys: pytest.
     assert "(delta.enableChangeDataFeed = true);" in text
     status, text = said(capsys, *look, "keyColumns=nope")
     assert (status, "has no column 'nope'" in text) == (1, True)
+    status, text = said(capsys, *look, "keyColumns=id", "--option", "snapshotFilter=random() < 0.5")
+    assert (status, "snapshotFilter has random in it" in text) == (1, True)
     DeltaTable(table).alter.set_table_properties({**FEED, "delta.logRetentionDuration": "interval 5 days"})
     status, text = said(capsys, *look, "keyColumns=id")
     assert status == 0

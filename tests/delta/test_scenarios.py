@@ -429,6 +429,24 @@ def test_files_without_keys_of_a_range_are_left_out(tmp_path: Path) -> None:
         upstream.measure([request])
 
 
+@pytest.mark.parametrize(
+    ("condition", "named"),
+    [
+        ("random() < 0.5", "has random in it"),
+        ("id > 0 AND current_timestamp > '2020-01-01'", "has current_timestamp in it"),
+        ("get_current_timestamp() > '2020-01-01'", "has get_current_timestamp in it"),
+        ("id IN (SELECT 1)", "has a subselect in it"),
+        ("1 = 2) OR (1 = 1", "is no condition, but more or less than one"),
+        ("v", 'is of the type "?VARCHAR"?, and a condition'),
+    ],
+)
+def test_a_snapshot_filter_depends_on_nothing_but_the_row(
+    tmp_path: Path, table: Path, condition: str, named: str
+) -> None:
+    with pytest.raises(OptionsError, match=f"the option snapshotFilter {named}"):
+        DeltaRun(tmp_path, table, options={"snapshotFilter": condition}).plan()
+
+
 def test_a_snapshot_filter_chooses_among_the_rows_that_are_there(tmp_path: Path, table: Path) -> None:
     run = DeltaRun(tmp_path, table, options={"snapshotFilter": "id % 2 = 0 AND v <> 'v4'", "columns": "id"})
     assert run.plan()

@@ -155,9 +155,7 @@ def test_the_progress_of_a_stream_is_not_taken_for_its_upsert_state(path: Path) 
 def test_a_file_that_is_no_database_is_called_damaged_and_says_how_to_go_on(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"not a database")
-    with pytest.raises(
-        StateDamagedError, match="and start the stream over with a fresh checkpoint"
-    ):
+    with pytest.raises(StateDamagedError, match="and start the stream over with a fresh checkpoint"):
         DuckDBUpsertState(path, LAYOUT).totals()
 
 

@@ -33,7 +33,7 @@ from backfill.upstream.delta.log import Log, Stamp
 from backfill.upstream.delta.measuring import bounds, last_before, measured
 from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.reader import DeltaSnapshotReader
-from backfill.upstream.delta.scan import require_condition
+from backfill.upstream.delta.scan import require_condition, require_row_condition
 from backfill.upstream.delta.span import DeltaChangeReader, span
 from backfill.upstream.delta.table import (
     Table,
@@ -85,7 +85,7 @@ class DeltaUpstream:
             with translating(self._uri):
                 table = described(found, self._options)
                 require_condition(found, "filter", self._options.filter)
-                require_condition(found, "snapshotFilter", self._options.stream.snapshot_filter)
+                require_row_condition(found, "snapshotFilter", self._options.stream.snapshot_filter)
                 self._described = table, History(table, Log(found), self._options.fail_on_data_loss)
         return self._described
 

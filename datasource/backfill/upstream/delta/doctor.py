@@ -14,7 +14,7 @@ from backfill.options import Options, StartupMode
 from backfill.upstream import Finding
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.location import open_latest
-from backfill.upstream.delta.scan import require_condition
+from backfill.upstream.delta.scan import require_row_condition
 from backfill.upstream.delta.table import described, enable_feed, has_feed, require_readable, require_unmapped
 
 _RETENTION: Final = {"delta.logRetentionDuration": "30 days", "delta.deletedFileRetentionDuration": "1 week"}
@@ -34,7 +34,7 @@ def examine(options: Options) -> tuple[Finding, ...]:
 def _found(table: DeltaTable, options: Options) -> Iterator[Finding]:
     yield from _refused(require_readable, table, options.path)
     yield from _refused(described, table, options)
-    yield from _refused(require_condition, table, "snapshotFilter", options.stream.snapshot_filter)
+    yield from _refused(require_row_condition, table, "snapshotFilter", options.stream.snapshot_filter)
     yield from _nulls(table, options)
     if options.stream.startup_mode is StartupMode.SNAPSHOT:
         return

@@ -6,6 +6,7 @@ Its statistics are only trusted to leave out files: which rows lie in a range is
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -52,12 +53,49 @@ def require_condition(table: DeltaTable, option: str, condition: str) -> None:
     if not condition:
         return
     try:
-        for _ in queried(f"SELECT 1 FROM feed WHERE ({condition}\n) LIMIT 0", {"feed": scanned(table, None, None)}):
-            pass
+        query = f"DESCRIBE SELECT ({condition}\n) FROM feed"
+        [kind] = [kind for rows in queried(query, {"feed": scanned(table, None, None)}) for kind in rows["column_type"]]
     except duckdb.Error as error:
         raise OptionsError(
             f"the option {option} is no condition over the columns of the table, in the SQL of DuckDB: {error}"
         ) from None
+    if kind.as_py() != "BOOLEAN":
+        raise OptionsError(f"the option {option} is of the type {kind}, and a condition is true or false")
+
+
+def require_row_condition(table: DeltaTable, option: str, condition: str) -> None:
+    """Refuses what is no condition on a row alone: rows are counted by it, and read by it again later."""
+    if not condition:
+        return
+    require_condition(table, option, condition)
+    parsed = json.loads(duckdb.execute("SELECT json_serialize_sql(?)", [f"SELECT {condition}\n"]).fetchall()[0][0])
+    if parsed["error"]:  # In parentheses of its own a text may be two conditions: a) OR (b
+        raise OptionsError(f"the option {option} is no condition, but more or less than one")
+    named = [
+        str(name).lower()
+        for node in _nodes(parsed)
+        for name in (node.get("function_name"), *node.get("column_names", ()))
+    ]
+    # DuckDB knows current_timestamp as get_current_timestamp, and localtime by its name in SQL alone.
+    names = "unnest([function_name, replace(function_name, 'get_current', 'current')])"
+    found = duckdb.execute(f"SELECT {names} FROM duckdb_functions() WHERE stability <> 'CONSISTENT'").fetchall()
+    columns = {field.name.lower() for field in table.schema().fields}
+    changing = ({name for (name,) in found} | {"localtime", "localtimestamp"}) & set(named) - columns
+    if any(node.get("class") == "SUBQUERY" for node in _nodes(parsed)):
+        changing.add("a subselect")
+    if changing:
+        raise OptionsError(
+            f"the option {option} has {', '.join(sorted(changing))} in it, and is to depend on nothing but the row: "
+            "rows are counted by it, and read by it again later. Compare with a literal"
+        )
+
+
+def _nodes(parsed: Any) -> Iterator[dict[str, Any]]:
+    """All objects of a JSON value."""
+    if isinstance(parsed, dict):
+        yield parsed
+    for item in parsed.values() if isinstance(parsed, dict) else parsed if isinstance(parsed, list) else ():
+        yield from _nodes(item)
 
 
 def rows_of(table: DeltaTable, columns: pa.Schema, key: KeyColumns, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
