@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from operator import attrgetter
 
@@ -11,6 +12,7 @@ import pytest
 from backfill.errors import SnapshotGoneError, TransientError
 from backfill.handoff import SnapshotPart
 from backfill.plan import MIN_SPLIT_ROWS
+from backfill.upstream.postgres.connection import Connector
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.servers import LocalServer
@@ -189,3 +191,25 @@ def test_a_server_that_stays_away_ends_the_stream_with_its_reason(
         run.batch()
     server.start()
     run.finish()
+
+
+def test_a_session_that_is_used_often_is_kept_once_and_then_closed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backfill.upstream.postgres.connection.KEEP_SECONDS", 0.5)
+    connector = Connector.of(database.dsn, user="", password="", init_statement="")
+    before = timers()
+    for _ in range(10):
+        with connector.arrow_session() as session:
+            session.execute("SELECT 1")
+    assert timers() - before <= 1
+    mine = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'backfill' AND datname = current_database()"
+    assert database.execute(mine) == [(1,)]
+    give_up = time.monotonic() + 30
+    while database.execute(mine) != [(0,)]:
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
+
+
+def timers() -> int:
+    return sum(isinstance(thread, threading.Timer) for thread in threading.enumerate())
