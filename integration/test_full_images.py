@@ -102,6 +102,30 @@ def test_a_row_that_comes_late_by_its_order_is_left_out(database: Database, star
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("date", "2026-01-0{}"), ("timestamp", "2026-01-0{}"), ("timestamptz", "2026-01-0{}"), ("int2", "{}")],
+)
+def test_an_order_of_any_of_its_types_decides(
+    database: Database, start_stream: StartStream, kind: str, value: str
+) -> None:
+    first, late, later = (value.format(day) for day in (5, 4, 6))
+    database.execute(
+        f"CREATE TABLE t (id int PRIMARY KEY, v text, at {kind}); "
+        f"INSERT INTO t VALUES (1, 'first', '{first}'), (2, 'first', '{first}')"
+    )
+    run = start_stream(envelope="upsert", orderColumn="at")
+    run.batch()
+    database.execute(
+        f"UPDATE t SET v = 'late', at = '{late}' WHERE id = 1; UPDATE t SET v = 'next', at = '{later}' WHERE id = 2;"
+        "DELETE FROM t WHERE id = 1"
+    )
+    assert told(run) == [("update_preimage", 2, "first"), ("update_postimage", 2, "next"), ("delete", 1, "first")]
+    database.execute("UPDATE t SET at = NULL WHERE id = 2")
+    with pytest.raises(StateError, match="the column named by orderColumn holds a null"):
+        told(run)
+
+
 @pytest.mark.parametrize(("column", "found"), [("v", "of type string"), ("nowhere", "the stream has columns id, v")])
 def test_an_order_is_a_number_or_a_time(database: Database, start_stream: StartStream, column: str, found: str) -> None:
     table_of(database, 1)

@@ -86,6 +86,17 @@ def test_a_chunk_that_was_not_read_before_the_stop_is_read_at_a_later_state(
     run.finish()
 
 
+def test_the_end_of_a_batch_that_is_asked_for_twice_is_told_twice(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 10)
+    run = start_stream()
+    run.catch_up()
+    database.execute("UPDATE t SET v = 'new' WHERE id = 1")
+    assert run.ask() == run.ask() != run.offsets[-1]
+    run.catch_up()
+
+
 def test_another_number_of_vnodes_is_for_new_streams(database: Database, start_stream: StartStream) -> None:
     table_of(database, 300)
     run = start_stream(vnodeCount="5")

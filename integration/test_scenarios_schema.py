@@ -11,6 +11,7 @@ from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.servers import Server
 from integration.stream_harness import StreamRun, table_of
+from integration.versions import require_version
 
 WHEN = {"between chunks": 30, "between the snapshot and the log": 200, "in the log": 200}
 
@@ -144,6 +145,27 @@ def test_a_column_that_is_cut_or_rounded_ends_a_running_stream(
     run = started(start_stream, when)
     database.execute(f"ALTER TABLE t ALTER {change}; UPDATE t SET v = 'new' WHERE id = 5")
     refused(run, SchemaChangedError, f"column {change.split(maxsplit=1)[0]} of")
+
+
+@pytest.mark.parametrize("when", ["between chunks", "in the log"])
+def test_a_column_that_is_computed_anew_ends_a_running_stream(
+    database: Database, start_stream: StartStream, when: str
+) -> None:
+    require_version(database, 180_000, "generated columns in the change log")
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD g int GENERATED ALWAYS AS (id * 2) STORED")
+    run = started(start_stream, when)
+    database.execute("ALTER TABLE t ALTER g SET EXPRESSION AS (id * 3); UPDATE t SET v = 'new' WHERE id = 5")
+    refused(run, SchemaChangedError, "column g of .* or expression")
+
+
+def test_a_column_that_is_no_longer_computed_goes_on(database: Database, start_stream: StartStream) -> None:
+    require_version(database, 180_000, "generated columns in the change log")
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD g int GENERATED ALWAYS AS (id * 2) STORED")
+    run = started(start_stream, "in the log")
+    database.execute("ALTER TABLE t ALTER g DROP EXPRESSION; UPDATE t SET g = 7 WHERE id = 5")
+    run.catch_up()
 
 
 def test_a_varchar_may_get_longer(database: Database, start_stream: StartStream) -> None:

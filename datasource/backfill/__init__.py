@@ -75,7 +75,7 @@ Where things are; each module may import only those below it:
     backfill.plan, mark, offset the decisions, pure; what the checkpoint holds
     backfill.control, counts    what a person has told the stream; what became of its changes
     backfill.progress, epoch    how far it is; the states batches end at
-    backfill.options, vnode, order, changes, batches, metrics, wording
+    backfill.options, vnode, order, sameness, changes, batches, metrics, wording
     backfill.errors
 
 The algorithm is that of RisingWave's backfill executors, with time travel replaced by pinned snapshots and staged

@@ -18,14 +18,13 @@ not been read, the value is lost, and somebody has to look it up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pt
 
 from backfill.changes import column_of
 from backfill.events import Events
@@ -41,6 +40,7 @@ from backfill.mark import (
     Mask,
     index,
 )
+from backfill.sameness import same
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,42 +214,7 @@ def _after(events: Events, forest: _Forest, values: Mapping[str, pa.Array[Any]],
 
 def _equal(values: Mapping[str, pa.Array[Any]], sources: Sources, left: Indices, right: Indices) -> Mask:
     """Which pairs of nodes have rows that are the same in every column."""
-    same = np.ones(len(left), np.bool_)
+    result = np.ones(len(left), np.bool_)
     for name, column in values.items():
-        same &= same_values(_taken(column, sources[name], left), _taken(column, sources[name], right))
-    return same
-
-
-def same_values(left: Any, right: Any) -> Mask:
-    """For each pair of values, of any type, whether they are the same; nulls are, and a float zero has a sign."""
-    one, other = (item.is_valid().to_numpy(zero_copy_only=False) for item in (left, right))
-    same = np.asarray(one == other, np.bool_)
-    both = one & other
-    if pt.is_struct(left.type):
-        fields: Sequence[Mask] = [same_values(left.field(at), right.field(at)) for at in range(left.type.num_fields)]
-        return np.asarray(same & (~both | np.logical_and.reduce([np.ones(len(same), np.bool_), *fields])))
-    if not pt.is_nested(left.type):
-        return np.asarray(same & (~both | _same_scalars(left, right)))
-    left, right = _as_list(left), _as_list(right)
-    counts = [pc.list_value_length(item).fill_null(0).to_numpy(zero_copy_only=False) for item in (left, right)]
-    same &= ~both | (counts[0] == counts[1])
-    compared = same & both
-    chosen = pa.array(compared)
-    items = same_values(left.filter(chosen).flatten(), right.filter(chosen).flatten())
-    differing = np.concatenate([[0], np.cumsum(~items)])
-    ends = np.cumsum(counts[0][compared])
-    same[compared] = differing[ends] == differing[ends - counts[0][compared]]
-    return same
-
-
-def _as_list(array: Any) -> Any:
-    """A map is a list underneath, but few functions take it for one."""
-    if not pt.is_map(array.type):
-        return array
-    return array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
-
-
-def _same_scalars(left: pa.Array[Any], right: pa.Array[Any]) -> Mask:
-    coded: Any = pc.dictionary_encode(pa.concat_arrays([left, right]), null_encoding="encode")
-    codes = coded.indices.to_numpy(zero_copy_only=False)
-    return np.asarray(codes[: len(left)] == codes[len(left) :], np.bool_)
+        result &= same(_taken(column, sources[name], left), _taken(column, sources[name], right))
+    return result

@@ -328,9 +328,9 @@ class Stream:
         if not isinstance(end, Barrier):
             return ()  # The first batch of a stream that was told to wait before it began.
         base = end.base if isinstance(start, Nothing) else start
+        self._attach(end if base is None or isinstance(base, Nothing) else base)
         if isinstance(base, Barrier) and base.epoch == end.epoch:
             return ()
-        self._attach(end if base is None or isinstance(base, Nothing) else base)
         batch = self._batch(end.stream)
         begin = base if isinstance(base, Barrier) else None
         held = self._pin

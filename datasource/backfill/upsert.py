@@ -241,8 +241,10 @@ class LastRows:
 
     def _timely(self, changes: pa.RecordBatch, told: Events, before: Found) -> tuple[Events, Found, Indices]:
         """Only the events that are not late, what was before them, and the order that each key has afterwards."""
-        rows = column_of(changes["new"], self._rules.order_column).take(index(told.change))
-        given = np.where(told.removes, NO_ORDER, self._order_of(rows.fill_null(pa.scalar(0).cast(rows.type))))
+        puts = ~told.removes
+        given = np.full(len(told), NO_ORDER)
+        rows = column_of(changes["new"], self._rules.order_column)
+        given[puts] = self._order_of(rows.take(index(told.change[puts])))
         reached = _filled(before.entries["order_key"], NO_ORDER)
         found = timely(told, given, reached)
         kept = np.unique(told.number[found.events])

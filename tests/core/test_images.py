@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from backfill.changes import DELETE, INSERT, OLD_KEY, OLD_NONE, UPDATE, changes_schema
 from backfill.events import NO_ORDER, events, timely
-from backfill.images import Images, Known, images, same_values
+from backfill.images import Images, Known, images
 from backfill.lookup import looked_up
 from backfill.mark import Indices, Mask, halves
+from backfill.sameness import same
 
 Key = tuple[str, int]
 Value = int | None
@@ -238,4 +239,4 @@ def test_values_of_any_type_are_the_same_exactly_as_themselves(kind: pa.DataType
     array: Any = pa.array(values, kind)
     left = array.take(pa.array(np.repeat(np.arange(len(values)), len(values))))
     right = array.take(pa.array(np.tile(np.arange(len(values)), len(values))))
-    assert same_values(left, right).reshape(len(values), -1).tolist() == np.eye(len(values), dtype=np.bool_).tolist()
+    assert same(left, right).reshape(len(values), -1).tolist() == np.eye(len(values), dtype=np.bool_).tolist()

@@ -142,7 +142,7 @@ def test_a_file_with_wrong_bytes_is_refused_or_read(staging: Staging, file: Path
 
 
 def test_a_file_that_has_gone_is_refused_with_what_to_do(staging: Staging) -> None:
-    with pytest.raises(StagingError, match="start over with a fresh checkpointLocation and stateDir"):
+    with pytest.raises(StagingError, match="start over with a fresh checkpointLocation and onExistingState=restart"):
         list(staging.read(7, NAME))
 
 

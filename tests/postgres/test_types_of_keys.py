@@ -139,7 +139,6 @@ def table(**secret: Generated) -> TableDescription:
         replica_identity="d",
         columns=tuple(columns),
         key=(key(INT8, "id"),),
-        key_index=QualifiedName("public", "orders_pkey"),
         estimated_rows=0,
         estimated_bytes=0,
     )

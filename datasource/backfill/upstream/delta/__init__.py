@@ -11,7 +11,6 @@ sorting     rows in the order of their key, with little memory
 position    which version of which table
 log, history    single commits of the transaction log; what they come to, and what of them is lost
 change_files, feed    the rows that commits say are gone or are there, and the changes they come to
-sameness    which rows are equal, whatever their types
 reader, span    reading a version, or the changes between two, on executors
 doctor      what would refuse a stream, before it is started
 

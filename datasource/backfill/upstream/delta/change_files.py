@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from backfill.errors import TableError
 from backfill.upstream.delta.log import ChangeFile, Commit, Kind, Log
 
-VERSION, TIME, THERE = METADATA = ("_commit_version", "_commit_timestamp", "_change_type")
+VERSION, TIME, THERE = "_commit_version", "_commit_timestamp", "_change_type"
 """Names that a table with a change data feed cannot have, because Delta has taken them for the feed's own columns."""
 
 _CHANGE_TYPE: Final = "_change_type"

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.changes import DELETE, INSERT, OLD_NONE, OLD_ROW, UPDATE, changes_schema
+from backfill.sameness import same
 from backfill.upstream.delta.change_files import THERE, TIME, VERSION, rows_schema
 from backfill.upstream.delta.keys import KeyColumns
-from backfill.upstream.delta.sameness import same
 from backfill.upstream.delta.sorted_keys import not_unique, require_keys
 from backfill.upstream.delta.sorting import in_order
 

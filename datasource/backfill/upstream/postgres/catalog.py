@@ -31,7 +31,9 @@ _COLUMNS: Final = """
     SELECT a.attname AS name, a.attnum::int AS attnum, a.atttypid::int8 AS type_oid, a.atttypmod AS typmod,
            pg_catalog.format_type(a.atttypid, a.atttypmod) AS declared,
            a.attcollation::int8 AS collation_oid, a.attnotnull AS not_null, a.attgenerated::text AS generated,
-           pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'SELECT') AS readable
+           pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'SELECT') AS readable,
+           (SELECT pg_catalog.md5(d.adbin::text) FROM pg_catalog.pg_attrdef d
+            WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum AND a.attgenerated <> '') AS expression
     FROM pg_catalog.pg_attribute a
     WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
     ORDER BY a.attnum
@@ -79,6 +81,7 @@ class _Column:
     not_null: bool
     generated: str
     readable: bool
+    expression: str | None
 
 
 def read_table(conn: Connection[Any], dbtable: str) -> TableDescription:
@@ -109,6 +112,7 @@ def read_table(conn: Connection[Any], dbtable: str) -> TableDescription:
             generated=Generated(row.generated),
             logged=_logged(Generated(row.generated), conn.info.server_version),
             readable=row.readable,
+            expression=row.expression,
         )
         for row in rows
     )
@@ -127,7 +131,6 @@ def read_table(conn: Connection[Any], dbtable: str) -> TableDescription:
         replica_identity=table.replica_identity,
         columns=columns,
         key=key,
-        key_index=QualifiedName(table.schema, index.name),
         estimated_rows=row_count,
         estimated_bytes=byte_count,
     )

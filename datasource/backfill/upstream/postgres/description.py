@@ -99,7 +99,8 @@ class Logged(enum.Enum):
 class ColumnDescription:
     """`type_oid` and `typmod` are the declared ones, which pgoutput's Relation message repeats; `type` is resolved.
 
-    `readable`: the role may SELECT this column.
+    `readable`: the role may SELECT this column. `expression` tells what a generated column is computed by from what it
+    was computed by before.
     """
 
     name: str
@@ -113,6 +114,7 @@ class ColumnDescription:
     generated: Generated
     logged: Logged
     readable: bool
+    expression: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,6 @@ class TableDescription:
     replica_identity: str
     columns: tuple[ColumnDescription, ...]
     key: tuple[KeyColumn, ...]
-    key_index: QualifiedName
     estimated_rows: int
     estimated_bytes: int
 
@@ -158,14 +159,9 @@ class TableDescription:
 
 @dataclass(frozen=True, slots=True)
 class ServerDescription:
-    """`version` is server_version_num, such as 180006. `system_identifier` names the cluster across its standbys."""
+    """`system_identifier` names the cluster across its standbys."""
 
-    version: int
-    version_text: str
     system_identifier: int
     timeline: int
     wal_level: str
     in_recovery: bool
-    database: str
-    database_oid: int
-    encoding: str

@@ -48,6 +48,9 @@ class Epochs:
         self._log: ChangeLog | None = None
         self.exporter = ExportingSession(connector, table.keyed)
         self._idle_at = 0
+        self._left_at = ""
+        """Whoever asks again from here has not had what lies before `_idle_at`."""
+
         self._held_at: Position | None = None
         self._said_unseen = False
         self._reached = 0
@@ -204,14 +207,15 @@ class Epochs:
         upto = seen.lsn
         if upto < self._idle_at and not until and self._fails_on_loss:
             self.log.place.require_readable(self._sessions.current(), self._idle_at)
-        if upto <= self._idle_at:
+        if upto <= self._idle_at and after.position != self._left_at:
             self.complete_until = self._clock
             return Step(after, None)
         reading = self._read(began, EVERY_COMMIT, upto, max_changes)
         self.complete_until = self._clock if reading.complete else reading.timestamp or after.timestamp
+        idle = reading.complete and reading.rows.row_count == 0
         if reading.complete:
             self._idle_at = upto
-        idle = reading.complete and reading.rows.row_count == 0
+            self._left_at = "" if idle else after.position
         if idle and upto - began.lsn < HEARTBEAT_BYTES:
             return Step(after, None)
         end = upto if idle else reading.end

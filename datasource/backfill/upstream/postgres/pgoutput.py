@@ -88,17 +88,11 @@ class Decoder:
         self._keep = keep
         self._open: Begun = NOTHING_BEGUN
         self._relation: Relation | None = None
-        self._last_commit_end_lsn: int | None = None
 
     @property
     def in_transaction(self) -> bool:
         """Whether the COMMIT of the last transaction is still to come; true at the end means the log was cut."""
         return len(self._open) > 0
-
-    @property
-    def last_commit_end_lsn(self) -> int | None:
-        """The end LSN of the last complete transaction, kept or not; None before the first."""
-        return self._last_commit_end_lsn
 
     @property
     def ignored_columns(self) -> tuple[str, ...]:
@@ -122,8 +116,6 @@ class Decoder:
         rows = self._rows(messages, changes, begun, described) if len(changes) else self._no_rows()
 
         self._open, self._relation = member.open, described.last
-        if member.complete.last_end_lsn is not None:
-            self._last_commit_end_lsn = member.complete.last_end_lsn
         return Decoded(rows, member.complete)
 
     def _no_rows(self) -> pa.RecordBatch:

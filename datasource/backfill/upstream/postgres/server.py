@@ -27,19 +27,12 @@ _TIMELINE: Final = """
 # In recovery there is no current WAL file; elsewhere its name begins with the timeline, which the control file
 # only learns at the first checkpoint after a promotion.
 _SERVER: Final = f"""
-    SELECT pg_catalog.current_setting('server_version_num')::int AS version,
-           pg_catalog.current_setting('server_version') AS version_text,
-           (pg_catalog.pg_control_system()).system_identifier AS system_identifier,
+    SELECT (pg_catalog.pg_control_system()).system_identifier AS system_identifier,
            CASE WHEN pg_catalog.pg_is_in_recovery() THEN (pg_catalog.pg_control_checkpoint()).timeline_id
                 ELSE {_TIMELINE}
            END AS timeline,
            pg_catalog.current_setting('wal_level') AS wal_level,
-           pg_catalog.pg_is_in_recovery() AS in_recovery,
-           d.datname AS database,
-           d.oid::int8 AS database_oid,
-           pg_catalog.current_setting('server_encoding') AS encoding
-    FROM pg_catalog.pg_database d
-    WHERE d.datname = pg_catalog.current_database()
+           pg_catalog.pg_is_in_recovery() AS in_recovery
 """
 
 _LOG: Final = f"""

@@ -46,7 +46,6 @@ class SlotState:
 
     plugin: str | None
     database: str | None
-    active_pid: int | None
     confirmed: int
     wal_status: str | None
     invalidation: str | None
@@ -81,14 +80,15 @@ _WHAT_KEEPS_IT: Final = {
 
 def find(session: Session, slot: str) -> SlotState | None:
     row = session.execute(
-        "SELECT plugin, database, active_pid, confirmed_flush_lsn::text, wal_status, "
+        "SELECT plugin, database, confirmed_flush_lsn::text, wal_status, "
         "pg_catalog.to_jsonb(s) ->> 'invalidation_reason', two_phase "
         "FROM pg_catalog.pg_replication_slots s WHERE slot_name = %s",
         [slot],
     ).fetchone()
     if row is None:
         return None
-    return SlotState(row[0], row[1], row[2], parse_lsn(row[3]) if row[3] else 0, *row[4:])
+    plugin, database, confirmed, *others = row
+    return SlotState(plugin, database, parse_lsn(confirmed) if confirmed else 0, *others)
 
 
 def _require_committed_alone(name: str, found: SlotState) -> None:

@@ -60,7 +60,9 @@ _AS_IT_IS: Final = """
 _IDENTITY: Final = """
     SELECT pg_catalog.to_regclass(%(name)s)::oid::int8 IS NOT DISTINCT FROM %(oid)s,
            coalesce((SELECT pg_catalog.jsonb_object_agg(attname, pg_catalog.jsonb_build_array(
-                               attnum, atttypid::int8, atttypmod))
+                               attnum, atttypid::int8, atttypmod,
+                               (SELECT pg_catalog.md5(d.adbin::text) FROM pg_catalog.pg_attrdef d
+                                WHERE d.adrelid = attrelid AND d.adnum = attnum AND attgenerated <> '')))
                      FROM pg_catalog.pg_attribute
                      WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped), '{}'),
            EXISTS (SELECT FROM pg_catalog.pg_index i
@@ -190,12 +192,12 @@ def require_same_identity(session: Session, table: Table) -> None:
     described = table.description
     key = sorted(item.column.attnum for item in described.key)
     asked = {"name": described.name.quoted(), "oid": described.oid, "key": key}
-    now: dict[str, tuple[int, int, int]]
+    now: dict[str, tuple[int, int, int, str | None]]
     same, now, unique = one_row(session.execute(_IDENTITY, asked))
     if not same:
         raise _another_table(described)
     there = {column: now[column.name] for column in _carried(table) if column.name in now}
-    others = [column.name for column, (attnum, _, _) in there.items() if attnum != column.attnum]
+    others = [column.name for column, (attnum, *_) in there.items() if attnum != column.attnum]
     if others:
         raise SchemaChangedError(
             f"column {', '.join(others)} of {described.name.quoted()} is not the one any more that the stream "
@@ -203,17 +205,19 @@ def require_same_identity(session: Session, table: Table) -> None:
             "not tell what that did to the rows. Start over with a fresh checkpointLocation and "
             "onExistingState=restart"
         )
-    # Another type is noticed in the change log. A varchar's values stay as they are, whatever its length.
-    resized = [
+    # Another type is noticed in the change log. A varchar's values stay as they are, whatever its length; and so do
+    # those of a column that is generated no more.
+    rewritten = [
         column.name
-        for column, (_, type_oid, typmod) in there.items()
-        if type_oid == column.type_oid != _VARCHAR and typmod != column.typmod
+        for column, (_, type_oid, typmod, expression) in there.items()
+        if (type_oid == column.type_oid != _VARCHAR and typmod != column.typmod)
+        or expression not in (None, column.expression)
     ]
-    if resized:
+    if rewritten:
         raise SchemaChangedError(
-            f"column {', '.join(resized)} of {described.name.quoted()} was given another precision, scale or length, "
-            "which may have changed the values of all rows, of which the change log tells nothing. Start the query "
-            "again, and have the rows read again with backfill re-backfill; or start over with a fresh "
+            f"column {', '.join(rewritten)} of {described.name.quoted()} was given another precision, scale, length or "
+            "expression, which may have changed the values of all rows, of which the change log tells nothing. Start "
+            "the query again, and have the rows read again with backfill re-backfill; or start over with a fresh "
             "checkpointLocation and onExistingState=restart"
         )
     if not unique:

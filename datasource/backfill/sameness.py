@@ -37,6 +37,9 @@ def _equal(one: Column, other: Column) -> Mask:
         return _equal_lists(one.cast(entries), other.cast(entries))
     if pa.types.is_list(kind):
         return _equal_lists(one, other)
+    if pa.types.is_null(kind) or pa.types.is_interval(kind):  # Of these Arrow has no comparison.
+        coded: Any = pc.dictionary_encode(pa.concat_arrays([one, other]))
+        one, other = coded.indices[: len(one)], coded.indices[len(one) :]
     if kind in _BITS:
         one, other = one.view(_BITS[kind]), other.view(_BITS[kind])
     return _mask(pc.equal(one, other).fill_null(False))
