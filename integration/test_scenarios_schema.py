@@ -176,6 +176,22 @@ def test_a_varchar_may_get_longer(database: Database, start_stream: StartStream)
     run.catch_up()
 
 
+def test_an_index_of_the_key_that_sorts_otherwise_by_now_is_noticed_after_a_restart(
+    database: Database, start_stream: StartStream
+) -> None:
+    index = "CREATE UNIQUE INDEX i ON t (id {}); ALTER TABLE t REPLICA IDENTITY USING INDEX i"
+    database.execute('CREATE TABLE t (id text COLLATE "en_US.utf8" NOT NULL, v text)')
+    database.execute("INSERT INTO t SELECT chr(65 + i % 7 + i % 2 * 32) || i, 'v' FROM generate_series(1, 100) i")
+    database.execute(index.format("text_pattern_ops"))
+    run = started(start_stream, "between chunks")
+    run.stop()
+    database.execute(f"DROP INDEX i; {index.format('')}")
+    refused(run, SchemaChangedError, 'another operator class or collation .the default, expected "id" .*~<~')
+    run.stop()
+    database.execute(f"DROP INDEX i; {index.format('text_pattern_ops')}")
+    run.finish()
+
+
 @pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
 def test_a_key_that_is_given_another_order_ends_the_backfill_and_may_have_the_old_one_back(
     database: Database, start_stream: StartStream, *, restarts: bool

@@ -131,6 +131,8 @@ class PostgresUpstream:
     def attach(self, bookmark: Bookmark, after: Epoch | None) -> None:
         table, place = self._table, Place.of(bookmark)
         place.require_named(self._options)
+        if after is not None:
+            place.require_same_order(table)
         self._epochs.attach(ChangeLog(self._connector, self._options, table, place))
         require_primary(table.server)
         require_logical(table.server)

@@ -170,8 +170,9 @@ def require_stored(token: str, storage: object) -> None:
     """Raises SnapshotGoneError unless the rows are where they were when the snapshot was taken."""
     if token.partition(" ")[2] != storage:
         raise SnapshotGoneError(
-            "the table was truncated or written anew since the state that is read was taken, and can no longer be read "
-            "as it was; a query that failed over this reads on at a later state when it is started again"
+            "the table was truncated or written anew since the state that is read was taken, or a partition of it was, "
+            "or was made, dropped, attached or detached; it can no longer be read as it was. A query that failed over "
+            "this reads on at a later state when it is started again"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from backfill.errors import DataLossError, OptionsError
+from backfill.errors import DataLossError, OptionsError, SchemaChangedError
 from backfill.options import Options
 from backfill.upstream import Bookmark
 from backfill.upstream.postgres import slot
@@ -29,6 +29,9 @@ class Place:
     collations: str = ""
     """Which collations the key is in the order of, where it has any."""
 
+    order: str | None = None
+    """How the key's index sorts; see `Table.order`. None where the stream began before that was noted."""
+
     @classmethod
     def of_stream(cls, stream: str, options: Options, table: Table) -> Place:
         """Where a new stream of this name will be."""
@@ -41,6 +44,7 @@ class Place:
             system=str(table.server.system_identifier),
             timeline=str(table.server.timeline),
             collations=table.collations,
+            order=table.order,
         )
 
     @classmethod
@@ -65,6 +69,7 @@ class Place:
             system=names["system"],
             timeline=names["timeline"],
             collations=names.get("collations", ""),
+            order=names.get("order"),
         )
 
     @property
@@ -76,6 +81,7 @@ class Place:
             ("system", self.system),
             ("timeline", self.timeline),
             *([("collations", self.collations)] if self.collations else []),
+            *([] if self.order is None else [("order", self.order)]),
         )
 
     def require_named(self, options: Options) -> None:
@@ -87,6 +93,16 @@ class Place:
         for option, began, now in named:
             if now not in ("", began):
                 raise OptionsError(another_option(f"{option}={began}", f"{option}={now}"))
+
+    def require_same_order(self, table: Table) -> None:
+        """Raises where the key's index sorts otherwise: positions of the old order mean nothing in the new one."""
+        if self.order not in (None, table.order):
+            raise SchemaChangedError(
+                f"the index of the key of {table.description.name.quoted()} was made again with another operator class "
+                f"or collation ({table.order or 'the default'}, expected {self.order or 'the default'}), so rows are "
+                "in another order, and what has been read cannot be told from what has not. Make it as it was, or start "
+                "over with a fresh checkpointLocation and onExistingState=restart"
+            )
 
     def make(self, connector: Connector, session: Session, table: Table) -> None:
         """Makes what is not there yet; may wait for transactions that are under way, and says so."""

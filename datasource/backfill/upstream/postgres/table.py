@@ -110,6 +110,18 @@ class Table:
         return _listed((column.name, column.collation.name if column.collation else None) for column in columns)
 
     @property
+    def order(self) -> str:
+        """How the key's index sorts, where that is not as its columns' types and collations do by default."""
+        odd = [
+            item for item in self.description.key if not item.default_order or item.collation != item.column.collation
+        ]
+        return ", ".join(
+            f"{sql.Identifier(item.column.name).as_string(None)} {item.operators[0].quoted()} "
+            f"{item.collation.name.quoted() if item.collation else ''}".strip()
+            for item in odd
+        )
+
+    @property
     def wanted(self) -> tuple[WantedColumn, ...]:
         """The columns as the change log's decoder needs them."""
         keys = {column.name for column in self.key}
