@@ -158,7 +158,7 @@ def test_what_is_no_key_or_nothing_to_stop_is_refused_and_changes_nothing(
     run.plan()
     for words, reason in (
         (["--from", "seven"], "the value for the key column id is not a value of its type, int64"),
-        (["--from", "1", "2"], "a key has 1 values, one for each of (id); got 2"),
+        (["--from", "1", "2"], "a key has a value for each of (id), 1 in all; got 2"),
         (["--from", "15", "--to", "3"], "the range ends before it begins"),
         (["--stop"], "no rows are being read again, and no request waits"),
         (["--stop", "--to", "7"], "leave out --from and --to"),

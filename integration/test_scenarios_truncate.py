@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from backfill.errors import StagingError, TransientError, TruncateError
+from backfill.errors import SnapshotGoneError, StagingError, TransientError, TruncateError
 from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
 from integration.fixtures.streams import StartStream
@@ -230,3 +230,64 @@ def test_whoever_takes_the_table_while_a_batch_is_read_waits_for_single_readers_
     assert not errors
     read_to_the_end(run, 1_000_000)
     run.finish()
+
+
+PARTITIONED = """
+    CREATE TABLE t (id int, v text, PRIMARY KEY (id)) PARTITION BY RANGE (id);
+    CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (31);
+    CREATE TABLE high PARTITION OF t FOR VALUES FROM (31) TO (100);
+    CREATE TABLE unused PARTITION OF t FOR VALUES FROM (100) TO (200);
+    INSERT INTO t SELECT i, 'v' FROM generate_series(1, 60) i;
+    CREATE TABLE apart (id int PRIMARY KEY, v text);
+    ANALYZE t;
+"""
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["before readers are planned", "before they read"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE more PARTITION OF t FOR VALUES FROM (200) TO (300)",
+        "CREATE TABLE more PARTITION OF t FOR VALUES FROM (200) TO (300); DROP TABLE unused",
+        "ALTER TABLE t DETACH PARTITION unused",
+        "ALTER TABLE t ATTACH PARTITION apart FOR VALUES FROM (200) TO (300)",
+        "TRUNCATE unused",
+    ],
+)
+def test_empty_partitions_come_and_go_while_a_chunk_is_read(
+    database: Database, start_stream: StartStream, statement: str, *, planned: bool
+) -> None:
+    """As whoever looks after partitions by day has it once an hour."""
+    database.execute(PARTITIONED)
+    run = start_stream(vnodeCount="3", numPartitions="2")
+    run.batch(15)
+    run.plan(15)
+    if not planned:
+        database.execute(statement)
+    parts = run.parts()
+    if planned:
+        database.execute(statement)
+    run.commit([row for part in parts for row in run.read_part(part)])
+    run.finish()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t DETACH PARTITION high",
+        "DROP TABLE high",
+        "INSERT INTO apart VALUES (250); ALTER TABLE t ATTACH PARTITION apart FOR VALUES FROM (200) TO (300)",
+        "VACUUM (FULL) high",
+    ],
+)
+def test_partitions_with_rows_do_not(database: Database, start_stream: StartStream, statement: str) -> None:
+    database.execute(PARTITIONED)
+    run = start_stream(vnodeCount="1", numPartitions="1")
+    run.batch(15)
+    run.plan(100)
+    (part,) = run.parts()
+    with database.connect(autocommit=True) as client:
+        for each in statement.split("; "):
+            client.execute(each.encode())
+    with pytest.raises(SnapshotGoneError, match="attached, detached or dropped with rows in it"):
+        run.read_part(part)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from backfill.__main__ import main
 from backfill.errors import OptionsError
 from backfill.plan import MIN_SPLIT_ROWS
 from backfill.progress import Finished
@@ -61,6 +64,21 @@ def test_a_stream_that_follows_changes_cannot_go_on_as_a_snapshot_alone(
     run.restart(startupMode=began)
     database.execute("INSERT INTO t VALUES (1001, 'newer')")
     run.catch_up()
+
+
+def test_a_snapshot_alone_is_dropped_without_a_word_of_a_slot_and_not_read_again(
+    database: Database, start_stream: StartStream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table_of(database, 10)
+    run = start_stream(startupMode="snapshot")
+    run.batch()
+    assert not run.plan()
+    run.stop()
+    folder = ("--state-dir", run.options["stateDir"])
+    assert main(["re-backfill", *folder]) == 1
+    assert "startupMode=snapshot is one batch" in capsys.readouterr().err
+    assert main(["drop", *folder, "--url", database.url(tmp_path)]) == 0
+    assert "slot" not in capsys.readouterr().out
 
 
 def test_a_snapshot_alone_cannot_go_on_as_a_stream_that_follows_changes(

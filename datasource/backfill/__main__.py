@@ -26,6 +26,7 @@ from backfill.display import Window, drawn
 from backfill.errors import BackfillError, OptionsError, StateError
 from backfill.opening import LAST_ROWS_FILE, STATE_FILE, open_store
 from backfill.options import Options, parse
+from backfill.record import ONLY_SNAPSHOT
 from backfill.requests import ask_again, ask_to_stop
 from backfill.staging import Staging
 from backfill.status import Status, as_json, figures_of, pace, status
@@ -92,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         "'insert' with _is_snapshot. They stand for the rows as they are by then, and come after all earlier changes "
         "to them; a row that is deleted meanwhile is not among them. Without --from and --to it is the whole table. A "
         "stream that is stopped does it when it is started again; several requests are carried out one after the "
-        "other, after the first backfill. With startupMode=snapshot or orderColumn they are passed over and logged.",
+        "other, after the first backfill. With orderColumn they are passed over and logged.",
     )
     again.set_defaults(run=_again)
     again.add_argument("--state-dir", required=True, help="the stream's stateDir")
@@ -285,7 +286,8 @@ def _drop_stream(folder: Path, given: argparse.Namespace) -> None:
     files = [STATE_FILE, f"{STATE_FILE}.wal", LAST_ROWS_FILE, f"{LAST_ROWS_FILE}.wal", CONTROL_FILE, LOCK, COUNTS_FILE]
     for left in (folder / name for name in files):
         left.unlink(missing_ok=True)
-    names = ", ".join(f"{name} {text}" for name, text in identity.properties if name in ("slot", "publication"))
+    made = () if dict(identity.properties).get(ONLY_SNAPSHOT) else ("slot", "publication")
+    names = ", ".join(f"{name} {text}" for name, text in identity.properties if name in made)
     _say(f"dropped stream {identity.stream_id} of {identity.table}{f': {names}' if names else ''}")
 
 

@@ -15,6 +15,7 @@ from backfill.control_file import changing, keep_control, read_control
 from backfill.errors import KeyTextError, StateError
 from backfill.offset import Barrier, from_text
 from backfill.progress import Frontier, settled
+from backfill.record import ONLY_SNAPSHOT
 from backfill.views import looking
 from backfill.vnode import Key
 
@@ -27,6 +28,8 @@ def ask_again(state_dir: str, first: Sequence[str] | None, last: Sequence[str] |
     """
     with changing(Path(state_dir)):
         stream, key, barrier, control = _look(state_dir)
+        if barrier is not None and dict(barrier.upstream).get(ONLY_SNAPSHOT):
+            raise StateError("a stream with startupMode=snapshot is one batch, and reads no rows again")
         request = Request(_name(), stream, _key(key, first), _key(key, last))
         if _turned_round(key, request):
             raise KeyTextError("the range ends before it begins: no row would be read; the smaller key goes first")
@@ -69,7 +72,9 @@ def _key(key: pa.Schema, texts: Sequence[str] | None) -> Key | None:
     if texts is None:
         return None
     if len(texts) != len(key):
-        raise KeyTextError(f"a key has {len(key)} values, one for each of ({', '.join(key.names)}); got {len(texts)}")
+        raise KeyTextError(
+            f"a key has a value for each of ({', '.join(key.names)}), {len(key)} in all; got {len(texts)}"
+        )
     for field, text in zip(key, texts, strict=True):
         if not _fits(text, field.type):
             raise KeyTextError(f"the value for the key column {field.name} is not a value of its type, {field.type}")

@@ -6,7 +6,7 @@ failures    which errors are definite, and the one retry policy
 server, catalog, lookup, identity, selection, description, column_types    what the table is
 types, values, text, array_text, flat     PostgreSQL's values as Arrow's
 keys, ranges, table     comparing keys, reading ranges of them, cutting the key space
-pin, reader  exported snapshots, and reading them on executors
+pin, files, reader  exported snapshots, whether their rows are still there, and reading them on executors
 position     which transactions a state shows
 doctor       what would refuse a stream, before it is started
 slot         the replication slot and the publication

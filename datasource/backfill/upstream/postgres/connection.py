@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
+import adbc_driver_manager
 import adbc_driver_postgresql
 import psycopg
 from psycopg import sql
@@ -17,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from backfill.errors import OptionsError
 from backfill.options import Options
 from backfill.upstream.postgres.arrow_session import ArrowSession, require_driver
-from backfill.upstream.postgres.failures import behind_a_pooler, translating
+from backfill.upstream.postgres.failures import behind_a_pooler, translated, translating
 
 SETTINGS: Final = {
     "DateStyle": "ISO",
@@ -163,7 +164,11 @@ class Connector:
         if arrived is None:
             raise behind_a_pooler("they did not reach the server")
         if self.init_statement:
-            cursor.execute(self.init_statement)
+            try:
+                cursor.execute(self.init_statement)
+            except (psycopg.Error, adbc_driver_manager.Error) as error:
+                found = translated(error)
+                raise type(found)(f"the option sessionInitStatement: {found.message}") from None
             cursor.execute(_AGAIN)
 
 

@@ -22,6 +22,7 @@ from psycopg import sql
 from backfill.errors import SnapshotGoneError, TransientError
 from backfill.upstream.postgres.connection import Connector, Cursor, Session
 from backfill.upstream.postgres.failures import About, translating
+from backfill.upstream.postgres.files import Files, files_of
 from backfill.upstream.postgres.position import Position, Snapshot, end_of_last_record, parse_lsn
 from backfill.upstream.postgres.ranges import KeyedTable
 
@@ -67,9 +68,10 @@ class ExportingSession:
 
     def _begin(self, session: Session) -> Exported:
         # Locking the table takes the snapshot, and then waits for whoever writes the table anew.
+        # A file's size is not told either while somebody has the table for himself.
+        session.execute(sql.SQL("SET lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT)))
         before = stored(session.cursor(), self._table)
         session.execute(BEGIN)
-        session.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT)))
         with _locked(session, self._table):
             # Columns are computed after the statement's snapshot has been taken, which under REPEATABLE READ is the
             # transaction's: so the insert position lies behind all commits the snapshot sees.
@@ -77,7 +79,7 @@ class ExportingSession:
                 sql.SQL(
                     "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, "
                     "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint, {}"
-                ).format(self._table.storage)
+                ).format(files_of(self._table.name))
             ).fetchone()
         exported = session.execute("SELECT pg_export_snapshot()").fetchone()
         if row is None or exported is None:
@@ -131,10 +133,10 @@ def _locked(session: Session, table: KeyedTable) -> Iterator[None]:
     session.execute("ROLLBACK TO SAVEPOINT looking; RELEASE SAVEPOINT looking")
 
 
-def stored(cursor: Cursor, table: KeyedTable) -> object:
+def stored(cursor: Cursor, table: KeyedTable) -> str:
     """Which files hold the rows now, whatever state the session looks at."""
-    cursor.execute(sql.SQL("SELECT {}").format(table.storage).as_string(None))
-    return (cursor.fetchone() or (None,))[0]
+    cursor.execute(sql.SQL("SELECT {}").format(files_of(table.name)).as_string(None))
+    return str((cursor.fetchone() or ("",))[0])
 
 
 def snapshot_of(token: str) -> str:
@@ -147,7 +149,7 @@ def enter(cursor: Cursor, table: KeyedTable, token: str | None) -> None:
 
     Raises SnapshotGoneError where that state has been released.
     """
-    before = stored(cursor, table) if token is None else None
+    before = stored(cursor, table) if token is None else ""
     cursor.execute(BEGIN)
     if token is not None:
         snapshot = sql.Literal(snapshot_of(token))
@@ -160,19 +162,19 @@ def enter(cursor: Cursor, table: KeyedTable, token: str | None) -> None:
         require_stored(token, stored(cursor, table))
 
 
-def require_same_files(before: object, now: object) -> None:
+def require_same_files(before: str, now: str) -> None:
     """For a transaction that has locked the table since: whether its snapshot, taken in between, can be read."""
-    if before != now:
+    if not Files.parse(now).are_those_of(Files.parse(before)):
         raise TransientError("the table was truncated or written anew while its state was taken")
 
 
-def require_stored(token: str, storage: object) -> None:
+def require_stored(token: str, now: str) -> None:
     """Raises SnapshotGoneError unless the rows are where they were when the snapshot was taken."""
-    if token.partition(" ")[2] != storage:
+    if not Files.parse(now).hold_rows_of(Files.parse(token.partition(" ")[2])):
         raise SnapshotGoneError(
             "the table was truncated or written anew since the state that is read was taken, or a partition of it was, "
-            "or was made, dropped, attached or detached; it can no longer be read as it was. A query that failed over "
-            "this reads on at a later state when it is started again"
+            "or was attached, detached or dropped with rows in it; it can no longer be read as it was. A query that "
+            "failed over this reads on at a later state when it is started again"
         )
 
 

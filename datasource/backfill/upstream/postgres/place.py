@@ -100,8 +100,8 @@ class Place:
             raise SchemaChangedError(
                 f"the index of the key of {table.description.name.quoted()} was made again with another operator class "
                 f"or collation ({table.order or 'the default'}, expected {self.order or 'the default'}), so rows are "
-                "in another order, and what has been read cannot be told from what has not. Make it as it was, or start "
-                "over with a fresh checkpointLocation and onExistingState=restart"
+                "in another order, and what has been read cannot be told from what has not. Make it as it was, or "
+                "start over with a fresh checkpointLocation and onExistingState=restart"
             )
 
     def make(self, connector: Connector, session: Session, table: Table) -> None:

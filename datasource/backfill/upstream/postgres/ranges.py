@@ -56,15 +56,6 @@ class KeyedTable:
         return sql.SQL("SELECT 1 FROM {} LIMIT 0").format(self.source)
 
     @property
-    def storage(self) -> sql.Composed:
-        """Names the files that hold the rows; TRUNCATE and rewriting ALTERs put new ones in their place."""
-        table = sql.SQL("pg_catalog.to_regclass({})").format(sql.Literal(self.name.quoted()))
-        return sql.SQL(
-            "(SELECT pg_catalog.md5(pg_catalog.concat_ws(' ', pg_catalog.pg_relation_filenode({0}), "
-            "array_agg(pg_catalog.pg_relation_filenode(relid) ORDER BY relid))) FROM pg_catalog.pg_partition_tree({0}))"
-        ).format(table)
-
-    @property
     def order(self) -> sql.Composable:
         return order_by(self.key, self.name)
 
