@@ -36,7 +36,7 @@ def _keep_long_cells_apart(connection: duckdb.DuckDBPyConnection) -> None:
     if connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'pending'").fetchone():
         connection.execute("ALTER TABLE pending ADD COLUMN line BIGINT")
         connection.execute("ALTER TABLE pending ADD COLUMN digest VARCHAR")
-        connection.execute("UPDATE pending SET line = rowid")
+        connection.execute("UPDATE pending SET line = rowid, digest = ''")
         connection.execute(f"CREATE TABLE long_pending {pieces}")
     for (segment,) in connection.execute("SELECT segment FROM segments").fetchall():
         connection.execute(f"CREATE TABLE long_{segment} {pieces}")
