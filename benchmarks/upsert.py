@@ -4,6 +4,8 @@ Rows are like pgbench's accounts, with a filler that hardly packs. A batch asks 
 writes new ones. Its keys lie anywhere in the state, or among the newest: as with a table whose recent rows are those
 that change. DuckDB has `MEMORY` for each state; what it reads beyond that comes from the file, which the system may
 still have in its own memory. `--rows 50000000` measures 1, 10 and 50 million keys; it takes 5 GB of disk.
+
+Then the same for few rows that are long, as those of tables with documents in them.
 """
 
 from __future__ import annotations
@@ -31,7 +33,11 @@ PARTS_OF_ROWS = (50, 5, 1)
 BATCH = 100_000
 NEWEST = 4 * BATCH
 FILL = 500_000
+FILL_BYTES = 64 << 20
 FILLER = 84
+LONG_FILLERS = (FILLER, 2_000, 20_000)
+LONG_ROWS = 50_000
+LONG_BATCH = 1_000
 MEMORY = "512MB"
 PARTS = ("get", "get: processor", "put", "put: processor")
 AT_LEAST = 0.5
@@ -49,8 +55,8 @@ def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
         contenders: dict[str, Callable[[], Run]] = {}
         orders = itertools.count(1)
         for size, state in zip(sizes, states, strict=True):
-            contenders[_anywhere(size)] = partial(_batch, state, orders, 0, size)
-            contenders[_newest(size)] = partial(_batch, state, orders, size - NEWEST, size)
+            contenders[_anywhere(size)] = partial(_batch, state, orders, range(size))
+            contenders[_newest(size)] = partial(_batch, state, orders, range(size - NEWEST, size))
         results = take_turns(contenders, rounds)
         files = [f"{state.usage().file / 1e6:.0f} MB for {size:,}" for size, state in zip(sizes, states, strict=True)]
     notes = [f"Batches of {BATCH:,} keys, {MEMORY} of memory; on disk {', '.join(files)} keys."]
@@ -60,6 +66,22 @@ def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
     newest = [Comparison(_newest(size), _newest(smallest), AT_LEAST) for size in larger]
     anywhere = [Comparison(_anywhere(size), _anywhere(smallest)) for size in larger]
     yield ratios("Upsert state: ratio", results, [*newest, *anywhere])
+    yield from _long_rows(folder, rounds)
+
+
+def _long_rows(folder: Path, rounds: Rounds) -> Iterator[Table]:
+    orders = itertools.count(1)
+    with ExitStack() as stack:
+        contenders: dict[str, Callable[[], Run]] = {}
+        for filler in LONG_FILLERS:
+            state = stack.enter_context(_filled(folder / f"long-{filler}.duckdb", LONG_ROWS, filler))
+            contenders[f"texts of {filler:,} bytes"] = partial(
+                _batch, state, orders, range(LONG_ROWS), LONG_BATCH, filler
+            )
+        results = take_turns(contenders, rounds)
+    notes = [f"Batches of {LONG_BATCH:,} keys from all over {LONG_ROWS:,} rows, {MEMORY} of memory."]
+    yield speeds("Upsert state: long rows", results, notes, unit="keys")
+    yield where("Upsert state: long rows, where the time goes", results, PARTS)
 
 
 def _anywhere(size: int) -> str:
@@ -70,20 +92,23 @@ def _newest(size: int) -> str:
     return f"{size:,} keys, the newest"
 
 
-def _filled(path: Path, size: int) -> DuckDBUpsertState:
+def _filled(path: Path, size: int, filler: int = FILLER) -> DuckDBUpsertState:
     state = DuckDBUpsertState(path, LAYOUT, memory_limit=MEMORY)
     random = np.random.default_rng(size)
-    for begin in range(0, size, FILL):
+    step = min(FILL, FILL_BYTES // filler)
+    for begin in range(0, size, step):
         with state.batch(f"fill-{begin}"):
-            state.multi_put(_updates(np.arange(begin, min(size, begin + FILL)), 0, random))
+            state.multi_put(_updates(np.arange(begin, min(size, begin + step)), 0, random, filler))
     return state
 
 
-def _batch(state: DuckDBUpsertState, orders: Iterator[int], first: int, end: int) -> Run:
+def _batch(
+    state: DuckDBUpsertState, orders: Iterator[int], among: range, count: int = BATCH, filler: int = FILLER
+) -> Run:
     order = next(orders)
     random = np.random.default_rng(order)
-    keys = np.unique(random.integers(first, end, BATCH * 2))
-    updates = _updates(random.permutation(keys)[:BATCH], order, random)
+    keys = np.unique(random.integers(among.start, among.stop, count * 2))
+    updates = _updates(random.permutation(keys)[:count], order, random, filler)
     began = _clocks()
     with state.batch(f"batch-{order}"):
         found = state.multi_get(updates.keys)
@@ -91,9 +116,9 @@ def _batch(state: DuckDBUpsertState, orders: Iterator[int], first: int, end: int
         put = state.multi_put(updates)
     ended = _clocks()
     if found.stats.found != len(updates.keys) or put.updates != found.stats.found:
-        raise AssertionError(f"{found.stats.found} of {BATCH} keys were found and {put.updates} updated")
+        raise AssertionError(f"{found.stats.found} of {count} keys were found and {put.updates} updated")
     parts = dict(zip(PARTS, [*(got - began), *(ended - got)], strict=True))
-    return Run(BATCH, float((ended - began)[0]), parts)
+    return Run(count, float((ended - began)[0]), parts)
 
 
 def _clocks() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -101,12 +126,14 @@ def _clocks() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return np.array([time.perf_counter(), time.process_time()])
 
 
-def _updates(keys: np.ndarray[tuple[int], np.dtype[np.int64]], order: int, random: np.random.Generator) -> Updates:
+def _updates(
+    keys: np.ndarray[tuple[int], np.dtype[np.int64]], order: int, random: np.random.Generator, filler: int
+) -> Updates:
     count = len(keys)
     orders = np.full(count, order, np.int64)
-    letters = random.integers(97, 123, count * FILLER, np.uint8)
-    ends = np.arange(0, count * FILLER + 1, FILLER).astype(np.int32)
-    filler = pa.StringArray.from_buffers(count, pa.py_buffer(ends.tobytes()), pa.py_buffer(letters.tobytes()))
+    letters = random.integers(97, 123, count * filler, np.uint8)
+    ends = np.arange(0, count * filler + 1, filler).astype(np.int32)
+    texts = pa.StringArray.from_buffers(count, pa.py_buffer(ends.tobytes()), pa.py_buffer(letters.tobytes()))
     heads = {"order_key": orders, "order_tie": orders, "present": np.ones(count, np.bool_)}
     columns = {"aid": keys, "bid": (keys // 100_000).astype(np.int32), "abalance": orders.astype(np.int32)}
-    return Updates(pa.table({"aid": keys}), pa.table(heads), pa.table({**columns, "filler": filler}))
+    return Updates(pa.table({"aid": keys}), pa.table(heads), pa.table({**columns, "filler": texts}))

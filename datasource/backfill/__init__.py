@@ -62,6 +62,7 @@ Where things are; each module may import only those below it:
     backfill.batch, record      the readers' parts of one batch; the state directory and its rules
     backfill.advance, release   how far a batch reads; letting go of the state it read at
     backfill.claim              one query at a time uses a state directory
+    backfill.state_errors       what goes wrong with its files, as our errors
     backfill.control_file       how another process pauses and throttles a stream
     backfill.counts_file        what a stream has counted, for other processes
     backfill.again              from what a person asked for to a second frontier

@@ -67,6 +67,10 @@ class DataLossError(DefiniteError):
     """Changes the stream has not read are gone: the slot, the system or the timeline is not the one it followed."""
 
 
+class FileGoneError(DefiniteError):
+    """A file that belongs to a version of a Delta table, or to its changes, is not there."""
+
+
 class OffsetError(DefiniteError):
     """An offset in the checkpoint cannot be read by this version, or belongs to another stream."""
 

@@ -26,11 +26,12 @@ from backfill.errors import OptionsError, StateBusyError, StateError
 from backfill.offset import Barrier, from_text, to_text
 from backfill.options import OnExistingState
 from backfill.progress import Completed, Finished, Frontier, InProgress, Progress, VnodeProgress, settled
+from backfill.state_errors import as_ours
 from backfill.upstream import Bookmark, TableSchema, Upstream
 from backfill.vnode import Key
 from backfill.wording import another_option
 from backfill_state import Barrier as StoredBarrier
-from backfill_state import ProgressStore, StateStoreError, StreamIdentity, TransientStateError
+from backfill_state import ProgressStore, StreamIdentity
 
 logger = logging.getLogger("backfill")
 
@@ -72,13 +73,8 @@ class Record:
     @contextmanager
     def _open(self) -> Iterator[ProgressStore]:
         """The store, with its errors as ours."""
-        try:
-            with self._open_store() as store:
-                yield store
-        except TransientStateError as error:
-            raise StateBusyError(str(error)) from error
-        except StateStoreError as error:
-            raise StateError(str(error)) from error
+        with as_ours(), self._open_store() as store:
+            yield store
 
     def begin(self, upstream: Upstream, table: TableSchema, forget: Callable[[str], None]) -> Barrier | None:
         """For a new checkpoint: names the stream, durably; the barrier to resume from where that was asked for.

@@ -17,7 +17,6 @@ cannot be made from the checkpoint, which is an error and not a guess.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -27,7 +26,7 @@ import pyarrow.types as pt
 
 from backfill.batches import joined, together
 from backfill.changes import column_of
-from backfill.errors import OptionsError, StateBusyError, StateError
+from backfill.errors import OptionsError, StateError
 from backfill.events import NO_ORDER, Events, canonical, events, timely
 from backfill.handoff import StagedChanges, stage, staged
 from backfill.images import Images, Known, images
@@ -36,8 +35,8 @@ from backfill.mark import MARKED_COLUMNS, Halves, Indices, index
 from backfill.offset import Barrier
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL, RowFormat
 from backfill.staging import Staging
+from backfill.state_errors import as_ours
 from backfill.upstream import TableSchema
-from backfill_state import AnotherLayoutError, StateMemoryError, StateStoreError, TransientStateError
 from backfill_state.upsert import Found, Updates, UpsertLayout, UpsertState
 
 ROWS_AT_ONCE: Final = 245_760
@@ -104,7 +103,7 @@ class LastRows:
         The state is asked once for each batch: an idle stream is looked at many times a second.
         """
         if self._figures is None and self._state is not None:
-            with _as_ours():
+            with as_ours():
                 totals, usage = self._state.totals(), self._state.usage()
             self._figures = {
                 "state_rows": totals.values,
@@ -135,7 +134,7 @@ class LastRows:
         `end`. The same again for the same barriers.
         """
         number = end.epoch.number
-        with _as_ours():
+        with as_ours():
             state = self._opened(end.stream)
             self._require_standing(state, begin, end)
             with state.batch(_token(end)) as new:
@@ -299,21 +298,3 @@ def _truncation(changes: pa.RecordBatch) -> pa.RecordBatch:
 
 def _token(barrier: Barrier) -> str:
     return f"{barrier.epoch.number} {barrier.epoch.position}"
-
-
-@contextmanager
-def _as_ours() -> Iterator[None]:
-    """The state's errors as ours."""
-    try:
-        yield
-    except TransientStateError as error:
-        raise StateBusyError(str(error)) from error
-    except AnotherLayoutError as error:
-        raise StateError(
-            f"{error}. Where the table has got a column since, name those that are stored with the option columns, and "
-            "go on; else start over with a fresh checkpointLocation and onExistingState=restart"
-        ) from error
-    except StateMemoryError as error:
-        raise StateError(f"{error}. Raise the option stateMemory") from error
-    except StateStoreError as error:
-        raise StateError(str(error)) from error

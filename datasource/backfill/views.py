@@ -9,12 +9,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from backfill.errors import StateBusyError, StateError
+from backfill.errors import StateError
 from backfill.offset import Barrier, Offset, from_text
 from backfill.opening import STATE_FILE
 from backfill.options import View
 from backfill.progress import figures
-from backfill_state import ProgressStore, StateStoreError, TransientStateError, looked_at, stored_names
+from backfill.state_errors import as_ours
+from backfill_state import ProgressStore, looked_at, stored_names
 
 _SUMMARY: Final[tuple[tuple[str, pa.DataType], ...]] = (
     ("stream", pa.string()),
@@ -43,14 +44,10 @@ def looking(state_dir: str) -> Iterator[ProgressStore]:
     """What the stream with this folder has recorded last; a running stream does not notice it."""
     path = Path(state_dir) / STATE_FILE
     try:
-        with looked_at(path) as store:
+        with as_ours(), looked_at(path) as store:
             yield store
     except FileNotFoundError:
         raise StateError(f"there is no {STATE_FILE} in {state_dir}; expected the stateDir of a stream") from None
-    except TransientStateError as error:
-        raise StateBusyError(str(error)) from error
-    except StateStoreError as error:
-        raise StateError(str(error)) from error
 
 
 def _progress(store: ProgressStore) -> pa.Table:

@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from backfill.epoch import Epoch
-from backfill.errors import DataLossError
+from backfill.errors import DataLossError, FileGoneError
 from backfill.options import Options
 from backfill.plan import Extent, Request
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
 from backfill.upstream.delta import feed
 from backfill.upstream.delta.change_files import change_rows
-from backfill.upstream.delta.failures import FileGoneError, translating
+from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.history import History
 from backfill.upstream.delta.location import (
     KEEP_LONGER,

@@ -14,12 +14,7 @@ from typing import Final
 import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, DeltaProtocolError, TableNotFoundError
 
-from backfill.errors import BackfillError, ConnectionLostError, DatabaseSetupError, TableError
-
-
-class FileGoneError(BackfillError):
-    """A file that belongs to the version or to its changes is not there; whoever asked for it says what that means."""
-
+from backfill.errors import BackfillError, ConnectionLostError, DatabaseSetupError, FileGoneError, TableError
 
 _GONE: Final = re.compile(r"object at location .* not found|no such file or directory", re.IGNORECASE)
 _FORBIDDEN: Final = re.compile(

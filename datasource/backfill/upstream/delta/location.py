@@ -6,8 +6,8 @@ from typing import Final
 
 from deltalake import DeltaTable
 
-from backfill.errors import DataLossError, TableError
-from backfill.upstream.delta.failures import FileGoneError, translating
+from backfill.errors import DataLossError, FileGoneError, TableError
+from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.position import Position
 
 START_OVER: Final = "Start over with a fresh checkpointLocation and onExistingState=restart"

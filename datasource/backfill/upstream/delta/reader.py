@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from backfill.errors import DataLossError
-from backfill.upstream.delta.failures import FileGoneError, translating
+from backfill.errors import DataLossError, FileGoneError
+from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.location import KEEP_LONGER, START_OVER, open_at, open_latest
 from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.scan import rows_of, rows_within

@@ -11,11 +11,11 @@ from typing import Final
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from backfill.errors import DataLossError, OptionsError
+from backfill.errors import DataLossError, FileGoneError, OptionsError
 from backfill.upstream import EARLIEST, LATEST
 from backfill.upstream.delta import feed
 from backfill.upstream.delta.change_files import change_rows
-from backfill.upstream.delta.failures import FileGoneError, translating
+from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.history import History
 from backfill.upstream.delta.location import open_at, open_latest, require_same_table
 from backfill.upstream.delta.log import Log

@@ -1,0 +1,27 @@
+"""The errors of the state directory's files, as ours: with the options that mend them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from backfill.errors import StateBusyError, StateError
+from backfill_state import AnotherLayoutError, StateMemoryError, StateStoreError, TransientStateError
+
+
+@contextmanager
+def as_ours() -> Iterator[None]:
+    """Raises StateBusyError where trying again may help, else StateError."""
+    try:
+        yield
+    except TransientStateError as error:
+        raise StateBusyError(str(error)) from error
+    except AnotherLayoutError as error:
+        raise StateError(
+            f"{error}. Where the table has got a column since, name those that are stored with the option columns, and "
+            "go on; else start over with a fresh checkpointLocation and onExistingState=restart"
+        ) from error
+    except StateMemoryError as error:
+        raise StateError(f"{error}. Raise the option stateMemory") from error
+    except StateStoreError as error:
+        raise StateError(str(error)) from error
