@@ -11,6 +11,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -202,8 +203,7 @@ def _doctor(given: argparse.Namespace) -> int:
         if finding.mend:
             _say(f"    {finding.mend};")
     refused = any(finding.refuses for finding in findings)
-    table = {**further, **named}.get("dbtable") or {**further, **named}.get("path")
-    _say(f"{table}: a stream would {'be refused' if refused else 'begin'}")
+    _say(f"{options.dbtable or options.path}: a stream would {'be refused' if refused else 'begin'}")
     return int(refused)
 
 
@@ -211,11 +211,8 @@ def _of_order(options: Options) -> Iterator[Finding]:
     if not options.last_rows.order_column:
         return
     try:
-        upstream = open_upstream(options, patience=0.0)
-        try:
+        with closing(open_upstream(options, patience=0.0)) as upstream:
             require_order(upstream.schema(), options.last_rows.order_column)
-        finally:
-            upstream.close()
     except OptionsError as error:
         yield Finding(error.message)
     except BackfillError:
@@ -262,7 +259,6 @@ def _drop(given: argparse.Namespace) -> None:
     folder = _folder_of(given)
     with claim(folder, patience=PATIENCE):  # else a running query would lose the slot that it reads from
         _drop_stream(folder, given)
-    (folder / CLAIM_FILE).unlink(missing_ok=True)
 
 
 def _drop_stream(folder: Path, given: argparse.Namespace) -> None:
@@ -275,17 +271,14 @@ def _drop_stream(folder: Path, given: argparse.Namespace) -> None:
     options = parse({**source, **folders})
     staging = Staging(options.staging_dir).of_stream(identity.stream_id)
     staging.manifest(0)  # Where stagingDir cannot be opened, nothing is dropped.
-    upstream = open_upstream(options)
-    try:
+    with closing(open_upstream(options)) as upstream:
         upstream.detach(identity.properties)
-    finally:
-        upstream.close()
     staging.forget_all()
     with open_store(str(folder)) as store:
         store.reset()
-    files = [STATE_FILE, f"{STATE_FILE}.wal", LAST_ROWS_FILE, f"{LAST_ROWS_FILE}.wal", CONTROL_FILE, LOCK, COUNTS_FILE]
-    for left in (folder / name for name in files):
-        left.unlink(missing_ok=True)
+    states = [f"{file}{log}" for file in (STATE_FILE, LAST_ROWS_FILE) for log in ("", ".wal")]
+    for name in (*states, CONTROL_FILE, LOCK, COUNTS_FILE, CLAIM_FILE):
+        (folder / name).unlink(missing_ok=True)
     made = () if dict(identity.properties).get(ONLY_SNAPSHOT) else ("slot", "publication")
     names = ", ".join(f"{name} {text}" for name, text in identity.properties if name in made)
     _say(f"dropped stream {identity.stream_id} of {identity.table}{f': {names}' if names else ''}")

@@ -76,10 +76,11 @@ def _numbered(keys: pa.RecordBatch) -> tuple[Indices, int]:
     for column in canonical(keys).columns:
         coded: Any = pc.dictionary_encode(column)
         codes = coded.indices.to_numpy().astype(np.int64)
-        unique, first, number = np.unique(
-            number * (len(coded.dictionary) + 1) + codes, return_index=True, return_inverse=True
-        )
-        number, count = np.argsort(np.argsort(first))[number], len(unique)
+        unique, number = np.unique(number * (len(coded.dictionary) + 1) + codes, return_inverse=True)
+        count = len(unique)
+    if keys.num_columns > 1:  # Of a single column Arrow's codes have that order.
+        _, first = np.unique(number, return_index=True)
+        number = np.argsort(np.argsort(first))[number]
     return number, count if keys.num_rows else 0
 
 

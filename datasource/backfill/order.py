@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -39,3 +40,8 @@ def differ(one: pa.Array[Any], other: pa.Array[Any]) -> npt.NDArray[np.bool_]:
         unequal = pc.and_not(unequal, pc.and_(pc.is_nan(one), pc.is_nan(other)))
     found: npt.NDArray[np.bool_] = unequal.fill_null(False).to_numpy(zero_copy_only=False)
     return found
+
+
+def sorting_by(names: Iterable[str], order: Literal["ascending", "descending"] = "ascending") -> Any:
+    """What Arrow sorts by. As a bare text, a name that begins with a dot would be a path."""
+    return [(pc.field(name), order) for name in names]

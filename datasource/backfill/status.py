@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -157,11 +158,8 @@ def figures_of(of: Status, url: str, user: str) -> tuple[dict[str, int], str]:
     """
     options = parse(source_of(of.upstream, of.table, of.key, url=url, user=user))
     try:
-        upstream = open_upstream(options, patience=0.0)
-        try:
+        with closing(open_upstream(options, patience=0.0)) as upstream:
             return upstream.lag_of(of.bookmark, _complete_epoch(of)), ""
-        finally:
-            upstream.close()
     except BackfillError as error:
         return {}, error.message
 

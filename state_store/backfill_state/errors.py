@@ -6,11 +6,12 @@
           BarrierBackwardsError a barrier older than the stored one
           ConsolidationError    output that does not add up to one row for each key
         StateLayoutError        rows or a key that the layout cannot hold
-        StateDamagedError       the file cannot be read as a state file
-          UpsertStateDamagedError the same of the file of an upsert state
         StateVersionError       the file was written by a newer release
-        StateUnwritableError    the disk is full, or the place cannot be opened or written
-        StateMemoryError        what DuckDB may take of memory is not enough
+        StateFileError          something is wrong with the file:
+          StateDamagedError     it cannot be read as a state file
+            UpsertStateDamagedError the same of the file of an upsert state
+          StateUnwritableError  the disk is full, or the place cannot be opened or written
+          StateMemoryError      what DuckDB may take of memory is not enough
       TransientStateError       trying again may help
         StateBusyError          another process or transaction has the file
 
@@ -90,13 +91,17 @@ class StateLayoutError(DefiniteStateError):
         return self.problem
 
 
-class StateDamagedError(DefiniteStateError):
-    """The file is damaged, or is no DuckDB file at all."""
+class StateFileError(DefiniteStateError):
+    """Something is wrong with the file at `path`; `found` is what DuckDB or the system says of it."""
 
     def __init__(self, path: str, found: str) -> None:
         super().__init__(path, found)
         self.path = path
         self.found = found
+
+
+class StateDamagedError(StateFileError):
+    """The file is damaged, or is no DuckDB file at all."""
 
     def __str__(self) -> str:
         return (
@@ -133,13 +138,8 @@ class StateVersionError(DefiniteStateError):
         )
 
 
-class StateUnwritableError(DefiniteStateError):
+class StateUnwritableError(StateFileError):
     """The disk is full, or the file's place cannot be opened or written. What was stored before is intact."""
-
-    def __init__(self, path: str, found: str) -> None:
-        super().__init__(path, found)
-        self.path = path
-        self.found = found
 
     def __str__(self) -> str:
         return (
@@ -148,13 +148,8 @@ class StateUnwritableError(DefiniteStateError):
         )
 
 
-class StateMemoryError(DefiniteStateError):
+class StateMemoryError(StateFileError):
     """DuckDB may not take as much memory as it needs. What was stored before is intact."""
-
-    def __init__(self, path: str, found: str) -> None:
-        super().__init__(path, found)
-        self.path = path
-        self.found = found
 
     def __str__(self) -> str:
         return (

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.errors import OptionsError, UnchangedToastError
-from backfill.order import differ
+from backfill.order import differ, sorting_by
 from backfill.rows import RESERVED, UNCHANGED_COLUMNS
 
 CHANGE_TYPE: Final = "_change_type"
@@ -51,8 +51,7 @@ def last_rows(batch: pa.Table, key: Sequence[str]) -> LastRows:
     _require_columns(batch, key)
     batch, emptied = _after_truncate(batch)
     batch = batch.filter(pc.not_equal(batch[CHANGE_TYPE], pa.scalar("update_preimage")))
-    order: Any = [(pc.field(name), "ascending") for name in (*key, SEQUENCE)]
-    batch = batch.take(pc.sort_indices(batch, sort_keys=order))
+    batch = batch.take(pc.sort_indices(batch, sort_keys=sorting_by((*key, SEQUENCE))))
     first = _begins_key(batch, key)
     last = np.append(first[1:], True)[: len(first)]
     rows = batch.select([name for name in batch.column_names if name not in RESERVED])

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from backfill.batches import together
+from backfill.order import sorting_by
 from backfill.plan import Extent, Request
 from backfill.upstream.delta.keys import KeyColumns
 from backfill.upstream.delta.scan import rows_where
@@ -58,7 +59,7 @@ def bounds(
 def last_before(table: DeltaTable, key: KeyColumns, columns: pa.Schema, end: Key) -> Key | None:
     """The greatest key in the table that is less than `end`; None where there is none."""
     greatest = columns.empty_table()
-    descending: Any = [(pc.field(name), "descending") for name in key.names]
+    descending = sorting_by(key.names, "descending")
     for batch in _keys_within(table, key, columns, (KeyRange(None, end),), ""):
         less = batch.filter(pc.invert(key.equal(batch, end)))
         both: Any = pa.concat_tables([greatest, pa.Table.from_batches([less])])

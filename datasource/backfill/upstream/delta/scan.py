@@ -7,18 +7,18 @@ Its statistics are only trusted to leave out files: which rows lie in a range is
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, Field
+from deltalake import DeltaTable
+from deltalake.schema import PrimitiveType
 
 from backfill.errors import OptionsError
 from backfill.upstream.delta.keys import KeyColumns
 from backfill.upstream.delta.sorting import in_order, queried, quoted
-from backfill.upstream.delta.types import arrow_type
 from backfill.vnode import KeyRange
 
 
@@ -111,19 +111,15 @@ def scanned(table: DeltaTable, names: Sequence[str] | None, predicate: str | Non
     """The rows for which the predicate holds, and maybe others, in no order; all columns where none is named."""
     scan = table.scan(columns=None if names is None else list(names), predicate=predicate)
     found = pa.RecordBatchReader.from_stream(scan)
-    columns = {field.name: arrow_type(field.name, field.type) for field in _partitioning(table)}
-    texts = [name for name in found.schema.names if columns.get(name) == pa.string()]
+    written = {field.name for field in table.schema().fields if field.type == PrimitiveType("string")}
+    texts = written.intersection(found.schema.names, table.metadata().partition_columns)
     return _with_nulls(found, texts) if texts else found
 
 
-def _partitioning(table: DeltaTable) -> list[Field]:
-    names = table.metadata().partition_columns
-    return [field for field in table.schema().fields if field.name in names]
-
-
-def _with_nulls(found: pa.RecordBatchReader, texts: Sequence[str]) -> pa.RecordBatchReader:
+def _with_nulls(found: pa.RecordBatchReader, texts: Collection[str]) -> pa.RecordBatchReader:
     """A partition's empty text as what it is in Delta's log (protocol, Partition Value Serialization): null."""
     fields = [pa.field(field.name, pa.string()) if field.name in texts else field for field in found.schema]
+    schema = pa.schema(fields)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in found:
@@ -132,6 +128,6 @@ def _with_nulls(found: pa.RecordBatchReader, texts: Sequence[str]) -> pa.RecordB
                 if name in texts:
                     values = arrays[at].cast(pa.string())
                     arrays[at] = pc.if_else(pc.equal(values, pa.scalar("")), pa.scalar(None, pa.string()), values)
-            yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    return pa.RecordBatchReader.from_batches(pa.schema(fields), batches())
+    return pa.RecordBatchReader.from_batches(schema, batches())

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.errors import TableError
+from backfill.order import sorting_by
 from backfill.plan import Extent, Request
 from backfill.upstream.delta.keys import KeyColumns, Values
 from backfill.vnode import Coverage, Key, merged
@@ -24,8 +25,7 @@ class SortedKeys(Sequence[Values]):
         self._columns = columns
         keys = keys.select(columns.names).combine_chunks()
         require_keys(keys)
-        order: Any = [(pc.field(name), "ascending") for name in columns.names]
-        ordered = keys.sort_by(order)
+        ordered = keys.sort_by(sorting_by(columns.names))
         self._arrays = [column.comparable(ordered.column(column.name).combine_chunks()) for column in columns.columns]
         require_distinct(self._arrays)
 

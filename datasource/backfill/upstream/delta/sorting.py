@@ -8,11 +8,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from backfill.order import sorting_by
 
 FEW_BYTES: Final = 32 << 20
 """Up to here Arrow sorts: to begin with DuckDB takes longer than that."""
@@ -36,8 +37,7 @@ def in_order(rows: Iterable[pa.RecordBatch], schema: pa.Schema, columns: Sequenc
         if size > FEW_BYTES:
             yield from _in_order_of_many(chain(few, source), schema, columns)
             return
-    order: Any = [(pc.field(name), "ascending") for name in columns]
-    table = pa.Table.from_batches(few, schema).sort_by(order)
+    table = pa.Table.from_batches(few, schema).sort_by(sorting_by(columns))
     yield from table.combine_chunks().to_batches(BATCH_ROWS)
 
 

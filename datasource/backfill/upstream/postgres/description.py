@@ -99,8 +99,7 @@ class Logged(enum.Enum):
 class ColumnDescription:
     """`type_oid` and `typmod` are the declared ones, which pgoutput's Relation message repeats; `type` is resolved.
 
-    `readable`: the role may SELECT this column. `expression` tells what a generated column is computed by from what it
-    was computed by before.
+    `readable`: the role may SELECT this column. `expression` is a digest of what a generated column is computed by.
     """
 
     name: str
