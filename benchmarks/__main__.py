@@ -15,6 +15,7 @@ from benchmarks.rounds import Rounds
 
 BENCHMARKS: Final[Mapping[str, Callable[[Bed, int | None, Rounds], Iterator[Table]]]] = {
     "snapshot": snapshot.run,
+    "orders": snapshot.run_orders,
     "changes": changes.run,
     "full": full.run,
     "staging": staging.run,

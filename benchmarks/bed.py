@@ -28,6 +28,26 @@ if TYPE_CHECKING:
 ACCOUNTS: Final = "public.pgbench_accounts"
 """aid int primary key, bid int, abalance int, filler char(84): about 130 bytes a row on disk."""
 
+ORDERS: Final = "public.orders"
+"""What a shop might have: ten columns of eight types, about 150 bytes a row."""
+
+ORDERS_DDL: Final = f"""
+    DROP TABLE IF EXISTS {ORDERS};
+    CREATE TABLE {ORDERS} (
+        order_id bigint PRIMARY KEY, customer uuid NOT NULL, status text NOT NULL, amount numeric(12, 2) NOT NULL,
+        discount double precision, items integer NOT NULL, paid boolean NOT NULL, due date,
+        placed timestamptz NOT NULL, note text
+    )"""
+
+ORDERS_ROWS: Final = f"""
+    INSERT INTO {ORDERS}
+    SELECT i, md5(i::text)::uuid, (ARRAY['new', 'paid', 'packed', 'sent', 'returned'])[1 + i %% 5],
+        (i %% 9999999) / 100.0, CASE WHEN i %% 4 = 0 THEN i %% 50 / 100.0 END, i %% 9 + 1, i %% 3 > 0,
+        CASE WHEN i %% 5 > 0 THEN date '2020-01-01' + (i %% 2000)::integer END,
+        timestamptz '2020-01-01' + i * interval '77 milliseconds',
+        CASE WHEN i %% 3 > 0 THEN repeat(md5((i %% 1000)::text), (1 + i %% 4)::integer) END
+    FROM generate_series(1, %s::bigint) AS i"""
+
 ROWS_PER_SCALE: Final = 100_000
 
 JDBC_DRIVER: Final = Path("/usr/share/java/postgresql.jar")
@@ -79,6 +99,14 @@ class Bed:
         self._program("pgbench", "--initialize", "--quiet", f"--scale={scale}", self.database.dsn)
         self.database.execute("CHECKPOINT")
         return scale * ROWS_PER_SCALE
+
+    def fill_orders(self, rows: int) -> int:
+        """Makes the orders anew, as many as that."""
+        self.database.execute(ORDERS_DDL)
+        self.database.execute(ORDERS_ROWS, [rows])
+        self.database.execute(f"VACUUM ANALYZE {ORDERS}")
+        self.database.execute("CHECKPOINT")
+        return rows
 
     def psql(self, command: str, rows: int) -> Run:
         """Runs a command whose output nobody reads; `rows` is how many it is about."""

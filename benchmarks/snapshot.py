@@ -1,19 +1,22 @@
-"""A table into Spark's noop sink."""
+"""A table into Spark's noop sink: pgbench's accounts, and orders, whose columns are of many types."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from benchmarks import debezium, handing_over
-from benchmarks.bed import ACCOUNTS, JDBC_DRIVER, Bed
+from benchmarks.bed import ACCOUNTS, JDBC_DRIVER, ORDERS, Bed
 from benchmarks.report import Comparison, Table, ratios, speeds, where
 from benchmarks.rounds import Contender, Rounds, Run, take_turns
 from benchmarks.stream import PARTS, WALL, drain
 
 ROWS = 4_000_000
+ORDERS_ROWS = 2_000_000
 READERS = (1, 2)
 COPY = "psql COPY binary"
 FETCH_SIZE = 10_000
@@ -52,51 +55,87 @@ def in_memory(readers: int) -> str:
     return f"rows in memory, {_partitions(readers)}"
 
 
+OF_ONE_READER: Final = (batch(1), *(ours(1, mode) for mode in MODES))
+
+
 def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
+    """Of rows that are quickly read: three integers and a text."""
     count = bed.fill(rows or ROWS)
-    contenders: dict[str, Contender] = {
-        COPY: partial(bed.psql, f"COPY {ACCOUNTS} TO STDOUT (FORMAT binary)", count),
-    }
-    names = [batch(1), *(ours(1, mode) for mode in MODES)]
-    comparisons = [Comparison(name, COPY, AT_LEAST_COPY) for name in names]
-    notes = [f"{count} rows of pgbench_accounts. {COPY}: one connection, output thrown away."]
+    contenders: dict[str, Contender] = {}
+    comparisons: list[Comparison] = []
     for readers in READERS:
-        for mode in MODES:
-            contenders[ours(readers, mode)] = partial(_backfill, bed, mode, readers, count)
-        contenders[batch(readers)] = partial(_read, bed, readers, count)
         contenders[in_memory(readers)] = partial(_in_memory, bed, readers, count)
         if JDBC_DRIVER.exists():
-            contenders[jdbc(readers)] = partial(_jdbc, bed, readers, count)
-            comparisons += [
-                Comparison(batch(readers), jdbc(readers), AT_LEAST_JDBC),
-                *(Comparison(ours(readers, mode), jdbc(readers), AT_LEAST_JDBC) for mode in MODES),
-                Comparison(in_memory(readers), jdbc(readers)),
-            ]
-    if not JDBC_DRIVER.exists():
-        notes.append(f"Spark JDBC is left out: there is no {JDBC_DRIVER}; install libpostgresql-jdbc-java.")
+            comparisons.append(Comparison(in_memory(readers), jdbc(readers)))
+    notes = ["rows in memory: such rows, which nobody has to read, handed over in Python; no source there is faster."]
     if debezium.jars():
         contenders[debezium.DEBEZIUM] = partial(debezium.snapshot, bed, count)
-        comparisons += [Comparison(name, debezium.DEBEZIUM, AT_LEAST_DEBEZIUM) for name in names]
+        comparisons += [Comparison(name, debezium.DEBEZIUM, AT_LEAST_DEBEZIUM) for name in OF_ONE_READER]
         notes.append(f"{debezium.DEBEZIUM}: the first {debezium.ROWS} rows, without its start.")
     else:
         notes.append(debezium.LEFT_OUT)
-    notes += [
-        f"Spark JDBC: fetchsize {FETCH_SIZE}, partitions by aid; the time of the write, without load().",
-        "rows in memory: such rows, which nobody has to read, handed to Spark from Python; no source there is faster.",
-        "backfill: the time of all its batches, with publication and slot (initial), key slices and counts, staging,",
-        "Spark's offset and commit log; without load() and without the start of the query's Python process.",
-    ]
-    results = take_turns(contenders, rounds)
-    yield speeds("Snapshot: speed", results, notes)
-    yield ratios("Snapshot: ratios", results, comparisons)
-    yield where("Snapshot: where a stream's time goes", results, [*PARTS, WALL])
+    title = f"{count} rows of pgbench_accounts"
+    yield from _compared(_Source(bed, ACCOUNTS, "aid", count), rounds, title, contenders, comparisons, notes)
 
 
-def _backfill(bed: Bed, mode: str, readers: int, expected: int) -> Run:
-    folder = bed.fresh_folder()
+def run_orders(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
+    """Of rows that the server and the readers have to work on more: numeric, uuid, timestamps, nulls."""
+    count = bed.fill_orders(rows or ORDERS_ROWS)
+    source = _Source(bed, ORDERS, "order_id", count)
+    yield from _compared(source, rounds, f"{count} rows of {ORDERS}, ten columns of eight types")
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A table that is read, and its key's column, whose values begin with 1."""
+
+    bed: Bed
+    table: str
+    key: str
+    count: int
+
+
+def _compared(
+    source: _Source,
+    rounds: Rounds,
+    title: str,
+    others: Mapping[str, Contender] = MappingProxyType({}),
+    further: Sequence[Comparison] = (),
+    notes: Sequence[str] = (),
+) -> Iterator[Table]:
+    """Ours beside COPY, JDBC and others, in turn."""
+    command = f"COPY {source.table} TO STDOUT (FORMAT binary)"
+    contenders: dict[str, Contender] = {COPY: partial(source.bed.psql, command, source.count)}
+    comparisons = [Comparison(name, COPY, AT_LEAST_COPY) for name in OF_ONE_READER]
+    for readers in READERS:
+        for mode in MODES:
+            contenders[ours(readers, mode)] = partial(_backfill, source, mode, readers)
+        contenders[batch(readers)] = partial(_read, source, readers)
+        if JDBC_DRIVER.exists():
+            contenders[jdbc(readers)] = partial(_jdbc, source, readers)
+            names = [batch(readers), *(ours(readers, mode) for mode in MODES)]
+            comparisons += [Comparison(name, jdbc(readers), AT_LEAST_JDBC) for name in names]
+    results = take_turns({**contenders, **others}, rounds)
+    yield speeds(f"Snapshot of {title}: speed", results, [*_NOTES, *notes])
+    yield ratios(f"Snapshot of {title}: ratios", results, [*comparisons, *further])
+    yield where(f"Snapshot of {title}: where a stream's time goes", results, [*PARTS, WALL])
+
+
+_NOTES: Final = (
+    f"{COPY}: one connection, output thrown away.",
+    f"Spark JDBC: fetchsize {FETCH_SIZE}, partitions by the key; the time of the write, without load()."
+    if JDBC_DRIVER.exists()
+    else f"Spark JDBC is left out: there is no {JDBC_DRIVER}; install libpostgresql-jdbc-java.",
+    "backfill: the time of all its batches, with publication and slot (initial), key slices and counts, staging,",
+    "Spark's offset and commit log; without load() and without the start of the query's Python process.",
+)
+
+
+def _backfill(source: _Source, mode: str, readers: int) -> Run:
+    bed, folder = source.bed, source.bed.fresh_folder()
     options = {
         **bed.database.options,
-        "dbtable": ACCOUNTS,
+        "dbtable": source.table,
         "stateDir": str(folder / "state"),
         "numPartitions": str(readers),
         **MODES[mode],
@@ -104,18 +143,18 @@ def _backfill(bed: Bed, mode: str, readers: int, expected: int) -> Run:
     found = drain(bed.spark, options, folder / "checkpoint")
     bed.drop_slot(SLOT)
     drop_publications(bed)
-    if found.rows != expected:
-        raise AssertionError(f"{found.rows} rows were read and {expected} are there")
+    if found.rows != source.count:
+        raise AssertionError(f"{found.rows} rows were read and {source.count} are there")
     return found
 
 
-def _read(bed: Bed, readers: int, expected: int) -> Run:
+def _read(source: _Source, readers: int) -> Run:
     """The table as a batch, as Spark's JDBC source reads it: without a stream's columns, staging and offsets."""
-    options = {**bed.database.options, "dbtable": ACCOUNTS, "numPartitions": str(readers)}
-    frame = bed.spark.read.format("backfill").options(**options).load()
+    options = {**source.bed.database.options, "dbtable": source.table, "numPartitions": str(readers)}
+    frame = source.bed.spark.read.format("backfill").options(**options).load()
     began = time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
-    return Run(expected, time.perf_counter() - began)
+    return Run(source.count, time.perf_counter() - began)
 
 
 def _in_memory(bed: Bed, readers: int, count: int) -> Run:
@@ -127,15 +166,15 @@ def drop_publications(bed: Bed) -> None:
         bed.database.execute(f"DROP PUBLICATION {name}")
 
 
-def _jdbc(bed: Bed, readers: int, count: int) -> Run:
-    source = bed.spark.read.format("jdbc").options(
-        url=bed.jdbc_url, dbtable=ACCOUNTS, driver="org.postgresql.Driver", fetchsize=str(FETCH_SIZE)
+def _jdbc(source: _Source, readers: int) -> Run:
+    read = source.bed.spark.read.format("jdbc").options(
+        url=source.bed.jdbc_url, dbtable=source.table, driver="org.postgresql.Driver", fetchsize=str(FETCH_SIZE)
     )
     if readers > 1:
-        source = source.options(
-            partitionColumn="aid", lowerBound="1", upperBound=str(count), numPartitions=str(readers)
+        read = read.options(
+            partitionColumn=source.key, lowerBound="1", upperBound=str(source.count), numPartitions=str(readers)
         )
-    frame = source.load()
+    frame = read.load()
     began = time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
-    return Run(count, time.perf_counter() - began)
+    return Run(source.count, time.perf_counter() - began)

@@ -13,7 +13,8 @@ The row before is that of the event before of the same key, or what was known of
 left out as unchanged is that of the row before as well; of the row *under its old key* where the update moved it. So
 each value leads back to where it was last given, over any number of events: a forest of pointers, followed for all
 events at once by doubling. Where it leads to a row that is not known, as of a row that comes from where the table has
-not been read, the value is lost, and somebody has to look it up.
+not been read, the value is lost, and somebody has to look it up. So it is where it leads to a row that was looked up
+itself: that is a row of some later state, in which its key may be another row's.
 """
 
 from __future__ import annotations
@@ -45,10 +46,13 @@ from backfill.sameness import same
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What there is of some keys, a line for each: whether there is a row, and its columns but for the key."""
+    """What there is of some keys, a line for each: whether there is a row, its columns but for the key, and whether it
+    was looked up, at a state that may be later.
+    """
 
     present: Mask
     rows: pa.RecordBatch
+    later: Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,7 @@ Sources = Mapping[str, Indices | None]
 
 def _sources(changes: pa.RecordBatch, found: Halves, events: Events, before: Known, forest: _Forest) -> Sources:
     left_out = _listed(changes["unchanged"])
-    base = _bases(found, events, forest) if left_out else forest.previous
+    base = _bases(found, events, before, forest) if left_out else forest.previous
     result: dict[str, Indices | None] = {}
     for name in before.rows.schema.names:
         if name not in left_out:
@@ -172,13 +176,16 @@ def _taken(values: pa.Array[Any], source: Indices | None, nodes: Indices) -> pa.
     return values.take(index(nodes if source is None else source[nodes]))
 
 
-def _bases(found: Halves, events: Events, forest: _Forest) -> Indices:
+def _bases(found: Halves, events: Events, before: Known, forest: _Forest) -> Indices:
     """For each event the row that was changed into its row: under the old key, where the update moved it."""
     base = forest.previous.copy()
     moved = np.flatnonzero(~events.removes & found.moves[events.change])
     removed = found.old[events.change[moved]]
     # The two halves of a change are neighbours.
     base[moved] = np.where(removed, forest.previous[moved - 1], forest.nothing)
+    later = np.zeros(forest.nothing + 1, np.bool_)
+    later[: forest.keys] = before.later
+    base[later[base]] = forest.nothing
     return base
 
 
@@ -209,7 +216,7 @@ def _after(events: Events, forest: _Forest, values: Mapping[str, pa.Array[Any]],
         source = sources[name]
         nodes = forest.of(last) if source is None else source[forest.of(last)]
         rows.append(column.take(pa.array(nodes, pa.int64(), mask=~present)))
-    return Known(present, pa.RecordBatch.from_arrays(rows, names=list(values)))
+    return Known(present, pa.RecordBatch.from_arrays(rows, names=list(values)), np.zeros(events.count, np.bool_))
 
 
 def _equal(values: Mapping[str, pa.Array[Any]], sources: Sources, left: Indices, right: Indices) -> Mask:

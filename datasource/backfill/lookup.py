@@ -31,11 +31,7 @@ def looked_up(
     """
     begins = np.full(events.count, len(events), np.int64)
     np.minimum.at(begins, events.number[lost.events], np.flatnonzero(lost.events))
-    dropped = np.arange(len(events)) >= begins[events.number]
-    old, new = found.old.copy(), found.new.copy()
-    old[events.change[dropped & events.removes]] = False
-    new[events.change[dropped & ~events.removes]] = False
-
+    kept = without(found, events, np.arange(len(events)) >= begins[events.number])
     numbers = np.flatnonzero(begins < len(events))
     last = np.zeros(events.count, np.int64)
     last[events.number] = np.arange(len(events))
@@ -46,11 +42,19 @@ def looked_up(
     table = pa.Table.from_batches([changes, added]).combine_chunks()
     present = place >= 0
     halves = Halves(
-        np.concatenate([old, ~present]),
-        np.concatenate([new, present]),
-        np.concatenate([found.moves, np.zeros(len(present), np.bool_)]),
+        np.concatenate([kept.old, ~present]),
+        np.concatenate([kept.new, present]),
+        np.concatenate([kept.moves, np.zeros(len(present), np.bool_)]),
     )
     return table.to_batches()[0], halves
+
+
+def without(found: Halves, events: Events, which: Mask) -> Halves:
+    """The halves but for those that are these events."""
+    old, new = found.old.copy(), found.new.copy()
+    old[events.change[which & events.removes]] = False
+    new[events.change[which & ~events.removes]] = False
+    return Halves(old, new, found.moves)
 
 
 def _changes(

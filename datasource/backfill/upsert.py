@@ -12,6 +12,11 @@ barrier to the next in a single transaction, whose token is the barrier's epoch:
 So a crash before the commit leaves the state as it was, and the same rows are made anew; after it they are read. The
 state follows from the stream's own output and from nothing else. Where it is lost, or belongs to another barrier, it
 cannot be made from the checkpoint, which is an error and not a guess.
+
+A row of which the log leaves out a value that nobody knows is looked up in the table, at the end of the batch or, where
+that state is gone, later. It shows all that the rest of the batch does to its key, which is passed over. And it may be
+another row by then than the one that got its key; so nothing is taken from it for a row that the log tells of later,
+which is looked up in turn. The order of such a row says what it is.
 """
 
 from __future__ import annotations
@@ -30,8 +35,8 @@ from backfill.errors import OptionsError, StateError
 from backfill.events import NO_ORDER, Events, canonical, events, timely
 from backfill.handoff import StagedChanges, stage, staged
 from backfill.images import Images, Known, images
-from backfill.lookup import looked_up
-from backfill.mark import MARKED_COLUMNS, Halves, Indices, index
+from backfill.lookup import looked_up, without
+from backfill.mark import MARKED_COLUMNS, Halves, Indices, Mask, index
 from backfill.offset import Barrier
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL, RowFormat
 from backfill.staging import Staging
@@ -45,6 +50,9 @@ BYTES_AT_ONCE: Final = 64 << 20
 
 Twice as many were no faster, and took 0.2 GB more for rows of 100 bytes.
 """
+
+LOOKED_UP: Final = 1 << (ORDINAL_BITS - 1)
+"""Where in a batch's order the rows begin that were looked up: after all of its events, before its snapshot rows."""
 
 LookUp: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 """The rows of these keys, in `TableSchema.columns` and no order, at `end` or, where that state is gone, after it."""
@@ -175,8 +183,8 @@ class LastRows:
             orders = np.full(rows.num_rows, number), np.full(rows.num_rows, SNAPSHOT_ORDINAL)
             if self._rules.order_column:
                 orders = self._order_of(rows[self._rules.order_column]), (orders[0] << ORDINAL_BITS) + orders[1]
-            put = Known(np.ones(rows.num_rows, np.bool_), rows.select(self._columns))
-            state.multi_put(_updates(state, keys, put, *orders))
+            present = np.ones(rows.num_rows, np.bool_)
+            state.multi_put(_updates(state, keys, present, rows.select(self._columns), *orders))
 
     def _output(self, state: UpsertState, end: Barrier, marked: Marked, look_up: LookUp) -> Iterator[pa.RecordBatch]:
         """Output rows of marked changes, which have been put when the next are made."""
@@ -205,19 +213,39 @@ class LastRows:
         table, (number, place) = self._rows.table, at
         told, before, taken = self._read(state, changes, found)
         changes, found = changes.slice(0, taken), found.of(slice(taken))
+        shown = self._looked_up(before, number)[told.number]
+        found = without(found, told, shown)
+        told, before = told.where(~shown), _of_keys(before, np.unique(told.number[~shown]))
         while True:
-            orders = np.full(told.count, number), np.arange(place, place + told.count)
+            order = np.full(told.count, number)
             if self._rules.order_column:
                 told, before, order = self._timely(changes, told, before)
-                orders = order, (number << ORDINAL_BITS) + np.arange(place, place + told.count)
-            known = Known(_filled(before.entries["present"], value=False), joined(before.rows))
+            present = _filled(before.entries["present"], value=False)
+            known = Known(present, joined(before.rows), self._looked_up(before))
             made = images(changes, found, told, known, columns=table.columns, skips_equal=self._rules.skips_equal)
             if isinstance(made, Images):
-                state.multi_put(_updates(state, told.distinct, made.after, *orders))
+                tie = np.arange(place, place + told.count)
+                tie[told.number[told.change >= taken]] += LOOKED_UP
+                if self._rules.order_column:
+                    tie += number << ORDINAL_BITS
+                after = made.after
+                state.multi_put(_updates(state, told.distinct, after.present, after.rows, order, tie))
                 return made.marked, len(told), taken
             changes, found = looked_up(changes, found, told, made, look_up)
             told = events(changes, found, table.key)
             before = state.multi_get(_table(told.distinct))
+
+    def _looked_up(self, before: Found, batch: int | None = None) -> Mask:
+        """Of which keys the row was looked up, in this batch or in any."""
+        tie = _filled(before.entries["order_tie"], 0)
+        place = tie & SNAPSHOT_ORDINAL
+        found: Mask = (
+            _filled(before.entries["present"], value=False) & (place >= LOOKED_UP) & (place < SNAPSHOT_ORDINAL)
+        )
+        if batch is not None:
+            put = tie >> ORDINAL_BITS if self._rules.order_column else _filled(before.entries["order_key"], 0)
+            found &= put == batch
+        return found
 
     def _read(self, state: UpsertState, changes: pa.RecordBatch, found: Halves) -> tuple[Events, Found, int]:
         """The events of the first changes, what is stored of their keys, and how many changes these are.
@@ -235,7 +263,7 @@ class LastRows:
         if told.count > read:
             before = state.multi_get(_table(told.distinct))
         else:
-            before = Found(before.entries.slice(0, told.count), before.rows.slice(0, told.count), before.stats)
+            before = _of_keys(before, np.arange(told.count))
         return told, before, taken
 
     def _timely(self, changes: pa.RecordBatch, told: Events, before: Found) -> tuple[Events, Found, Indices]:
@@ -247,9 +275,7 @@ class LastRows:
         reached = _filled(before.entries["order_key"], NO_ORDER)
         found = timely(told, given, reached)
         kept = np.unique(told.number[found.events])
-        at = pa.array(kept, pa.int64())
-        only = Found(before.entries.take(at), before.rows.take(at), before.stats)
-        return told.where(found.events), only, found.order[kept]
+        return told.where(found.events), _of_keys(before, kept), found.order[kept]
 
     @staticmethod
     def _order_of(column: Any) -> Indices:
@@ -260,10 +286,19 @@ class LastRows:
         return np.asarray(whole.cast(pa.int64()).to_numpy(), np.int64)
 
 
-def _updates(state: UpsertState, keys: pa.RecordBatch, put: Known, order: Indices, tie: Indices) -> Updates:
-    heads: list[Any] = [pa.array(order, pa.int64()), pa.array(tie, pa.int64()), pa.array(put.present)]
-    rows = pa.Table.from_arrays(list[Any](put.rows.columns), schema=state.layout.row)
-    return Updates(_table(keys), pa.table(heads, names=["order_key", "order_tie", "present"]), rows)
+def _updates(
+    state: UpsertState, keys: pa.RecordBatch, present: Mask, rows: pa.RecordBatch, order: Indices, tie: Indices
+) -> Updates:
+    heads: list[Any] = [pa.array(order, pa.int64()), pa.array(tie, pa.int64()), pa.array(present)]
+    stored = pa.Table.from_arrays(list[Any](rows.columns), schema=state.layout.row)
+    return Updates(_table(keys), pa.table(heads, names=["order_key", "order_tie", "present"]), stored)
+
+
+def _of_keys(found: Found, numbers: Indices) -> Found:
+    """What there is of only these keys."""
+    if len(numbers) == found.entries.num_rows:
+        return found
+    return Found(found.entries.take(index(numbers)), found.rows.take(index(numbers)), found.stats)
 
 
 def _filled(column: Any, value: object) -> Any:

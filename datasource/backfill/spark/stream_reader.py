@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -85,9 +86,11 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
             _exit_on_sigterm()
             head_start()
-            stream = open_stream(self._options)
-            require_same(self._schema, to_spark(stream.rows.schema))
-            self._claim = claim(Path(self._options.state_dir))
+            with ExitStack() as stack:
+                stream = stack.enter_context(closing(open_stream(self._options)))
+                require_same(self._schema, to_spark(stream.rows.schema))
+                self._claim = claim(Path(self._options.state_dir))
+                stack.pop_all()
             self._stream = stream
         return self._stream
 

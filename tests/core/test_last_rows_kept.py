@@ -1,0 +1,124 @@
+"""Whole rows of one batch after the other, by way of the last rows kept, with look-ups at the right state or later."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backfill.changes import INSERT, UPDATE, changes_schema
+from backfill.epoch import Epoch
+from backfill.handoff import read
+from backfill.mark import Indices, Mask, halves
+from backfill.offset import Barrier
+from backfill.progress import Finished
+from backfill.rows import RowFormat
+from backfill.staging import Staging
+from backfill.upsert import LastRows, LookUp, Marked, Rules
+from backfill.upstream import TableSchema
+from backfill_state.upsert import InMemoryUpsertState
+from tests.core.told import COLUMNS, KEY, KEYS, SMALL, Change, Key, Row, Told, apply, fold, key_of, record, some_changes
+from tests.core.told import struct as row_of
+
+TABLE = TableSchema(COLUMNS, tuple(COLUMNS.names), KEY)
+
+
+class Stream:
+    """Follows a table of which some keys have been emitted; all of its batches are of changes alone."""
+
+    def __init__(self, folder: Path, emitted: set[Key], rows: dict[Key, Row]) -> None:
+        self._staging = Staging(str(folder)).of_stream("s")
+        self._rows = RowFormat(TABLE, mark_unchanged=False)
+        self._emitted = emitted
+        self._last = LastRows(
+            lambda layout: InMemoryUpsertState(layout, tombstones=False), self._rows, Rules(most_bytes=100)
+        )
+        self._at = self._barrier(1)
+        self._last.changes(None, self._at, self._staging, 1, lambda: iter(()), self._look_up({}))
+        begun = [Change(INSERT, key, None, row) for key, row in rows.items() if key in emitted]
+        self.batch([begun], {})
+
+    @staticmethod
+    def _barrier(number: int) -> Barrier:
+        return Barrier("s", (), Epoch(number, str(number), number, 0), Finished(1, 0))
+
+    @staticmethod
+    def _look_up(table: dict[Key, Row]) -> LookUp:
+        def found(keys: pa.RecordBatch) -> pa.RecordBatch:
+            asked = [(row["b"], row["a"]) for row in keys.to_pylist()]
+            rows = [row_of(key, row) for key, row in sorted(table.items(), reverse=True) if key in asked]
+            return pa.RecordBatch.from_pylist(rows, schema=COLUMNS)
+
+        return found
+
+    def batch(self, pieces: Sequence[Sequence[Change]], looked_into: dict[Key, Row]) -> list[Told]:
+        """What is told of one batch, whose changes come in pieces."""
+
+        def forwarded(keys: pa.RecordBatch, _rows: Indices) -> Mask:
+            return np.array([(row["b"], row["a"]) in self._emitted for row in keys.to_pylist()], np.bool_)
+
+        def marked() -> Marked:
+            for piece in pieces:
+                made = pa.RecordBatch.from_pylist([record(change) for change in piece], schema=changes_schema(COLUMNS))
+                yield made, halves(made, key=KEY, forwarded=forwarded)
+
+        end = self._barrier(self._at.epoch.number + 1)
+        parts = self._last.changes(self._at, end, self._staging, 1, marked, self._look_up(looked_into))
+        self._at = end
+        rows = [row for part in parts for batch in read(part, None, self._rows) for row in batch.to_pylist()]  # type: ignore[arg-type]
+        return [(row["_change_type"], key_of(row), (row["x"], row["y"])) for row in rows]
+
+
+Batches = list[tuple[list[list[Change]], bool]]
+"""The pieces of each batch, and whether it is looked up at its end or at the end of all."""
+
+# Its key gets another row before it is looked up.
+MOVED_ON = [
+    Change(UPDATE, ("q", 3), ("p", 2), (7, 0), frozenset({"x"})),
+    Change(UPDATE, ("p", 3), ("q", 3), (7, 0), frozenset({"x", "y"})),
+    Change(INSERT, ("q", 3), None, (1, 1)),
+]
+
+
+@given(st.data())
+def test_the_last_rows_are_those_of_the_table(data: st.DataObject) -> None:
+    table = data.draw(st.dictionaries(KEYS, st.tuples(SMALL, SMALL)))
+    emitted = data.draw(st.sets(KEYS))
+    before, batches, ends = dict(table), [], []
+    for _ in range(data.draw(st.integers(1, 3))):
+        batches.append([data.draw(some_changes(table)) for _ in range(data.draw(st.integers(1, 3)))])
+        ends.append(dict(table))
+    late = [data.draw(st.booleans()) for _ in batches]
+    require_exact(before, emitted, list(zip(batches, late, strict=True)))
+
+
+def test_a_row_that_was_looked_up_later_is_no_source_for_another() -> None:
+    table: dict[Key, Row] = {("p", 2): (7, 7)}
+    emitted = {("p", 3), ("q", 3)}
+    one_at_a_time = [[change] for change in MOVED_ON]
+    require_exact(table, emitted, [(one_at_a_time, False)])
+    require_exact(table, emitted, [([[change]], True) for change in MOVED_ON])
+    require_exact(table, emitted, [([MOVED_ON], True)])
+
+
+def require_exact(table: dict[Key, Row], emitted: set[Key], batches: Batches) -> None:
+    """The consumer has the emitted part of the table after the last batch, and after each that nobody was late for."""
+    states = [dict(table)]
+    for pieces, _ in batches:
+        states.append(dict(states[-1]))
+        for change in (change for piece in pieces for change in piece):
+            apply(change, states[-1])
+    with tempfile.TemporaryDirectory() as folder:
+        stream = Stream(Path(folder), emitted, table)
+        sink = {key: row for key, row in table.items() if key in emitted}
+        exact = True
+        for at, (pieces, late) in enumerate(batches, 1):
+            fold(stream.batch(pieces, states[-1] if late else states[at]), sink)
+            exact &= not late
+            if exact or at == len(batches):
+                assert sink == {key: row for key, row in states[at].items() if key in emitted}

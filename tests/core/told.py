@@ -1,0 +1,130 @@
+"""Random changes to a table of few keys, and what is told of them: the reference for whole rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from backfill.changes import DELETE, INSERT, OLD_KEY, OLD_NONE, UPDATE
+
+Key = tuple[str, int]
+Value = int | None
+Row = tuple[Value, Value]
+Told = tuple[str, Key, Row]
+
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("x", pa.int64()),
+    pa.field("a", pa.int64()),
+    pa.field("y", pa.int64()),
+    pa.field("b", pa.string()),
+]
+COLUMNS = pa.schema(_FIELDS)
+KEY = ("b", "a")
+VALUES = ("x", "y")
+
+
+@dataclass(frozen=True)
+class Change:
+    """`old` is the key before, if it is another one; `left_out` names what the log does not tell of `row`."""
+
+    op: int
+    key: Key
+    old: Key | None = None
+    row: Row = (None, None)
+    left_out: frozenset[str] = frozenset()
+
+
+def record(change: Change) -> dict[str, Any]:
+    before = change.key if change.op == DELETE else change.old
+    x, y = (None if name in change.left_out else value for name, value in zip(VALUES, change.row, strict=True))
+    return {
+        "op": change.op,
+        "version": 1,
+        "timestamp": 0,
+        "commit_id": 1,
+        "old_kind": OLD_NONE if before is None else OLD_KEY,
+        "new": None if change.op == DELETE else struct(change.key, (x, y)),
+        "old": None if before is None else struct(before, (None, None)),
+        "unchanged": sorted(change.left_out) or None,
+    }
+
+
+def struct(key: Key, row: Row) -> dict[str, Any]:
+    return {"x": row[0], "y": row[1], "b": key[0], "a": key[1]}
+
+
+def apply(change: Change, table: dict[Key, Row]) -> None:
+    table.pop(change.key if change.old is None else change.old, None)
+    if change.op != DELETE:
+        table[change.key] = change.row
+
+
+def reference(changes: list[Change], sink: dict[Key, Row], emitted: set[Key], *, skips_equal: bool) -> list[Told]:
+    """What is told, one change after the other; `sink` is brought up to date."""
+    told: list[Told] = []
+    for change in changes:
+        gone = change.key if change.op == DELETE else change.old
+        if gone in sink and gone is not None:
+            told.append(("delete", gone, sink.pop(gone)))
+        if change.op == DELETE or change.key not in emitted:
+            continue
+        before = sink.get(change.key)
+        sink[change.key] = change.row
+        if before is None:
+            told.append(("insert", change.key, change.row))
+        elif not (skips_equal and before == change.row):
+            told += [("update_preimage", change.key, before), ("update_postimage", change.key, change.row)]
+    return told
+
+
+def key_of(row: dict[str, Any]) -> Key:
+    return row["b"], row["a"]
+
+
+def fold(told: list[Told], sink: dict[Key, Row]) -> None:
+    """A consumer that believes nothing."""
+    before: Told | None = None
+    for line in told:
+        kind, key, row = line
+        match kind:
+            case "insert":
+                assert key not in sink
+                sink[key] = row
+            case "delete":
+                assert sink.pop(key) == row
+            case "update_preimage":
+                assert sink[key] == row
+            case _:
+                assert before is not None
+                assert before[:2] == ("update_preimage", key)
+                sink[key] = row
+        before = line
+
+
+KEYS = st.tuples(st.sampled_from("pq"), st.integers(1, 3))
+SMALL = st.one_of(st.none(), st.integers(0, 2))
+
+
+@st.composite
+def some_changes(draw: st.DrawFn, table: dict[Key, Row]) -> list[Change]:
+    """Any changes a table of few keys may have; they are made to it."""
+    changes = []
+    for _ in range(draw(st.integers(0, 12))):
+        key = draw(KEYS)
+        row = draw(st.tuples(SMALL, SMALL))
+        left_out = draw(st.sets(st.sampled_from(VALUES)).map(frozenset))
+        moved = key not in table and bool(table) and draw(st.booleans())
+        if key not in table and not moved:
+            change = Change(INSERT, key, None, row)
+        elif not moved and draw(st.booleans()):
+            change = Change(DELETE, key)
+        else:
+            old = draw(st.sampled_from(sorted(table))) if moved else key
+            x, y = (was if name in left_out else now for name, was, now in zip(VALUES, table[old], row, strict=True))
+            change = Change(UPDATE, key, old if moved else None, (x, y), left_out)
+        changes.append(change)
+        apply(change, table)
+    return changes
