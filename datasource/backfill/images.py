@@ -19,6 +19,7 @@ itself: that is a row of some later state, in which its key may be another row's
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from backfill.changes import column_of
 from backfill.events import Events
@@ -70,13 +72,28 @@ class Lost:
     events: Mask
 
 
+@dataclass(frozen=True, slots=True)
+class TooMuch:
+    """There are no images, because they would take too many bytes; those of the first `changes` would not."""
+
+    changes: int
+
+
 def images(
-    changes: pa.RecordBatch, found: Halves, events: Events, before: Known, *, columns: pa.Schema, skips_equal: bool
-) -> Images | Lost:
+    changes: pa.RecordBatch,
+    found: Halves,
+    events: Events,
+    before: Known,
+    *,
+    columns: pa.Schema,
+    skips_equal: bool,
+    most_bytes: int,
+) -> Images | Lost | TooMuch:
     """The images of the events of marked changes; `before` has a line for each key, by its number.
 
     `columns` are those of the table; what `before.rows` lacks of them is the key. With `skips_equal` an update that
-    changes nothing is not told.
+    changes nothing is not told. Values that the log left out may stand in the images any number of times; of them
+    there are at most `most_bytes`, unless it is one change's.
     """
     forest = _Forest(events.count, len(events), _previous(events))
     sources = _sources(changes, found, events, before, forest)
@@ -84,6 +101,9 @@ def images(
     if lost.any():
         return Lost(lost)
     values = {name: _values(before.rows[name], changes, events, name) for name in before.rows.schema.names}
+    fitting = _fitting(values, sources, events, forest, most_bytes)
+    if 0 < fitting < changes.num_rows:
+        return TooMuch(fitting)
     present = np.concatenate([before.present, ~events.removes])
     had = present[forest.previous]
     told = np.ones(len(events), np.bool_)
@@ -205,6 +225,32 @@ def _listed(lists: pa.Array[Any]) -> Mapping[str, Mask]:
 def _values(before: pa.Array[Any], changes: pa.RecordBatch, events: Events, name: str) -> pa.Array[Any]:
     """A column's value at each node that has one of its own."""
     return pa.concat_arrays([before, column_of(changes["new"], name).take(index(events.change))])
+
+
+def _fitting(
+    values: Mapping[str, pa.Array[Any]], sources: Sources, events: Events, forest: _Forest, most_bytes: int
+) -> int:
+    """Of how many of the first changes the values that were left out take no more than so many bytes."""
+    size = np.zeros(len(events), np.int64)
+    for name, source in sources.items():
+        if source is not None:
+            lengths = np.append(_lengths(values[name]), 0)
+            size += lengths[source[forest.previous]] + lengths[source[forest.keys : forest.nothing]]
+    beyond = np.cumsum(size) > most_bytes
+    return max(1, int(events.change[beyond.argmax()])) if beyond.any() else sys.maxsize
+
+
+def _lengths(column: pa.Array[Any]) -> Indices:
+    """About how many bytes each value has, where they may differ."""
+    if pt.is_string(column.type) or pt.is_binary(column.type):
+        found = pc.call_function("binary_length", [column])
+    elif pt.is_list(column.type):
+        elements = pc.list_flatten(column)
+        found = pc.multiply(pc.list_value_length(column), elements.nbytes // max(1, len(elements)))
+    else:
+        found = pa.nulls(len(column), pa.int64())
+    lengths: Indices = found.fill_null(0).to_numpy().astype(np.int64)
+    return lengths
 
 
 def _after(events: Events, forest: _Forest, values: Mapping[str, pa.Array[Any]], sources: Sources) -> Known:

@@ -21,6 +21,7 @@ which is looked up in turn. The order of such a row says what it is.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -34,7 +35,7 @@ from backfill.changes import column_of
 from backfill.errors import OptionsError, StateError
 from backfill.events import NO_ORDER, Events, canonical, events, timely
 from backfill.handoff import StagedChanges, stage, staged
-from backfill.images import Images, Known, images
+from backfill.images import Images, Known, Lost, TooMuch, images
 from backfill.lookup import looked_up, without
 from backfill.mark import MARKED_COLUMNS, Halves, Indices, Mask, index
 from backfill.offset import Barrier
@@ -50,6 +51,9 @@ BYTES_AT_ONCE: Final = 64 << 20
 
 Twice as many were no faster, and took 0.2 GB more for rows of 100 bytes.
 """
+
+IMAGES: Final = 4
+"""So many times as much as is read at once may be values that were left out, in its images; of others there is less."""
 
 LOOKED_UP: Final = 1 << (ORDINAL_BITS - 1)
 """Where in a batch's order the rows begin that were looked up: after all of its events, before its snapshot rows."""
@@ -73,6 +77,16 @@ class Rules:
 
     most_bytes: int = BYTES_AT_ONCE
     """Of at most how many bytes rows are read at once, unless it is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Changes that are told at once: which halves go forward, the events of these, and what is stored of their keys."""
+
+    changes: pa.RecordBatch
+    found: Halves
+    told: Events
+    before: Found
 
 
 class LastRows:
@@ -210,72 +224,81 @@ class LastRows:
 
         The rows that the events leave are put, with orders from `at` on.
         """
-        table, (number, place) = self._rows.table, at
-        told, before, taken = self._read(state, changes, found)
-        changes, found = changes.slice(0, taken), found.of(slice(taken))
-        shown = self._looked_up(before, number)[told.number]
-        found = without(found, told, shown)
-        told, before = told.where(~shown), _of_keys(before, np.unique(told.number[~shown]))
+        piece = self._unshown(self._first(state, changes, found), at[0])
+        taken = piece.changes.num_rows
         while True:
-            order = np.full(told.count, number)
-            if self._rules.order_column:
-                told, before, order = self._timely(changes, told, before)
-            present = _filled(before.entries["present"], value=False)
-            known = Known(present, joined(before.rows), self._looked_up(before))
-            made = images(changes, found, told, known, columns=table.columns, skips_equal=self._rules.skips_equal)
-            if isinstance(made, Images):
-                tie = np.arange(place, place + told.count)
-                tie[told.number[told.change >= taken]] += LOOKED_UP
-                if self._rules.order_column:
-                    tie += number << ORDINAL_BITS
-                after = made.after
-                state.multi_put(_updates(state, told.distinct, after.present, after.rows, order, tie))
-                return made.marked, len(told), taken
-            changes, found = looked_up(changes, found, told, made, look_up)
-            told = events(changes, found, table.key)
-            before = state.multi_get(_table(told.distinct))
+            piece, order = self._timely(piece, at[0])
+            match self._images(piece, IMAGES * self._rules.most_bytes if taken > 1 else sys.maxsize):
+                case TooMuch(changes=fitting):
+                    fewer = slice(min(fitting, taken - 1))
+                    return self._made(state, changes[fewer], found.of(fewer), at, look_up)
+                case Lost() as lost:
+                    changed = looked_up(piece.changes, piece.found, piece.told, lost, look_up)
+                    piece = self._with_stored(state, *changed)
+                case Images(marked=marked, after=after):
+                    tie = np.arange(at[1], at[1] + piece.told.count)
+                    tie[piece.told.number[piece.told.change >= taken]] += LOOKED_UP
+                    if self._rules.order_column:
+                        tie += at[0] << ORDINAL_BITS
+                    keys = piece.told.distinct
+                    state.multi_put(_updates(state, keys, after.present, after.rows, order, tie))
+                    return marked, len(piece.told), taken
 
-    def _looked_up(self, before: Found, batch: int | None = None) -> Mask:
-        """Of which keys the row was looked up, in this batch or in any."""
-        tie = _filled(before.entries["order_tie"], 0)
-        place = tie & SNAPSHOT_ORDINAL
-        found: Mask = (
-            _filled(before.entries["present"], value=False) & (place >= LOOKED_UP) & (place < SNAPSHOT_ORDINAL)
-        )
-        if batch is not None:
-            put = tie >> ORDINAL_BITS if self._rules.order_column else _filled(before.entries["order_key"], 0)
-            found &= put == batch
-        return found
+    def _first(self, state: UpsertState, changes: pa.RecordBatch, found: Halves) -> _Piece:
+        """The first changes, of which what is stored of their keys is not too much to read.
 
-    def _read(self, state: UpsertState, changes: pa.RecordBatch, found: Halves) -> tuple[Events, Found, int]:
-        """The events of the first changes, what is stored of their keys, and how many changes these are.
-
-        All of them, unless there is too much to read: a change that removes a row tells its key and not its length.
+        A change that removes a row tells its key and not its length.
         """
         told = events(changes, found, self._rows.table.key)
         before = state.multi_get(_table(told.distinct), most_bytes=self._rules.most_bytes)
         read = before.entries.num_rows
         if read == told.count:
-            return told, before, changes.num_rows
+            return _Piece(changes, found, told, before)
         # Keys are numbered as they appear, so those of the first changes are the first that were read.
-        taken = max(1, int(told.change[told.number >= read][0]))
-        told = events(changes.slice(0, taken), found.of(slice(taken)), self._rows.table.key)
+        first = slice(max(1, int(told.change[told.number >= read][0])))
+        told = events(changes[first], found.of(first), self._rows.table.key)
         if told.count > read:
-            before = state.multi_get(_table(told.distinct))
-        else:
-            before = _of_keys(before, np.arange(told.count))
-        return told, before, taken
+            return self._with_stored(state, changes[first], found.of(first))
+        return _Piece(changes[first], found.of(first), told, _of_keys(before, np.arange(told.count)))
 
-    def _timely(self, changes: pa.RecordBatch, told: Events, before: Found) -> tuple[Events, Found, Indices]:
-        """Only the events that are not late, what was before them, and the order that each key has afterwards."""
+    def _with_stored(self, state: UpsertState, changes: pa.RecordBatch, found: Halves) -> _Piece:
+        told = events(changes, found, self._rows.table.key)
+        return _Piece(changes, found, told, state.multi_get(_table(told.distinct)))
+
+    def _unshown(self, piece: _Piece, batch: int) -> _Piece:
+        """Without what the batch does to keys whose row has been looked up for it, and so shows that already."""
+        tie, order = _filled(piece.before.entries["order_tie"], 0), _filled(piece.before.entries["order_key"], 0)
+        put_in = tie >> ORDINAL_BITS if self._rules.order_column else order
+        shown = (_was_looked_up(piece.before) & (put_in == batch))[piece.told.number]
+        found = without(piece.found, piece.told, shown)
+        kept = np.unique(piece.told.number[~shown])
+        return _Piece(piece.changes, found, piece.told.where(~shown), _of_keys(piece.before, kept))
+
+    def _images(self, piece: _Piece, most_bytes: int) -> Images | Lost | TooMuch:
+        present = _filled(piece.before.entries["present"], value=False)
+        return images(
+            piece.changes,
+            piece.found,
+            piece.told,
+            Known(present, joined(piece.before.rows), _was_looked_up(piece.before)),
+            columns=self._rows.table.columns,
+            skips_equal=self._rules.skips_equal,
+            most_bytes=most_bytes,
+        )
+
+    def _timely(self, piece: _Piece, batch: int) -> tuple[_Piece, Indices]:
+        """Only the events that are not late, and the order that each key has afterwards."""
+        told = piece.told
+        if not self._rules.order_column:
+            return piece, np.full(told.count, batch)
         puts = ~told.removes
         given = np.full(len(told), NO_ORDER)
-        rows = column_of(changes["new"], self._rules.order_column)
+        rows = column_of(piece.changes["new"], self._rules.order_column)
         given[puts] = self._order_of(rows.take(index(told.change[puts])))
-        reached = _filled(before.entries["order_key"], NO_ORDER)
-        found = timely(told, given, reached)
+        found = timely(told, given, _filled(piece.before.entries["order_key"], NO_ORDER))
         kept = np.unique(told.number[found.events])
-        return told.where(found.events), _of_keys(before, kept), found.order[kept]
+        timely_ones = _Piece(piece.changes, piece.found, told.where(found.events), _of_keys(piece.before, kept))
+        return timely_ones, found.order[kept]
 
     @staticmethod
     def _order_of(column: Any) -> Indices:
@@ -299,6 +322,14 @@ def _of_keys(found: Found, numbers: Indices) -> Found:
     if len(numbers) == found.entries.num_rows:
         return found
     return Found(found.entries.take(index(numbers)), found.rows.take(index(numbers)), found.stats)
+
+
+def _was_looked_up(found: Found) -> Mask:
+    """Of which keys there is a row that was looked up."""
+    place = _filled(found.entries["order_tie"], 0) & SNAPSHOT_ORDINAL
+    looked_up: Mask = _filled(found.entries["present"], value=False)
+    looked_up &= (place >= LOOKED_UP) & (place < SNAPSHOT_ORDINAL)
+    return looked_up
 
 
 def _filled(column: Any, value: object) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from backfill.changes import DELETE, INSERT, changes_schema
 from backfill.events import NO_ORDER, events, timely
-from backfill.images import Images, Known, images
+from backfill.images import Images, Known, Lost, images
 from backfill.lookup import looked_up
 from backfill.mark import Indices, Mask, halves
 from backfill.sameness import same
@@ -31,6 +32,7 @@ from tests.core.told import (
     key_of,
     record,
     reference,
+    row_of,
     some_changes,
     struct,
 )
@@ -63,27 +65,28 @@ def found_of(
         told = events(batch, found, KEY)
         keys = [(row["b"], row["a"]) for row in told.distinct.to_pylist()]
         assert len(set(keys)) == len(keys) == told.count
-        result = images(batch, found, told, known(keys, sink), columns=COLUMNS, skips_equal=skips_equal)
+        result = images(
+            batch, found, told, known(keys, sink), columns=COLUMNS, skips_equal=skips_equal, most_bytes=sys.maxsize
+        )
         if isinstance(result, Images):
             break
+        assert isinstance(result, Lost)
         batch, found = looked_up(batch, found, told, result, look_up)
     after = result.after
     for key, present, row in zip(keys, after.present.tolist(), after.rows.to_pylist(), strict=True):
         sink.rows.pop(key, None)
         if present:
-            sink.rows[key] = (row["x"], row["y"])
+            sink.rows[key] = row_of(row)
     looked_up_now = {keys[number] for number in told.number[told.change >= len(changes)]}
     sink.looked_up -= set(keys)
     sink.looked_up |= looked_up_now
     lines = result.marked.to_pylist()
-    return [(line["change_type"], key_of(line["row"]), (line["row"]["x"], line["row"]["y"])) for line in lines], bool(
-        looked_up_now
-    )
+    return [(line["change_type"], key_of(line["row"]), row_of(line["row"])) for line in lines], bool(looked_up_now)
 
 
 def known(keys: list[Key], sink: Copy) -> Known:
-    there = [sink.rows.get(key, (None, None)) for key in keys]
-    columns = [pa.array([row[at] for row in there], pa.int64()) for at in (0, 1)]
+    there = [struct(key, sink.rows.get(key, (None, None))) for key in keys]
+    columns = [pa.array([row[name] for row in there], COLUMNS.field(name).type) for name in VALUES]
     present = np.array([key in sink.rows for key in keys], np.bool_)
     later = np.array([key in sink.looked_up for key in keys], np.bool_)
     return Known(present, pa.RecordBatch.from_arrays(columns, names=list(VALUES)), later)

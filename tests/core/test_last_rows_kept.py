@@ -22,9 +22,26 @@ from backfill.staging import Staging
 from backfill.upsert import LastRows, LookUp, Marked, Rules
 from backfill.upstream import TableSchema
 from backfill_state.upsert import InMemoryUpsertState
-from tests.core.told import COLUMNS, KEY, KEYS, SMALL, Change, Key, Row, Told, apply, fold, key_of, record, some_changes
-from tests.core.told import struct as row_of
+from tests.core.told import (
+    COLUMNS,
+    KEY,
+    KEYS,
+    LONG,
+    SMALL,
+    Change,
+    Key,
+    Row,
+    Told,
+    apply,
+    fold,
+    key_of,
+    record,
+    row_of,
+    some_changes,
+    struct,
+)
 
+MOST_BYTES = 100
 TABLE = TableSchema(COLUMNS, tuple(COLUMNS.names), KEY)
 
 
@@ -36,7 +53,7 @@ class Stream:
         self._rows = RowFormat(TABLE, mark_unchanged=False)
         self._emitted = emitted
         self._last = LastRows(
-            lambda layout: InMemoryUpsertState(layout, tombstones=False), self._rows, Rules(most_bytes=100)
+            lambda layout: InMemoryUpsertState(layout, tombstones=False), self._rows, Rules(most_bytes=MOST_BYTES)
         )
         self._at = self._barrier(1)
         self._last.changes(None, self._at, self._staging, 1, lambda: iter(()), self._look_up({}))
@@ -51,7 +68,7 @@ class Stream:
     def _look_up(table: dict[Key, Row]) -> LookUp:
         def found(keys: pa.RecordBatch) -> pa.RecordBatch:
             asked = [(row["b"], row["a"]) for row in keys.to_pylist()]
-            rows = [row_of(key, row) for key, row in sorted(table.items(), reverse=True) if key in asked]
+            rows = [struct(key, row) for key, row in sorted(table.items(), reverse=True) if key in asked]
             return pa.RecordBatch.from_pylist(rows, schema=COLUMNS)
 
         return found
@@ -70,8 +87,11 @@ class Stream:
         end = self._barrier(self._at.epoch.number + 1)
         parts = self._last.changes(self._at, end, self._staging, 1, marked, self._look_up(looked_into))
         self._at = end
-        rows = [row for part in parts for batch in read(part, None, self._rows) for row in batch.to_pylist()]  # type: ignore[arg-type]
-        return [(row["_change_type"], key_of(row), (row["x"], row["y"])) for row in rows]
+        # A staged part needs no reader.
+        found = [batch for part in parts for batch in read(part, None, self._rows)]  # type: ignore[arg-type]
+        self.sizes = [batch.nbytes for batch in found]
+        rows = [row for batch in found for row in batch.to_pylist()]
+        return [(row["_change_type"], key_of(row), row_of(row)) for row in rows]
 
 
 Batches = list[tuple[list[list[Change]], bool]]
@@ -122,3 +142,14 @@ def require_exact(table: dict[Key, Row], emitted: set[Key], batches: Batches) ->
             exact &= not late
             if exact or at == len(batches):
                 assert sink == {key: row for key, row in states[at].items() if key in emitted}
+
+
+def test_a_long_value_that_is_never_changed_is_told_of_few_changes_at_once(tmp_path: Path) -> None:
+    """It stands in the images of each of them twice."""
+    table: dict[Key, Row] = {("p", 1): (0, 1)}
+    updates = [Change(UPDATE, ("p", 1), None, (value, 1), frozenset({"y"})) for value in range(500)]
+    stream, sink = Stream(tmp_path, {("p", 1)}, table), dict(table)
+    fold(stream.batch([updates], {}), sink)
+    assert sink == {("p", 1): (499, 1)}
+    assert sum(stream.sizes) > 500 * 2 * LONG
+    assert max(stream.sizes) < 20 * MOST_BYTES

@@ -18,12 +18,14 @@ Told = tuple[str, Key, Row]
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("x", pa.int64()),
     pa.field("a", pa.int64()),
-    pa.field("y", pa.int64()),
+    pa.field("y", pa.string()),
     pa.field("b", pa.string()),
 ]
 COLUMNS = pa.schema(_FIELDS)
 KEY = ("b", "a")
 VALUES = ("x", "y")
+LONG = 50
+"""So often the digit of `y` is repeated: as long are the values that may be left out."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,11 @@ def record(change: Change) -> dict[str, Any]:
 
 
 def struct(key: Key, row: Row) -> dict[str, Any]:
-    return {"x": row[0], "y": row[1], "b": key[0], "a": key[1]}
+    return {"x": row[0], "y": None if row[1] is None else LONG * str(row[1]), "b": key[0], "a": key[1]}
+
+
+def row_of(found: dict[str, Any]) -> Row:
+    return found["x"], found["y"] and int(found["y"][0])
 
 
 def apply(change: Change, table: dict[Key, Row]) -> None:

@@ -20,6 +20,7 @@ SEQUENCE: Final = "_sequence"
 NEEDED: Final = (CHANGE_TYPE, "_commit_version", SEQUENCE)
 
 Mask = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +55,17 @@ def last_rows(batch: pa.Table, key: Sequence[str]) -> LastRows:
     batch = batch.take(pc.sort_indices(batch, sort_keys=sorting_by((*key, SEQUENCE))))
     first = _begins_key(batch, key)
     last = np.append(first[1:], True)[: len(first)]
-    rows = batch.select([name for name in batch.column_names if name not in RESERVED])
+    chosen = np.flatnonzero(last)
+    rows = batch.select([name for name in batch.column_names if name not in RESERVED]).take(chosen)
     kept: dict[str, Mask] = {}
     for name in _marked(batch):
-        rows, kept[name] = _filled(batch, rows, name, first, last)
-    chosen = np.flatnonzero(last)
+        source, stays = _sources(batch, name, first, last)
+        # Only of the last rows: of a row that was often changed the same large value would stand here as often.
+        value = batch[name].take(source[chosen])
+        rows = rows.set_column(rows.column_names.index(name), rows.schema.field(name), value)
+        kept[name] = stays[chosen]
     deleted: Mask = _is(batch, "delete")[chosen]
-    return LastRows(emptied, rows.take(chosen), deleted, {name: mask[chosen] for name, mask in kept.items()})
+    return LastRows(emptied, rows, deleted, kept)
 
 
 def _require_columns(batch: pa.Table, key: Sequence[str]) -> None:
@@ -94,8 +99,8 @@ def _marked(batch: pa.Table) -> list[str]:
     return sorted(str(name) for name in pc.unique(pc.list_flatten(batch[UNCHANGED_COLUMNS].combine_chunks())))
 
 
-def _filled(batch: pa.Table, rows: pa.Table, name: str, first: Mask, last: Mask) -> tuple[pa.Table, Mask]:
-    """The rows with the value that an earlier row of the key has, and where there is none: there the target's stays.
+def _sources(batch: pa.Table, name: str, first: Mask, last: Mask) -> tuple[Indices, Mask]:
+    """For each row the earlier one of its key that has its value, and where there is none: there the target's stays.
 
     An insert begins a row anew, so nothing from before it can be meant.
     """
@@ -114,7 +119,7 @@ def _filled(batch: pa.Table, rows: pa.Table, name: str, first: Mask, last: Mask)
             "log has it under neither key. Run ALTER TABLE … REPLICA IDENTITY FULL on the source, or leave the column "
             "out with the option columns, and start over"
         )
-    return rows.set_column(rows.column_names.index(name), rows.schema.field(name), rows[name].take(source)), kept
+    return source, kept
 
 
 def _is(batch: pa.Table, change_type: str) -> Mask:
