@@ -184,7 +184,7 @@ def _outcome(call: Callable[[UpsertState], object], state: UpsertState) -> objec
 
 TestTheStatesAgree = Agreement.TestCase
 TestTheStatesAgree.settings = settings(
-    max_examples=15,
+    max_examples=10,
     stateful_step_count=8,
     deadline=None,
     print_blob=True,
