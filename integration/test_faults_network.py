@@ -195,6 +195,40 @@ def read(run: StreamRun, part: Part, strikes: Strikes) -> list[Row]:
         return run.read_part(part)
 
 
+def test_rows_are_looked_up_once_each_though_the_connection_is_lost_amid_them(
+    database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the server has changed its mind meanwhile how to find them, and so in which order."""
+    monkeypatch.setattr("backfill.upstream.postgres.reader.BATCH_BYTES", 1 << 16)
+    # More than fits into what is under way in the network; the heap's order is not the key's.
+    database.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
+    database.execute("ALTER TABLE t ALTER v SET STORAGE EXTERNAL")
+    database.execute("INSERT INTO t SELECT i, repeat('v', 20000) FROM generate_series(1, 2000) i ORDER BY md5(i::text)")
+    database.execute("ANALYZE t")
+    run = start_stream(vnodeCount="1")
+    run.plan(MANY)
+    assert run.pin is not None
+    keys = [(str(number),) for number in range(1, 2001)]
+    planned(database, "seqscan")
+    reading = run.upstream.lookup(run.pin, run.upstream.typed(keys))
+    found = next(reading)["id"].to_numpy().tolist()
+    planned(database, "indexscan")
+    ((ended,),) = database.execute(
+        "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE 'COPY%'"
+    )
+    assert ended == 1
+    for batch in reading:
+        found += batch["id"].to_numpy().tolist()
+    assert sorted(found) == list(range(1, 2001))
+
+
+def planned(database: Database, scan: str) -> None:
+    """From now on new sessions read tables by this kind of plan alone."""
+    for other in ("seqscan", "indexscan", "bitmapscan"):
+        database.execute(f"ALTER DATABASE {database.name} SET enable_{other} = {'on' if other == scan else 'off'}")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stream_waits_for_a_database_that_is_away_and_goes_on(
     database: Database, run: StreamRun, network: tuple[Proxy, str], kind: Kind, rng: Random

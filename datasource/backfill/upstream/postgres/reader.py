@@ -70,8 +70,9 @@ class PostgresSnapshotReader:
 
     def _with_keys(self, keys: pa.RecordBatch) -> sql.Composable:
         texts = [encode_text(column).to_pylist() for column in keys.columns]
-        return sql.SQL("SELECT {} FROM {} WHERE {}").format(
-            self._selected, self.table.source, self.table.is_one_of(texts)
+        # Sorted, because the server may find them by another plan when it is asked again after a lost connection.
+        return sql.SQL("SELECT {} FROM {} WHERE {} ORDER BY {}").format(
+            self._selected, self.table.source, self.table.is_one_of(texts), self.table.order
         )
 
     def _read(
