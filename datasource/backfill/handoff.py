@@ -86,13 +86,25 @@ def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) ->
     staging.require_shared(number)
     # Three stages side by side: the database and its driver, the staged file, and Spark's transport.
     fetched = ahead(_counted(part, reader), READ_AHEAD)
+    passed_on = 0
     try:
-        yield from ahead(staging.write_through(number, part.name, columns, fetched), READ_AHEAD)
+        for batch in ahead(staging.write_through(number, part.name, columns, fetched), READ_AHEAD):
+            passed_on += batch.num_rows
+            yield batch
     except SnapshotGoneError:
-        # The state is released once every chunk is staged; another attempt of this task may have staged ours.
+        # The state is released once every chunk is staged; another attempt of this task may have staged ours. It has
+        # the same rows in the same order, however they are cut into batches.
         if not staging.exists(number, part.name):
             raise
-        yield from _read_staged(staging, number, part.name, columns)
+        yield from _behind(passed_on, _read_staged(staging, number, part.name, columns))
+
+
+def _behind(passed_on: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches without so many of their first rows."""
+    for batch in batches:
+        if batch.num_rows > passed_on:
+            yield batch.slice(passed_on)
+        passed_on = max(0, passed_on - batch.num_rows)
 
 
 def _read_staged(staging: Staging, epoch: int, name: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:

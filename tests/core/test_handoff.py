@@ -233,6 +233,26 @@ def test_when_the_state_is_gone_but_another_attempt_has_staged_the_chunk_it_is_r
     assert numbers(part, Late(0, SnapshotGoneError("released"))) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("at", [1, 2, 5, 7])
+def test_when_the_state_goes_amid_the_rows_those_that_were_passed_on_do_not_come_again(
+    staging: Staging, at: int
+) -> None:
+    """The other attempt's batches are of three rows, and those of this one of others."""
+    part = planned(staging, 10)
+
+    class Overtaken(Table):
+        def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+            self.asked.append((token, tuple(ranges)))
+            for begin in range(0, 9, at):
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array(range(begin, min(begin + at, 9)), pa.int64())], schema=COLUMNS
+                )
+            assert numbers(part, Table(10)) == list(range(10))
+            raise SnapshotGoneError("released")
+
+    assert numbers(part, Overtaken(0)) == list(range(10))
+
+
 def test_when_the_state_is_gone_and_nobody_has_staged_the_chunk_that_is_said(staging: Staging) -> None:
     with pytest.raises(SnapshotGoneError, match="released"):
         numbers(planned(staging, 4), Table(4, SnapshotGoneError("released")))
