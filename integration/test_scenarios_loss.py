@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from backfill.__main__ import main
 from backfill.errors import DatabaseSetupError, DataLossError, DefiniteError, StateError
 from backfill.record import FOLLOW_INTERVAL
 from integration.database import Database
@@ -228,6 +229,35 @@ def test_another_database_system_behind_the_url_is_not_taken_for_the_old_one(
     run.restart(**other.options)
     with pytest.raises((DataLossError, StateError), match="system"):
         run.catch_up()
+
+
+def test_a_stream_is_not_ended_on_another_database_system(
+    start_postgres: Callable[..., LocalServer],
+    start_stream: StartStream,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Not even where that has a slot of the same name, which is then another stream's."""
+    run = started(start_stream, "while the log is followed")
+    slots = "SELECT slot_name FROM pg_replication_slots"
+    other = Database(start_postgres(), "postgres")
+    table_of(other, 100)
+    other.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [run.slot])
+    run.stop()
+    new = run.new_checkpoint()
+    new.restart(**other.options, onExistingState="restart")
+    with pytest.raises(DatabaseSetupError, match=r"nothing was dropped. Point url at the former.*delete stateDir"):
+        new.batch()
+    new.stop()
+    drop = ("drop", "--state-dir", run.options["stateDir"], "--url")
+    assert main([*drop, other.url(tmp_path)]) == 1
+    assert f"replication slot {run.slot} is of system" in capsys.readouterr().err
+    assert other.execute(slots) == [(run.slot,)]
+    run.restart()
+    run.finish()
+    run.stop()
+    assert main([*drop, run.database.url(tmp_path)]) == 0
+    assert run.database.execute(slots) == []
 
 
 def put_back(server: LocalServer, copy: Path) -> None:

@@ -27,7 +27,7 @@ from backfill.display import Window, drawn
 from backfill.errors import BackfillError, OptionsError, StateError
 from backfill.opening import LAST_ROWS_FILE, STATE_FILE, open_store
 from backfill.options import Options, parse
-from backfill.record import ONLY_SNAPSHOT
+from backfill.record import has_place
 from backfill.requests import ask_again, ask_to_stop
 from backfill.staging import Staging
 from backfill.status import Status, as_json, figures_of, pace, status
@@ -271,15 +271,16 @@ def _drop_stream(folder: Path, given: argparse.Namespace) -> None:
     options = parse({**source, **folders})
     staging = Staging(options.staging_dir).of_stream(identity.stream_id)
     staging.manifest(0)  # Where stagingDir cannot be opened, nothing is dropped.
-    with closing(open_upstream(options)) as upstream:
-        upstream.detach(identity.properties)
+    if has_place(identity):
+        with closing(open_upstream(options)) as upstream:
+            upstream.detach(identity.properties)
     staging.forget_all()
     with open_store(str(folder)) as store:
         store.reset()
     states = [f"{file}{log}" for file in (STATE_FILE, LAST_ROWS_FILE) for log in ("", ".wal")]
     for name in (*states, CONTROL_FILE, LOCK, COUNTS_FILE, CLAIM_FILE):
         (folder / name).unlink(missing_ok=True)
-    made = () if dict(identity.properties).get(ONLY_SNAPSHOT) else ("slot", "publication")
+    made = ("slot", "publication") if has_place(identity) else ()
     names = ", ".join(f"{name} {text}" for name, text in identity.properties if name in made)
     _say(f"dropped stream {identity.stream_id} of {identity.table}{f': {names}' if names else ''}")
 

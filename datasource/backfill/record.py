@@ -1,12 +1,13 @@
 """What the state directory says of a stream, and the rules when it and the checkpoint disagree.
 
 The checkpoint is the truth: an offset alone can be resumed. The state store follows it at the barriers, never ahead
-of what Spark has committed. Five cases:
+of what Spark has committed. Six cases:
 
 | checkpoint | state directory                 | what happens                                                       |
 |------------|---------------------------------|--------------------------------------------------------------------|
 | new        | empty                           | a stream begins                                                    |
 | new        | has progress                    | an error; `onExistingState` says to resume from it or to restart   |
+| new        | of another kind of upstream     | an error: what that made could not be removed                      |
 | goes on    | of this stream, not ahead       | it is brought up to date                                           |
 | goes on    | empty, lost or behind           | it is rebuilt from the offset                                      |
 | goes on    | of another stream, or ahead     | an error: two checkpoints use one directory, or an old one is back |
@@ -47,6 +48,11 @@ FOLLOW_INTERVAL: Final = 1.0
 """Seconds between two recordings once the backfill is over: then nothing but the epoch changes."""
 
 
+def has_place(identity: StreamIdentity) -> bool:
+    """Whether something was made for the stream in the upstream's change log."""
+    return not dict(identity.properties).get(ONLY_SNAPSHOT)
+
+
 class Record:
     """The state directory of one stream, opened for each use: DuckDB allows a file one process at a time."""
 
@@ -83,8 +89,14 @@ class Record:
         """
         with self._open() as store:
             found = store.identity()
+            if found is not None and found.upstream != upstream.name:
+                raise StateError(
+                    f"stateDir holds stream {found.stream_id} of the {found.upstream} table {found.table}, and the "
+                    f"options name a table of {upstream.name}; give each stream a stateDir of its own"
+                )
             if found is not None and self._on_existing is OnExistingState.RESTART:
-                upstream.detach(found.properties)
+                if has_place(found):
+                    upstream.detach(found.properties)
                 forget(found.stream_id)
                 store.reset()
                 found = None
@@ -204,7 +216,8 @@ class Record:
         if recorded.system != now.system:
             raise StateError(
                 f"the stream followed system {recorded.system}, and this url leads to system {now.system}; point url "
-                "at the former, or start over with a fresh checkpointLocation and onExistingState=restart"
+                "at the former; or, where that is gone for good, start over with a fresh checkpointLocation and an "
+                "empty stateDir"
             )
         if recorded.table_id != now.table_id and recorded.table != now.table:
             raise StateError(

@@ -1,4 +1,4 @@
-"""The state directory beside the checkpoint: the five cases, on a store in memory and on DuckDB's."""
+"""The state directory beside the checkpoint: the six cases, on a store in memory and on DuckDB's."""
 
 from __future__ import annotations
 
@@ -173,6 +173,24 @@ def test_a_restart_removes_what_the_old_stream_made_and_takes_a_new_name(folder:
     assert record.stream != barrier.stream
     assert folder.epoch() is None
     assert folder.told() == {}
+
+
+@pytest.mark.parametrize("how", OnExistingState)
+def test_a_directory_of_another_kind_of_upstream_is_refused(folder: Folder, how: OnExistingState) -> None:
+    barrier = folder.recorded(4)
+    folder.upstream.name = "other"
+    with pytest.raises(StateError, match=f"holds stream {barrier.stream} of the simulated table public.t, and the opt"):
+        folder.process(how).begin(folder.upstream, TABLE, folder.forgotten.append)
+    assert (folder.upstream.detached, folder.epoch()) == ([], 4)
+
+
+def test_a_snapshot_alone_has_nothing_that_a_restart_would_remove(folder: Folder) -> None:
+    record = folder.process()
+    record._only_snapshot = True
+    record.begin(folder.upstream, TABLE, folder.forgotten.append)
+    folder.begun(OnExistingState.RESTART)
+    assert folder.upstream.detached == []
+    assert folder.forgotten == [record.stream]
 
 
 @pytest.mark.parametrize("how", [OnExistingState.RESUME, OnExistingState.RESTART])

@@ -197,7 +197,10 @@ class Upstream(Protocol):
         ...
 
     def detach(self, bookmark: Bookmark) -> None:
-        """Removes what `attach` made; nothing happens where it is gone already."""
+        """Removes what `attach` made; nothing happens where it is gone already.
+
+        Raises a DefiniteError, and removes nothing, where it was made in another system than this one.
+        """
         ...
 
     def present(self) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from backfill.errors import DataLossError, OptionsError, SchemaChangedError
+from backfill.errors import DatabaseSetupError, DataLossError, OptionsError, SchemaChangedError
 from backfill.options import Options
 from backfill.upstream import Bookmark
 from backfill.upstream.postgres import slot
 from backfill.upstream.postgres.connection import Connector, Session
-from backfill.upstream.postgres.server import START_OVER, require_same_log
+from backfill.upstream.postgres.server import START_OVER, read_server, require_primary, require_same_log
 from backfill.upstream.postgres.slot import Published
 from backfill.upstream.postgres.table import Table
 from backfill.wording import another_option
@@ -151,4 +151,16 @@ class Place:
             slot.note_membership(session, self.publication, table.description.oid)
 
     def drop(self, session: Session) -> None:
+        """Drops what `make` made, where it is there. DatabaseSetupError, and nothing dropped, on any other server than
+        its own, where it would not be found and go on keeping the log of its own.
+        """
+        server = read_server(session)
+        require_primary(server)
+        if str(server.system_identifier) != self.system:
+            raise DatabaseSetupError(
+                f"replication slot {self.slot} is of system {self.system}, and url leads to system "
+                f"{server.system_identifier}; nothing was dropped. Point url at the former. Where that is gone for "
+                "good, delete stateDir, or name an empty one; if its slot came along to the new one, as with "
+                f"pg_upgrade, run SELECT pg_drop_replication_slot('{self.slot}') there"
+            )
         slot.drop(session, self.slot, self.publication if self.own_publication else None)
