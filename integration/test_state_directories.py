@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from typing import NoReturn
 
 import pytest
 
-from backfill.errors import StateError
+from backfill.errors import StateError, TableError
+from backfill.upstream.postgres.adapter import PostgresUpstream
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import churn, table_of
@@ -84,6 +86,27 @@ def test_a_new_checkpoint_resumes_where_the_state_directory_stands(
     new.restart()
     new.batch(rows)
     new.finish()
+
+
+@pytest.mark.parametrize(("first", "left"), [("", []), ("theirs", [("theirs",)])], ids=["its own", "of the options"])
+def test_a_slot_that_a_first_start_left_goes_where_it_is_its_own_and_the_options_name_another(
+    database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch, first: str, left: list[tuple[str]]
+) -> None:
+    """One that the options named stays: it may be that of another stream, for which the start failed."""
+    table_of(database, 100)
+    run = start_stream(slotName=first)
+    with monkeypatch.context() as patched:
+        patched.setattr(PostgresUpstream, "bounds", failing)
+        with pytest.raises(TableError, match="no bounds"):
+            run.ask(30)
+    run.restart(slotName="named")
+    run.finish()
+    slots = database.execute("SELECT slot_name FROM pg_replication_slots WHERE slot_name <> 'named'")
+    assert slots == left
+
+
+def failing(*_: object) -> NoReturn:
+    raise TableError("no bounds")
 
 
 def test_a_stream_that_never_came_to_a_barrier_can_be_started_over(

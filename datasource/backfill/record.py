@@ -53,6 +53,11 @@ def has_place(identity: StreamIdentity) -> bool:
     return not dict(identity.properties).get(ONLY_SNAPSHOT)
 
 
+def _has_own_slot(identity: StreamIdentity) -> bool:
+    """Whether the slot bears the stream's own name. One that the options named may be somebody else's."""
+    return identity.stream_id in dict(identity.properties).get("slot", "")
+
+
 class Record:
     """The state directory of one stream, opened for each use: DuckDB allows a file one process at a time."""
 
@@ -117,6 +122,8 @@ class Record:
             named = _identity(stream, self._with_options(upstream.bookmark(stream)), upstream, table)
             if found != named:
                 # Also where a first start failed and the options now name another slot or publication.
+                if found is not None and has_place(found) and _has_own_slot(found):
+                    upstream.detach(found.properties)
                 store.reset()
                 store.begin(named)
             self._use(named, stream, named.properties)

@@ -127,6 +127,7 @@ def test_beginning_again_before_the_first_barrier_keeps_the_name(folder: Folder)
     again = folder.begun()
     again.keep_bounds(folder.upstream, (("3", "3"), ("4", "4")))
     assert (again.stream, again.bookmark) == (first.stream, first.bookmark)
+    assert folder.upstream.detached == []
     with folder.open() as store:
         assert store.bounds()["a"].to_pylist() == [3, 4]
 
@@ -137,6 +138,7 @@ def test_before_the_first_barrier_the_options_may_name_another_slot(folder: Fold
     again = folder.begun()
     assert again.stream == first.stream
     assert again.bookmark == (("slot", f"other_{first.stream}"),)
+    assert folder.upstream.detached == [first.bookmark]
     with folder.open() as store:
         found = store.identity()
     assert found is not None
