@@ -95,6 +95,9 @@ def test_two_options_are_enough_to_look_at_a_table() -> None:
         ("stateDir", "/data/state", "staging_dir", "/data/state/staging"),
         ("stagingDir", "s3://bucket/staging", "staging_dir", "s3://bucket/staging"),
         ("stagingDir", "/shared/staging", "staging_dir", "/shared/staging"),
+        ("stagingDir", "gs://anonymous@bucket/s?project_id=p", "staging_dir", "gs://anonymous@bucket/s?project_id=p"),
+        ("stagingDir", "abfss://lake@a.dfs.core.windows.net/s", "staging_dir", "abfss://lake@a.dfs.core.windows.net/s"),
+        ("stagingDir", "hdfs://app@namenode:8020/s", "staging_dir", "hdfs://app@namenode:8020/s"),
         ("columns", 'id, "Order Date" ,note', "columns", ("id", "Order Date", "note")),
         ("columns", 'Order Date,"a,b", "say ""hi"""', "columns", ("Order Date", "a,b", 'say "hi"')),
         ("customSchema", "price DECIMAL(38,10)", "custom_schema", (("price", "DECIMAL(38,10)"),)),
@@ -255,6 +258,27 @@ def test_a_delta_table_and_a_table_of_a_database_are_told_apart() -> None:
         with pytest.raises(OptionsError, match=problem) as caught:
             parse(wrong)
         assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://key:secret@bucket/staging",
+        "s3://secret@bucket/staging",
+        "s3://[secret@bucket",
+        "s3://bucket/staging?access_key=key&secret_key=secret",
+        "s3://bucket/staging?Session_Token=secret",
+        "gs://secret@bucket/staging",
+        "abfss://container:secret@account.dfs.core.windows.net/staging",
+        "abfss://:secret@account.blob.core.windows.net/staging",
+        "abfss://container@account.dfs.core.windows.net/staging?client_secret=secret",
+        "abfss://container@account.dfs.core.windows.net/staging?sv=2024&sig=secret",
+    ],
+)
+def test_no_credentials_stand_in_the_place_of_staged_chunks(uri: str) -> None:
+    (found,) = problems(stagingDir=uri)
+    assert found.startswith("stagingDir cannot be used; expected a URI ")
+    assert "secret" not in found
 
 
 def test_a_stream_needs_a_folder_for_its_state() -> None:

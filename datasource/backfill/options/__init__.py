@@ -148,7 +148,7 @@ def _values(given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
             try:
                 values[key] = option.parse(text)
             except ValueError as error:
-                shown = "cannot be used" if key in ("url", "password") or "@" in text else f"is {text!r}"
+                shown = "cannot be used" if key in ("url", "password", "stagingdir") or "@" in text else f"is {text!r}"
                 problems.append(f"{option.name} {shown}; expected {error}")
     return values, problems
 

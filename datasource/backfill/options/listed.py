@@ -18,6 +18,7 @@ from backfill.options.texts import (
     place,
     size,
     slot_name,
+    staging_place,
     url,
 )
 
@@ -92,7 +93,12 @@ OPTIONS: Final = (
     Option("user", "", "The role to connect as, where `url` has none"),
     Option("password", "", "The role's password; libpq's passfile, service file and environment work too"),
     Option("stateDir", "", "A folder of the driver for the stream's state; required for a stream"),
-    Option("stagingDir", "", "Where chunks are staged: a path or URI all executors reach (default: in `stateDir`)"),
+    Option(
+        "stagingDir",
+        "",
+        "Where chunks are staged: a path or URI all executors reach (default: in `stateDir`)",
+        staging_place,
+    ),
     Option("startupMode", "initial", "`initial`, `latest` or `snapshot`", choice(StartupMode)),
     Option("columns", "", "The columns to carry, separated by commas (default: all)", column_names),
     Option(

@@ -103,7 +103,7 @@ def _of_one_upstream(values: Mapping[str, Any]) -> list[str]:
 def folders(values: Mapping[str, Any]) -> list[str]:
     problems = []
     for key, name in (("statedir", "stateDir"), ("stagingdir", "stagingDir")):
-        if values[key] and "://" not in values[key] and not Path(values[key]).is_absolute():
+        if values.get(key) and "://" not in values[key] and not Path(values[key]).is_absolute():
             problems.append(f"{name} is {values[key]!r}; expected an absolute path")
     if "://" in values["statedir"]:
         problems.append("stateDir is a URI; expected a local path of the driver (stagingDir may be a URI)")

@@ -150,8 +150,29 @@ def place(text: str) -> str:
     if text.startswith("file:"):
         text = "/" + text.removeprefix("file:").lstrip("/")
     if "://" in text:
-        if "@" in urlsplit(text).netloc and urlsplit(text).scheme in ("s3", "s3a", "gs", "http", "https"):
-            raise ValueError("a URI without credentials, because Spark shows it; they come from the environment")
+        _require_no_credentials(text)
     elif not Path(text).is_absolute():
         raise ValueError("an absolute path, or a URI such as s3://bucket/orders")
     return text.rstrip("/") or "/"
+
+
+def staging_place(text: str) -> str:
+    if "://" in text:
+        _require_no_credentials(text)
+    return text
+
+
+_KEYS: Final = (*_SECRETS, "key", "token", "sig")
+"""How parameters of object stores with secrets end: secret_key, session_token, a shared access signature's sig."""
+
+
+def _require_no_credentials(uri: str) -> None:
+    """Before the @ may stand an Azure container or a user of HDFS, of which neither is a secret."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        raise ValueError("a URI such as s3://bucket/orders") from None
+    user = parts.netloc.rpartition("@")[0]
+    keyed = parts.scheme in ("s3", "s3a", "gs", "http", "https") and user not in ("", "anonymous")
+    if keyed or ":" in user or any(name.lower().endswith(_KEYS) for name, _ in parse_qsl(parts.query)):
+        raise ValueError("a URI without credentials, because Spark shows it; they come from the environment")
