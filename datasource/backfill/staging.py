@@ -11,7 +11,10 @@ chunk without a file cannot have been part of a finished batch, and may be read 
 then says at which. File names carry the attempt, so that a reader left over from before a crash cannot replace a
 chunk that was read again after it.
 
-Everything here works on a local path and on any file system that `pyarrow.fs` opens by URI.
+Everything here works on a local path and on any file system that `pyarrow.fs` opens by URI. A file is written under
+another name first, also to an object store, where it appears only when it is closed: Arrow's Python has no way out of
+an output but to close it, also after an error (apache/arrow issue 40502), and a file that was cut short would appear
+under its name. What that costs on S3: moving a file there is one copy, of at most 5 GiB.
 """
 
 from __future__ import annotations

@@ -96,7 +96,8 @@ OPTIONS: Final = (
     Option(
         "stagingDir",
         "",
-        "Where chunks are staged: a path or URI all executors reach (default: in `stateDir`)",
+        "Where chunks are staged: a path or URI all executors reach (default: in `stateDir`); on `s3://` up to 5 GiB "
+        "each",
         staging_place,
     ),
     Option("startupMode", "initial", "`initial`, `latest` or `snapshot`", choice(StartupMode)),
