@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,4 +23,36 @@ def test_a_temporary_folder_that_cannot_be_written_is_named(monkeypatch: pytest.
     spool = Spool(large.schema)
     with pytest.raises(StagingError, match=f"{gone}.*TMPDIR"):
         spool.add(large)
+    spool.close()
+
+
+@contextmanager
+def full_at(size: int) -> Iterator[None]:
+    """No file of this process grows beyond this size."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_is_full_at_the_end_of_the_changes_is_named() -> None:
+    """They are in the file's buffer until then."""
+    large = pa.record_batch({"v": pa.array(["x" * (IN_MEMORY + 1)])})
+    spool = Spool(large.schema)
+    spool.add(large)
+    with full_at(os.fstat(spool._file.fileno()).st_size):
+        with pytest.raises(StagingError, match="Make room there"):
+            spool.finish()
+        spool.close()
+
+
+def test_changes_are_in_their_file_before_they_are_read() -> None:
+    large = pa.record_batch({"v": pa.array(["x" * (IN_MEMORY + 1)])})
+    spool = Spool(large.schema)
+    spool.add(large)
+    spool.finish()
+    with full_at(0):
+        assert list(spool) == [large]
     spool.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,13 +28,8 @@ class Spool:
         self.row_count = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        try:
+        with _being_kept():
             self._add(batch)
-        except OSError as error:
-            raise StagingError(
-                f"changes cannot be kept in the driver's temporary folder {tempfile.gettempdir()} ({error}). "
-                "Make room there, or name another folder in the environment variable TMPDIR"
-            ) from error
 
     def _add(self, batch: pa.RecordBatch) -> None:
         self.row_count += batch.num_rows
@@ -50,8 +46,11 @@ class Spool:
             self._held = []
 
     def finish(self) -> None:
+        """What is not in the file yet is written, so that reading writes nothing."""
         if self._writer is not None:
-            self._writer.close()
+            with _being_kept():
+                self._writer.close()
+                self._file.flush()
             self._writer = None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -64,5 +63,17 @@ class Spool:
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # of what it has not written, which nobody wants any more
+                self._file.close()
         self._held = []
+
+
+@contextmanager
+def _being_kept() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StagingError(
+            f"changes cannot be kept in the driver's temporary folder {tempfile.gettempdir()} ({error}). "
+            "Make room there, or name another folder in the environment variable TMPDIR"
+        ) from error
