@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -193,6 +195,7 @@ class Rows:
         return self.table
 
 
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 ROW = {"id": 1, "v": "secret words", "_change_type": "insert", "_commit_version": 1, "_sequence": 1}
 
 
@@ -214,6 +217,26 @@ ROW = {"id": 1, "v": "secret words", "_change_type": "insert", "_commit_version"
         ("copy", ROW, BackfillError, "value too long for type character varying"),
         (
             "copy",
+            ROW | {"v": "a", "price": Decimal("1.005")},
+            TableError,
+            r'"price" .* is numeric\(9,2\), which would round .* TABLE "public"."copy" ALTER "price" TYPE numeric$',
+        ),
+        ("copy", ROW | {"v": "a", "price": "1.005"}, TableError, r"numeric\(9,2\), which would round"),
+        (
+            "copy",
+            ROW | {"v": "a", "prices": [None, Decimal("0.05")]},
+            TableError,
+            r"is numeric\(9,1\)\[\], which would",
+        ),
+        (
+            "copy",
+            ROW | {"v": "a", "at": NEW_YEAR + timedelta(milliseconds=5)},
+            TableError,
+            r"is timestamp\(2\) without time zone, which .* TYPE timestamp without time zone$",
+        ),
+        ("copy", ROW | {"v": "a", "clock": "12:34:56.789"}, TableError, r"is time\(2\) without time zone, which would"),
+        (
+            "copy",
             ROW | {"v": "a", "_unchanged_columns": ["v"], "_change_type": "update_postimage"},
             UnchangedToastError,
             "has no row",
@@ -224,7 +247,8 @@ def test_what_cannot_be_applied_is_refused_and_leaves_no_trace(
     database: Database, tmp_path: Path, table: str, row: dict[str, object], error: type[Exception], message: str
 ) -> None:
     database.execute(
-        "CREATE TABLE keyless (id int, v text); CREATE TABLE copy (id int PRIMARY KEY, v varchar(4));"
+        "CREATE TABLE keyless (id int, v text); CREATE TABLE copy (id int PRIMARY KEY, v varchar(4), "
+        "price numeric(9,2), prices numeric(9,1)[], at timestamp(2), clock time(2));"
         "CREATE TABLE later (id int PRIMARY KEY DEFERRABLE, v text); CREATE VIEW shown AS TABLE copy;"
         "CREATE TABLE counted (id int PRIMARY KEY, v int GENERATED ALWAYS AS IDENTITY)"
     )
@@ -234,6 +258,29 @@ def test_what_cannot_be_applied_is_refused_and_leaves_no_trace(
     assert "secret" not in str(caught.value)
     assert database.execute("TABLE copy") == []
     assert database.execute("SELECT to_regclass('backfill_batches')") == [(None,)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("numeric(9,2)", [Decimal("1.500"), None]),
+        ("numeric(9,2)", ["1.5", "NaN"]),
+        ("numeric(9,2)", [Decimal("1.5"), Decimal(2)]),
+        ("timestamp(2)", [NEW_YEAR + timedelta(milliseconds=50), None]),
+        ("timestamptz(0)", [NEW_YEAR.replace(tzinfo=UTC)]),
+        ("time(2)[]", [["12:34:56.78", None], []]),
+        ("interval(0)", ["1 day 00:00:01", None]),
+    ],
+)
+def test_what_a_narrower_column_holds_as_it_is_arrives(
+    database: Database, tmp_path: Path, kind: str, values: list[object]
+) -> None:
+    database.execute(f"CREATE TABLE copy (id int PRIMARY KEY, v {kind})")
+    rows = [ROW | {"id": at, "v": value, "_sequence": at} for at, value in enumerate(values)]
+    apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")(Rows(pa.Table.from_pylist(rows)), 0)
+    assert database.execute("SELECT count(*), count(v) FROM copy") == [
+        (len(values), sum(value is not None for value in values))
+    ]
 
 
 def test_the_rows_of_a_table_that_inherits_from_the_copy_stay(database: Database, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -27,6 +28,7 @@ def merge(session: ArrowSession, target: Target, key: Sequence[str], last: LastR
     _require_types(last.rows.select(names).schema)
     session.ingest(_STAGED, staged(last, names))
     values = {name: _value(target, name, at) for at, name in enumerate(names)}
+    _require_unrounded(session, target, last.rows.schema, values)
     parts = {
         "target": target.name,
         "rows": target.rows,
@@ -69,6 +71,37 @@ def _require_types(columns: pa.Schema) -> None:
                 f"column {column.name!r} is a {column.type}, which cannot be copied into PostgreSQL. Make it a string "
                 "before foreachBatch, with to_json, for a column of type jsonb"
             )
+
+
+def _require_unrounded(
+    session: ArrowSession, target: Target, columns: pa.Schema, values: dict[str, sql.Composable]
+) -> None:
+    """Refuses values that the target would round."""
+    rounding = target.rounding
+    names = [name for name in values if name in rounding and not _fits(columns.field(name).type, rounding[name])]
+    if not names:
+        return
+    rounded = [
+        # The type's name is the server's own.
+        sql.SQL("coalesce(bool_or(CAST({0} AS {1}) <> {0}), false)").format(values[name], sql.SQL(rounding[name]))
+        for name in names
+    ]
+    staged_rows = sql.Identifier("pg_temp", _STAGED)
+    execute(session, "SELECT {rounded} FROM {staged} s", rounded=sql.SQL(", ").join(rounded), staged=staged_rows)
+    for name, found in zip(names, session.fetchone() or (), strict=True):
+        if found:
+            column = sql.Identifier(name).as_string(None)
+            raise TableError(
+                f"the column {column} of the table {target.text} is {rounding[name]}, which would round values "
+                f"of the batch. Run ALTER TABLE {target.text} ALTER {column} TYPE {target.types[name]}"
+            )
+
+
+def _fits(kind: pa.DataType, modified: str) -> bool:
+    """Whether the batch's type alone says that nothing is rounded; there is none for the digits of a time."""
+    element = kind.value_type if pa.types.is_list(kind) else kind
+    scale = re.match(r"numeric\(\d+,(\d+)\)", modified)
+    return scale is not None and pa.types.is_decimal(element) and element.scale <= int(scale[1])
 
 
 def _value(target: Target, name: str, at: int) -> sql.Composable:

@@ -32,10 +32,16 @@ _TARGET: Final = """
     WHERE c.oid = pg_catalog.to_regclass({table})
 """
 
-# A type's name without its modifier, so that the cast neither cuts nor rounds: the assignment then refuses.
+# A type's name without its modifier, so that the cast neither cuts nor rounds. The assignment then refuses a text that
+# is too long, but rounds numbers and times by itself: of those also the name with its modifier, where there is one.
 _COLUMNS: Final = """
-    SELECT a.attname::text, pg_catalog.format_type(a.atttypid, -1), a.attgenerated <> '', a.attidentity = 'a'
+    SELECT a.attname::text, pg_catalog.format_type(a.atttypid, -1), a.attgenerated <> '', a.attidentity = 'a',
+           CASE WHEN a.atttypmod >= 0 AND t.typnamespace = 'pg_catalog'::pg_catalog.regnamespace
+                 AND pg_catalog.ltrim(t.typname::text, '_')
+                     IN ('numeric', 'timestamp', 'timestamptz', 'time', 'timetz', 'interval')
+                THEN pg_catalog.format_type(a.atttypid, a.atttypmod) END
     FROM pg_catalog.pg_attribute a
+    JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
     WHERE a.attrelid = pg_catalog.to_regclass({table}) AND a.attnum > 0 AND NOT a.attisdropped
 """
 
@@ -52,6 +58,9 @@ class Target:
     generated: frozenset[str]
     inserted_only: frozenset[str]
     """Of the columns that can be written, those that an UPDATE cannot: identities that are GENERATED ALWAYS."""
+
+    rounding: dict[str, str]
+    """The types, with their modifiers, of columns that round what is assigned to them."""
 
     @property
     def name(self) -> sql.Identifier:
@@ -88,9 +97,10 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
         )
     execute(session, _COLUMNS, table=name)
     found_columns = session.fetchall()
-    types = {column: type_name for column, type_name, is_generated, _ in found_columns if not is_generated}
-    generated = frozenset(column for column, _, is_generated, _ in found_columns if is_generated)
-    inserted_only = frozenset(column for column, _, _, always in found_columns if always)
+    types = {column: type_name for column, type_name, is_generated, *_ in found_columns if not is_generated}
+    generated = frozenset(column for column, _, is_generated, *_ in found_columns if is_generated)
+    inserted_only = frozenset(column for column, _, _, always, _ in found_columns if always)
+    rounding = {column: modified for column, *_, modified in found_columns if modified}
     computed = [sql.Identifier(name).as_string(None) for name in key if name in generated]
     if computed:
         raise TableError(
@@ -98,7 +108,7 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
             f"it. Run ALTER TABLE {table} ALTER {computed[0]} DROP EXPRESSION"
         )
     partitioned = kind == _PARTITIONED
-    return Target(schema, own_name, partitioned, has_record, types, generated, inserted_only)
+    return Target(schema, own_name, partitioned, has_record, types, generated, inserted_only, rounding)
 
 
 def execute(session: ArrowSession, statement: str, **parts: sql.Composable) -> None:
