@@ -31,15 +31,18 @@ PATIENCE: Final = 10.0
 
 def claim(folder: Path, *, patience: float = PATIENCE) -> TextIO:
     """What holds the claim until it is closed, or until this process ends; StateBusyError that names who has it."""
-    try:
-        file = (folder / FILE).open("a+")
-    except OSError as error:
-        raise StateError(f"stateDir cannot be written: {error}") from error
+    path = folder / FILE
     give_up = time.monotonic() + patience
-    while not locked(file):
+    while True:
+        try:
+            file = path.open("a+")
+        except OSError as error:
+            raise StateError(f"stateDir cannot be written: {error}") from error
+        if locked(file) and _is_at(path, file):
+            break
+        holder = _holder(file)
+        file.close()
         if time.monotonic() > give_up:
-            holder = _holder(file)
-            file.close()
             raise StateBusyError(
                 f"stateDir {folder} is used by another query (process {holder}). Stop that one; or, to have the table "
                 "in two queries, load() it for each of them with a stateDir of its own"
@@ -49,6 +52,14 @@ def claim(folder: Path, *, patience: float = PATIENCE) -> TextIO:
     file.write(str(os.getpid()))
     file.flush()
     return file
+
+
+def _is_at(path: Path, file: TextIO) -> bool:
+    """Whether the next process will meet this file: `drop` removes it, while others may wait for it."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def locked(file: TextIO) -> bool:

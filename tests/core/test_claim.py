@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
-from backfill.claim import claim
+from backfill.claim import FILE, claim, locked
 from backfill.errors import StateBusyError, StateError
 
 OTHER = """
@@ -47,6 +49,23 @@ def test_a_claim_ends_with_its_process(other: subprocess.Popen[str], tmp_path: P
 def test_a_claim_that_was_closed_can_be_had_again(tmp_path: Path) -> None:
     for _ in range(2):
         claim(tmp_path, patience=0.0).close()
+
+
+def test_a_claim_is_had_on_the_file_that_the_next_process_meets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[str] = []
+
+    def dropped_meanwhile(file: TextIO) -> bool:
+        if not removed:
+            (tmp_path / FILE).unlink()
+            removed.append(FILE)
+        return locked(file)
+
+    monkeypatch.setattr("backfill.claim.locked", dropped_meanwhile)
+    with claim(tmp_path) as held:
+        assert removed
+        assert os.path.samestat(os.fstat(held.fileno()), (tmp_path / FILE).stat())
 
 
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
