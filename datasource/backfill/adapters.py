@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from backfill.errors import OptionsError
 from backfill.options import Options
 from backfill.upstream import Finding, Upstream
+from backfill.wording import in_option
 
 DELTA = "delta"
 """What a stream over a Delta table has recorded as its upstream."""
@@ -54,5 +55,5 @@ def _needing(what: str, extra: str) -> Iterator[None]:
 def source_of(upstream: str, table: str, key: Sequence[str], *, url: str, user: str) -> dict[str, str]:
     """The options that name the source of a stream, from what is recorded of it; a Delta table needs no `url`."""
     if upstream == DELTA:
-        return {"path": table, "keyColumns": ", ".join(key)}
+        return {"path": table, "keyColumns": ", ".join(map(in_option, key))}
     return {"url": url, "user": user, "dbtable": table}

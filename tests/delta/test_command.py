@@ -61,3 +61,18 @@ def test_a_stream_is_looked_at_and_ended_without_a_url(
     assert "1 versions to read" in said(capsys, "status", *state)[1]
     assert said(capsys, "drop", *state) == (0, f"dropped stream {figures['stream']} of {table}\n")
     assert not (tmp_path / "state" / "backfill.duckdb").exists()
+
+
+def test_a_stream_whose_key_has_quotes_and_commas_in_its_name_is_looked_at_and_ended_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, key = tmp_path / "table", ('a"b', "c,d")
+    write_deltalake(table, pa.table([[1, 2], [3, 4]], names=list(key)), configuration=FEED)
+    run = DeltaRun(tmp_path, table, key, {"keyColumns": '"a""b", "c,d"'})
+    run.catch_up()
+    run.restart()
+    state = ("--state-dir", str(tmp_path / "state"))
+    status, text = said(capsys, "status", *state, "--json")
+    assert (status, json.loads(text)["lag_versions"]) == (0, 0)
+    status, text = said(capsys, "drop", *state)
+    assert (status, text.startswith("dropped stream ")) == (0, True)
