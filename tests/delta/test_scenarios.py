@@ -453,3 +453,27 @@ def test_a_snapshot_filter_chooses_among_the_rows_that_are_there(tmp_path: Path,
     assert [row["id"] for row in run.read()] == [0, 2, 6, 8]
     with pytest.raises(OptionsError, match="the option snapshotFilter is no condition"):
         DeltaRun(tmp_path / "other", table, options={"snapshotFilter": "nope = 1"}).plan()
+
+
+@pytest.mark.parametrize("before", [0, 200_000], ids=["at once", "after many others"])
+@pytest.mark.parametrize(
+    ("condition", "kind"),
+    [
+        ("CAST(n AS TINYINT) % 2 = 1", "Conversion Error"),
+        ("n * 1000000000000000000 > 1", "Out of Range Error"),
+        ("strptime(v, '%Y') IS NULL", "Invalid Input Error"),
+    ],
+)
+def test_a_condition_that_fails_for_a_row_is_at_fault_and_the_row_stays_untold(
+    tmp_path: Path, before: int, condition: str, kind: str
+) -> None:
+    folder = tmp_path / "table"
+    found = {"id": range(before + 1), "n": [1] * before + [31_415], "v": ["2020"] * before + ["hunter2"]}
+    write_deltalake(folder, pa.table(found), configuration=FEED)
+    given = {"path": str(folder), "keyColumns": "id", "filter": condition}
+    with pytest.raises(OptionsError, match=f"of the table: {kind}.") as caught:
+        list(DeltaUpstream(parse(given)).reader().read(None, [WHOLE_TABLE]))
+    assert "31415" not in caught.value.message
+    assert "hunter2" not in caught.value.message
+    with pytest.raises(OptionsError, match="snapshotFilter"):
+        DeltaRun(tmp_path, folder, options={"snapshotFilter": condition}).plan()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
@@ -18,8 +18,11 @@ from deltalake.schema import PrimitiveType
 
 from backfill.errors import OptionsError
 from backfill.upstream.delta.keys import KeyColumns
-from backfill.upstream.delta.sorting import in_order, queried, quoted
+from backfill.upstream.delta.sorting import in_order, queried, queried_over, quoted
 from backfill.vnode import KeyRange
+
+_OF_A_ROW: Final = ("Conversion Error", "Out of Range Error", "Invalid Input Error", "Mismatch Type Error")
+"""How DuckDB begins where an expression has no value for a row: a cast that fails, an overflow, a division by zero."""
 
 
 def rows_within(
@@ -44,8 +47,22 @@ def rows_where(
     if not condition:
         return iter(scanned(table, names, predicate))
     # The condition may name columns that are not carried.
+    return _chosen(scanned(table, None, predicate), names, condition)
+
+
+def _chosen(rows: pa.RecordBatchReader, names: Sequence[str], condition: str) -> Iterator[pa.RecordBatch]:
     selected = ", ".join(map(quoted, names))
-    return queried(f"SELECT {selected} FROM feed WHERE ({condition}\n)", {"feed": scanned(table, None, predicate)})
+    try:
+        yield from queried_over(rows.schema, rows, f"SELECT {selected} FROM feed WHERE ({condition}\n)")
+    except (duckdb.Error, OSError) as error:
+        kind = str(error).partition(":")[0]
+        if kind not in _OF_A_ROW:
+            raise
+        # What follows the kind may be the row's value.
+        raise OptionsError(
+            f"the condition {condition!r} (filter or snapshotFilter) fails for a row of the table: {kind}. Write it so "
+            "that it is true, false or null for each row, such as with TRY_CAST in place of CAST"
+        ) from None
 
 
 def require_condition(table: DeltaTable, option: str, condition: str) -> None:

@@ -44,17 +44,9 @@ def in_order(rows: Iterable[pa.RecordBatch], schema: pa.Schema, columns: Sequenc
 def _in_order_of_many(
     rows: Iterator[pa.RecordBatch], schema: pa.Schema, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    watched = _Watched(rows)
-    feed = pa.RecordBatchReader.from_batches(schema, watched)
     order = ", ".join(map(quoted, columns))
-    try:
-        for batch in queried(f"SELECT * FROM feed ORDER BY {order}", {"feed": feed}):
-            yield batch.cast(schema)
-    except duckdb.Error:
-        error, watched.error = watched.error, None
-        if error is None:
-            raise
-        raise error.with_traceback(None) from None
+    for batch in queried_over(schema, rows, f"SELECT * FROM feed ORDER BY {order}"):
+        yield batch.cast(schema)
 
 
 class _Watched:
@@ -75,6 +67,21 @@ class _Watched:
         except Exception as error:
             self.error = error
             raise
+
+
+def queried_over(schema: pa.Schema, rows: Iterable[pa.RecordBatch], query: str) -> Iterator[pa.RecordBatch]:
+    """What DuckDB's SQL gives over the rows, which it knows as `feed`; an error of theirs is raised as it was.
+
+    One of DuckDB's own is a `duckdb.Error` before the first batch, and later an OSError with the same text.
+    """
+    watched = _Watched(iter(rows))
+    try:
+        yield from queried(query, {"feed": pa.RecordBatchReader.from_batches(schema, watched)})
+    except (duckdb.Error, OSError, pa.ArrowException):
+        error, watched.error = watched.error, None
+        if error is None:
+            raise
+        raise error.with_traceback(None) from None
 
 
 def queried(query: str, tables: Tables) -> Iterator[pa.RecordBatch]:
