@@ -125,3 +125,19 @@ def test_names_may_begin_with_a_dot(database: Database, start_stream: StartStrea
     database.execute('UPDATE t SET ".id" = id WHERE id % 5 = 0; DELETE FROM t WHERE id = 7')
     run.backfill(20)
     run.finish()
+
+
+@pytest.mark.parametrize("changelog", ["logged", "full"])
+def test_a_time_may_be_the_key_of_a_stream_as_a_time(
+    database: Database, start_stream: StartStream, changelog: str
+) -> None:
+    """The state store holds it in nanoseconds, as Spark has it."""
+    database.execute("CREATE TABLE t (id time PRIMARY KEY, v text)")
+    database.execute("INSERT INTO t SELECT '00:00'::time + i * interval '1 min', 'v' FROM generate_series(0, 59) i")
+    run = start_stream(customSchema="id TIME", vnodeCount="3", changelog=changelog)
+    run.judged_batch(20)
+    database.execute("UPDATE t SET v = 'new' WHERE id < '00:30'; DELETE FROM t WHERE id = '00:07'")
+    database.execute("INSERT INTO t VALUES ('23:59:59.999999', 'last')")
+    run.restart()
+    run.backfill(20)
+    run.finish()

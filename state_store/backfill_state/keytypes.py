@@ -29,6 +29,7 @@ _TYPES: Final[tuple[tuple[pa.DataType, str], ...]] = (
     (pa.binary(), "BLOB"),
     (pa.date32(), "DATE"),
     (pa.time64("us"), "TIME"),
+    (pa.time64("ns"), "TIME_NS"),
     (pa.timestamp("us"), "TIMESTAMP"),
     (pa.timestamp("us", tz="UTC"), "TIMESTAMP WITH TIME ZONE"),
 )
