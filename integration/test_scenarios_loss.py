@@ -138,7 +138,7 @@ def test_a_slot_that_held_back_too_much_and_was_invalidated(
     if restarts:
         run.restart()
     else:
-        with pytest.raises(DataLossError):
+        with pytest.raises(DataLossError, match="start the query again with failOnDataLoss=false to go on"):
             run.catch_up()
         run.restart()
     run.catch_up()

@@ -254,7 +254,7 @@ def test_a_stream_that_cannot_go_on_says_what_it_would_lose_and_what_to_do(strea
     found = of_run(stream)
     lost = rf"DataLossError: replication slot {slot} does not exist any more; the changes after [\dA-F]+/"
     assert re.search(lost, found)
-    assert "onExistingState=restart, or set failOnDataLoss=false" in found
+    assert "onExistingState=restart, or start the query again with failOnDataLoss=false" in found
 
     offset = max((stream.checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
     offset.write_text(offset.read_text().replace('{"version": 1, "stream"', '{"version": 7, "stream"'))

@@ -146,7 +146,7 @@ def _with_state(state: str, message: str) -> BackfillError:
 def _changes_gone(message: str) -> BackfillError:
     return DataLossError(
         f"the changes after the last batch are gone: {message}. Start over with a fresh checkpointLocation and "
-        "onExistingState=restart, or set failOnDataLoss=false to go on without them"
+        "onExistingState=restart, or start the query again with failOnDataLoss=false to go on without them"
     )
 
 

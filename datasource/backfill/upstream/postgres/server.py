@@ -14,10 +14,10 @@ from backfill.upstream.postgres.position import format_lsn, parse_lsn
 OLDEST: Final = 140000
 
 START_OVER: Final = (
-    "Start over with a fresh checkpointLocation and onExistingState=restart, or set failOnDataLoss=false to go on "
-    "without the changes that are lost"
+    "Start over with a fresh checkpointLocation and onExistingState=restart, or start the query again with "
+    "failOnDataLoss=false to go on without the changes that are lost"
 )
-"""What a stream can do about changes that are lost."""
+"""What a stream can do about changes that are lost. It goes on without them from its beginning, not in the middle."""
 
 _TIMELINE: Final = """
     ('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))
