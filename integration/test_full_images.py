@@ -203,6 +203,27 @@ def test_last_rows_that_are_lost_end_the_stream_and_not_its_rows(database: Datab
     assert again.fold.counts["update_preimage"] == 1
 
 
+def test_resuming_from_a_record_that_is_behind_the_last_rows_is_named_among_the_causes(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 3)
+    run = start_stream(changelog="full")
+    for value in ("a", "b"):
+        run.batch()
+        database.execute(f"UPDATE t SET v = '{value}' WHERE id = 1")
+    run.batch()
+    run.stop()
+    again = run.new_checkpoint()
+    with pytest.raises(StateError, match=r"progress belongs to; or set onExistingState=restart to read"):
+        again.plan()
+    again.restart(onExistingState="resume")
+    database.execute("UPDATE t SET v = 'c' WHERE id = 1")
+    again.plan()
+    with pytest.raises(StateError, match=r"in stateDir is of epoch 3\..*onExistingState=resume.*behind the last rows"):
+        again.read()
+    again.stop()
+
+
 def test_a_checkpoint_that_goes_on_without_last_rows_leaves_them_behind(
     database: Database, start_stream: StartStream
 ) -> None:

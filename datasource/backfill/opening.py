@@ -53,6 +53,7 @@ def open_stream(options: Options) -> Stream:
         clock=time.monotonic,
         snapshot_filter=options.stream.snapshot_filter,
         only_snapshot=options.stream.startup_mode is StartupMode.SNAPSHOT,
+        keeps_last_rows=options.last_rows.kept,
     )
     return Stream(
         open_upstream(options),

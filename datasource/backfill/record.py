@@ -69,11 +69,13 @@ class Record:
         clock: Callable[[], float],
         snapshot_filter: str = "",
         only_snapshot: bool = False,
+        keeps_last_rows: bool = False,
     ) -> None:
         self._open_store = open_store
         self._on_existing = on_existing
         self._snapshot_filter = snapshot_filter
         self._only_snapshot = only_snapshot
+        self._keeps_last_rows = keeps_last_rows
         self._clock = clock
         self._identity: StreamIdentity | None = None
         self._written: Barrier | None = None
@@ -108,7 +110,7 @@ class Record:
             if found is not None and store.epoch() is not None:
                 text = store.offset()
                 if self._on_existing is not OnExistingState.RESUME or text is None:
-                    raise StateError(_has_progress(found, store.epoch()))
+                    raise StateError(self._has_progress(found, store.epoch()))
                 barrier = from_text(text)
                 if not isinstance(barrier, Barrier):
                     raise StateError("the state directory holds an offset that names no barrier; use an empty one")
@@ -144,8 +146,8 @@ class Record:
                 raise StateError(
                     f"the checkpoint stands at epoch {barrier.epoch.number} and stateDir at epoch {epoch}: an older "
                     "checkpoint was restored, or two queries use this stateDir. Changes between the two may be gone "
-                    "from the upstream. Start over with a fresh checkpointLocation and onExistingState=restart, or "
-                    "resume from stateDir with a fresh checkpointLocation and onExistingState=resume"
+                    "from the upstream. Start over with a fresh checkpointLocation and onExistingState=restart"
+                    + self._or(", or resume from stateDir with a fresh checkpointLocation and onExistingState=resume")
                 )
             if found is None:
                 store.begin(identity)
@@ -217,6 +219,18 @@ class Record:
         if began.get(SNAPSHOT_FILTER, "") != self._snapshot_filter:
             raise OptionsError(another_option(_named(began.get(SNAPSHOT_FILTER, "")), _named(self._snapshot_filter)))
 
+    def _has_progress(self, found: StreamIdentity, epoch: int | None) -> str:
+        resume = " onExistingState=resume to go on where it stopped, if the sink has everything up to there; or"
+        return (
+            f"stateDir already holds the progress of stream {found.stream_id} (table {found.table}, epoch {epoch}), "
+            f"and the checkpoint is new. Use the checkpoint this progress belongs to; or set{self._or(resume)} "
+            "onExistingState=restart to read everything again"
+        )
+
+    def _or(self, resuming: str) -> str:
+        """The advice to resume; none where last rows are kept, which may be some batches ahead of the record."""
+        return "" if self._keeps_last_rows else resuming
+
     @staticmethod
     def _require_same_table(recorded: StreamIdentity, upstream: Upstream) -> None:
         now = upstream.identity()
@@ -263,14 +277,6 @@ def _identity(stream: str, bookmark: Bookmark, upstream: Upstream, table: TableS
         table_id=which.table_id,
         key=table.key_schema,
         properties=bookmark,
-    )
-
-
-def _has_progress(found: StreamIdentity, epoch: int | None) -> str:
-    return (
-        f"stateDir already holds the progress of stream {found.stream_id} (table {found.table}, epoch {epoch}), and "
-        "the checkpoint is new. Use the checkpoint this progress belongs to; or set onExistingState=resume to go on "
-        "where it stopped, if the sink has everything up to there; or onExistingState=restart to read everything again"
     )
 
 

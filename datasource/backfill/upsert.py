@@ -181,9 +181,10 @@ class LastRows:
         found = "there is none" if token is None else f"that in stateDir is of epoch {token.partition(' ')[0]}"
         raise StateError(
             f"the stream goes on from epoch {begin.epoch.number}, which takes the last row of every key at that time, "
-            f"and {found}. It was lost, or the stream ran without changelog=full or from another checkpoint meanwhile. "
-            "Read everything again with a fresh checkpointLocation and onExistingState=restart; or leave out "
-            "changelog and envelope, to get changes as the log tells them"
+            f"and {found}. It was lost, or the stream ran without changelog=full or from another checkpoint meanwhile, "
+            "or it was resumed from stateDir (onExistingState=resume), where the record may be some batches behind the "
+            "last rows. Read everything again with a fresh checkpointLocation and onExistingState=restart; or leave "
+            "out changelog and envelope, to get changes as the log tells them"
         )
 
     def _put_snapshot(self, state: UpsertState, begin: Barrier, staging: Staging) -> None:

@@ -159,6 +159,16 @@ def test_progress_of_another_checkpoint_is_an_error_that_names_the_ways_out(fold
     assert folder.epoch() == 4
 
 
+def test_where_last_rows_are_kept_resuming_is_no_way_out(folder: Folder) -> None:
+    barrier = folder.recorded(4)
+    record = Record(folder._open, OnExistingState.FAIL, clock=lambda: folder.now, keeps_last_rows=True)
+    with pytest.raises(StateError, match="onExistingState=restart") as new:
+        record.begin(folder.upstream, TABLE, folder.forgotten.append)
+    with pytest.raises(StateError, match="onExistingState=restart") as older:
+        record.adopt(folder.upstream, TABLE, replace(barrier, epoch=Epoch(3, "p3", 3, 3)))
+    assert "resume" not in new.value.message + older.value.message
+
+
 def test_progress_is_resumed_from_where_that_was_asked_for(folder: Folder) -> None:
     barrier = folder.recorded(4)
     record = folder.process(OnExistingState.RESUME)
