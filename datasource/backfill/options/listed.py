@@ -105,7 +105,8 @@ OPTIONS: Final = (
     Option(
         "metadataColumns",
         "all",
-        "What a stream's rows have beside these: `all`, some of them, or with `startupMode=snapshot` also `none`",
+        "What a stream's rows have beside these: `all`; some of them, with `_change_type`; with `startupMode=snapshot` "
+        "any or `none`",
         metadata_columns,
     ),
     Option("filter", "", "For `spark.read`: a condition in SQL; the database gives only rows for which it holds"),
@@ -151,8 +152,8 @@ OPTIONS: Final = (
         "A new checkpoint with a used `stateDir`: `fail`, `resume` from it, or `restart` the backfill",
         choice(OnExistingState),
     ),
-    Option("slotName", "", "The replication slot (default: made from the table's name)", slot_name),
-    Option("publicationName", "", "The publication (default: made from the table's name)"),
+    Option("slotName", "", "The replication slot (default: `backfill_<schema>_<table>_<stream>`)", slot_name),
+    Option("publicationName", "", "The publication (default: the same name)"),
     Option(
         "sessionInitStatement",
         "",
