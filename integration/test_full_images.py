@@ -181,6 +181,23 @@ def test_a_row_that_comes_from_the_unread_part_is_looked_up(database: Database, 
     assert {key for (key,) in run.fold.rows if key < 0} == {-88, -18, -20}
 
 
+def test_rows_are_looked_up_after_the_backfill_as_well(database: Database, start_stream: StartStream) -> None:
+    """Where the snapshot left them out, the first update of each comes without its large value."""
+    documents(database, identity="DEFAULT", rows=20)
+    run = start_stream(changelog="full", snapshotFilter="id <= 10")
+    run.catch_up()
+    for _ in range(2):
+        database.execute("UPDATE t SET title = title || 'x' WHERE id IN (3, 13, 14)")
+        run.catch_up()
+        database.execute("UPDATE t SET id = id + 100 WHERE id IN (13, 114); UPDATE t SET body = 'new' WHERE id = 14")
+        run.catch_up()
+        run.restart()
+    judged = {
+        row[0]: row for row in database.execute("SELECT id, title, body FROM t WHERE id <= 10 OR id IN (14, 113)")
+    }
+    assert {key: (row["id"], row["title"], row["body"]) for (key,), row in run.fold.rows.items()} == judged
+
+
 def test_last_rows_that_are_lost_end_the_stream_and_not_its_rows(database: Database, start_stream: StartStream) -> None:
     table_of(database, 30)
     run = start_stream(changelog="full")

@@ -238,7 +238,10 @@ class LastRows:
                     piece = self._with_stored(state, *changed)
                 case Images(marked=marked, after=after):
                     tie = np.arange(at[1], at[1] + piece.told.count)
-                    tie[piece.told.number[piece.told.change >= taken]] += LOOKED_UP
+                    looked_up_now = np.zeros(piece.told.count, np.bool_)
+                    looked_up_now[piece.told.number[piece.told.change >= taken]] = True
+                    # Not of one that is not there: what the batch says of its key further on counts as ever.
+                    tie[looked_up_now & after.present] += LOOKED_UP
                     if self._rules.order_column:
                         tie += at[0] << ORDINAL_BITS
                     keys = piece.told.distinct

@@ -195,3 +195,23 @@ class FollowingLaws:
             epoch = later
         assert found == list(keys[:4])
         assert upstream.reached(epoch, until)
+
+    @pytest.mark.parametrize("restarts", [False, True])
+    def test_a_state_is_taken_again_after_one_of_the_log_alone(self, laboratory: Laboratory, restarts: bool) -> None:
+        """Also where a commit is under way that began before."""
+        keys = laboratory.keys
+        fill(laboratory, 3)
+        upstream = begun(laboratory)
+        epoch = pinned(upstream).epoch
+        held = laboratory.hold(update(keys[0], "held"))
+        laboratory.write(update(keys[1], "one"))
+        epoch = followed(upstream, epoch)
+        held.commit()
+        laboratory.write(update(keys[2], "two"))
+        epoch = followed(upstream, epoch)
+        if restarts:
+            upstream = reopened(laboratory, epoch)
+        pin = upstream.repin(epoch)
+        assert pin.epoch.number == epoch.number
+        assert dict(read(upstream, pin)) == laboratory.rows()
+        upstream.release(pin)

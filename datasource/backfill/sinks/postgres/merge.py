@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -28,7 +28,6 @@ def merge(session: ArrowSession, target: Target, key: Sequence[str], last: LastR
     _require_types(last.rows.select(names).schema)
     session.ingest(_STAGED, staged(last, names))
     values = {name: _value(target, name, at) for at, name in enumerate(names)}
-    _require_unrounded(session, target, last.rows.schema, values)
     parts = {
         "target": target.name,
         "rows": target.rows,
@@ -41,6 +40,7 @@ def merge(session: ArrowSession, target: Target, key: Sequence[str], last: LastR
     if last.deleted.any():
         execute(session, "DELETE FROM {rows} t USING {staged} s WHERE {deleted} AND {same}", **parts)
     if not last.deleted.all():
+        _require_unrounded(session, target, last.rows.schema, values, parts)
         _require_kept(session, parts, key, last)
         _upsert(session, key, last, values, parts)
     execute(session, "DROP TABLE {staged}", **parts)
@@ -74,7 +74,11 @@ def _require_types(columns: pa.Schema) -> None:
 
 
 def _require_unrounded(
-    session: ArrowSession, target: Target, columns: pa.Schema, values: dict[str, sql.Composable]
+    session: ArrowSession,
+    target: Target,
+    columns: pa.Schema,
+    values: Mapping[str, sql.Composable],
+    parts: Mapping[str, sql.Composable],
 ) -> None:
     """Refuses values that the target would round."""
     rounding = target.rounding
@@ -86,8 +90,8 @@ def _require_unrounded(
         sql.SQL("coalesce(bool_or(CAST({0} AS {1}) <> {0}), false)").format(values[name], sql.SQL(rounding[name]))
         for name in names
     ]
-    staged_rows = sql.Identifier("pg_temp", _STAGED)
-    execute(session, "SELECT {rounded} FROM {staged} s", rounded=sql.SQL(", ").join(rounded), staged=staged_rows)
+    select = "SELECT {rounded} FROM {staged} s WHERE NOT {deleted}"
+    execute(session, select, rounded=sql.SQL(", ").join(rounded), **parts)
     for name, found in zip(names, session.fetchone() or (), strict=True):
         if found:
             column = sql.Identifier(name).as_string(None)

@@ -115,15 +115,28 @@ class Epochs:
 
     def pin_again(self, after: Epoch) -> Pin:
         """See `Upstream.repin`."""
+        before = Position.parse(after.position)
 
         def attempt() -> Exported:
             exported = self.exporter.export()
-            if not exported.position.shows_all_of(Position.parse(after.position)):
+            if not self._sees_all(before, exported.position):
                 raise TransientError("the server does not show yet what the batch had seen")
             return exported
 
         exported = self._sessions.retry(attempt)
         return Pin(_exported_epoch(after.number, exported), exported.token)
+
+    def _sees_all(self, before: Position, now: Position) -> bool:
+        """Whether readers of `now` see all that `before` shows; of an LSN alone the log has to say it, unless they did
+        then.
+        """
+        if before.snapshot is not None:
+            return now.shows_all_of(before)
+        if before.unseen is None:
+            return now.lsn >= before.lsn
+        reading = self._read(before, now, now.lsn, 1)
+        reading.rows.close()
+        return now.lsn >= before.lsn and reading.sees_all(before, now)
 
     def _stepped(self, step: Callable[[], Step]) -> Step:
         found = self._sessions.retry(step)
