@@ -134,16 +134,23 @@ def pieces(start: Progress | None, end: Progress) -> tuple[Piece, ...]:
         if now is not None and isinstance(now.progress, InProgress) and now.progress != vnode.progress:
             span = KeyRange(vnode.remaining.after, now.progress.current_pos)
             result.append(Piece(span, now.row_count - vnode.row_count))
-    return (*result, *_from_nothing(end, first=start.vnode_count))
+    return (*result, *_from_nothing(end, start))
 
 
-def _from_nothing(end: Progress, first: int = 0) -> tuple[Piece, ...]:
-    """All rows of the vnodes from number `first` on."""
+def _from_nothing(end: Progress, start: Frontier | None = None) -> tuple[Piece, ...]:
+    """All rows of the vnodes that are not in `start`; they come after those that are."""
     if isinstance(end, Finished):
         return ()
+    first = start.vnode_count if start else 0
     result = []
     for item in end.slices:
         match item:
+            case CompletedRun(first=number, range=whole, row_counts=counts) if start and number < first < number + len(
+                counts
+            ):
+                # The first of them goes on where the last of `start` ends, and so has been folded with it.
+                known = start.slices[-1].range.upto
+                result.append(Piece(KeyRange(known, whole.upto), sum(counts[first - number :])))
             case CompletedRun(first=number) | Vnode(number=number) if number < first:
                 pass
             case CompletedRun(range=whole, row_counts=counts):

@@ -161,17 +161,18 @@ class Record:
         with self._open() as store:
             store.set_bounds(_bounds(dict(enumerate(bounds)), upstream))
 
-    def commit(self, upstream: Upstream, barrier: Barrier) -> bool:
+    def commit(self, upstream: Upstream, barrier: Barrier, *, at_once: bool = False) -> bool:
         """Records a barrier that Spark has committed; whether that is done. Doing so again changes nothing.
 
-        It is put off while somebody looks into the state file, which then cannot be written, and while only changes
-        are followed and the last recording is less than FOLLOW_INTERVAL old. A later barrier then says it all.
+        It is put off while somebody looks into the state file, which then cannot be written, and, unless it is to be
+        done `at_once`, while only changes are followed and the last recording is less than FOLLOW_INTERVAL old. A later
+        barrier then says it all.
         """
         if self._written == barrier:
             return True
         if barrier.base is not None and barrier.base.epoch == barrier.epoch:
             return True  # A new checkpoint begins with an empty batch where the record stands.
-        if self._followed_lately(barrier):
+        if not at_once and self._followed_lately(barrier):
             return False
         before = None if self._written is None else self._written.progress
         try:

@@ -160,10 +160,12 @@ class Stream:
         base = self._begin() if isinstance(start, Nothing) else self._go_on(start)
         stands = self._standing(base)
         if stands.epoch is not None and self._is_over(stands.cursor, stands.epoch):
+            if isinstance(base, Barrier):
+                self._record.commit(self._upstream, base, at_once=True)
             return self._nothing(start, base)
         self._release.stop()
         ahead = self._ahead(base) if isinstance(base, Barrier) else ()
-        step, moved = self._step(stands.epoch, stands.cursor, budget, self._most_changes(budget, ahead))
+        step, moved = self._step(stands.epoch, stands.cursor, budget, *self._most_changes(budget, ahead))
         if step.epoch == stands.epoch:
             return self._nothing(start, base)
         self._plan(stands.cursor, moved, step)
@@ -196,12 +198,13 @@ class Stream:
         self._counting.begin(base.stream, base.epoch.timestamp)
         return stands
 
-    def _most_changes(self, budget: Budget, ahead: tuple[Ahead, ...]) -> int:
+    def _most_changes(self, budget: Budget, ahead: tuple[Ahead, ...]) -> tuple[int, str | None]:
+        """How many the next batch may read at the most, and up to where."""
         if ahead and self._options.on_truncate is OnTruncate.EMIT:
             # All the way to the states that are ahead: whether there is a truncation before them matters to the
             # changes after it, and a later batch would not know.
-            return UNLIMITED
-        return (budget.max_rows or UNLIMITED) << self._worked_off
+            return UNLIMITED, None
+        return (budget.max_rows or UNLIMITED) << self._worked_off, self._until
 
     def _plan(self, cursor: Progress, moved: Progress, step: Step) -> None:
         """Prepares the batch that takes the stream from `cursor` to `moved`."""
@@ -240,7 +243,9 @@ class Stream:
             return "with orderColumn the sink may have a later row than the table, which is not to be undone"
         return ""
 
-    def _step(self, after: Epoch | None, progress: Progress, budget: Budget, max_changes: int) -> tuple[Step, Progress]:
+    def _step(
+        self, after: Epoch | None, progress: Progress, budget: Budget, max_changes: int, until: str | None
+    ) -> tuple[Step, Progress]:
         """The state the next batch ends at, and how far it gets there.
 
         A state that is lost with its session before that is known is of no use; another one is.
@@ -254,7 +259,7 @@ class Stream:
                 after,
                 snapshot=snapshot,
                 max_changes=max_changes,
-                until=None if snapshot else self._until,
+                until=None if snapshot else until,
             )
             if step.pin is None or not isinstance(progress, Frontier):
                 return step, progress

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.plan import pieces
+from backfill.plan import Piece, pieces
 from backfill.progress import Completed, CompletedRun, Finished, Frontier, InProgress, NotStarted, rows_left, settled
 from backfill.vnode import WHOLE_TABLE, KeyRange, merged, ranges_between
 from tests.core.strategies import finished, frontiers
@@ -68,6 +68,17 @@ def test_what_was_lost_stands_at_the_end_once_more_and_is_counted_beside_the_res
     for number in KEYS:
         expected = sum(holds(vnode.remaining, number) for vnode in reopened.unfinished)
         assert sum(holds(item, number) for item in read) == expected
+
+
+def test_what_was_lost_next_to_what_had_been_lost_before_is_told_apart_from_it() -> None:
+    """Both are one slice in the end."""
+    (bound,) = bounds = (("m",),)
+    read = Frontier.at_start(bounds).advanced({0: Completed(1), 1: Completed(1)})
+    first = read.reopened([KeyRange(None, bound)]).advanced({2: Completed(4)})
+    second = first.reopened([KeyRange(bound, None)]).advanced({3: Completed(5)})
+    assert second.slices[-1] == CompletedRun(2, WHOLE_TABLE, (4, 5))
+    assert pieces(first, second) == (Piece(KeyRange(bound, None), 5),)
+    assert pieces(read, first) == (Piece(KeyRange(None, bound), 4),)
 
 
 @given(states)

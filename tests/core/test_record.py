@@ -361,6 +361,8 @@ def test_once_only_changes_are_followed_not_every_barrier_is_recorded(folder: Fo
     folder.now += FOLLOW_INTERVAL
     assert record.commit(folder.upstream, barrier_of(record, 4, OVER))
     assert folder.epoch() == 4
+    assert record.commit(folder.upstream, barrier_of(record, 5, OVER), at_once=True), "as when a query ends"
+    assert folder.epoch() == 5
 
 
 def test_each_barrier_at_which_rows_were_taken_again_is_recorded(folder: Folder) -> None:

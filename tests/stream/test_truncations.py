@@ -7,7 +7,7 @@ import pytest
 from backfill.errors import TruncateError
 from backfill.options import OnTruncate
 from tests.simulator.database import TRUNCATION, Change
-from tests.stream.scenario import KEYS, StartQuery, row, step, told
+from tests.stream.scenario import KEYS, StartQuery, caught_up, insert, row, step, told
 
 
 def test_a_truncation_ends_the_stream_and_says_what_to_set(start: StartQuery) -> None:
@@ -44,3 +44,20 @@ def test_a_truncation_is_passed_over_where_that_was_asked_for(start: StartQuery)
     spark.database.commit([TRUNCATION, Change(None, row(KEYS[9]))])
     spark.plan()
     assert told(spark.read()) == [("insert", KEYS[9], "new")]
+
+
+def test_rows_that_were_read_after_the_present_at_which_a_query_stops_are_told_after_a_truncation(
+    start: StartQuery,
+) -> None:
+    """They are in the chunk that a crash had lost, and the truncation takes them away again."""
+    spark = start(KEYS[:3], vnodes=1)
+    spark.on_truncate = OnTruncate.EMIT
+    spark.plan(None)
+    spark.crash()
+    spark.database.commit([TRUNCATION, Change(None, row(KEYS[0]))])
+    spark.stream().stop_at_present()
+    insert(spark, KEYS[1])
+    caught_up(spark)
+    spark.crash()
+    caught_up(spark)
+    assert spark.sink.rows == spark.database.latest()
