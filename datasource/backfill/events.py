@@ -97,6 +97,8 @@ class Timely:
 
     events: Mask
     order: Indices
+    severed: Mask
+    """Which events come right after one of their key that is late: their row before is not the one they changed."""
 
 
 NO_ORDER = np.iinfo(np.int64).min
@@ -118,4 +120,9 @@ def timely(found: Events, given: Indices, before: Indices) -> Timely:
     late = np.zeros(len(number), np.bool_)
     late[by_key[1:]] = (number * len(orders) + rank)[by_key[1:]] < reached[:-1]
     last = np.append(np.flatnonzero(np.diff(number[by_key])), len(number) - 1) if len(number) else number
-    return Timely(found.removes | ~late[found.count :], orders[reached[last] - number[by_key][last] * len(orders)])
+    kept = found.removes | ~late[found.count :]
+    severed = np.zeros(len(found), np.bool_)
+    in_turn = np.argsort(found.number, kind="stable")
+    follows = found.number[in_turn][1:] == found.number[in_turn][:-1]
+    severed[in_turn[1:]] = follows & ~kept[in_turn[:-1]]
+    return Timely(kept, orders[reached[last] - number[by_key][last] * len(orders)], severed)

@@ -13,8 +13,9 @@ The row before is that of the event before of the same key, or what was known of
 left out as unchanged is that of the row before as well; of the row *under its old key* where the update moved it. So
 each value leads back to where it was last given, over any number of events: a forest of pointers, followed for all
 events at once by doubling. Where it leads to a row that is not known, as of a row that comes from where the table has
-not been read, the value is lost, and somebody has to look it up. So it is where it leads to a row that was looked up
-itself: that is a row of some later state, in which its key may be another row's.
+not been read, the value is lost, and somebody has to look it up. So it is where it leads to a row that need not be the
+one that was changed: one that was looked up itself, at some later state in which its key may be another row's; or the
+one before a row that was left out because it came late.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ from backfill.sameness import same
 @dataclass(frozen=True, slots=True)
 class Known:
     """What there is of some keys, a line for each: whether there is a row, its columns but for the key, and whether it
-    was looked up, at a state that may be later.
+    may be another one than that which the log goes on from.
     """
 
     present: Mask
     rows: pa.RecordBatch
-    later: Mask
+    other: Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +89,16 @@ def images(
     columns: pa.Schema,
     skips_equal: bool,
     most_bytes: int,
+    severed: Mask | None = None,
 ) -> Images | Lost | TooMuch:
     """The images of the events of marked changes; `before` has a line for each key, by its number.
 
     `columns` are those of the table; what `before.rows` lacks of them is the key. With `skips_equal` an update that
     changes nothing is not told. Values that the log left out may stand in the images any number of times; of them
-    there are at most `most_bytes`, unless it is one change's.
+    there are at most `most_bytes`, unless it is one change's. Nothing is taken from the row before a `severed` event.
     """
     forest = _Forest(events.count, len(events), _previous(events))
-    sources = _sources(changes, found, events, before, forest)
+    sources = _sources(changes, found, events, before, forest, severed)
     lost = _lost(sources, events, forest)
     if lost.any():
         return Lost(lost)
@@ -165,9 +167,11 @@ Sources = Mapping[str, Indices | None]
 """For each column and each node the node where its value was given; None where each has its own."""
 
 
-def _sources(changes: pa.RecordBatch, found: Halves, events: Events, before: Known, forest: _Forest) -> Sources:
+def _sources(
+    changes: pa.RecordBatch, found: Halves, events: Events, before: Known, forest: _Forest, severed: Mask | None
+) -> Sources:
     left_out = _listed(changes["unchanged"])
-    base = _bases(found, events, before, forest) if left_out else forest.previous
+    base = _bases(found, events, before, forest, severed) if left_out else forest.previous
     result: dict[str, Indices | None] = {}
     for name in before.rows.schema.names:
         if name not in left_out:
@@ -196,16 +200,18 @@ def _taken(values: pa.Array[Any], source: Indices | None, nodes: Indices) -> pa.
     return values.take(index(nodes if source is None else source[nodes]))
 
 
-def _bases(found: Halves, events: Events, before: Known, forest: _Forest) -> Indices:
+def _bases(found: Halves, events: Events, before: Known, forest: _Forest, severed: Mask | None) -> Indices:
     """For each event the row that was changed into its row: under the old key, where the update moved it."""
     base = forest.previous.copy()
+    other = np.zeros(forest.nothing, np.bool_)
+    other[: forest.keys] = before.other
+    base[other[base]] = forest.nothing
+    if severed is not None:
+        base[severed] = forest.nothing
     moved = np.flatnonzero(~events.removes & found.moves[events.change])
     removed = found.old[events.change[moved]]
     # The two halves of a change are neighbours.
-    base[moved] = np.where(removed, forest.previous[moved - 1], forest.nothing)
-    later = np.zeros(forest.nothing + 1, np.bool_)
-    later[: forest.keys] = before.later
-    base[later[base]] = forest.nothing
+    base[moved] = np.where(removed, base[moved - 1], forest.nothing)
     return base
 
 

@@ -9,10 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backfill.batches import joined
 from backfill.changes import DELETE, OLD_KEY, OLD_NONE, UPDATE
 from backfill.events import Events, places
-from backfill.images import Lost
+from backfill.images import Lost, TooMuch
 from backfill.mark import Halves, Indices, Mask, index
+
+FEW: Final = 64
+"""How many rows are looked up to see how large they are."""
 
 _HEADS: Final[Sequence[str]] = ("version", "timestamp", "commit_id")
 
@@ -23,20 +27,26 @@ def looked_up(
     events: Events,
     lost: Lost,
     look_up: Callable[[pa.RecordBatch], pa.RecordBatch],
-) -> tuple[pa.RecordBatch, Halves]:
+    *,
+    most_bytes: int,
+) -> tuple[pa.RecordBatch, Halves] | TooMuch:
     """The changes and their halves without what comes of a key once a value of its row is lost.
 
     At the end each such key has one change more, an update to the row that `look_up` finds, or a delete where there is
-    none; with the head of the key's last change.
+    none; with the head of the key's last change. What is looked up is of about `most_bytes`, unless it is one row.
     """
     begins = np.full(events.count, len(events), np.int64)
     np.minimum.at(begins, events.number[lost.events], np.flatnonzero(lost.events))
-    kept = without(found, events, np.arange(len(events)) >= begins[events.number])
     numbers = np.flatnonzero(begins < len(events))
+    numbers = numbers[np.argsort(begins[numbers])]
+    keys = events.distinct.take(index(numbers))
+    rows = _rows(keys, look_up, most_bytes)
+    if isinstance(rows, int):
+        return TooMuch(int(events.change[begins[numbers[rows]]]))
+
+    kept = without(found, events, np.arange(len(events)) >= begins[events.number])
     last = np.zeros(events.count, np.int64)
     last[events.number] = np.arange(len(events))
-    keys = events.distinct.take(index(numbers))
-    rows = look_up(keys)
     place = places(keys, rows.select(keys.schema.names))
     added = _changes(changes, events.change[last[numbers]], keys, rows, place)
     table = pa.Table.from_batches([changes, added]).combine_chunks()
@@ -47,6 +57,24 @@ def looked_up(
         np.concatenate([kept.moves, np.zeros(len(present), np.bool_)]),
     )
     return table.to_batches()[0], halves
+
+
+def _rows(
+    keys: pa.RecordBatch, look_up: Callable[[pa.RecordBatch], pa.RecordBatch], most_bytes: int
+) -> pa.RecordBatch | int:
+    """The rows of these keys; or of how many of the first keys they are not too large.
+
+    Nobody knows how large they are before, so a few are looked up first, and then as many as should fit.
+    """
+    found: list[pa.RecordBatch] = []
+    read, size, few = 0, 0, FEW
+    while read < keys.num_rows:
+        if size > most_bytes:
+            return read
+        found.append(look_up(keys.slice(read, few)))
+        read, size = min(read + few, keys.num_rows), size + found[-1].nbytes
+        few = max(1, (most_bytes - size) * read // max(1, size))
+    return joined(pa.Table.from_batches(found))
 
 
 def without(found: Halves, events: Events, which: Mask) -> Halves:

@@ -16,7 +16,8 @@ cannot be made from the checkpoint, which is an error and not a guess.
 A row of which the log leaves out a value that nobody knows is looked up in the table, at the end of the batch or, where
 that state is gone, later. It shows all that the rest of the batch does to its key, which is passed over. And it may be
 another row by then than the one that got its key; so nothing is taken from it for a row that the log tells of later,
-which is looked up in turn. The order of such a row says what it is.
+which is looked up in turn. The order of such a row says what it is. With an order column no row is a source for
+another: one that came late was left out, and the log goes on from it.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ class _Piece:
     found: Halves
     told: Events
     before: Found
+    severed: Mask | None = None
+    """Events whose row before came late and was left out; None where there are none."""
 
 
 class LastRows:
@@ -227,26 +230,36 @@ class LastRows:
         """
         piece = self._unshown(self._first(state, changes, found), at[0])
         taken = piece.changes.num_rows
+        most = self._rules.most_bytes if taken > 1 else sys.maxsize // IMAGES
         while True:
             piece, order = self._timely(piece, at[0])
-            match self._images(piece, IMAGES * self._rules.most_bytes if taken > 1 else sys.maxsize):
-                case TooMuch(changes=fitting):
-                    fewer = slice(min(fitting, taken - 1))
-                    return self._made(state, changes[fewer], found.of(fewer), at, look_up)
-                case Lost() as lost:
-                    changed = looked_up(piece.changes, piece.found, piece.told, lost, look_up)
-                    piece = self._with_stored(state, *changed)
-                case Images(marked=marked, after=after):
-                    tie = np.arange(at[1], at[1] + piece.told.count)
-                    looked_up_now = np.zeros(piece.told.count, np.bool_)
-                    looked_up_now[piece.told.number[piece.told.change >= taken]] = True
-                    # Not of one that is not there: what the batch says of its key further on counts as ever.
-                    tie[looked_up_now & after.present] += LOOKED_UP
-                    if self._rules.order_column:
-                        tie += at[0] << ORDINAL_BITS
-                    keys = piece.told.distinct
-                    state.multi_put(_updates(state, keys, after.present, after.rows, order, tie))
-                    return marked, len(piece.told), taken
+            made = self._images(piece, IMAGES * most)
+            if isinstance(made, Lost):
+                replaced = looked_up(piece.changes, piece.found, piece.told, made, look_up, most_bytes=most)
+                if not isinstance(replaced, TooMuch):
+                    piece = self._with_stored(state, *replaced)
+                    continue
+                made = replaced
+            if isinstance(made, TooMuch):
+                fewer = slice(min(made.changes, taken - 1))
+                return self._made(state, changes[fewer], found.of(fewer), at, look_up)
+            self._put(state, piece, made.after, order, at, piece.told.change >= taken)
+            return made.marked, len(piece.told), taken
+
+    def _put(
+        self, state: UpsertState, piece: _Piece, after: Known, order: Indices, at: tuple[int, int], shown: Mask
+    ) -> None:
+        """Puts the rows that are there after a piece; `shown` are the events that a look-up has added."""
+        number, place = at
+        told = piece.told
+        tie = np.arange(place, place + told.count)
+        looked_up_now = np.zeros(told.count, np.bool_)
+        looked_up_now[told.number[shown]] = True
+        # Not of one that is not there: what the batch says of its key further on counts as ever.
+        tie[looked_up_now & after.present] += LOOKED_UP
+        if self._rules.order_column:
+            tie += number << ORDINAL_BITS
+        state.multi_put(_updates(state, told.distinct, after.present, after.rows, order, tie))
 
     def _first(self, state: UpsertState, changes: pa.RecordBatch, found: Halves) -> _Piece:
         """The first changes, of which what is stored of their keys is not too much to read.
@@ -280,14 +293,16 @@ class LastRows:
 
     def _images(self, piece: _Piece, most_bytes: int) -> Images | Lost | TooMuch:
         present = _filled(piece.before.entries["present"], value=False)
+        other = present if self._rules.order_column else _was_looked_up(piece.before)
         return images(
             piece.changes,
             piece.found,
             piece.told,
-            Known(present, joined(piece.before.rows), _was_looked_up(piece.before)),
+            Known(present, joined(piece.before.rows), other),
             columns=self._rows.table.columns,
             skips_equal=self._rules.skips_equal,
             most_bytes=most_bytes,
+            severed=piece.severed,
         )
 
     def _timely(self, piece: _Piece, batch: int) -> tuple[_Piece, Indices]:
@@ -301,8 +316,8 @@ class LastRows:
         given[puts] = self._order_of(rows.take(index(told.change[puts])))
         found = timely(told, given, _filled(piece.before.entries["order_key"], NO_ORDER))
         kept = np.unique(told.number[found.events])
-        timely_ones = _Piece(piece.changes, piece.found, told.where(found.events), _of_keys(piece.before, kept))
-        return timely_ones, found.order[kept]
+        only = told.where(found.events), _of_keys(piece.before, kept)
+        return _Piece(piece.changes, piece.found, *only, found.severed[found.events]), found.order[kept]
 
     @staticmethod
     def _order_of(column: Any) -> Indices:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from backfill.changes import DELETE, INSERT, changes_schema
 from backfill.events import NO_ORDER, events, timely
-from backfill.images import Images, Known, Lost, images
+from backfill.images import Images, Known, Lost, TooMuch, images
 from backfill.lookup import looked_up
 from backfill.mark import Indices, Mask, halves
 from backfill.sameness import same
@@ -71,7 +71,9 @@ def found_of(
         if isinstance(result, Images):
             break
         assert isinstance(result, Lost)
-        batch, found = looked_up(batch, found, told, result, look_up)
+        replaced = looked_up(batch, found, told, result, look_up, most_bytes=sys.maxsize)
+        assert not isinstance(replaced, TooMuch)
+        batch, found = replaced
     after = result.after
     for key, present, row in zip(keys, after.present.tolist(), after.rows.to_pylist(), strict=True):
         sink.rows.pop(key, None)

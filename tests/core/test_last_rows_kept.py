@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill.changes import INSERT, UPDATE, changes_schema
 from backfill.epoch import Epoch
 from backfill.handoff import read
+from backfill.lookup import FEW
 from backfill.mark import Indices, Mask, halves
 from backfill.offset import Barrier
 from backfill.progress import Finished
@@ -42,18 +44,22 @@ from tests.core.told import (
 )
 
 MOST_BYTES = 100
+FEW_BYTES = Rules(most_bytes=MOST_BYTES)
 TABLE = TableSchema(COLUMNS, tuple(COLUMNS.names), KEY)
 
 
 class Stream:
     """Follows a table of which some keys have been emitted; all of its batches are of changes alone."""
 
-    def __init__(self, folder: Path, emitted: set[Key], rows: dict[Key, Row]) -> None:
+    def __init__(self, folder: Path, emitted: set[Key], rows: dict[Key, Row], rules: Rules = FEW_BYTES) -> None:
+        self.looked_up: list[int] = []
         self._staging = Staging(str(folder)).of_stream("s")
         self._rows = RowFormat(TABLE, mark_unchanged=False)
         self._emitted = emitted
         self._last = LastRows(
-            lambda layout: InMemoryUpsertState(layout, tombstones=False), self._rows, Rules(most_bytes=MOST_BYTES)
+            lambda layout: InMemoryUpsertState(layout, tombstones=False),
+            self._rows,
+            rules,
         )
         self._at = self._barrier(1)
         self._last.changes(None, self._at, self._staging, 1, lambda: iter(()), self._look_up({}))
@@ -64,9 +70,9 @@ class Stream:
     def _barrier(number: int) -> Barrier:
         return Barrier("s", (), Epoch(number, str(number), number, 0), Finished(1, 0))
 
-    @staticmethod
-    def _look_up(table: dict[Key, Row]) -> LookUp:
+    def _look_up(self, table: dict[Key, Row]) -> LookUp:
         def found(keys: pa.RecordBatch) -> pa.RecordBatch:
+            self.looked_up.append(keys.num_rows)
             asked = [(row["b"], row["a"]) for row in keys.to_pylist()]
             rows = [struct(key, row) for key, row in sorted(table.items(), reverse=True) if key in asked]
             return pa.RecordBatch.from_pylist(rows, schema=COLUMNS)
@@ -153,3 +159,31 @@ def test_a_long_value_that_is_never_changed_is_told_of_few_changes_at_once(tmp_p
     assert sink == {("p", 1): (499, 1)}
     assert sum(stream.sizes) > 500 * 2 * LONG
     assert max(stream.sizes) < 20 * MOST_BYTES
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_what_an_update_left_alone_is_not_taken_from_the_row_before_one_that_came_late(
+    tmp_path: Path, *, together: bool
+) -> None:
+    before = Change(UPDATE, ("p", 1), None, (5, 3))
+    late = Change(UPDATE, ("p", 1), None, (4, 2))
+    after = Change(UPDATE, ("p", 1), None, (6, 2), frozenset({"y"}))
+    table: dict[Key, Row] = {("p", 1): (5, 1)}
+    stream, sink = Stream(tmp_path, {("p", 1)}, table, Rules(order_column="x")), dict(table)
+    if together:
+        fold(stream.batch([[before, late, after]], {("p", 1): (6, 2)}), sink)
+    else:
+        assert stream.batch([[late]], {}) == []
+        fold(stream.batch([[after]], {("p", 1): (6, 2)}), sink)
+    assert sink == {("p", 1): (6, 2)}
+
+
+def test_rows_are_looked_up_a_few_at_a_time_where_they_are_large(tmp_path: Path) -> None:
+    keys = [("p", number) for number in range(1000)]
+    table: dict[Key, Row] = dict.fromkeys(keys, (1, 2))
+    stream = Stream(tmp_path, set(keys), {}, Rules(most_bytes=FEW * LONG))
+    sink: dict[Key, Row] = {}
+    updates = [Change(UPDATE, key, None, (1, 2), frozenset({"y"})) for key in keys]
+    fold(stream.batch([updates], table), sink)
+    assert sink == table
+    assert max(stream.looked_up) <= FEW
