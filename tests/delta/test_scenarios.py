@@ -315,6 +315,22 @@ def test_renamed_columns_are_refused_for_a_stream_and_read_as_a_snapshot(tmp_pat
     assert run.fold.counts == {"insert": 10}
 
 
+def test_columns_that_get_other_names_in_the_files_end_a_running_stream(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    described = DeltaTable(table)
+    meta = described.metadata()
+    mapped = {
+        "id": str(meta.id),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": described.schema().to_json(),
+        "partitionColumns": meta.partition_columns,
+        "configuration": {**meta.configuration, "delta.columnMapping.mode": "name"},
+    }
+    vectors.commit(table, [{"metaData": mapped}])
+    with pytest.raises(TableError, match="the changes of such a table cannot be read"):
+        run.plan()
+
+
 # -- the table's definition ----------------------------------------------------------------------------------------
 
 

@@ -38,7 +38,7 @@ def _found(table: DeltaTable, options: Options) -> Iterator[Finding]:
     yield from _nulls(table, options)
     if options.stream.startup_mode is StartupMode.SNAPSHOT:
         return
-    yield from _refused(require_unmapped, table, options.path)
+    yield from _refused(require_unmapped, table.metadata().configuration, options.path)
     if not has_feed(table):
         yield Finding("the change data feed is off, so changes cannot be followed", enable_feed(options.path))
     yield from _kept(table, options.path)

@@ -10,7 +10,7 @@ from backfill.errors import DataLossError
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.location import KEEP_LONGER, START_OVER
 from backfill.upstream.delta.log import Commit, Log
-from backfill.upstream.delta.table import Table
+from backfill.upstream.delta.table import Table, require_unmapped
 
 logger = logging.getLogger("backfill")
 
@@ -32,6 +32,7 @@ class History:
         if found is None:
             self._lost(f"the log of the Delta table {uri} no longer has version {version}: it was cleaned up")
         elif found.definition is not None:
+            require_unmapped(found.definition.properties, uri)
             self.table.require_unchanged(found.definition.columns, version)
             if not found.definition.has_feed:
                 self._lost(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
@@ -125,12 +125,12 @@ def require_followable(table: DeltaTable, uri: str) -> None:
             f"{enable_feed(uri)}. What was written before that comes with the snapshot. Or read the table as it is "
             "now, with startupMode=snapshot"
         )
-    require_unmapped(table, uri)
+    require_unmapped(table.metadata().configuration, uri)
 
 
-def require_unmapped(table: DeltaTable, uri: str) -> None:
+def require_unmapped(properties: Mapping[str, Any], uri: str) -> None:
     """Refuses columns whose names in the files are not those of the table."""
-    mode = str(table.metadata().configuration.get("delta.columnMapping.mode") or "none")
+    mode = str(properties.get("delta.columnMapping.mode") or "none")
     if mode != "none":
         raise TableError(
             f"the columns of the Delta table {uri} have other names in its files (delta.columnMapping.mode = {mode}), "
