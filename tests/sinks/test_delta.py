@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from backfill.batches import together
 from backfill.errors import OptionsError, StateError, TableError, UnchangedToastError
+from backfill.sinks import delta
 from backfill.sinks.applied import Applied
-from backfill.sinks.delta import _merge, _record, apply_to, start_over
+from backfill.sinks.delta import KEYS_AT_ONCE, _merge, _record, apply_to, start_over
 from backfill.sinks.last_rows import last_rows
 from backfill.upstream.delta.failures import translating
 from tests.sinks.test_last_rows import Row, batch, row
@@ -130,6 +133,27 @@ def test_a_table_that_is_empty_already_is_started_over_too(tmp_path: Path) -> No
 def test_a_key_is_a_list_of_columns(tmp_path: Path) -> None:
     with pytest.raises(OptionsError, match=r"expected a list of columns, such as key=\['id'\]"):
         apply_to(path=str(tmp_path), key="id", query="q")
+
+
+def test_the_keys_of_the_target_are_not_held_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And all of them are looked at, whatever batch they come in."""
+    looked_at: list[int] = []
+
+    def few(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+        assert rows == KEYS_AT_ONCE
+        for each in together(batches, 1):
+            looked_at.append(each.num_rows)
+            yield each
+
+    monkeypatch.setattr(delta, "together", few)
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    for number in range(3):
+        apply(Rows(row("insert", number, "x", "1")), number)
+    apply(Rows(row("update_postimage", 0, "x", "2", ["w"]), row("update_postimage", 2, "x", "2", ["w"])), 3)
+    assert content(tmp_path) == [(0, "x", "2", "1"), (1, "x", "1", "1"), (2, "x", "2", "1")]
+    assert set(looked_at) == {1}
+    with pytest.raises(UnchangedToastError):
+        apply(Rows(row("update_postimage", 2, "x", "3", ["w"]), row("update_postimage", 2, "y", "3", ["w"])), 4)
 
 
 def test_large_values_stay_in_a_table_with_arrays(tmp_path: Path) -> None:

@@ -10,19 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import TableNotFoundError
 
+from backfill.batches import together
 from backfill.errors import OptionsError, UnchangedToastError
 from backfill.sinks.applied import Applied, is_new
 from backfill.sinks.batch import Batch
 from backfill.sinks.last_rows import LastRows, columns_of, last_rows
 from backfill.sinks.staged import DELETED, column_name, kept_name, staged
 from backfill.upstream.delta.failures import translating
+
+KEYS_AT_ONCE: Final = 245_760
+"""How many of the target's keys are looked at at once."""
 
 _FORGOTTEN: Final = -1
 """The batch id of a query that begins anew: application transactions cannot be removed."""
@@ -117,8 +121,16 @@ def _require_kept(table: DeltaTable, key: Sequence[str], last: LastRows) -> None
     # A join takes a name that begins with a dot for a path.
     names = [column_name(at) for at in range(len(key))]
     wanted = last.rows.select(list(key)).filter(pa.array(kept)).rename_columns(names)
-    present = table.to_pyarrow_table(columns=list(key)).rename_columns(names)
-    if last.emptied or present.join(wanted, names, join_type="right semi").num_rows < wanted.num_rows:
+    target: Any = table.schema().to_arrow()
+    columns = pa.schema([pa.schema(target).field(name) for name in key])
+    # Not all at once: the target may be larger than memory.
+    scan = pa.RecordBatchReader.from_stream(table.scan(columns=list(key)))
+    for keys in together((batch.select(key).cast(columns) for batch in scan), KEYS_AT_ONCE):
+        if not wanted.num_rows:
+            break
+        present = pa.Table.from_batches([keys]).rename_columns(names)
+        wanted = present.join(wanted, names, join_type="right anti")
+    if last.emptied or wanted.num_rows:
         raise UnchangedToastError(
             f"an update left out the large unchanged value of column {' or '.join(last.kept)}, and the target has no "
             "row to take it from. Was the target emptied, or begun with startupMode=latest? Fill it and start over"
