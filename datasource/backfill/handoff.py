@@ -116,7 +116,8 @@ def _read_staged(staging: Staging, epoch: int, name: str, columns: pa.Schema) ->
 
 def _require_columns(batch: pa.RecordBatch, columns: pa.Schema, epoch: int) -> None:
     """Refuses a chunk that an earlier run has staged with other columns."""
-    differing = [field.name for field in columns if field not in list(batch.schema)]
+    found = set(batch.schema)
+    differing = [field.name for field in columns if field not in found]
     if differing:
         raise SchemaChangedError(
             f"a chunk of epoch {epoch} was staged when column {', '.join(differing)} did not exist or had another "
