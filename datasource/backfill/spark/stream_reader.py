@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -74,7 +75,7 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __reduce__(self) -> tuple[type[BackfillStreamReader], tuple[Mapping[str, str], StructType]]:
         return BackfillStreamReader, (self._given, self._schema)
 
-    @property
+    @cached_property
     def _options(self) -> Options:
         """Not in `__init__`: an error raised there is buried under one of Spark's own (4.3.0)."""
         return as_kept(parse(of_table(self._schema, self._given), streaming=True), self._schema)
