@@ -435,9 +435,10 @@ def test_what_spark_adds_by_itself_is_no_problem(name: str) -> None:
 # -- secrets -----------------------------------------------------------------------------------------------------
 
 
-def test_a_password_is_in_no_representation() -> None:
-    options = parsed(password=SECRET)
-    assert options.password == SECRET
+@pytest.mark.parametrize("name", ["password", "sessionInitStatement"])
+def test_what_may_be_secret_is_in_no_representation(name: str) -> None:
+    options = parsed(**{name: SECRET})
+    assert SECRET in (options.password, options.session_init_statement)
     assert SECRET not in repr(options)
     assert SECRET not in repr(pickle.loads(pickle.dumps(options)))  # noqa: S301 - our own bytes
     assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301

@@ -1,4 +1,4 @@
-"""Which releases of the ADBC driver are used."""
+"""Which releases of the ADBC driver are used, and what is seen of what opens sessions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from backfill.errors import OptionsError
 from backfill.upstream.postgres.arrow_session import require_driver
 from backfill.upstream.postgres.connection import Connector
 
+SECRET = "hunter2-is-secret"  # noqa: S105 - a password for tests
+
 
 @pytest.mark.parametrize(
     "installed",
@@ -16,6 +18,13 @@ from backfill.upstream.postgres.connection import Connector
 )
 def test_a_driver_that_survives_a_lost_connection_is_used(installed: str) -> None:
     require_driver(installed)
+
+
+def test_a_connector_shows_nothing_that_may_be_secret() -> None:
+    connector = Connector.of("host=db", user="app", password=SECRET, init_statement=f"SET app.token = '{SECRET}'")
+    assert SECRET in connector.conninfo
+    assert SECRET in connector.init_statement
+    assert SECRET not in repr(connector)
 
 
 @pytest.mark.parametrize("installed", ["0.11.0", "1.8.0", "1.10.0"])

@@ -75,7 +75,7 @@ class LastRowsOptions:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """All options, validated. `password` is never part of a representation."""
+    """All options, validated. `password` and a statement, which may hold one, are never part of a representation."""
 
     url: str
     dbtable: str
@@ -93,7 +93,7 @@ class Options:
     fail_on_data_loss: bool
     slot_name: str
     publication_name: str
-    session_init_statement: str
+    session_init_statement: str = field(repr=False)
     stream: StreamOptions
     last_rows: LastRowsOptions
 

@@ -95,7 +95,7 @@ class Connector:
     """Opens sessions of one role on one database. Picklable, because executors open their own."""
 
     conninfo: str = field(repr=False)
-    init_statement: str = ""
+    init_statement: str = field(default="", repr=False)
 
     @classmethod
     def of_options(cls, options: Options) -> Connector:
