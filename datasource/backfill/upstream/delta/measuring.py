@@ -62,6 +62,8 @@ def last_before(table: DeltaTable, key: KeyColumns, columns: pa.Schema, end: Key
     descending = sorting_by(key.names, "descending")
     for batch in _keys_within(table, key, columns, (KeyRange(None, end),), ""):
         less = batch.filter(pc.invert(key.equal(batch, end)))
+        if not less.num_rows:
+            continue  # Of no rows pyarrow 18 to 21 cannot choose any.
         both: Any = pa.concat_tables([greatest, pa.Table.from_batches([less])])
         greatest = both.take(pc.select_k_unstable(both, k=1, sort_keys=descending))
     return key.texts(greatest.combine_chunks().to_batches()[0])[0] if greatest.num_rows else None
