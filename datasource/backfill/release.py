@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
@@ -53,10 +54,12 @@ class Release:
 
     def when_staged(self, pin: Pin, staging: Staging, epoch: int, names: Sequence[str]) -> None:
         """Releases the pin when all these files of the epoch are there."""
-        left = list(names)
+        left = deque(names)
 
         def look() -> bool:
-            left[:] = [name for name in left if not staging.exists(epoch, name)]
+            # No further than the first that is missing: of an object store each question is a request.
+            while left and staging.exists(epoch, left[0]):
+                left.popleft()
             if not left:
                 self._upstream.release(pin)
             return not left

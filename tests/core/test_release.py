@@ -1,14 +1,20 @@
-"""Whoever watches for the end of a batch goes on when a look fails."""
+"""Whoever watches for the end of a batch goes on when a look fails, and asks no more than it has to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Event
 
+import pyarrow as pa
 import pytest
 
 from backfill.errors import StagingError
-from backfill.release import in_background
+from backfill.release import Release, in_background
+from backfill.staging import Staging
+from tests.simulator.database import Database
+from tests.simulator.harness import Watched
+from tests.simulator.upstream import Server, SimulatedUpstream
 
 
 def test_a_look_that_fails_is_not_the_last_one(caplog: pytest.LogCaptureFixture) -> None:
@@ -30,3 +36,30 @@ def test_a_look_that_fails_is_not_the_last_one(caplog: pytest.LogCaptureFixture)
     in_background(look)
     assert seen.wait(30)
     assert caplog.text.count("the storage is away") == 1
+
+
+class Asked(Staging):
+    """Counts how often it is asked for a file."""
+
+    asked = 0
+
+    def exists(self, epoch: int, name: str) -> bool:
+        self.asked += 1
+        return super().exists(epoch, name)
+
+
+def test_a_look_asks_no_further_than_the_first_chunk_that_is_missing(tmp_path: Path) -> None:
+    server, staging, watched = Server(Database()), Asked(str(tmp_path)), Watched()
+    upstream = SimulatedUpstream(server)
+    pin = upstream.next_epoch(None, snapshot=True, max_changes=1, until=None).pin
+    assert pin is not None
+    names = [f"chunk-{number}" for number in range(5)]
+    Release(upstream, watched.start).when_staged(pin, staging, 1, names)
+    for name, asked in zip(reversed(names), [1, 1, 1, 1, 5], strict=True):
+        assert server.pins
+        staging.write(1, name, pa.schema([]), [])
+        staging.asked = 0
+        watched.pass_time()
+        assert staging.asked == asked
+    assert not server.pins
+    assert watched.look is None
