@@ -73,10 +73,12 @@ Where things are; each module may import only those below it:
     backfill.upstream           the contract of a database, and one folder for each
     backfill.lookup, images, events
                                 how whole rows follow from changes and what was known, pure
-    backfill.plan, mark, offset the decisions, pure; what the checkpoint holds
+    backfill.plan, mark         the decisions, pure
+    backfill.offset             what the checkpoint holds
     backfill.control, counts    what a person has told the stream; what became of its changes
     backfill.progress, epoch    how far it is; the states batches end at
-    backfill.options, vnode, order, sameness, changes, batches, metrics, wording
+    backfill.stored             reading what was stored as JSON
+    backfill.options, vnode, order, sameness, changes, batches, readahead, metrics, wording
     backfill.errors
 
 The algorithm is that of RisingWave's backfill executors, with time travel replaced by pinned snapshots and staged

@@ -1,9 +1,11 @@
 """Keyed targets that follow a stream: functions for `foreachBatch` that apply each batch once.
 
-postgres    a table of PostgreSQL
-delta       a Delta table
-last_rows   from a batch to the last row of each key
-applied     has this batch been applied?
+postgres        a table of PostgreSQL
+delta           a Delta table
+batch           what a sink is given
+last_rows       from a batch to the last row of each key
+staged          these rows as the source of a MERGE
+applied         has this batch been applied?
 
 They know Spark's DataFrame only by its method `toArrow`.
 """

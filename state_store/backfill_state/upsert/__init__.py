@@ -14,13 +14,16 @@ For example, with a key `id` and a row `name`, and nothing stored:
     multi_put  id 7, order (14, 0), 'd'      stale=1: the tombstone keeps its order
     multi_get  id 7, 8                       a tombstone of order (15, 0), and nothing
 
-state.py           the protocol, and its laws
-memory.py          the reference: a dictionary
-duckdb_state.py    one DuckDB file; duckdb_tables.py has its tables, segments.py the entries and why
-                   they are kept so, duckdb_writes.py goes through many keys in chunks
-admission.py       which calls fit, and their columns as they are stored
-codec.py           how a column of any type is stored, bit by bit
-sizes.py           how many bytes a row takes
+state            the protocol, and its laws
+memory           the reference: a dictionary
+duckdb_state     one DuckDB file
+duckdb_tables    its tables
+segments         its entries, and why they are kept so
+long_cells       its long texts and blobs, in pieces
+duckdb_writes    going through many keys in chunks
+admission        which calls fit, and their columns as they are stored
+codec, columns   how a column of any type is stored, bit by bit, and under which name
+sizes            how many bytes a row takes
 
 What is in the file follows from the stream, but not from the checkpoint alone: a state that is lost has to be
 consolidated, or the stream begun anew.

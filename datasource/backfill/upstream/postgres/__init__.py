@@ -1,16 +1,20 @@
 """PostgreSQL 14 to 18 as an upstream: exported snapshots, a logical replication slot, pgoutput decoded in vectors.
 
 adapter     the Upstream contract, composed of what follows
-connection  sessions and the settings that give a value one text
-failures    which errors are definite, and the one retry policy
-server, catalog, lookup, identity, selection, description, column_types    what the table is
+connection, arrow_session, sessions    sessions and the settings that give a value one text; those of one upstream
+failures     which errors are definite
+retries, going_on    the one retry policy; reading on after a lost connection
+server, catalog, lookup, identity, selection, partitions, description, column_types    what the table is
+condition    the options filter and snapshotFilter
 types, values, text, array_text, flat     PostgreSQL's values as Arrow's
 keys, ranges, table     comparing keys, reading ranges of them, cutting the key space
+measuring    how far ranges of keys go
 pin, files, reader  exported snapshots, whether their rows are still there, and reading them on executors
-position     which transactions a state shows
+position, epochs    which transactions a state shows; the states that batches end at
 doctor       what would refuse a stream, before it is started
-slot         the replication slot and the publication
-log, spool   peeking at the slot; keeping what was found until the batch is planned
+place, slot  where a stream is in the log; the replication slot and the publication
+changelog, log, spool   a batch's changes; peeking at the slot; keeping what was found until the batch is planned
+span         the changes between two places in the log, read on executors
 pgoutput, messages, relation, transactions, tuples, row_changes    the decoder
 """
 
