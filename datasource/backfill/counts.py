@@ -13,12 +13,15 @@ Nothing but what people are shown depends on it, so a file that cannot be unders
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
 from backfill import stored
+
+logger = logging.getLogger("backfill")
 
 COUNTS_VERSION: Final = 1
 
@@ -78,13 +81,17 @@ class Tally:
 
 
 class Counting:
-    """The counts of one stream while it runs; `read` and `keep` are for other processes and the next one of its own."""
+    """The counts of one stream while it runs; `read` and `keep` are for other processes and the next one of its own.
+
+    An OSError of `keep` is only said, once until they are kept again.
+    """
 
     def __init__(
         self, read: Callable[[], Counts | None] = lambda: None, keep: Callable[[Counts], None] = lambda _: None
     ) -> None:
         self._read, self._keep = read, keep
         self._counts: Counts | None = None
+        self._said_unkept = False
 
     def begin(self, stream: str, since: int) -> None:
         """Goes on with what is counted of this stream; where nothing is, counting begins at this moment."""
@@ -95,14 +102,23 @@ class Counting:
     def add(self, epoch: int, tally: Tally) -> None:
         """Counts a batch, whose readers are planned."""
         if self._counts is not None:
-            self._counts = self._counts.and_batch(epoch, tally)
-            self._keep(self._counts)
+            self._replace(self._counts.and_batch(epoch, tally))
 
     def complete(self, until: int) -> None:
         """Tells other processes, now and then, that a stream with nothing to read is not behind."""
         if self._counts is not None and until - self._counts.complete_until >= NOTE_INTERVAL:
-            self._counts = replace(self._counts, complete_until=until)
-            self._keep(self._counts)
+            self._replace(replace(self._counts, complete_until=until))
+
+    def _replace(self, counts: Counts) -> None:
+        self._counts = counts
+        try:
+            self._keep(counts)
+        except OSError as error:
+            if not self._said_unkept:
+                logger.warning("what has been counted is not kept: %s", error)
+            self._said_unkept = True
+        else:
+            self._said_unkept = False
 
     def figures(self) -> dict[str, int | str]:
         return {} if self._counts is None else counted(self._counts)

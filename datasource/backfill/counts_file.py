@@ -5,13 +5,10 @@ Read and written while the stream runs, so a failure to do so is only said: noth
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Final
 
 from backfill.counts import Counts
-
-logger = logging.getLogger("backfill")
 
 FILE: Final = "counts.json"
 
@@ -25,10 +22,10 @@ def read_counts(folder: Path) -> Counts | None:
 
 
 def keep_counts(folder: Path, counts: Counts) -> None:
-    """Replaces the file as a whole, so that whoever reads it meets one version. The stream is its only writer."""
+    """Replaces the file as a whole, so that whoever reads it meets one version. The stream is its only writer.
+
+    Raises OSError where it cannot be written.
+    """
     part = folder / f".{FILE}.part"
-    try:
-        part.write_text(counts.to_text(), encoding="utf-8")
-        part.replace(folder / FILE)
-    except OSError as error:
-        logger.warning("what has been counted is not kept: %s", error)
+    part.write_text(counts.to_text(), encoding="utf-8")
+    part.replace(folder / FILE)

@@ -80,6 +80,7 @@ class Record:
         self._identity: StreamIdentity | None = None
         self._written: Barrier | None = None
         self._written_at = 0.0
+        self._said_busy = False
         self.stream = ""
         self.bookmark: Bookmark = ()
 
@@ -186,9 +187,11 @@ class Record:
                         rows = _rows({}, upstream)
                 store.commit(StoredBarrier(barrier.epoch.number, to_text(barrier), rows))
         except StateBusyError as error:
-            logger.warning("progress is recorded later: %s", error)
+            if not self._said_busy:  # A stream that has nothing to read looks again at once.
+                logger.warning("progress is recorded later: %s", error)
+            self._said_busy = True
             return False
-        self._written, self._written_at = barrier, self._clock()
+        self._written, self._written_at, self._said_busy = barrier, self._clock(), False
         return True
 
     def _followed_lately(self, barrier: Barrier) -> bool:

@@ -327,6 +327,19 @@ def test_while_somebody_looks_into_the_file_recording_is_put_off_and_made_up_for
     assert folder.told() == {0: (None, True, 5), 1: ((1, 9), False, 2), 2: (None, False, 0)}
 
 
+def test_that_recording_is_put_off_is_said_once_until_it_succeeds(
+    folder: Folder, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = folder.begun()
+    for number in (1, 3):
+        folder.error = StoreBusyError("the file", 42)
+        for _ in range(3):
+            assert not record.commit(folder.upstream, barrier_of(record, number, MIDDLE))
+        assert caplog.text.count("progress is recorded later") == (number + 1) // 2
+        folder.error = None
+        assert record.commit(folder.upstream, barrier_of(record, number + 1, MIDDLE))
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_backfill_that_ended_while_somebody_looked_is_finished_in_the_table_too(
     folder: Folder, restarted: bool

@@ -1,0 +1,30 @@
+"""Counts of changes that cannot be kept: the stream goes on, and says so once."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from backfill.counts import Counting, Tally
+from backfill.counts_file import keep_counts, read_counts
+
+
+def test_counts_that_cannot_be_kept_are_said_once_until_they_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "stateDir"
+    counting = Counting(keep=partial(keep_counts, folder))
+    counting.begin("1f0c9a77", 1)
+    for said in (1, 2):
+        for epoch in (3 * said, 3 * said + 1):
+            counting.add(epoch, Tally(passed_on=1))
+        assert caplog.text.count("what has been counted is not kept") == said
+        folder.mkdir()
+        counting.add(3 * said + 2, Tally(passed_on=1))
+        kept = read_counts(folder)
+        assert kept is not None
+        assert kept.passed_on == 3 * said
+        (folder / "counts.json").unlink()
+        folder.rmdir()
