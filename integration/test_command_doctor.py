@@ -162,3 +162,15 @@ def test_the_servers_settings_and_slots(start_postgres: StartPostgres, doctor: D
     assert mends(text) == ["ALTER SYSTEM SET max_replication_slots = 2;"]
     assert "max_slot_wal_keep_size" not in text
     assert doctor("--option", "startupMode=snapshot", url=url)[0] == 0
+
+
+def test_slots_of_streams_are_not_said_to_be_unused(start_postgres: StartPostgres, doctor: Doctor) -> None:
+    server = start_postgres(max_replication_slots="3")
+    with psycopg.connect(server.dsn, autocommit=True) as session:
+        session.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        for name in ("backfill_public_t_1f0c9a77", "backfilled", "old"):
+            session.execute("SELECT pg_create_physical_replication_slot(%s)", [name])
+    code, text = doctor(url=as_uri(server.dsn, password=None))
+    assert code == 1
+    assert "not in use at this moment: backfilled, old. Of streams: backfill_public_t_1f0c9a77; a stream reads" in text
+    assert "go by whether confirmed_flush_lsn moves, and end a stream with `backfill drop`" in text

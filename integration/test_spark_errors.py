@@ -166,6 +166,7 @@ def test_a_server_without_a_free_slot_is_refused_with_the_remedy(stream: SparkSt
     stream.database.execute("SELECT pg_create_logical_replication_slot('taken', 'pgoutput')")
     found = of_run(stream)
     assert "all replication slots are in use: drop a slot that is not used any more" in found
+    assert "active is false between them" in found
     assert "raise max_replication_slots and restart the server" in found
     stream.database.execute("SELECT pg_drop_replication_slot('taken')")
 

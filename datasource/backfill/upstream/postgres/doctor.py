@@ -32,8 +32,9 @@ _RIGHTS: Final = """
 """
 _SLOTS: Final = """
     SELECT pg_catalog.current_setting('max_replication_slots')::int, count(*)::int,
-           coalesce(array_agg(slot_name::text ORDER BY slot_name) FILTER (WHERE NOT active), '{}')
-    FROM pg_catalog.pg_replication_slots
+           coalesce(array_agg(slot_name::text ORDER BY slot_name) FILTER (WHERE NOT active AND NOT ours), '{}'),
+           coalesce(array_agg(slot_name::text ORDER BY slot_name) FILTER (WHERE ours), '{}')
+    FROM (SELECT *, slot_name ~ '^backfill_' AS ours FROM pg_catalog.pg_replication_slots) AS s
 """
 _OWNED: Final = "SELECT pg_catalog.pg_has_role(relowner, 'USAGE') FROM pg_catalog.pg_class WHERE oid = %s"
 _LARGE: Final = """
@@ -86,12 +87,13 @@ def _refused(check: Callable[..., object], *arguments: object) -> Iterator[Findi
 
 
 def _slots(session: Session) -> Iterator[Finding]:
-    ((most, used, idle),) = session.execute(_SLOTS).fetchall()
+    ((most, used, idle, ours),) = session.execute(_SLOTS).fetchall()
     if used >= most:
         unused = f"; not in use at this moment: {', '.join(idle)}" if idle else ""
+        streams = f". Of streams: {', '.join(ours)}; {slot.BETWEEN_LOOKS}" if ours else ""
         yield Finding(
-            f"all {most} replication slots of the server are taken{unused}. Drop one that nobody needs with SELECT "
-            "pg_drop_replication_slot(…), or raise the limit and restart the server",
+            f"all {most} replication slots of the server are taken{unused}{streams}. Drop one that nobody needs with "
+            "SELECT pg_drop_replication_slot(…), or raise the limit and restart the server",
             f"ALTER SYSTEM SET max_replication_slots = {2 * most or 10}",
         )
     ((limit,),) = session.execute("SELECT pg_catalog.current_setting('max_slot_wal_keep_size')").fetchall()

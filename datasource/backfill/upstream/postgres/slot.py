@@ -30,6 +30,12 @@ _GENERATED_ARE_PUBLISHED: Final = 180000
 _SILENT: Final = 180000
 """From this version on changes are passed over that were made while there was no publication."""
 
+BETWEEN_LOOKS: Final = (
+    "a stream reads its slot for moments only, and active is false between them: go by whether confirmed_flush_lsn "
+    "moves, and end a stream with `backfill drop`"
+)
+"""What to know before a slot that looks unused is dropped."""
+
 SAY_AFTER: Final = 5.0
 """Seconds of waiting for the server after which it is said what is waited for."""
 
@@ -245,8 +251,9 @@ def make_slot(connector: Connector, session: Session, name: str) -> None:
         return
     except psycopg.errors.ConfigurationLimitExceeded as error:
         raise DatabaseSetupError(
-            f"{error.diag.message_primary}: drop a slot that is not used any more (SELECT slot_name, active FROM "
-            "pg_replication_slots), or raise max_replication_slots and restart the server"
+            f"{error.diag.message_primary}: drop a slot that is not used any more (SELECT slot_name, active, "
+            f"confirmed_flush_lsn FROM pg_replication_slots; {BETWEEN_LOOKS}), or raise max_replication_slots and "
+            "restart the server"
         ) from None
     except psycopg.errors.ObjectNotInPrerequisiteState as error:
         setting = "max_replication_slots = 10" if "max_replication_slots" in str(error) else "wal_level = 'logical'"
