@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable
 
@@ -41,6 +42,20 @@ def test_a_role_that_may_read_some_columns_only_streams_and_reads_them(
     run.backfill(20)
     rows = [row for batch in run.upstream.reader().read(None, [WHOLE_TABLE]) for row in batch.to_pylist()]
     assert {(row["id"],): row for row in rows} == run.fold.rows
+    run.finish()
+
+
+def test_an_owner_who_may_not_make_a_publication_is_told_which_right_is_missing(
+    database: Database, start_stream: StartStream, follower: str
+) -> None:
+    table_of(database, 10)
+    database.execute(f"ALTER TABLE t OWNER TO {follower}")
+    run = start_stream(sessionInitStatement=f"SET ROLE {follower}")
+    with pytest.raises(DatabaseSetupError) as caught:
+        run.batch()
+    grant = re.search(r"Where it owns the table, run (GRANT .*?)\. Else", caught.value.message)
+    assert grant is not None
+    database.execute(grant[1])
     run.finish()
 
 

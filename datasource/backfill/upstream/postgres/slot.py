@@ -150,8 +150,11 @@ def make_publication(
         # The latter where the server was still making it for a driver that has died, and has been waited for.
         return
     except psycopg.errors.InsufficientPrivilege as error:
+        ((role,),) = session.execute("SELECT current_user::text").fetchall()
+        role, database = (sql.Identifier(text).as_string(session) for text in (role, session.info.dbname))
         raise DatabaseSetupError(
-            f"the role may not publish the table ({error.diag.message_primary}). Let the table's owner run: "
+            f"the role may not publish the table ({error.diag.message_primary}). Where it owns the table, run GRANT "
+            f"CREATE ON DATABASE {database} TO {role}. Else let the table's owner run: "
             f"{statement.as_string(session)}; and set publicationName={name}"
         ) from None
 
