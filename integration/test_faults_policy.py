@@ -41,6 +41,7 @@ DEFINITE = {
     "42703": "undefined_column",
     "42P01": "undefined_table",
     "53100": "disk_full",
+    "53400": "configuration_limit_exceeded",
     "55000": "object_not_in_prerequisite_state",
     "0A000": "feature_not_supported",
     "XX000": "internal_error",

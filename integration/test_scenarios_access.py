@@ -77,6 +77,23 @@ def test_what_a_database_sets_for_its_sessions_changes_nothing(database: Databas
     run.finish()
 
 
+def test_a_transaction_that_needs_more_temporary_files_than_a_role_may_have_is_not_tried_again(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 10)
+    run = start_stream()
+    run.backfill()
+    run.stop()
+    database.execute("INSERT INTO t SELECT i, repeat('v', 100) FROM generate_series(11, 5000) i")
+    database.execute(f"ALTER DATABASE {database.name} SET temp_file_limit = '64kB'")
+    database.execute(f"ALTER DATABASE {database.name} SET work_mem = '64kB'")
+    with pytest.raises(DatabaseSetupError, match=r"temp_file_limit.*let a superuser run ALTER ROLE"):
+        run.batch()
+    run.stop()
+    database.execute(f"ALTER DATABASE {database.name} RESET temp_file_limit")
+    run.finish()
+
+
 def without_options(data: bytes) -> bytes:
     """A startup message (manual, "Message Formats") as a pooler passes it on that was told to ignore `options`."""
     if data[4:8] != (3 << 16).to_bytes(4, "big"):

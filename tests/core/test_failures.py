@@ -46,6 +46,7 @@ TABLE = [
     ("53300", "sorry, too many clients already", ConnectionLostError),
     ("53200", "out of memory", ConnectionLostError),
     ("53100", "could not extend file: No space left on device", DatabaseSetupError),
+    ("53400", "temporary file size exceeds temp_file_limit (64kB)", DatabaseSetupError),
     ("55P03", "canceling statement due to lock timeout", TableLockedError),
     ("57014", "canceling statement due to statement timeout", ConnectionLostError),
     ("58030", "could not read file: Input/output error", ConnectionLostError),

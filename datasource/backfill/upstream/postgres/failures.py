@@ -38,6 +38,7 @@ _DATA_EXCEPTION: Final = "22"
 
 _INVALID_PARAMETER: Final = "22023"
 _DISK_FULL: Final = "53100"
+_LIMIT_EXCEEDED: Final = "53400"
 _NOT_IN_ENCODING: Final = "22021"
 _DIVISION_BY_ZERO: Final = "22012"
 _QUOTED: Final = re.compile(r'["«»„“”「」].*(["«»„“”「」]|$)')
@@ -131,6 +132,12 @@ def _with_state(state: str, message: str) -> BackfillError:
         )
     if state == _DISK_FULL:
         return DatabaseSetupError(f"the database's disk is full: {message}")
+    if state == _LIMIT_EXCEEDED:
+        return DatabaseSetupError(
+            f"a limit of the server's settings was exceeded: {message}. Where it is temp_file_limit, let a superuser "
+            "run ALTER ROLE … SET temp_file_limit = '100GB', or -1 for none: the changes of one transaction are read "
+            "at once, however many they are"
+        )
     if state in _TRANSIENT_STATES or state.startswith(_TRANSIENT_CLASSES):
         return ConnectionLostError(message)
     if state == "42P01":
