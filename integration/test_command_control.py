@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -137,3 +138,45 @@ def test_dropping_a_stream_leaves_nothing_told(run: StreamRun, tmp_path: Path) -
     left = [path.name for path in Path(run.options["stateDir"]).iterdir() if path.is_file()]
     assert left == []
     assert run.database.execute("SELECT count(*) FROM pg_publication") == [(0,)]
+
+
+def test_what_was_dropped_is_said_and_what_was_not_there(
+    run: StreamRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A publication that the options named is somebody else's, and stays."""
+    run.database.execute("CREATE PUBLICATION feed FOR TABLE t")
+    run.options = {**run.options, "publicationName": "feed", "stagingDir": str(tmp_path / "elsewhere")}
+    run.batch(100)
+    run.stop()
+    stream = next((tmp_path / "elsewhere").iterdir()).name
+    name = f"backfill_public_t_{stream}"
+    run.database.execute("SELECT pg_drop_replication_slot(%s)", [name])
+    state = run.options["stateDir"]
+    tell(run, "drop", "--url", run.database.url(tmp_path))
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].endswith(f": slot {name} (gone already)")
+    assert said[1] == (
+        f"found no staged chunks of it in {state}/staging; if it had another stagingDir, remove the folder {stream} "
+        "there"
+    )
+    assert run.database.execute("SELECT pubname FROM pg_publication") == [("feed",)]
+
+
+def test_staged_chunks_are_dropped_with_the_stream(
+    run: StreamRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    run.options = {**run.options, "stagingDir": str(elsewhere)}
+    run.batch(100)
+    run.stop()
+    tell(run, "drop", "--url", run.database.url(tmp_path), "--staging-dir", str(elsewhere))
+    stream, publication, chunks = re.split(", |\n", capsys.readouterr().out.strip())
+    assert re.search(r'^dropped stream \w+ of "public"\."t": slot backfill_public_t_\w+$', stream)
+    assert re.search(r"^publication backfill_public_t_\w+$", publication)
+    assert chunks == f"removed its staged chunks from {elsewhere}"
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_where_state_dir_is_lost_dropping_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["drop", "--state-dir", str(tmp_path)]) == 1
+    assert "Where that is lost, start the query, which rebuilds it from the checkpoint" in capsys.readouterr().err

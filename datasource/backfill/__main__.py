@@ -222,7 +222,14 @@ def _of_order(options: Options) -> Iterator[Finding]:
 def _folder_of(given: argparse.Namespace) -> Path:
     folder = Path(given.state_dir).absolute()
     if not (folder / STATE_FILE).exists():
-        raise StateError(f"there is no {STATE_FILE} in {folder}; expected the stateDir of a stream")
+        lost = (
+            ". Where that is lost, start the query, which rebuilds it from the checkpoint, and stop it; or run in its "
+            "PostgreSQL database SELECT pg_drop_replication_slot('backfill_…'); DROP PUBLICATION backfill_…"
+        )
+        raise StateError(
+            f"there is no {STATE_FILE} in {folder}; expected the stateDir of a stream"
+            + (lost if given.command == "drop" else "")
+        )
     return folder
 
 
@@ -271,18 +278,25 @@ def _drop_stream(folder: Path, given: argparse.Namespace) -> None:
     options = parse({**source, **folders})
     staging = Staging(options.staging_dir).of_stream(identity.stream_id)
     staging.manifest(0)  # Where stagingDir cannot be opened, nothing is dropped.
+    dropped: tuple[str, ...] = ()
     if has_place(identity):
         with closing(open_upstream(options)) as upstream:
-            upstream.detach(identity.properties)
-    staging.forget_all()
+            dropped = upstream.detach(identity.properties)
+    emptied = staging.forget_all()
     with open_store(str(folder)) as store:
         store.reset()
     states = [f"{file}{log}" for file in (STATE_FILE, LAST_ROWS_FILE) for log in ("", ".wal")]
     for name in (*states, CONTROL_FILE, LOCK, COUNTS_FILE, CLAIM_FILE):
         (folder / name).unlink(missing_ok=True)
-    made = ("slot", "publication") if has_place(identity) else ()
-    names = ", ".join(f"{name} {text}" for name, text in identity.properties if name in made)
-    _say(f"dropped stream {identity.stream_id} of {identity.table}{f': {names}' if names else ''}")
+    named = ", ".join(dropped)
+    _say(f"dropped stream {identity.stream_id} of {identity.table}{f': {named}' if named else ''}")
+    if emptied:
+        _say(f"removed its staged chunks from {options.staging_dir}")
+    else:
+        _say(
+            f"found no staged chunks of it in {options.staging_dir}; if it had another stagingDir, remove the folder "
+            f"{identity.stream_id} there"
+        )
 
 
 if __name__ == "__main__":

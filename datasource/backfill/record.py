@@ -90,7 +90,7 @@ class Record:
         with as_ours(), self._open_store() as store:
             yield store
 
-    def begin(self, upstream: Upstream, table: TableSchema, forget: Callable[[str], None]) -> Barrier | None:
+    def begin(self, upstream: Upstream, table: TableSchema, forget: Callable[[str], object]) -> Barrier | None:
         """For a new checkpoint: names the stream, durably; the barrier to resume from where that was asked for.
 
         `forget` is told the name of a stream that is given up for this one, maybe more than once.

@@ -179,14 +179,17 @@ class Staging:
                 if info.base_name.isdigit() and int(info.base_name) < epoch:
                     filesystem.delete_dir(info.path)
 
-    def forget_all(self) -> None:
-        self._delete_folder(*self._path())
+    def forget_all(self) -> bool:
+        """Removes everything; whether there was anything."""
+        return self._delete_folder(*self._path())
 
     @staticmethod
-    def _delete_folder(filesystem: fs.FileSystem, path: str) -> None:
+    def _delete_folder(filesystem: fs.FileSystem, path: str) -> bool:
         with _being("written"):
-            if filesystem.get_file_info(path).type == fs.FileType.Directory:
+            there = bool(filesystem.get_file_info(path).type == fs.FileType.Directory)
+            if there:
                 filesystem.delete_dir(path)
+            return there
 
 
 @contextmanager

@@ -43,8 +43,9 @@ class Upstream(SimulatedUpstream):
     def bookmark(self, stream: str) -> Bookmark:
         return (("slot", f"{self.slot}_{stream}"),)
 
-    def detach(self, bookmark: Bookmark) -> None:
+    def detach(self, bookmark: Bookmark) -> tuple[str, ...]:
         self.detached.append(bookmark)
+        return ()
 
 
 @dataclass

@@ -110,8 +110,9 @@ class SimulatedUpstream:
         elif begin is None or begin > _first_unshown(View.parse(after.position)):
             raise DataLossError("the changes after the checkpoint are gone")
 
-    def detach(self, bookmark: Bookmark) -> None:
+    def detach(self, bookmark: Bookmark) -> tuple[str, ...]:
         self._database.slots.pop(dict(bookmark)[SLOT], None)
+        return (f"slot {dict(bookmark)[SLOT]}",)
 
     def bounds(self, vnodes: int, within: KeyRange = WHOLE_TABLE) -> tuple[Key, ...]:
         """Some of the keys have no row any more, as when rows are deleted meanwhile; so some vnodes are empty."""

@@ -196,8 +196,8 @@ class Upstream(Protocol):
         """
         ...
 
-    def detach(self, bookmark: Bookmark) -> None:
-        """Removes what `attach` made; nothing happens where it is gone already.
+    def detach(self, bookmark: Bookmark) -> tuple[str, ...]:
+        """Removes what `attach` made; nothing happens where it is gone already. Names each, for people.
 
         Raises a DefiniteError, and removes nothing, where it was made in another system than this one.
         """

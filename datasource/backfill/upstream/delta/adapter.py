@@ -154,8 +154,9 @@ class DeltaUpstream:
             # The oldest go first. The others are looked for when they are needed.
             self._opened()[1].commit(position.version + 1)
 
-    def detach(self, bookmark: Bookmark) -> None:
+    def detach(self, bookmark: Bookmark) -> tuple[str, ...]:  # noqa: ARG002 - nothing to find
         """Nothing was made."""
+        return ()
 
     def acknowledge(self, epoch: Epoch) -> None:
         """How long a table keeps its versions is its own business."""

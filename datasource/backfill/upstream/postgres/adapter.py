@@ -151,8 +151,8 @@ class PostgresUpstream:
             place.make(self._connector, session, self._table)
             place.accept_publication(session, self._table)
 
-    def detach(self, bookmark: Bookmark) -> None:
-        self._sessions.run(Place.of(bookmark).drop)
+    def detach(self, bookmark: Bookmark) -> tuple[str, ...]:
+        return self._sessions.run(Place.of(bookmark).drop)
 
     # -- epochs ----------------------------------------------------------------------------------------------------
 

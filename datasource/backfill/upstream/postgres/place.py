@@ -150,9 +150,9 @@ class Place:
         if self.own_publication:
             slot.note_membership(session, self.publication, table.description.oid)
 
-    def drop(self, session: Session) -> None:
-        """Drops what `make` made, where it is there. DatabaseSetupError, and nothing dropped, on any other server than
-        its own, where it would not be found and go on keeping the log of its own.
+    def drop(self, session: Session) -> tuple[str, ...]:
+        """Drops what `make` made, where it is there, and names it. DatabaseSetupError, and nothing dropped, on any
+        other server than its own, where it would not be found and go on keeping the log of its own.
         """
         server = read_server(session)
         require_primary(server)
@@ -163,4 +163,4 @@ class Place:
                 "good, delete stateDir, or name an empty one; if its slot came along to the new one, as with "
                 f"pg_upgrade, run SELECT pg_drop_replication_slot('{self.slot}') there"
             )
-        slot.drop(session, self.slot, self.publication if self.own_publication else None)
+        return slot.drop(session, self.slot, self.publication if self.own_publication else None)

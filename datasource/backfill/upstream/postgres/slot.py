@@ -365,8 +365,9 @@ def _noted(session: Session, publication: str) -> int | None:
     return int(noted[1]) if noted else None
 
 
-def drop(session: Session, slot: str, publication: str | None) -> None:
-    """Drops the slot, ending the session that reads it, and the publication; those that are gone are fine.
+def drop(session: Session, slot: str, publication: str | None) -> tuple[str, ...]:
+    """Drops the slot, ending the session that reads it, and the publication; those that are gone are fine, and named
+    as such.
 
     Raises DatabaseSetupError, and drops nothing, where the slot is of another database, as the publication then is.
     """
@@ -386,5 +387,14 @@ def drop(session: Session, slot: str, publication: str | None) -> None:
         "WHERE slot_name = %s",
         [slot],
     )
-    if publication is not None:
-        session.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(publication)))
+    dropped = _named_as(f"slot {slot}", there=found is not None)
+    if publication is None:
+        return (dropped,)
+    query = "SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s"
+    published = session.execute(query, [publication]).fetchone() is not None
+    session.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(publication)))
+    return dropped, _named_as(f"publication {publication}", there=published)
+
+
+def _named_as(name: str, *, there: bool) -> str:
+    return name if there else f"{name} (gone already)"
