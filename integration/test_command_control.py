@@ -124,7 +124,7 @@ def test_a_stream_that_runs_is_not_dropped(
         query.communicate()
     run.finish()
     run.stop()
-    assert main([*command, "--staging-dir", "nowhere://x"]) == 1
+    assert main([*command, "--staging-dir", "file://nowhere/x"]) == 1
     assert run.database.execute("SELECT count(*) FROM pg_replication_slots") == [(1,)]
     assert main(command) == 0
     assert run.database.execute("SELECT count(*) FROM pg_replication_slots") == [(0,)]

@@ -7,9 +7,11 @@ import dataclasses
 import pickle
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import fs
 
 from backfill.errors import OptionsError
 from backfill.options import (
@@ -279,6 +281,22 @@ def test_no_credentials_stand_in_the_place_of_staged_chunks(uri: str) -> None:
     (found,) = problems(stagingDir=uri)
     assert found.startswith("stagingDir cannot be used; expected a URI ")
     assert "secret" not in found
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("s3a://bucket/staging", "s3:// in place of s3a://"),
+        ("wasbs://lake@a.blob.core.windows.net/s", "abfss:// in place of wasbs://"),
+        ("dbfs:///staging", "an absolute path, or a URI that pyarrow.fs opens: file://, s3://"),
+        ("S3://bucket/staging", "an absolute path, or a URI that pyarrow.fs opens: file://, s3://"),
+    ],
+)
+def test_staged_chunks_have_a_place_that_arrow_knows(uri: str, expected: str) -> None:
+    (found,) = problems(stagingDir=uri)
+    assert found.startswith(f"stagingDir cannot be used; expected {expected}")
+    with pytest.raises(pa.ArrowInvalid, match="Unrecognized filesystem type"):
+        fs.FileSystem.from_uri(uri)
 
 
 def test_a_stream_needs_a_folder_for_its_state() -> None:

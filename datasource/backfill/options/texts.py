@@ -156,9 +156,22 @@ def place(text: str) -> str:
     return text.rstrip("/") or "/"
 
 
+_OPENED: Final = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
+"""The schemes that `pyarrow.fs.FileSystem.from_uri` knows, in lower case; beside those that it leaves to fsspec."""
+
+_HADOOP: Final = {"s3a": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfss"}
+"""What Hadoop calls some of them."""
+
+
 def staging_place(text: str) -> str:
     if "://" in text:
         _require_no_credentials(text)
+        scheme = text.partition("://")[0]
+        if scheme in _HADOOP:
+            raise ValueError(f"{_HADOOP[scheme]}:// in place of {scheme}://, which pyarrow.fs does not know")
+        if scheme not in _OPENED and not re.fullmatch(r"fsspec\+.+|hf", scheme):
+            schemes = ", ".join(f"{known}://" for known in _OPENED)
+            raise ValueError(f"an absolute path, or a URI that pyarrow.fs opens: {schemes}")
     return text
 
 
