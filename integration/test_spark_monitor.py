@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from backfill.__main__ import main
 from backfill.spark.monitor import progress
 from backfill.spark.prometheus import PrometheusListener
 from integration.database import Database
@@ -85,6 +86,33 @@ def test_a_query_tells_where_it_is_and_prometheus_is_told(
     assert samples(listener.text())["backfill_query_failed"] == 0
     assert f'query_id="{query.id}",query="",table="\\"public\\".\\"t\\""' in text
     assert str(database.options["url"]) not in text
+
+
+def test_what_was_read_again_is_told_and_that_more_of_it_is_held(
+    spark: SparkSession, database: Database, tmp_path: Path
+) -> None:
+    make_table(database, 300)
+    stream = SparkStream(spark, database, tmp_path, {})
+    state = ("--state-dir", str(stream.state))
+    listener = PrometheusListener()
+    spark.streams.addListener(listener)
+    try:
+        with stream.running() as query:
+            wait_for(lambda: progress(query).phase == "changes", query)
+            assert main(["re-backfill", *state, "--from", "100", "--to", "219"]) == 0
+            wait_for(lambda: "120 rows read again" in repr(progress(query)), query)
+            assert main(["pause", *state]) == 0
+            assert main(["re-backfill", *state]) == 0
+            database.execute("UPDATE t SET v = 'later' WHERE id = 7")
+            query.processAllAvailable()
+            wait_for(lambda: "backfill_control_rows" in samples(listener.text()), query)
+            found = samples(listener.text())
+            assert "phase changes (paused)" in repr(progress(query))
+    finally:
+        spark.streams.removeListener(listener)
+    assert (found["backfill_control_rows"], found["backfill_phase changes"]) == (0, 1)
+    assert found["backfill_again_rows"] == 120
+    assert found["backfill_again_vnodes"] == found["backfill_again_vnodes_completed"] > 0
 
 
 def test_other_queries_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def _changes(counts: Counts) -> list[str]:
 
 
 def _facts(of: Status, now: float) -> list[str]:
-    told = of.control.told() if of.phase != "changes" else ""
+    told = of.control.told() if of.phase != "changes" or of.waiting else ""
     facts = [f"phase {of.phase}{f' ({told})' if told else ''}", f"{of.snapshot_rows:,} rows read"]
     if of.again is not None:
         facts.append(f"{of.again.rows:,} rows read again")

@@ -24,12 +24,20 @@ class Reported:
     table: str
     phase: str
     control: str = ""
+    control_rows: int | None = None
+    """How many rows of the table a batch may read by that, 0 for none."""
+
     snapshot_rows: int = 0
     snapshot_rows_left: int | None = None
     """A guess: the vnodes that are left hold as many rows as the others did."""
 
     vnodes: int = 0
     vnodes_completed: int = 0
+    again_rows: int | None = None
+    """Of what is read again, or was last, as the two below."""
+
+    again_vnodes: int | None = None
+    again_vnodes_completed: int | None = None
     changes_passed_on: int | None = None
     changes_held_back: int | None = None
     changes_counted_since: str | None = None
@@ -123,4 +131,5 @@ class StreamProgress:
 def _facts(of: Reported) -> str:
     told = f" ({of.control})" if of.control else ""
     left = "" if not of.snapshot_rows_left else f", about {of.snapshot_rows_left:,} to go"
-    return f"phase {of.phase}{told}, {of.snapshot_rows:,} rows read{left}"
+    again = "" if of.again_rows is None else f", {of.again_rows:,} rows read again"
+    return f"phase {of.phase}{told}, {of.snapshot_rows:,} rows read{left}{again}"

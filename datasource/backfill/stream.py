@@ -120,7 +120,7 @@ class Stream:
         table = {"table": self._upstream.identity().table}
         if self._reported is None:
             return {**table, "phase": "starting", **self._told()}
-        told = self._told() if phase(*self._reported) != "changes" else {}
+        told = self._told() if phase(*self._reported) != "changes" or self._waits(self._reported[1]) else {}
         left = rows_left(self._reported[0])
         expected = {} if left is None else {"snapshot_rows_left": left}
         state = {} if self._last_rows is None else self._last_rows.figures()
@@ -132,8 +132,13 @@ class Stream:
                 self._counting.complete(complete_until)
         return {**table, **figures(*self._reported), **expected, **told, **self._counting.figures(), **lag, **state}
 
-    def _told(self) -> dict[str, str]:
-        return {"control": self._control.told()} if self._control.told() else {}
+    def _told(self) -> dict[str, int | str]:
+        limit = 0 if self._control.holds else self._control.max_rows
+        return {} if limit is None else {"control": self._control.told(), "control_rows": limit}
+
+    def _waits(self, again: Again | None) -> bool:
+        """Whether rows are to be read again after those of `again`."""
+        return bool(self._control.waiting(self._record.stream, None if again is None else again.request))
 
     def stop_at_present(self) -> None:
         """From now on nothing that happens after this moment is read, except what finishing the backfill needs."""

@@ -59,6 +59,8 @@ def test_it_is_said_that_the_snapshot_is_held() -> None:
     of = replace(at(10, 1), control=Control(paused=True))
     assert "phase snapshot (paused), 1 rows read" in drawn(of, None, Window(80), now=10.0)
     assert "paused" not in drawn(replace(of, phase="changes"), None, Window(80), now=10.0)
+    waits = drawn(replace(of, phase="changes", waiting=1), None, Window(80), now=10.0)
+    assert "phase changes (paused), 1 rows read, 1 request waits to read rows again" in waits
 
 
 def test_rows_that_are_read_again_have_a_picture_and_a_pace_of_their_own() -> None:

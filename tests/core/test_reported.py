@@ -48,6 +48,12 @@ def test_it_is_shown_as_text() -> None:
     ]
 
 
+def test_rows_that_are_read_again_are_shown_too() -> None:
+    found = Reported.of(json.dumps({"table": "t", "phase": "changes", "snapshot_rows": 8, "again_rows": 1234}))
+    of = StreamProgress("q", True, 7, found)
+    assert repr(of).splitlines()[1] == "phase changes, 8 rows read, 1,234 rows read again"
+
+
 def test_a_notebook_shows_it_with_a_bar_and_without_markup_of_the_tables_own() -> None:
     shown = StreamProgress("q", False, 7, said(), lag_seconds=0.0)._repr_html_()
     assert '<progress value="3" max="8"></progress>' in shown

@@ -8,7 +8,7 @@ from backfill.control import Control
 from backfill.offset import Nothing
 from backfill.options import StartupMode
 from tests.simulator.database import Change
-from tests.stream.scenario import KEYS, StartQuery, delete, insert, move, row, snapshot_of, step, update
+from tests.stream.scenario import KEYS, StartQuery, caught_up, delete, insert, move, row, snapshot_of, step, update
 
 
 def test_while_it_is_paused_changes_flow_and_the_snapshot_stands_still(start: StartQuery) -> None:
@@ -22,7 +22,8 @@ def test_while_it_is_paused_changes_flow_and_the_snapshot_stands_still(start: St
     delete(spark, KEYS[1])
     assert step(spark) == [("delete", KEYS[1], None)]
     assert step(spark) == []
-    assert spark.stream().report()["control"] == "paused"
+    told = spark.stream().report()
+    assert (told["control"], told["control_rows"]) == ("paused", 0)
     spark.crash()
     assert step(spark) == []
     spark.control = spark.control.resumed()
@@ -30,6 +31,21 @@ def test_while_it_is_paused_changes_flow_and_the_snapshot_stands_still(start: St
     while step(spark):
         pass
     assert spark.sink.rows == spark.database.latest()
+    assert "control" not in spark.stream().report()
+
+
+def test_that_it_is_paused_is_told_after_the_backfill_too_while_rows_wait_to_be_read_again(start: StartQuery) -> None:
+    spark = caught_up(start(KEYS[:3]))
+    spark.control = Control(paused=True)
+    assert step(spark) == []
+    assert "control" not in spark.stream().report()
+    spark.ask_again()
+    assert step(spark) == []
+    told = spark.stream().report()
+    assert (told["phase"], told["control"], told["control_rows"]) == ("changes", "paused", 0)
+    spark.control = spark.control.resumed()
+    while step(spark):
+        pass
     assert "control" not in spark.stream().report()
 
 
@@ -50,6 +66,7 @@ def test_a_throttled_stream_reads_so_many_rows_a_batch_and_all_changes(start: St
     spark = start(KEYS[:7])
     spark.control = Control(max_rows=2)
     assert step(spark, budget) == snapshot_of(*KEYS[:2])
+    assert spark.stream().report()["control_rows"] == 2
     spark.database.commit([Change(spark.database.latest()[key], row(key, "changed")) for key in KEYS[:2]])
     assert len(step(spark, budget)) == 4
     spark.control = spark.control.throttled(None)

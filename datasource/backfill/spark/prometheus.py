@@ -43,6 +43,14 @@ SNAPSHOT_ROWS = Metric("backfill_snapshot_rows_total", "counter", "Rows read fro
 ROWS_LEFT = Metric("backfill_snapshot_rows_left", "gauge", "About how many rows of the table are still to be read.")
 VNODES = Metric("backfill_vnodes", "gauge", "The parts the table's key space was cut into.")
 COMPLETED = Metric("backfill_vnodes_completed", "gauge", "The parts of which all rows have been read.")
+CONTROL_ROWS = Metric(
+    "backfill_control_rows",
+    "gauge",
+    "How many rows of the table a batch may read, where somebody throttled the stream; 0 while it is paused.",
+)
+AGAIN_ROWS = Metric("backfill_again_rows", "gauge", "Rows read again for the request that is under way, or was last.")
+AGAIN_VNODES = Metric("backfill_again_vnodes", "gauge", "The parts that what it asks for was cut into.")
+AGAIN_COMPLETED = Metric("backfill_again_vnodes_completed", "gauge", "Those of them that have been read.")
 PASSED_ON = Metric(
     "backfill_changes_passed_on_total",
     "counter",
@@ -74,8 +82,9 @@ FAILED = Metric("backfill_query_failed", "gauge", "1 where the query has ended w
 HEARD = Metric("backfill_last_heard_timestamp_seconds", "gauge", "When Spark last told of the query, since 1970.")
 
 METRICS: Final = (
-    PHASE, SNAPSHOT_ROWS, ROWS_LEFT, VNODES, COMPLETED, PASSED_ON, HELD_BACK, INPUT_ROWS, LAG_BYTES, LAG_SECONDS,
-    RETAINED, STATE_ROWS, STATE_FILE, BATCHES, DURATION, ACTIVE, FAILED, HEARD,
+    PHASE, SNAPSHOT_ROWS, ROWS_LEFT, VNODES, COMPLETED, CONTROL_ROWS, AGAIN_ROWS, AGAIN_VNODES, AGAIN_COMPLETED,
+    PASSED_ON, HELD_BACK, INPUT_ROWS, LAG_BYTES, LAG_SECONDS, RETAINED, STATE_ROWS, STATE_FILE, BATCHES, DURATION,
+    ACTIVE, FAILED, HEARD,
 )  # fmt: skip
 
 
@@ -123,6 +132,10 @@ def _samples(table: _Table, labels: dict[str, str]) -> Iterator[Sample]:
         (ROWS_LEFT, of.snapshot_rows_left),
         (VNODES, of.vnodes),
         (COMPLETED, of.vnodes_completed),
+        (CONTROL_ROWS, of.control_rows),
+        (AGAIN_ROWS, of.again_rows),
+        (AGAIN_VNODES, of.again_vnodes),
+        (AGAIN_COMPLETED, of.again_vnodes_completed),
         (PASSED_ON, of.changes_passed_on),
         (HELD_BACK, of.changes_held_back),
         (INPUT_ROWS, table.input_rows),
