@@ -6,7 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from backfill.errors import StateBusyError, StateError
-from backfill_state import AnotherLayoutError, StateMemoryError, StateStoreError, TransientStateError
+from backfill_state import (
+    AnotherLayoutError,
+    StateMemoryError,
+    StateStoreError,
+    TransientStateError,
+    UpsertStateDamagedError,
+)
 
 
 @contextmanager
@@ -23,5 +29,7 @@ def as_ours() -> Iterator[None]:
         ) from error
     except StateMemoryError as error:
         raise StateError(f"{error}. Raise the option stateMemory") from error
+    except UpsertStateDamagedError as error:
+        raise StateError(f"{error}: with a new checkpointLocation and onExistingState=restart") from error
     except StateStoreError as error:
         raise StateError(str(error)) from error

@@ -116,9 +116,9 @@ class UpsertStateDamagedError(StateDamagedError):
 
     def __str__(self) -> str:
         return (
-            f"the upsert state file {self.path} is damaged or is not a state file ({self.found}). If it is this "
-            f"stream's, delete it together with {self.path}.wal, and start the stream over with a fresh checkpoint; or "
-            "put together what the stream has given out, with consolidate_chunk"
+            f"the upsert state file {self.path} is damaged or is not a state file ({self.found}). The checkpoint does "
+            f"not suffice to rebuild it: if it is this stream's, delete it together with {self.path}.wal, and start "
+            "the stream over with a fresh checkpoint"
         )
 
 
@@ -134,7 +134,8 @@ class StateVersionError(DefiniteStateError):
     def __str__(self) -> str:
         return (
             f"the state file {self.path} has {self.found}, and this release reads {self.supported}; upgrade to the "
-            "release that wrote it, or delete it to have it rebuilt from the checkpoint"
+            "release that wrote it. A stream's progress may instead be deleted, to have it rebuilt from the "
+            "checkpoint; an upsert state only to start the stream over"
         )
 
 
