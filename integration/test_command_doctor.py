@@ -174,3 +174,16 @@ def test_slots_of_streams_are_not_said_to_be_unused(start_postgres: StartPostgre
     assert code == 1
     assert "not in use at this moment: backfilled, old. Of streams: backfill_public_t_1f0c9a77; a stream reads" in text
     assert "go by whether confirmed_flush_lsn moves, and end a stream with `backfill drop`" in text
+
+
+def test_on_amazon_rds_a_role_stands_for_the_right_to_use_slots(start_postgres: StartPostgres, doctor: Doctor) -> None:
+    server = start_postgres()
+    with psycopg.connect(server.dsn, autocommit=True) as session:
+        session.execute("CREATE ROLE rds_replication; CREATE ROLE app; CREATE TABLE t (id int PRIMARY KEY)")
+        session.execute("ALTER TABLE t OWNER TO app; GRANT CREATE ON DATABASE postgres TO app")
+        given = {"url": as_uri(server.dsn, password=None)}
+        become = ("--option", "sessionInitStatement=SET ROLE app")
+        code, text = doctor(*become, **given)
+        assert (code, mends(text)) == (1, ['GRANT rds_replication TO "app";'])
+        session.execute("GRANT rds_replication TO app")
+    assert doctor(*become, **given)[0] == 0
