@@ -162,6 +162,18 @@ def test_what_was_dropped_is_said_and_what_was_not_there(
     assert run.database.execute("SELECT pubname FROM pg_publication") == [("feed",)]
 
 
+def test_a_publication_that_somebody_made_in_place_of_the_streams_own_is_left(
+    run: StreamRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.batch(100)
+    name = run.slot
+    run.stop()
+    run.database.execute(f"DROP PUBLICATION {name}; CREATE PUBLICATION {name} FOR TABLE t")
+    tell(run, "drop", "--url", run.database.url(tmp_path))
+    assert f"publication {name} (left: not made by a stream)" in capsys.readouterr().out
+    assert run.database.execute("SELECT pubname FROM pg_publication") == [(name,)]
+
+
 def test_staged_chunks_are_dropped_with_the_stream(
     run: StreamRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

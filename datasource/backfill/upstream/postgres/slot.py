@@ -368,7 +368,7 @@ def _noted(session: Session, publication: str) -> int | None:
 
 def drop(session: Session, slot: str, publication: str | None) -> tuple[str, ...]:
     """Drops the slot, ending the session that reads it, and the publication; those that are gone are fine, and named
-    as such.
+    as such. So is a publication of this name that a person made, as `make_publication` may have advised: it is left.
 
     Raises DatabaseSetupError, and drops nothing, where the slot is of another database, as the publication then is.
     """
@@ -388,14 +388,15 @@ def drop(session: Session, slot: str, publication: str | None) -> tuple[str, ...
         "WHERE slot_name = %s",
         [slot],
     )
-    dropped = _named_as(f"slot {slot}", there=found is not None)
-    if publication is None:
-        return (dropped,)
+    named = f"slot {slot}" + ("" if found is not None else " (gone already)")
+    return (named,) if publication is None else (named, _drop_publication(session, publication))
+
+
+def _drop_publication(session: Session, publication: str) -> str:
     query = "SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s"
-    published = session.execute(query, [publication]).fetchone() is not None
+    if session.execute(query, [publication]).fetchone() is None:
+        return f"publication {publication} (gone already)"
+    if _noted(session, publication) is None:
+        return f"publication {publication} (left: not made by a stream)"
     session.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(publication)))
-    return dropped, _named_as(f"publication {publication}", there=published)
-
-
-def _named_as(name: str, *, there: bool) -> str:
-    return name if there else f"{name} (gone already)"
+    return f"publication {publication}"
