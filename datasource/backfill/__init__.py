@@ -36,8 +36,9 @@ Refinements, in the order in which one meets them in the code:
   rows before the last of them is passed on, and a batch that is run again reads them from there. A chunk that was not
   staged cannot have been part of a finished batch; it is read at a later state, and the batch after it leaves out the
   changes to its keys which that state shows (`offset.Ahead`).
-- **Whole rows** (`upsert`, `images`): the log leaves out rows before updates, and large values that did not change.
-  Where they are asked for they come from the last row of each key, kept in an upsert state that follows the output.
+- **Whole rows** (`upsert`, `whole_rows`, `images`): the log leaves out rows before updates, and large values that did
+  not change. Where they are asked for they come from the last row of each key, kept in an upsert state that follows
+  the output; and where nobody has seen a value yet, its row is looked up.
 - **Order** (`rows`): `_sequence` is the epoch's number and the place in the batch, so it grows strictly for each key.
 - **Taking rows again** (`again`). A person may ask for rows once more. Marking goes on as before, and a second frontier
   says how far reading them is; they are read exactly as of E' and come after the batch's changes, as inserts of keys
@@ -66,7 +67,8 @@ Where things are; each module may import only those below it:
     backfill.control_file       how another process pauses and throttles a stream
     backfill.counts_file        what a stream has counted, for other processes
     backfill.again              from what a person asked for to a second frontier
-    backfill.upsert             changes with whole rows, from the last row of each key
+    backfill.upsert             the last row of each key, from barrier to barrier
+    backfill.whole_rows         changes in full, from these rows
     backfill.handoff            what travels to a reader, and how it becomes rows
     backfill.staging, rows      chunks on disk; the output columns
     backfill.manifest           who reads what of a batch's snapshot rows

@@ -31,8 +31,8 @@ from backfill.record import has_place
 from backfill.requests import ask_again, ask_to_stop
 from backfill.staging import Staging
 from backfill.status import Status, as_json, figures_of, pace, status
-from backfill.upsert import require_order
 from backfill.upstream import Finding
+from backfill.whole_rows import require_order
 from backfill_state import StateStoreError
 
 WATCH_INTERVAL: Final = 1.0

@@ -27,9 +27,10 @@ from backfill.plan import MIN_SPLIT_ROWS, Piece, pieces, split
 from backfill.progress import Frontier, Progress
 from backfill.rows import RowFormat
 from backfill.staging import Staging
-from backfill.upsert import BYTES_AT_ONCE, ROWS_AT_ONCE, LastRows, Marked
+from backfill.upsert import LastRows, Marked
 from backfill.upstream import Pin, Upstream
 from backfill.vnode import WHOLE_TABLE, Coverage
+from backfill.whole_rows import BYTES_AT_ONCE, ROWS_AT_ONCE
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from backfill.record import Record
 from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.stream import Stream
-from backfill.upsert import LastRows, Rules
+from backfill.upsert import LastRows
+from backfill.whole_rows import Rules
 from backfill_state import DuckDBProgressStore
 from backfill_state.upsert import DuckDBUpsertState, UpsertLayout, UpsertState
 

@@ -21,8 +21,9 @@ from backfill.offset import Barrier
 from backfill.progress import Finished
 from backfill.rows import RowFormat
 from backfill.staging import Staging
-from backfill.upsert import LastRows, LookUp, Marked, Rules
+from backfill.upsert import LastRows, Marked
 from backfill.upstream import TableSchema
+from backfill.whole_rows import LookUp, Rules
 from backfill_state.upsert import InMemoryUpsertState
 from tests.core.told import (
     COLUMNS,

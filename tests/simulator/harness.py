@@ -25,8 +25,9 @@ from backfill.record import Record
 from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.stream import Stream
-from backfill.upsert import LastRows, Rules
+from backfill.upsert import LastRows
 from backfill.vnode import WHOLE_TABLE, Coverage, KeyRange
+from backfill.whole_rows import Rules
 from backfill_state import InMemoryProgressStore, ProgressStore, StateBusyError
 from backfill_state.upsert import InMemoryUpsertState, UpsertLayout, UpsertState
 from tests.simulator.database import TRUNCATION, Database, Key, Row, View, inside, key_text, rank, rank_of_text

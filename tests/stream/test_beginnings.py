@@ -9,7 +9,7 @@ import pytest
 from backfill.errors import StateError
 from backfill.offset import Barrier, from_text
 from backfill.options import OnExistingState, StartupMode
-from backfill.upsert import Rules
+from backfill.whole_rows import Rules
 from tests.stream.scenario import KEYS, StartQuery, insert, snapshot_of, step, update
 
 
