@@ -58,7 +58,7 @@ def _is_at(path: Path, file: TextIO) -> bool:
     """Whether the next process will meet this file: `drop` removes it, while others may wait for it."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
+    except OSError:  # Gone; a network file system may say otherwise of a file that was.
         return False
 
 

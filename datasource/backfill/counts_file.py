@@ -1,6 +1,6 @@
 """`counts.json` in stateDir: what a stream has counted, for other processes and for the next one of its own.
 
-Read and written while the stream runs, so a failure to do so is only said: nothing depends on the file.
+Read and written while the stream runs, so a failure to do so is only said (`counts`): nothing depends on the file.
 """
 
 from __future__ import annotations

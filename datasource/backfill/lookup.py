@@ -28,12 +28,14 @@ def looked_up(
     lost: Lost,
     look_up: Callable[[pa.RecordBatch], pa.RecordBatch],
     *,
+    shows_the_rest: bool,
     most_bytes: int,
 ) -> tuple[pa.RecordBatch, Halves] | TooMuch:
-    """The changes and their halves without what comes of a key once a value of its row is lost.
+    """The changes and their halves without those of which a value is lost, and if what is looked up `shows_the_rest`,
+    without all that comes of their keys after them.
 
     At the end each such key has one change more, an update to the row that `look_up` finds, or a delete where there is
-    none; with the head of the key's last change. What is looked up is of about `most_bytes`, unless it is one row.
+    none; with the head of the key's last change. What is looked up is of about `most_bytes`, unless it is a few rows.
     """
     begins = np.full(events.count, len(events), np.int64)
     np.minimum.at(begins, events.number[lost.events], np.flatnonzero(lost.events))
@@ -44,7 +46,8 @@ def looked_up(
     if isinstance(rows, int):
         return TooMuch(int(events.change[begins[numbers[rows]]]))
 
-    kept = without(found, events, np.arange(len(events)) >= begins[events.number])
+    gone = np.arange(len(events)) >= begins[events.number] if shows_the_rest else lost.events
+    kept = without(found, events, gone)
     last = np.zeros(events.count, np.int64)
     last[events.number] = np.arange(len(events))
     place = places(keys, rows.select(keys.schema.names))
@@ -73,7 +76,8 @@ def _rows(
             return read
         found.append(look_up(keys.slice(read, few)))
         read, size = min(read + few, keys.num_rows), size + found[-1].nbytes
-        few = max(1, (most_bytes - size) * read // max(1, size))
+        # Not many more at once: the next ones may be larger, or be there where the first ones were not.
+        few = max(1, min(4 * few, (most_bytes - size) * read // max(1, size)))
     return joined(pa.Table.from_batches(found))
 
 

@@ -30,6 +30,6 @@ def as_ours() -> Iterator[None]:
     except StateMemoryError as error:
         raise StateError(f"{error}. Raise the option stateMemory") from error
     except UpsertStateDamagedError as error:
-        raise StateError(f"{error}: with a new checkpointLocation and onExistingState=restart") from error
+        raise StateError(f"{error} (onExistingState=restart)") from error
     except StateStoreError as error:
         raise StateError(str(error)) from error

@@ -138,7 +138,8 @@ class Stream:
 
     def _waits(self, again: Again | None) -> bool:
         """Whether rows are to be read again after those of `again`."""
-        return bool(self._control.waiting(self._record.stream, None if again is None else again.request))
+        last = None if again is None else again.request
+        return not self._why_never_again() and bool(self._control.waiting(self._record.stream, last))
 
     def stop_at_present(self) -> None:
         """From now on nothing that happens after this moment is read, except what finishing the backfill needs."""

@@ -1,10 +1,12 @@
 """Changes in full, a piece at a time: from what is stored of their keys to images, and what is stored after them.
 
 A row of which the log leaves out a value that nobody knows is looked up in the table, at the end of the batch or, where
-that state is gone, later. It shows all that the rest of the batch does to its key, which is passed over. And it may be
-another row by then than the one that got its key; so nothing is taken from it for a row that the log tells of later,
-which is looked up in turn. The order of such a row says what it is. With an order column no row is a source for
-another: one that came late was left out, and the log goes on from it.
+that state is gone, as after the backfill, later. It shows all that the rest of the batch does to its key, which is
+passed over. And it may be another row by then than the one that got its key; so nothing is taken from it for a row that
+the log tells of later, which is looked up in turn. The order of such a row says what it is.
+
+With an order column no stored row is a source for another: one that came late was left out, and the log goes on from
+it. And the rest of the batch counts: it may have a row of a greater order than the one that is looked up.
 """
 
 from __future__ import annotations
@@ -103,27 +105,37 @@ class WholeRows:
             piece, order = self._timely(piece)
             made = self._images(piece, IMAGES * most)
             if isinstance(made, Lost):
-                replaced = looked_up(piece.changes, piece.found, piece.told, made, self.look_up, most_bytes=most)
+                replaced = looked_up(
+                    piece.changes,
+                    piece.found,
+                    piece.told,
+                    made,
+                    self.look_up,
+                    shows_the_rest=not self.rules.order_column,
+                    most_bytes=most,
+                )
                 if not isinstance(replaced, TooMuch):
                     piece = self._with_stored(*replaced)
                     continue
                 made = replaced
             if isinstance(made, TooMuch):
-                fewer = slice(min(made.changes, taken - 1))
+                # Where it is the rows looked up that are too many, nothing says of how many changes they are.
+                fewer = slice(min(made.changes, max(1, taken // 2)))
                 return self.told(changes[fewer], found.of(fewer), place)
             self._put(piece, made.after, order, place, piece.told.change >= taken)
             return Told(made.marked, len(piece.told), taken)
 
-    def _put(self, piece: _Piece, after: Known, order: Indices, place: int, shown: Mask) -> None:
-        """Puts the rows that are there after a piece; `shown` are the events that a look-up has added."""
+    def _put(self, piece: _Piece, after: Known, order: Indices, place: int, added: Mask) -> None:
+        """Puts the rows that are there after a piece; `added` are the events that a look-up has added."""
         told = piece.told
         tie = np.arange(place, place + told.count)
-        looked_up_now = np.zeros(told.count, np.bool_)
-        looked_up_now[told.number[shown]] = True
-        # Not of one that is not there: what the batch says of its key further on counts as ever.
-        tie[looked_up_now & after.present] += LOOKED_UP
         if self.rules.order_column:
             tie += self.batch << ORDINAL_BITS
+        else:
+            looked_up_now = np.zeros(told.count, np.bool_)
+            looked_up_now[told.number[added]] = True
+            # Not of one that is not there: what the batch says of its key further on counts as ever.
+            tie[looked_up_now & after.present] += LOOKED_UP
         self.state.multi_put(updates(self.state, told.distinct, after.present, after.rows, order, tie))
 
     def _first(self, changes: pa.RecordBatch, found: Halves) -> _Piece:
@@ -149,9 +161,10 @@ class WholeRows:
 
     def _unshown(self, piece: _Piece) -> _Piece:
         """Without what the batch does to keys whose row has been looked up for it, and so shows that already."""
-        tie, order = _filled(piece.before.entries["order_tie"], 0), _filled(piece.before.entries["order_key"], 0)
-        put_in = tie >> ORDINAL_BITS if self.rules.order_column else order
-        shown = (_was_looked_up(piece.before) & (put_in == self.batch))[piece.told.number]
+        if self.rules.order_column:
+            return piece
+        in_this = _filled(piece.before.entries["order_key"], 0) == self.batch
+        shown = (_was_looked_up(piece.before) & in_this)[piece.told.number]
         found = without(piece.found, piece.told, shown)
         kept = np.unique(piece.told.number[~shown])
         return _Piece(piece.changes, found, piece.told.where(~shown), _of_keys(piece.before, kept))
@@ -182,7 +195,8 @@ class WholeRows:
         found = timely(told, given, _filled(piece.before.entries["order_key"], NO_ORDER))
         kept = np.unique(told.number[found.events])
         only = told.where(found.events), _of_keys(piece.before, kept)
-        return _Piece(piece.changes, piece.found, *only, found.severed[found.events]), found.order[kept]
+        halves = without(piece.found, told, ~found.events)
+        return _Piece(piece.changes, halves, *only, found.severed[found.events]), found.order[kept]
 
 
 def order_of(column: Any) -> Indices:

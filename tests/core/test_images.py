@@ -71,7 +71,7 @@ def found_of(
         if isinstance(result, Images):
             break
         assert isinstance(result, Lost)
-        replaced = looked_up(batch, found, told, result, look_up, most_bytes=sys.maxsize)
+        replaced = looked_up(batch, found, told, result, look_up, shows_the_rest=True, most_bytes=sys.maxsize)
         assert not isinstance(replaced, TooMuch)
         batch, found = replaced
     after = result.after

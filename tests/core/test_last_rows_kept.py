@@ -188,3 +188,40 @@ def test_rows_are_looked_up_a_few_at_a_time_where_they_are_large(tmp_path: Path)
     fold(stream.batch([updates], table), sink)
     assert sink == table
     assert max(stream.looked_up) <= FEW
+
+
+def test_a_row_that_is_looked_up_does_not_undo_one_of_a_greater_order(tmp_path: Path) -> None:
+    told = [
+        Change(UPDATE, ("p", 1), None, (50, 1), frozenset({"y"})),
+        Change(UPDATE, ("p", 1), None, (100, 2)),
+        Change(UPDATE, ("p", 1), None, (60, 3)),
+    ]
+    for pieces in ([told], [[change] for change in told]):
+        table: dict[Key, Row] = {("p", 1): (40, 0)}
+        stream, sink = Stream(tmp_path / str(len(pieces)), {("p", 1)}, table, Rules(order_column="x")), dict(table)
+        fold(stream.batch(pieces, {("p", 1): (60, 3)}), sink)
+        assert sink == {("p", 1): (100, 2)}
+
+
+def test_many_rows_are_looked_up_beside_many_changes_that_are_told_with_unchanged_values(tmp_path: Path) -> None:
+    stored, added = [("p", number) for number in range(20)], [("q", number) for number in range(300)]
+    table: dict[Key, Row] = dict.fromkeys(stored, (0, 1))
+    stream = Stream(tmp_path, {*stored, *added}, table, Rules(most_bytes=60 * LONG))
+    sink = dict(table)
+    updates = [Change(UPDATE, key, None, (number, 1), frozenset({"y"})) for number in range(60) for key in stored]
+    moves = [Change(UPDATE, key, None, (1, 2), frozenset({"y"})) for key in added]
+    mixed = [change for pair in zip(updates, moves, strict=False) for change in pair] + updates[len(moves) :]
+    later: dict[Key, Row] = {**dict.fromkeys(added, (1, 2)), **dict.fromkeys(stored, (59, 1))}
+    fold(stream.batch([mixed], later), sink)
+    assert sink == later
+    assert len(stream.looked_up) < 60
+
+
+def test_rows_that_are_gone_do_not_make_the_next_ones_be_looked_up_all_at_once(tmp_path: Path) -> None:
+    keys = [("p", number) for number in range(5000)]
+    stream = Stream(tmp_path, set(keys), {}, Rules(most_bytes=FEW * LONG))
+    table: dict[Key, Row] = dict.fromkeys(keys[FEW:], (1, 2))
+    sink: dict[Key, Row] = {}
+    fold(stream.batch([[Change(UPDATE, key, None, (1, 2), frozenset({"y"})) for key in keys]], table), sink)
+    assert sink == table
+    assert max(stream.looked_up) <= 4 * FEW

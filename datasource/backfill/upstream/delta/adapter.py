@@ -22,8 +22,7 @@ from backfill.upstream.delta.change_files import change_rows
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.history import History
 from backfill.upstream.delta.location import (
-    KEEP_LONGER,
-    START_OVER,
+    WITHOUT_CHANGES,
     open_at,
     open_latest,
     require_not_older,
@@ -261,8 +260,7 @@ class DeltaUpstream:
     def _vacuumed(self, versions: str, error: FileGoneError) -> DataLossError:
         return DataLossError(
             f"files of version {versions} of the Delta table {self._uri} are gone ({error}): VACUUM has removed them "
-            f"before the stream had read them. {START_OVER}, or set failOnDataLoss=false to go on without; "
-            f"{KEEP_LONGER}"
+            f"before the stream had read them. {WITHOUT_CHANGES}"
         )
 
     def shown(self, position: str, changes: pa.RecordBatch) -> pa.BooleanArray:

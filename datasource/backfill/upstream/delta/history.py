@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from backfill.errors import DataLossError
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.location import KEEP_LONGER, START_OVER
+from backfill.upstream.delta.location import WITHOUT_CHANGES
 from backfill.upstream.delta.log import Commit, Log
 from backfill.upstream.delta.table import Table, require_unmapped
 
@@ -22,7 +22,7 @@ class History:
     table: Table
     log: Log
     strict: bool
-    way_out: str = f"{START_OVER}, or set failOnDataLoss=false to go on without; {KEEP_LONGER}"
+    way_out: str = WITHOUT_CHANGES
 
     def commit(self, version: int) -> Commit | None:
         """None where it is lost and that is to be borne. Refuses one after which the stream cannot go on."""

@@ -17,6 +17,11 @@ KEEP_LONGER: Final = (
     "'interval 60 days', 'delta.deletedFileRetentionDuration' = 'interval 60 days')"
 )
 
+WITHOUT_CHANGES: Final = (
+    f"{START_OVER}, or start the query again with failOnDataLoss=false to go on without; {KEEP_LONGER}"
+)
+"""What a stream can do about changes that are lost."""
+
 
 def open_latest(uri: str) -> DeltaTable:
     """The table as it is now."""

@@ -15,7 +15,7 @@ from backfill.errors import TransientError
 from backfill.upstream import Pin, Step
 from backfill.upstream.postgres.changelog import ChangeLog
 from backfill.upstream.postgres.connection import Connector, Session
-from backfill.upstream.postgres.log import Reading
+from backfill.upstream.postgres.log import MOST_MESSAGES, Reading
 from backfill.upstream.postgres.pin import Exported, ExportingSession, wait_for_flush
 from backfill.upstream.postgres.position import Position, Snapshot, end_of_last_record, parse_lsn
 from backfill.upstream.postgres.sessions import ControlSession
@@ -134,7 +134,7 @@ class Epochs:
             return now.shows_all_of(before)
         if before.unseen is None:
             return now.lsn >= before.lsn
-        reading = self._read(before, now, now.lsn, 1)
+        reading = self._read(before, before, before.lsn, MOST_MESSAGES)  # of which no change is wanted
         reading.rows.close()
         return now.lsn >= before.lsn and reading.sees_all(before, now)
 

@@ -78,12 +78,17 @@ def require_same_log(
     row = session.execute(_LOG).fetchone()
     if row is None:
         raise TransientError("the server did not say where its log ends")
-    for what, was, now in (("system", system, row[0]), ("timeline", timeline, row[1])):
-        if was != now:
-            raise DataLossError(
-                f"the log that was read is of {what} {was} and this server is on {what} {now}: it was restored, failed "
-                f"over, or is another one, so changes may be missing or different. {way_out}"
-            )
+    if row[0] != system:
+        raise DataLossError(
+            f"the log that was read is of system {system} and this server is another one, system {row[0]}. Point url "
+            "at the former; or, where that is gone for good, start over with a fresh checkpointLocation and an empty "
+            "stateDir"
+        )
+    if row[1] != timeline:
+        raise DataLossError(
+            f"the log that was read is of timeline {timeline} and this server is on timeline {row[1]}: it was restored "
+            f"or failed over, so changes may be missing or different. {way_out}"
+        )
     if parse_lsn(row[2]) < reached:
         raise DataLossError(
             f"the log had come to {format_lsn(reached)} and this server's log ends at {row[2]}: it was restored to an "
