@@ -41,17 +41,20 @@ LOOKS: Final = 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status, 1 for an error that was said on stderr or what a doctor refuses."""
+    """Runs one command; returns the exit status, 1 for an error that was said on stderr or what a doctor refuses.
+
+    One that was cut short has that of a shell's, 130 or 141, but for a look that is ended so.
+    """
     given = _parser().parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # A table may have a name that the terminal cannot show.
     try:
         exit_status: int | None = given.run(given)
     except KeyboardInterrupt:
-        return 0
+        return 0 if given.run is _status else 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Else Python writes what is left, and fails.
-        return 0
+        return 0 if given.run is _status else 141
     except (BackfillError, StateStoreError) as error:
         print(f"backfill: {error}", file=sys.stderr)  # noqa: T201 - a command-line tool
         return 1

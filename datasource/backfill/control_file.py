@@ -16,10 +16,12 @@ from typing import Final
 
 from backfill.claim import locked
 from backfill.control import Control
-from backfill.errors import StateError
+from backfill.errors import StateBusyError, StateError
 
 FILE: Final = "control.json"
 LOCK: Final = "control.lock"
+PATIENCE: Final = 10.0
+"""Seconds after which whoever has it is taken for one that hangs."""
 
 
 def read_control(folder: Path) -> Control:
@@ -40,8 +42,11 @@ def changing(folder: Path) -> Iterator[None]:
         file = (folder / LOCK).open("a")
     except OSError as error:
         raise StateError(f"{folder / LOCK} cannot be written: {error}") from error
+    give_up = time.monotonic() + PATIENCE
     with file:
         while not locked(file):
+            if time.monotonic() > give_up:
+                raise StateBusyError(f"another `backfill` has had {folder / LOCK} for {PATIENCE:.0f} s; end that one")
             time.sleep(0.01)  # The other one has a few files to read and one to write.
         yield
 

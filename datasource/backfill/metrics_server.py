@@ -39,6 +39,9 @@ class MetricsServer:
 
 
 class _Handler(BaseHTTPRequestHandler):
+    timeout = 10
+    """Seconds after which a client that asks for nothing is let go."""
+
     content: Callable[[], str]
 
     def do_GET(self) -> None:

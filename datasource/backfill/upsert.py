@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from backfill.batches import together
-from backfill.errors import StateError
+from backfill.errors import StagingError, StateError
 from backfill.events import canonical
 from backfill.handoff import StagedChanges, stage, staged
 from backfill.mark import MARKED_COLUMNS, Halves
@@ -141,6 +141,14 @@ class LastRows:
         number = begin.epoch.number
         manifest = staging.manifest(number)
         names = () if manifest is None else manifest.chunks
+        unread = sum(not staging.exists(number, name) for name in names)
+        if unread:
+            raise StagingError(
+                f"batch {number} has been committed, and {unread} of its {len(names)} chunks were not read, so that "
+                "the last rows lack theirs: the sink did not look at the whole batch, as with show() or limit() in "
+                "foreachBatch, or stagingDir has lost them. Mend that, and start over with a fresh checkpointLocation "
+                "and onExistingState=restart"
+            )
         read = (batch for name in names for batch in staging.read(number, name))
         for rows in together(read, ROWS_AT_ONCE, BYTES_AT_ONCE):
             keys = canonical(rows.select(self._rows.table.key))

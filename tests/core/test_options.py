@@ -267,6 +267,7 @@ def test_a_delta_table_and_a_table_of_a_database_are_told_apart() -> None:
     [
         "s3://key:secret@bucket/staging",
         "s3://secret@bucket/staging",
+        "s3://key:sec/ret@bucket/staging",
         "s3://[secret@bucket",
         "s3://bucket/staging?access_key=key&secret_key=secret",
         "s3://bucket/staging?Session_Token=secret",
@@ -476,6 +477,10 @@ def test_what_may_be_secret_is_in_no_representation(name: str) -> None:
         f"host=db oauth_client_secret={SECRET}",
         f"mysql://app:{SECRET}@db/shop",
         f"jdbc:postgresql://db/shop?password={SECRET}",
+        f"postgresql://app:#{SECRET}@db/shop",
+        f"postgresql://app:?{SECRET}@db/shop",
+        f"postgresql://app:{SECRET}/x@db/shop",
+        f"postgresql://app@db/shop#?password={SECRET}",
         f"postgresql://app:{SECRET}\N{ACCOUNT OF}@db/shop",
         f"postgresql://app:{SECRET}@[db/shop",
         f"app:{SECRET}@db",

@@ -16,5 +16,5 @@ def test_last_rows_that_are_damaged_are_not_said_to_be_rebuilt(tmp_path: Path) -
     path = tmp_path / "upsert.duckdb"
     path.write_bytes(b"not a database")
     layout = UpsertLayout("1f0c9a77", pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
-    with pytest.raises(StateError, match=r"does not suffice.*delete it.*onExistingState=restart$"), as_ours():
+    with pytest.raises(StateError, match=r"does not suffice.*delete it.*onExistingState=restart\)$"), as_ours():
         DuckDBUpsertState(path, layout).totals()

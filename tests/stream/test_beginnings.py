@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.errors import StateError
+from backfill.errors import StagingError, StateError
 from backfill.offset import Barrier, from_text
 from backfill.options import OnExistingState, StartupMode
 from backfill.whole_rows import Rules
@@ -114,3 +114,15 @@ def test_a_lost_directory_is_made_anew_from_the_checkpoint(start: StartQuery) ->
     offset = from_text(spark.store.offset() or "")
     assert isinstance(offset, Barrier)
     assert offset.epoch.number >= spark.barrier().epoch.number - 1
+
+
+def test_a_sink_that_did_not_read_all_of_a_batch_is_told_so_where_its_rows_are_kept(start: StartQuery) -> None:
+    spark = start(KEYS[:4], vnodes=2, partitions=2)
+    spark.rules = Rules()
+    spark.plan(None)
+    spark.parts()
+    spark.committed += 1
+    insert(spark, KEYS[5])
+    assert spark.plan(None)
+    with pytest.raises(StagingError, match=r"of its .* chunks were not read, .* did not look at the whole batch"):
+        spark.parts()

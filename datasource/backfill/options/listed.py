@@ -158,7 +158,7 @@ OPTIONS: Final = (
         "sessionInitStatement",
         "",
         "One SQL statement that each session runs after it has connected. What decides how values are read is set "
-        "again after it",
+        "again after it; Spark shows it in plans",
     ),
     Option(
         "view",

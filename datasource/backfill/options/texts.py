@@ -132,7 +132,7 @@ def url(text: str) -> str:
             raise ValueError("a URI such as postgresql://app@host:5432/shop") from None
         if parts.scheme not in ("postgresql", "postgres"):
             raise ValueError("a URI that begins with postgresql://")
-        secret = bool(parts.password) or any(name.endswith(_SECRETS) for name, _ in parse_qsl(parts.query))
+        secret = _has_password(text.partition("://")[2])
     elif "=" in text:
         secret = re.search(rf"({'|'.join(_SECRETS)})\s*=", text) is not None
     else:
@@ -143,6 +143,17 @@ def url(text: str) -> str:
             "a libpq passfile or a service file"
         )
     return text
+
+
+def _has_password(after_scheme: str) -> bool:
+    """By libpq's rule, to which # and ? are letters of a password: before the @ there is no /, and no end of it."""
+    named, at, rest = after_scheme.partition("@")
+    if not at or "/" in named:
+        named, rest = "", after_scheme
+    path, _, query = rest.partition("?")
+    # A password with a / is none to libpq, which then quotes it as the port.
+    misread = ":" in path and "@" in path.partition(":")[2]
+    return named.partition(":")[2] != "" or misread or any(name.endswith(_SECRETS) for name, _ in parse_qsl(query))
 
 
 def place(text: str) -> str:
@@ -186,6 +197,8 @@ def _require_no_credentials(uri: str) -> None:
     except ValueError:
         raise ValueError("a URI such as s3://bucket/orders") from None
     user = parts.netloc.rpartition("@")[0]
-    keyed = parts.scheme in ("s3", "s3a", "gs", "http", "https") and user not in ("", "anonymous")
-    if keyed or ":" in user or any(name.lower().endswith(_KEYS) for name, _ in parse_qsl(parts.query)):
+    keyed = parts.scheme in ("s3", "s3a", "gs", "http", "https")
+    # A key of AWS may have a /, at which the host would end.
+    given = (keyed and user not in ("", "anonymous")) or (keyed and re.match(r"[^@]*:[^@]*@", uri.partition("://")[2]))
+    if given or ":" in user or any(name.lower().endswith(_KEYS) for name, _ in parse_qsl(parts.query)):
         raise ValueError("a URI without credentials, because Spark shows it; they come from the environment")

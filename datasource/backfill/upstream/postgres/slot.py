@@ -265,8 +265,7 @@ def make_slot(connector: Connector, session: Session, name: str) -> None:
         ) from None
     except psycopg.errors.InsufficientPrivilege as error:
         raise DatabaseSetupError(
-            f"{error.diag.message_primary}; on Amazon RDS run GRANT rds_replication TO {session.info.user}, elsewhere "
-            f"let a superuser run ALTER ROLE {session.info.user} REPLICATION"
+            f"{error.diag.message_primary}; let a superuser run ALTER ROLE {session.info.user} REPLICATION"
         ) from None
 
 
