@@ -196,7 +196,7 @@ def test_a_server_that_stays_away_ends_the_stream_with_its_reason(
 def test_a_session_that_is_used_often_is_kept_once_and_then_closed(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backfill.upstream.postgres.connection.KEEP_SECONDS", 0.5)
+    monkeypatch.setattr("backfill.upstream.postgres.connection.KEEP_SECONDS", 3.0)
     connector = Connector.of(database.dsn, user="", password="", init_statement="")
     before = timers()
     for _ in range(10):

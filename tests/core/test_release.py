@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
@@ -35,6 +36,11 @@ def test_a_look_that_fails_is_not_the_last_one(caplog: pytest.LogCaptureFixture)
 
     in_background(look)
     assert seen.wait(30)
+    ended = [thread for thread in threading.enumerate() if thread.name == "backfill-release"]
+    for thread in ended:
+        thread.join(30)
+    with pytest.raises(AssertionError, match="looked again"):
+        next(left)
     assert caplog.text.count("the storage is away") == 1
 
 
