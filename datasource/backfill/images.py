@@ -98,8 +98,13 @@ def images(
     there are at most `most_bytes`, unless it is one change's. Nothing is taken from the row before a `severed` event.
     """
     forest = _Forest(events.count, len(events), _previous(events))
-    sources = _sources(changes, found, events, before, forest, severed)
-    lost = _lost(sources, events, forest)
+    left_out = {name: mask for name, mask in _listed(changes["unchanged"]).items() if name in before.rows.schema.names}
+    base = _bases(found, events, before, forest, severed) if left_out else forest.previous
+    sources = {
+        name: _roots(left_out[name], base, events, before, forest) if name in left_out else None
+        for name in before.rows.schema.names
+    }
+    lost = _lost(left_out, base, events, before, forest)
     if lost.any():
         return Lost(lost)
     values = {name: _values(before.rows[name], changes, events, name) for name in before.rows.schema.names}
@@ -167,33 +172,28 @@ Sources = Mapping[str, Indices | None]
 """For each column and each node the node where its value was given; None where each has its own."""
 
 
-def _sources(
-    changes: pa.RecordBatch, found: Halves, events: Events, before: Known, forest: _Forest, severed: Mask | None
-) -> Sources:
-    left_out = _listed(changes["unchanged"])
-    base = _bases(found, events, before, forest, severed) if left_out else forest.previous
-    result: dict[str, Indices | None] = {}
-    for name in before.rows.schema.names:
-        if name not in left_out:
-            result[name] = None
-            continue
-        node = np.arange(forest.nothing + 1)
-        node[np.flatnonzero(~before.present)] = forest.nothing
-        node[forest.of(np.flatnonzero(events.removes))] = forest.nothing
-        inherits = np.flatnonzero(~events.removes & left_out[name][events.change])
-        node[forest.of(inherits)] = base[inherits]
-        while not np.array_equal(node[node], node):
-            node = node[node]
-        result[name] = node
-    return result
+def _roots(leaves_out: Mask, base: Indices, events: Events, before: Known, forest: _Forest) -> Indices:
+    """For each node the node at which its row begins, where these changes leave out something of theirs."""
+    node = np.arange(forest.nothing + 1)
+    node[np.flatnonzero(~before.present)] = forest.nothing
+    node[forest.of(np.flatnonzero(events.removes))] = forest.nothing
+    inherits = np.flatnonzero(~events.removes & leaves_out[events.change])
+    node[forest.of(inherits)] = base[inherits]
+    while not np.array_equal(node[node], node):
+        node = node[node]
+    return node
 
 
-def _lost(sources: Sources, events: Events, forest: _Forest) -> Mask:
-    lost = np.zeros(len(events), np.bool_)
-    for node in sources.values():
-        if node is not None:
-            lost |= node[forest.keys : forest.nothing] == forest.nothing
-    return lost & ~events.removes
+def _lost(left_out: Mapping[str, Mask], base: Indices, events: Events, before: Known, forest: _Forest) -> Mask:
+    """Which events take any value from a row that is not known, or from one that does so.
+
+    Of the latter the value may be known, but the row goes with all its values, and with it whatever comes of it.
+    """
+    if not left_out:
+        return np.zeros(len(events), np.bool_)
+    node = _roots(np.logical_or.reduce(list(left_out.values())), base, events, before, forest)
+    lost: Mask = (node[forest.keys : forest.nothing] == forest.nothing) & ~events.removes
+    return lost
 
 
 def _taken(values: pa.Array[Any], source: Indices | None, nodes: Indices) -> pa.Array[Any]:

@@ -77,7 +77,8 @@ def _rows(
         found.append(look_up(keys.slice(read, few)))
         read, size = min(read + few, keys.num_rows), size + found[-1].nbytes
         # Not many more at once: the next ones may be larger, or be there where the first ones were not.
-        few = max(1, min(4 * few, (most_bytes - size) * read // max(1, size)))
+        fitting = (most_bytes - size) * read // size if size else 16 * FEW
+        few = max(FEW, min(4 * few, fitting))
     return joined(pa.Table.from_batches(found))
 
 

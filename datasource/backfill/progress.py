@@ -205,10 +205,6 @@ class Again:
         """What is left to read of it; None where nothing is."""
         return self.progress if isinstance(self.progress, Frontier) and self.progress.unfinished else None
 
-    def ended(self) -> Again:
-        """The same with nothing left to read, as far as it has come."""
-        return Again(self.request, Finished(self.progress.vnode_count, self.progress.row_count))
-
 
 def settled(progress: Progress) -> Progress:
     """`Finished` in place of a frontier with nothing left; anything else unchanged.

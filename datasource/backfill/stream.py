@@ -228,13 +228,10 @@ class Stream:
         """What is taken again in the next batch, if anything is."""
         refused = self._why_never_again()
         if refused:
-            last = base.again
-            waiting = self._control.waiting(base.stream, None if last is None else last.request)
-            if (waiting or (last is not None and last.frontier is not None)) and not self._said_never:
+            if self._control.waiting(base.stream, None) and not self._said_never:
                 self._said_never = True
                 logger.warning("requests to read rows again are passed over: %s", refused)
-            # It stays known which was taken up last: without orderColumn all of them would be carried out once more.
-            return None if last is None else last.ended()
+            return None
         manifest = None
         if base.again is not None and isinstance(base.again.progress, Frontier):
             manifest = self._staging(base.stream).manifest(base.epoch.number)

@@ -17,13 +17,13 @@ cannot be made from the checkpoint, which is an error and not a guess.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from backfill.batches import together
-from backfill.errors import StagingError, StateError
+from backfill.errors import OptionsError, StagingError, StateError
 from backfill.events import canonical
 from backfill.handoff import StagedChanges, stage, staged
 from backfill.mark import MARKED_COLUMNS, Halves
@@ -32,10 +32,15 @@ from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL, RowFormat
 from backfill.staging import Staging
 from backfill.state_errors import as_ours
 from backfill.whole_rows import BYTES_AT_ONCE, ROWS_AT_ONCE, LookUp, Rules, WholeRows, order_of, require_order, updates
+from backfill.wording import another_option
 from backfill_state.upsert import UpsertLayout, UpsertState
 
 Marked: TypeAlias = Iterator[tuple[pa.RecordBatch, Halves | None]]
 """Changes and which halves of them go forward; None for a truncation that does, which stands alone."""
+
+
+_ORDERED_BY: Final = " ordered by "
+"""What follows in a token, where rows are in the order of a column."""
 
 
 class LastRows:
@@ -108,7 +113,7 @@ class LastRows:
         with as_ours():
             state = self._opened(end.stream)
             self._require_standing(state, begin, end)
-            with state.batch(_token(end)) as new:
+            with state.batch(self._token(end)) as new:
                 if new:
                     if begin is not None:
                         self._put_snapshot(state, begin, staging)
@@ -125,8 +130,13 @@ class LastRows:
             state.reset()
             return
         token = state.token()
-        if token in (_token(begin), _token(end)):
+        if token in (self._token(begin), self._token(end)):
             return
+        stands, _, began = (token or "").partition(_ORDERED_BY)
+        if stands in (_place(begin), _place(end)):
+            # The orders of stored rows are the column's values, or the batches that put them: neither fits the other.
+            now = self._rules.order_column
+            raise OptionsError(another_option(f"orderColumn={began or '(none)'}", f"orderColumn={now or '(none)'}"))
         found = "there is none" if token is None else f"that in stateDir is of epoch {token.partition(' ')[0]}"
         raise StateError(
             f"the stream goes on from epoch {begin.epoch.number}, which takes the last row of every key at that time, "
@@ -135,6 +145,10 @@ class LastRows:
             "last rows. Read everything again with a fresh checkpointLocation and onExistingState=restart; or leave "
             "out changelog and envelope, to get changes as the log tells them"
         )
+
+    def _token(self, barrier: Barrier) -> str:
+        column = self._rules.order_column
+        return _place(barrier) + (f"{_ORDERED_BY}{column}" if column else "")
 
     def _put_snapshot(self, state: UpsertState, begin: Barrier, staging: Staging) -> None:
         """Puts the snapshot rows of the batch that ended at `begin`."""
@@ -187,5 +201,5 @@ def _truncation(changes: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=list(MARKED_COLUMNS))
 
 
-def _token(barrier: Barrier) -> str:
+def _place(barrier: Barrier) -> str:
     return f"{barrier.epoch.number} {barrier.epoch.position}"

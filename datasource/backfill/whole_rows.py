@@ -195,7 +195,9 @@ class WholeRows:
         found = timely(told, given, _filled(piece.before.entries["order_key"], NO_ORDER))
         kept = np.unique(told.number[found.events])
         only = told.where(found.events), _of_keys(piece.before, kept)
-        halves = without(piece.found, told, ~found.events)
+        # One that is whole may be late only after one that is lost, and so is looked at again.
+        leaves_out = piece.changes["unchanged"].is_valid().to_numpy(zero_copy_only=False)
+        halves = without(piece.found, told, ~found.events & leaves_out[told.change])
         return _Piece(piece.changes, halves, *only, found.severed[found.events]), found.order[kept]
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.changes import DELETE, INSERT, changes_schema
+from backfill.changes import DELETE, INSERT, OLD_NONE, UPDATE, changes_schema
 from backfill.events import NO_ORDER, events, timely
 from backfill.images import Images, Known, Lost, TooMuch, images
 from backfill.lookup import looked_up
@@ -155,3 +155,29 @@ def test_values_of_any_type_are_the_same_exactly_as_themselves(kind: pa.DataType
     left = array.take(pa.array(np.repeat(np.arange(len(values)), len(values))))
     right = array.take(pa.array(np.tile(np.arange(len(values)), len(values))))
     assert same(left, right).reshape(len(values), -1).tolist() == np.eye(len(values), dtype=np.bool_).tolist()
+
+
+def test_what_comes_of_a_row_that_is_lost_is_lost_with_it() -> None:
+    """Also where the value that it takes from there is known: the row goes with all its values."""
+    fields: list[pa.Field[Any]] = [pa.field("k", pa.int64()), pa.field("y", pa.string()), pa.field("z", pa.string())]
+    columns = pa.schema(fields)
+    rows = [
+        {"k": 1, "y": "Y1", "z": "Z1"},
+        {"k": 1, "y": None, "z": "Z2"},
+        {"k": 1, "y": "Y3", "z": None},
+        {"k": 1, "y": "Y4", "z": "Z4"},
+    ]
+    unchanged = [None, ["y"], ["z"], None]
+    head = {"op": UPDATE, "version": 1, "timestamp": 0, "commit_id": 1, "old_kind": OLD_NONE, "old": None}
+    lines = [{**head, "new": row, "unchanged": names} for row, names in zip(rows, unchanged, strict=True)]
+    batch = pa.RecordBatch.from_pylist(lines, schema=changes_schema(columns))
+    found = halves(batch, key=("k",), forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
+    told = events(batch, found, ("k",))
+    stored = pa.RecordBatch.from_pylist([{"y": "Y0", "z": "Z0"}])
+    before = Known(np.array([True]), stored, np.array([False]))
+    severed = np.array([False, True, False, False])
+    result = images(
+        batch, found, told, before, columns=columns, skips_equal=False, most_bytes=sys.maxsize, severed=severed
+    )
+    assert isinstance(result, Lost)
+    assert result.events.tolist() == [False, True, True, False]

@@ -218,10 +218,23 @@ def test_many_rows_are_looked_up_beside_many_changes_that_are_told_with_unchange
 
 
 def test_rows_that_are_gone_do_not_make_the_next_ones_be_looked_up_all_at_once(tmp_path: Path) -> None:
-    keys = [("p", number) for number in range(5000)]
+    keys = [("p", number) for number in range(2000)]
     stream = Stream(tmp_path, set(keys), {}, Rules(most_bytes=FEW * LONG))
     table: dict[Key, Row] = dict.fromkeys(keys[FEW:], (1, 2))
     sink: dict[Key, Row] = {}
     fold(stream.batch([[Change(UPDATE, key, None, (1, 2), frozenset({"y"})) for key in keys]], table), sink)
     assert sink == table
     assert max(stream.looked_up) <= 4 * FEW
+
+
+def test_a_row_that_is_late_only_after_one_that_is_lost_is_not_late(tmp_path: Path) -> None:
+    told = [
+        Change(UPDATE, ("p", 1), None, (100, 1), frozenset({"y"})),
+        Change(UPDATE, ("p", 1), None, (80, 2)),
+        Change(UPDATE, ("p", 1), None, (60, 3)),
+    ]
+    for pieces in ([told], [[change] for change in told]):
+        table: dict[Key, Row] = {("p", 1): (40, 0)}
+        stream, sink = Stream(tmp_path / str(len(pieces)), {("p", 1)}, table, Rules(order_column="x")), dict(table)
+        fold(stream.batch(pieces, {("p", 1): (60, 3)}), sink)
+        assert sink == {("p", 1): (80, 2)}

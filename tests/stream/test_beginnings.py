@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.errors import StagingError, StateError
+from backfill.errors import OptionsError, StagingError, StateError
 from backfill.offset import Barrier, from_text
 from backfill.options import OnExistingState, StartupMode
 from backfill.whole_rows import Rules
@@ -126,3 +126,22 @@ def test_a_sink_that_did_not_read_all_of_a_batch_is_told_so_where_its_rows_are_k
     assert spark.plan(None)
     with pytest.raises(StagingError, match=r"of its .* chunks were not read, .* did not look at the whole batch"):
         spark.parts()
+
+
+@pytest.mark.parametrize(("began", "now"), [("", "a"), ("a", ""), ("a", "b")])
+def test_the_order_of_the_rows_that_are_kept_stays_the_same(start: StartQuery, began: str, now: str) -> None:
+    spark = start(KEYS[:4])
+    spark.rules = Rules(order_column=began)
+    step(spark, None)
+    insert(spark, KEYS[8])
+    step(spark, None)
+    spark.crash()
+    spark.rules = Rules(order_column=now)
+    insert(spark, KEYS[9])
+    assert spark.plan(None)
+    expected = rf"began with orderColumn=({began}|\(none\)), and is given orderColumn=({now}|\(none\)) now"
+    with pytest.raises(OptionsError, match=expected):
+        spark.parts()
+    spark.crash()
+    spark.rules = Rules(order_column=began)
+    assert spark.parts()

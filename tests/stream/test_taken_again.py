@@ -206,29 +206,6 @@ def test_a_stream_that_keeps_later_rows_than_the_table_has_does_not_undo_them(
     assert caplog.text.count("passed over: with orderColumn the sink may have a later row") == 1
 
 
-def test_what_was_taken_up_before_order_column_is_not_carried_out_once_more_after_it(
-    start: StartQuery, caplog: pytest.LogCaptureFixture
-) -> None:
-    spark = start(KEYS[:3])
-    spark.rules = Rules()
-    caught_up(spark).ask_again()
-    assert step(spark, None) == rows_again(*KEYS[:3])
-    insert(spark, KEYS[8])
-    assert step(spark) == [("insert", KEYS[8], "new")]
-    spark.ask_again()
-    assert step(spark, 1) == rows_again(KEYS[0])
-    spark.asked.clear()  # What is left of it is passed over.
-    for rules, key in ((Rules(order_column="a"), KEYS[9]), (Rules(), KEYS[10])):
-        spark.crash()
-        spark.rules = rules
-        insert(spark, key)
-        assert step(spark) == [("insert", key, "new")]
-        assert step(spark) == []
-    assert caplog.text.count("passed over: with orderColumn") == 1
-    spark.ask_again(KEYS[1], KEYS[1])
-    assert step(spark) == rows_again(KEYS[1])
-
-
 def test_what_is_no_key_is_passed_over_and_said(start: StartQuery, caplog: pytest.LogCaptureFixture) -> None:
     spark = caught_up(start(KEYS[:3]))
     stream = spark.barrier().stream
