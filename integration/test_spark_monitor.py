@@ -103,9 +103,14 @@ def test_what_was_read_again_is_told_and_that_more_of_it_is_held(
             wait_for(lambda: "120 rows read again" in repr(progress(query)), query)
             assert main(["pause", *state]) == 0
             assert main(["re-backfill", *state]) == 0
-            database.execute("UPDATE t SET v = 'later' WHERE id = 7")
-            query.processAllAvailable()
-            wait_for(lambda: "backfill_control_rows" in samples(listener.text()), query)
+
+            def heard() -> bool:
+                # Spark tells with batches alone, and one that was being planned does not know of the pause yet.
+                database.execute("UPDATE t SET v = 'later' WHERE id = 7")
+                query.processAllAvailable()
+                return "backfill_control_rows" in samples(listener.text())
+
+            wait_for(heard, query)
             found = samples(listener.text())
             assert "phase changes (paused)" in repr(progress(query))
     finally:
