@@ -24,6 +24,14 @@ def together(batches: Iterable[pa.RecordBatch], rows: int, size: int = sys.maxsi
         yield joined(pa.Table.from_batches(held))
 
 
+def behind(batches: Iterable[pa.RecordBatch], passed_on: int) -> Iterator[pa.RecordBatch]:
+    """The batches without so many of their first rows; none is empty."""
+    for batch in batches:
+        if batch.num_rows > passed_on:
+            yield batch.slice(passed_on)
+        passed_on = max(0, passed_on - batch.num_rows)
+
+
 def joined(table: pa.Table) -> pa.RecordBatch:
     """The table as one batch."""
     if table.num_rows and table.num_columns and table.column(0).num_chunks == 1:

@@ -32,26 +32,32 @@ PATIENCE: Final = 10.0
 def claim(folder: Path, *, patience: float = PATIENCE) -> TextIO:
     """What holds the claim until it is closed, or until this process ends; StateBusyError that names who has it."""
     path = folder / FILE
-    give_up = time.monotonic() + patience
-    while True:
-        try:
-            file = path.open("a+")
-        except OSError as error:
-            raise StateError(f"stateDir cannot be written: {error}") from error
-        if locked(file) and _is_at(path, file):
-            break
-        holder = _holder(file)
-        file.close()
-        if time.monotonic() > give_up:
-            raise StateBusyError(
-                f"stateDir {folder} is used by another query (process {holder}). Stop that one; or, to have the table "
-                "in two queries, load() it for each of them with a stateDir of its own"
-            )
-        time.sleep(0.1)
+    try:
+        file = held(path, patience=patience)
+    except OSError as error:
+        raise StateError(f"stateDir cannot be written: {error}") from error
+    if file is None:
+        raise StateBusyError(
+            f"stateDir {folder} is used by another query (process {_holder(path)}). Stop that one; or, to have the "
+            "table in two queries, load() it for each of them with a stateDir of its own"
+        )
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()
     return file
+
+
+def held(path: Path, *, patience: float, interval: float = 0.1) -> TextIO | None:
+    """The file at this path, which no other process has until it is closed; None where one keeps it for so long."""
+    give_up = time.monotonic() + patience
+    while True:
+        file = path.open("a+")
+        if locked(file) and _is_at(path, file):
+            return file
+        file.close()
+        if time.monotonic() > give_up:
+            return None
+        time.sleep(interval)
 
 
 def _is_at(path: Path, file: TextIO) -> bool:
@@ -76,6 +82,8 @@ def locked(file: TextIO) -> bool:
     return True
 
 
-def _holder(file: TextIO) -> str:
-    file.seek(0)
-    return file.read() or "unknown"
+def _holder(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8") or "unknown"
+    except OSError:
+        return "unknown"

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from backfill.claim import locked
+from backfill.claim import held
 from backfill.control import Control
 from backfill.errors import StateBusyError, StateError
 
@@ -39,15 +38,13 @@ def read_control(folder: Path) -> Control:
 def changing(folder: Path) -> Iterator[None]:
     """One process at a time reads the file and replaces it: of what two of them tell, nothing is lost."""
     try:
-        file = (folder / LOCK).open("a")
+        # The other one has a few files to read and one to write.
+        file = held(folder / LOCK, patience=PATIENCE, interval=0.01)
     except OSError as error:
         raise StateError(f"{folder / LOCK} cannot be written: {error}") from error
-    give_up = time.monotonic() + PATIENCE
+    if file is None:
+        raise StateBusyError(f"another `backfill` has had {folder / LOCK} for {PATIENCE:.0f} s; end that one")
     with file:
-        while not locked(file):
-            if time.monotonic() > give_up:
-                raise StateBusyError(f"another `backfill` has had {folder / LOCK} for {PATIENCE:.0f} s; end that one")
-            time.sleep(0.01)  # The other one has a few files to read and one to write.
         yield
 
 

@@ -38,9 +38,14 @@ class Events:
     @property
     def distinct(self) -> pa.RecordBatch:
         """The keys by their numbers; a float zero has no sign."""
+        return canonical(self.keys.take(index(self.first)))
+
+    @property
+    def first(self) -> Indices:
+        """The first event of each key, by its number."""
         first = np.zeros(self.count, np.int64)
         first[self.number[::-1]] = np.arange(len(self))[::-1]
-        return canonical(self.keys.take(index(first)))
+        return first
 
     def where(self, which: Mask) -> Events:
         """Only these; keys are numbered anew."""

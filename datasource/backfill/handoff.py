@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 from pyarrow import ipc
 
+from backfill.batches import behind
 from backfill.epoch import Epoch
 from backfill.errors import SchemaChangedError, SnapshotGoneError, StagingError
 from backfill.plan import Split
@@ -96,15 +97,7 @@ def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) ->
         # the same rows in the same order, however they are cut into batches.
         if not staging.exists(number, part.name):
             raise
-        yield from _behind(passed_on, _read_staged(staging, number, part.name, columns))
-
-
-def _behind(passed_on: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches without so many of their first rows."""
-    for batch in batches:
-        if batch.num_rows > passed_on:
-            yield batch.slice(passed_on)
-        passed_on = max(0, passed_on - batch.num_rows)
+        yield from behind(_read_staged(staging, number, part.name, columns), passed_on)
 
 
 def _read_staged(staging: Staging, epoch: int, name: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:

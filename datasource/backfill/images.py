@@ -49,13 +49,10 @@ from backfill.sameness import same
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What there is of some keys, a line for each: whether there is a row, its columns but for the key, and whether it
-    may be another one than that which the log goes on from.
-    """
+    """What there is of some keys, a line for each: whether there is a row, and its columns but for the key."""
 
     present: Mask
     rows: pa.RecordBatch
-    other: Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +86,7 @@ def images(
     columns: pa.Schema,
     skips_equal: bool,
     most_bytes: int,
-    severed: Mask | None = None,
+    severed: Mask,
 ) -> Images | Lost | TooMuch:
     """The images of the events of marked changes; `before` has a line for each key, by its number.
 
@@ -99,7 +96,7 @@ def images(
     """
     forest = _Forest(events.count, len(events), _previous(events))
     left_out = {name: mask for name, mask in _listed(changes["unchanged"]).items() if name in before.rows.schema.names}
-    base = _bases(found, events, before, forest, severed) if left_out else forest.previous
+    base = _bases(found, events, forest, severed) if left_out else forest.previous
     sources = {
         name: _roots(left_out[name], base, events, before, forest) if name in left_out else None
         for name in before.rows.schema.names
@@ -200,14 +197,10 @@ def _taken(values: pa.Array[Any], source: Indices | None, nodes: Indices) -> pa.
     return values.take(index(nodes if source is None else source[nodes]))
 
 
-def _bases(found: Halves, events: Events, before: Known, forest: _Forest, severed: Mask | None) -> Indices:
+def _bases(found: Halves, events: Events, forest: _Forest, severed: Mask) -> Indices:
     """For each event the row that was changed into its row: under the old key, where the update moved it."""
     base = forest.previous.copy()
-    other = np.zeros(forest.nothing, np.bool_)
-    other[: forest.keys] = before.other
-    base[other[base]] = forest.nothing
-    if severed is not None:
-        base[severed] = forest.nothing
+    base[severed] = forest.nothing
     moved = np.flatnonzero(~events.removes & found.moves[events.change])
     removed = found.old[events.change[moved]]
     # The two halves of a change are neighbours.
@@ -268,7 +261,7 @@ def _after(events: Events, forest: _Forest, values: Mapping[str, pa.Array[Any]],
         source = sources[name]
         nodes = forest.of(last) if source is None else source[forest.of(last)]
         rows.append(column.take(pa.array(nodes, pa.int64(), mask=~present)))
-    return Known(present, pa.RecordBatch.from_arrays(rows, names=list(values)), np.zeros(events.count, np.bool_))
+    return Known(present, pa.RecordBatch.from_arrays(rows, names=list(values)))
 
 
 def _equal(values: Mapping[str, pa.Array[Any]], sources: Sources, left: Indices, right: Indices) -> Mask:

@@ -145,12 +145,12 @@ def _from_nothing(end: Progress, start: Frontier | None = None) -> tuple[Piece, 
     result = []
     for item in end.slices:
         match item:
-            case CompletedRun(first=number, range=whole, row_counts=counts) if start and number < first < number + len(
-                counts
+            case CompletedRun(first=number, range=whole, row_counts=rows) if start and number < first < number + len(
+                rows
             ):
                 # The first of them goes on where the last of `start` ends, and so has been folded with it.
                 known = start.slices[-1].range.upto
-                result.append(Piece(KeyRange(known, whole.upto), sum(counts[first - number :])))
+                result.append(Piece(KeyRange(known, whole.upto), sum(rows[first - number :])))
             case CompletedRun(first=number) | Vnode(number=number) if number < first:
                 pass
             case CompletedRun(range=whole, row_counts=counts):

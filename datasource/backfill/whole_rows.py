@@ -70,8 +70,8 @@ class _Piece:
     found: Halves
     told: Events
     before: Found
-    severed: Mask | None = None
-    """Events whose row before came late and was left out; None where there are none."""
+    after_late: Mask | None = None
+    """Events whose row before came late and was left out; None where none can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,16 +171,19 @@ class WholeRows:
 
     def _images(self, piece: _Piece, most_bytes: int) -> Images | Lost | TooMuch:
         present = _filled(piece.before.entries["present"], value=False)
-        other = present if self.rules.order_column else _was_looked_up(piece.before)
+        # The row that is stored need not be the one that the log goes on from.
+        another = present if self.rules.order_column else _was_looked_up(piece.before)
+        severed = np.zeros(len(piece.told), np.bool_) if piece.after_late is None else piece.after_late.copy()
+        severed[piece.told.first[another]] = True
         return images(
             piece.changes,
             piece.found,
             piece.told,
-            Known(present, joined(piece.before.rows), other),
+            Known(present, joined(piece.before.rows)),
             columns=self.table.columns,
             skips_equal=self.rules.skips_equal,
             most_bytes=most_bytes,
-            severed=piece.severed,
+            severed=severed,
         )
 
     def _timely(self, piece: _Piece) -> tuple[_Piece, Indices]:

@@ -65,8 +65,11 @@ def found_of(
         told = events(batch, found, KEY)
         keys = [(row["b"], row["a"]) for row in told.distinct.to_pylist()]
         assert len(set(keys)) == len(keys) == told.count
+        severed = np.zeros(len(told), np.bool_)
+        severed[[told.first[number] for number, key in enumerate(keys) if key in sink.looked_up]] = True
+        before, limit = known(keys, sink), sys.maxsize
         result = images(
-            batch, found, told, known(keys, sink), columns=COLUMNS, skips_equal=skips_equal, most_bytes=sys.maxsize
+            batch, found, told, before, columns=COLUMNS, skips_equal=skips_equal, most_bytes=limit, severed=severed
         )
         if isinstance(result, Images):
             break
@@ -90,8 +93,7 @@ def known(keys: list[Key], sink: Copy) -> Known:
     there = [struct(key, sink.rows.get(key, (None, None))) for key in keys]
     columns = [pa.array([row[name] for row in there], COLUMNS.field(name).type) for name in VALUES]
     present = np.array([key in sink.rows for key in keys], np.bool_)
-    later = np.array([key in sink.looked_up for key in keys], np.bool_)
-    return Known(present, pa.RecordBatch.from_arrays(columns, names=list(VALUES)), later)
+    return Known(present, pa.RecordBatch.from_arrays(columns, names=list(VALUES)))
 
 
 @given(st.data(), st.booleans())
@@ -174,7 +176,7 @@ def test_what_comes_of_a_row_that_is_lost_is_lost_with_it() -> None:
     found = halves(batch, key=("k",), forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
     told = events(batch, found, ("k",))
     stored = pa.RecordBatch.from_pylist([{"y": "Y0", "z": "Z0"}])
-    before = Known(np.array([True]), stored, np.array([False]))
+    before = Known(np.array([True]), stored)
     severed = np.array([False, True, False, False])
     result = images(
         batch, found, told, before, columns=columns, skips_equal=False, most_bytes=sys.maxsize, severed=severed

@@ -190,17 +190,22 @@ def test_rows_are_looked_up_a_few_at_a_time_where_they_are_large(tmp_path: Path)
     assert max(stream.looked_up) <= FEW
 
 
-def test_a_row_that_is_looked_up_does_not_undo_one_of_a_greater_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [50, 100])
+@pytest.mark.parametrize("whole", [80, 100])
+def test_of_a_row_that_is_looked_up_and_one_that_the_log_has_the_greater_order_counts(
+    tmp_path: Path, lost: int, whole: int
+) -> None:
+    """Also where the latter is late after the one that is lost, however the changes come in pieces."""
     told = [
-        Change(UPDATE, ("p", 1), None, (50, 1), frozenset({"y"})),
-        Change(UPDATE, ("p", 1), None, (100, 2)),
+        Change(UPDATE, ("p", 1), None, (lost, 1), frozenset({"y"})),
+        Change(UPDATE, ("p", 1), None, (whole, 2)),
         Change(UPDATE, ("p", 1), None, (60, 3)),
     ]
     for pieces in ([told], [[change] for change in told]):
         table: dict[Key, Row] = {("p", 1): (40, 0)}
         stream, sink = Stream(tmp_path / str(len(pieces)), {("p", 1)}, table, Rules(order_column="x")), dict(table)
         fold(stream.batch(pieces, {("p", 1): (60, 3)}), sink)
-        assert sink == {("p", 1): (100, 2)}
+        assert sink == {("p", 1): (whole, 2)}
 
 
 def test_many_rows_are_looked_up_beside_many_changes_that_are_told_with_unchanged_values(tmp_path: Path) -> None:
@@ -225,16 +230,3 @@ def test_rows_that_are_gone_do_not_make_the_next_ones_be_looked_up_all_at_once(t
     fold(stream.batch([[Change(UPDATE, key, None, (1, 2), frozenset({"y"})) for key in keys]], table), sink)
     assert sink == table
     assert max(stream.looked_up) <= 4 * FEW
-
-
-def test_a_row_that_is_late_only_after_one_that_is_lost_is_not_late(tmp_path: Path) -> None:
-    told = [
-        Change(UPDATE, ("p", 1), None, (100, 1), frozenset({"y"})),
-        Change(UPDATE, ("p", 1), None, (80, 2)),
-        Change(UPDATE, ("p", 1), None, (60, 3)),
-    ]
-    for pieces in ([told], [[change] for change in told]):
-        table: dict[Key, Row] = {("p", 1): (40, 0)}
-        stream, sink = Stream(tmp_path / str(len(pieces)), {("p", 1)}, table, Rules(order_column="x")), dict(table)
-        fold(stream.batch(pieces, {("p", 1): (60, 3)}), sink)
-        assert sink == {("p", 1): (80, 2)}

@@ -199,6 +199,6 @@ def _require_no_credentials(uri: str) -> None:
     user = parts.netloc.rpartition("@")[0]
     keyed = parts.scheme in ("s3", "s3a", "gs", "http", "https")
     # A key of AWS may have a /, at which the host would end.
-    given = (keyed and user not in ("", "anonymous")) or (keyed and re.match(r"[^@]*:[^@]*@", uri.partition("://")[2]))
-    if given or ":" in user or any(name.lower().endswith(_KEYS) for name, _ in parse_qsl(parts.query)):
+    given = user not in ("", "anonymous") or re.match(r"[^@]*:[^@]*@", uri.partition("://")[2])
+    if (keyed and given) or ":" in user or any(name.lower().endswith(_KEYS) for name, _ in parse_qsl(parts.query)):
         raise ValueError("a URI without credentials, because Spark shows it; they come from the environment")

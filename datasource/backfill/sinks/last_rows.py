@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.errors import OptionsError, UnchangedToastError
+from backfill.mark import Indices, Mask
 from backfill.order import differ, sorting_by
 from backfill.rows import RESERVED, UNCHANGED_COLUMNS
 
 CHANGE_TYPE: Final = "_change_type"
 SEQUENCE: Final = "_sequence"
 NEEDED: Final = (CHANGE_TYPE, "_commit_version", SEQUENCE)
-
-Mask = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

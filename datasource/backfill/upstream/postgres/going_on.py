@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
+from backfill.batches import behind
 from backfill.errors import ConnectionLostError, SnapshotGoneError, TransientError
 from backfill.upstream.postgres.retries import RetryPolicy, Tries
 
@@ -21,14 +22,8 @@ def going_on(
     passed_on = 0
     tries = Tries(retries)
     while True:
-        skip = passed_on
         try:
-            for batch in attempt():
-                if batch.num_rows <= skip:
-                    skip -= batch.num_rows
-                    continue
-                rows = batch.slice(skip)
-                skip = 0
+            for rows in behind(attempt(), passed_on):
                 passed_on += rows.num_rows
                 tries.succeeded()
                 yield rows
