@@ -143,13 +143,13 @@ class Batch:
 
     def cut(self, start: Frontier, end: Frontier, number: int) -> None:
         """Fixes who reads which snapshot rows of the batch that ends at this epoch number."""
-        manifest = self._cut(pieces(start, end))
-        if manifest.splits:
-            self.staging.keep_manifest(number, manifest)
+        self._cut(pieces(start, end), number)
 
-    def _cut(self, rows: Sequence[Piece]) -> Manifest:
+    def _cut(self, rows: Sequence[Piece], number: int) -> Manifest:
         splits = split(rows, count=self.options.num_partitions, min_rows=MIN_SPLIT_ROWS)
-        return Manifest(tuple(StagedSplit(item) for item in splits))
+        manifest = Manifest(tuple(StagedSplit(item) for item in splits))
+        self.staging.keep_manifest(number, manifest)
+        return manifest
 
     def snapshot(self, begin: Barrier | None, end: Barrier, pin: Pin | None) -> tuple[tuple[Part, ...], Pin | None]:
         """The snapshot rows of the batch, and the pin its readers need, if any.
@@ -158,11 +158,13 @@ class Batch:
         batch was planned in, or was taken for the same purpose before; else at a new, later state, which the manifest
         then names. Rows that are emitted once more are never read later: then they are left to another batch.
         """
+        if not end.has_manifest:
+            return (), None
         manifest = self.staging.manifest(end.epoch.number)
         first_time = _pieces_of_first_time(begin, end)
         if manifest is None:
             # The offsets alone are enough to go on where the staging directory was lost.
-            manifest = self._cut(first_time or _pieces_again(begin, end))
+            manifest = self._cut(first_time or _pieces_again(begin, end), end.epoch.number)
         done = self._done(manifest, end)
         fits = [_fits(item, end, pin) for item in manifest.splits]
         if not all(one or other for one, other in zip(done, fits, strict=True)):

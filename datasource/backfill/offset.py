@@ -53,6 +53,9 @@ from backfill.vnode import Key, KeyRange
 VERSION: Final = 2
 """The newest there is. What version 1 can say is written as version 1."""
 
+ALL_MANIFESTS: Final = "all_manifests"
+"""In the bookmark of a stream that keeps a manifest also of batches without rows; those of earlier releases did not."""
+
 # JSON is untyped by nature; every value is checked where it is read.
 Json: TypeAlias = dict[str, Any]
 
@@ -87,6 +90,12 @@ class Barrier:
     """Where the batch really begins when a new checkpoint goes on from a state directory: not at `Nothing`."""
 
     again: Again | None = None
+
+    @property
+    def has_manifest(self) -> bool:
+        """Whether the batch that ends here has one, be it empty: rows of the table were left to read."""
+        taking = None if self.again is None else self.again.progress
+        return isinstance(self.progress, Frontier) or isinstance(taking, Frontier)
 
 
 Offset: TypeAlias = Nothing | Barrier

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from backfill.errors import OptionsError, StateBusyError, StateError
-from backfill.offset import Barrier, from_text, to_text
+from backfill.offset import ALL_MANIFESTS, Barrier, from_text, to_text
 from backfill.options import OnExistingState
 from backfill.progress import Completed, Finished, Frontier, InProgress, Progress, VnodeProgress, settled
 from backfill.state_errors import as_ours
@@ -132,8 +132,17 @@ class Record:
             self._use(named, stream, named.properties)
             return None
 
-    def adopt(self, upstream: Upstream, table: TableSchema, barrier: Barrier) -> None:
-        """For a checkpoint that goes on, once in a process: checks the state directory, or makes it anew."""
+    def adopt(
+        self,
+        upstream: Upstream,
+        table: TableSchema,
+        barrier: Barrier,
+        rebuilding: Callable[[], object] = lambda: None,
+    ) -> None:
+        """For a checkpoint that goes on, once in a process: checks the state directory, or makes it anew.
+
+        `rebuilding` is called before the latter, maybe more than once.
+        """
         self._require_same_options(barrier)
         identity = _identity(barrier.stream, barrier.upstream, upstream, table)
         with self._open() as store:
@@ -151,6 +160,7 @@ class Record:
                     + self._or(", or resume from stateDir with a fresh checkpointLocation and onExistingState=resume")
                 )
             if found is None:
+                rebuilding()
                 store.begin(identity)
                 if isinstance(barrier.progress, Frontier):
                     store.set_bounds(_bounds(dict(barrier.progress.known_bounds()), upstream))
@@ -209,7 +219,7 @@ class Record:
     def _with_options(self, bookmark: Bookmark) -> Bookmark:
         """The bookmark, which is in the checkpoint as well, with the options that a stream keeps to its end."""
         kept = {SNAPSHOT_FILTER: self._snapshot_filter, ONLY_SNAPSHOT: "true" if self._only_snapshot else ""}
-        return (*bookmark, *((name, value) for name, value in kept.items() if value))
+        return (*bookmark, *((name, value) for name, value in kept.items() if value), (ALL_MANIFESTS, "true"))
 
     def _require_same_options(self, barrier: Barrier) -> None:
         """A chunk that was planned with one filter must not be read with another; and what follows the snapshot has a

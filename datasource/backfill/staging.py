@@ -31,6 +31,7 @@ from pyarrow import fs, ipc
 from backfill import stored
 from backfill.errors import StagingError
 from backfill.manifest import Manifest
+from backfill.offset import ALL_MANIFESTS, Barrier
 
 CHANGES_VERSION: Final = 1
 _MANIFEST: Final = "manifest.json"
@@ -80,6 +81,18 @@ class Staging:
         with _being("read"), filesystem.open_input_stream(path) as stream:
             content = stream.read()
         return Manifest.from_text(content)
+
+    def kept_manifest(self, base: Barrier) -> Manifest:
+        """What the batch that ended at `base`, and has been committed, read; StagingError where that is not known."""
+        number = base.epoch.number
+        found = self.manifest(number) if base.has_manifest else Manifest(())
+        if found is None and ALL_MANIFESTS in dict(base.upstream):
+            raise StagingError(
+                f"batch {number} has been committed, and stagingDir ({self._uri}) does not hold what it read: it is "
+                "not the stagingDir of the run before, or was emptied. Name that one, or restore it; or start over "
+                "with a fresh checkpointLocation and onExistingState=restart"
+            )
+        return found or Manifest(())
 
     def require_shared(self, epoch: int) -> None:
         """For a reader: StagingError unless what the driver wrote for this batch is here too."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, TypeAlias
 
 from backfill.advance import UNLIMITED, Budget, advance
@@ -19,6 +20,7 @@ from backfill.counts import Counting, iso
 from backfill.epoch import Epoch
 from backfill.errors import SnapshotGoneError
 from backfill.handoff import Part, SnapshotPart
+from backfill.manifest import Manifest
 from backfill.offset import Ahead, Barrier, Nothing, Offset
 from backfill.options import OnTruncate, StartupMode, StreamOptions
 from backfill.progress import Again, Finished, Frontier, Progress, figures, phase, rows_left, settled
@@ -80,11 +82,14 @@ class Stream:
         self._upstream = upstream
         self._record = record
         self._staging_root = staging
+        self._stagings: dict[str, Staging] = {}
         self._options = options
         self._attached: str | None = None
         self._pin: Pin | None = None
         self._until: str | None = None
         self._worked_off = 0
+        self._manifest_of: int | None = None
+        self._last_manifest = Manifest(())
         self._settled: Barrier | None = None
         self._release = Release(upstream, watch)
         self._schema: TableSchema | None = None
@@ -221,7 +226,7 @@ class Stream:
         # for ever. So each batch in a row that only works off changes may take twice as many as the one before.
         works_off = isinstance(cursor, Frontier) and step.pin is None and not self._control.holds
         self._worked_off = min(self._worked_off + 1, MOST_WORKED_OFF) if works_off else 0
-        if isinstance(cursor, Frontier) and isinstance(moved, Frontier) and step.pin is not None:
+        if isinstance(cursor, Frontier) and isinstance(moved, Frontier):
             self._batch(self._record.stream).cut(cursor, moved, step.epoch.number)
 
     def _again(self, base: Barrier, progress: Progress) -> Again | None:
@@ -232,10 +237,7 @@ class Stream:
                 self._said_never = True
                 logger.warning("requests to read rows again are passed over: %s", refused)
             return None
-        manifest = None
-        if base.again is not None and isinstance(base.again.progress, Frontier):
-            manifest = self._staging(base.stream).manifest(base.epoch.number)
-        again = going_on(base.again, () if manifest is None else manifest.given_up)
+        again = going_on(base.again, self._manifest(base).given_up)
         return next_up(again, progress, self._control, (base.stream, self._upstream, self._options.vnode_count))
 
     def _why_never_again(self) -> str:
@@ -309,24 +311,42 @@ class Stream:
         self._settled = start
         return start
 
-    def _attach(self, barrier: Barrier) -> None:
+    def _attach(self, barrier: Barrier, *, committed: bool = True) -> None:
         if self._attached == barrier.stream:
             return
-        self._record.adopt(self._upstream, self.table, barrier)
+        rebuilding = partial(self._without_state_dir, barrier) if committed else lambda: None
+        self._record.adopt(self._upstream, self.table, barrier, rebuilding)
         if self._options.startup_mode is not StartupMode.SNAPSHOT:
             self._upstream.attach(barrier.upstream, barrier.epoch)
         self._attached = barrier.stream
 
     def _ahead(self, base: Barrier) -> tuple[Ahead, ...]:
         """The keys that were read later than `base`, as far as the state at `base` does not show that yet."""
-        manifest = self._staging(base.stream).manifest(base.epoch.number)
         carried = [item for item in base.ahead if not self._upstream.reached(base.epoch, item.position)]
-        reread = () if manifest is None else manifest.splits
-        found = [Ahead(span, item.position) for item in reread if item.position for span in item.split.ranges]
+        splits = self._manifest(base).splits
+        found = [Ahead(span, item.position) for item in splits if item.position for span in item.split.ranges]
         return (*carried, *found)
 
+    def _manifest(self, base: Barrier) -> Manifest:
+        """What the batch that ended at `base` read. An idle stream asks for it many times a second."""
+        number = base.epoch.number
+        if self._manifest_of != number:
+            self._last_manifest = self._staging(base.stream).kept_manifest(base)
+            self._manifest_of = number
+        return self._last_manifest
+
+    def _without_state_dir(self, base: Barrier) -> None:
+        """Where `stateDir` was lost, what was staged most often was in it.
+
+        To end the stream for what that may have told of a crash just before would be worse than to go on.
+        """
+        staging, number = self._staging(base.stream), base.epoch.number
+        if base.has_manifest and staging.manifest(number) is None:
+            staging.keep_manifest(number, Manifest(()))
+
     def _staging(self, stream: str) -> Staging:
-        return self._staging_root.of_stream(stream)
+        # Kept, since on an object store each is a client of its own.
+        return self._stagings.setdefault(stream, self._staging_root.of_stream(stream))
 
     # -- from two offsets to what has to be read -------------------------------------------------------------------
 
@@ -338,12 +358,11 @@ class Stream:
         """
         if not isinstance(end, Barrier):
             return ()  # The first batch of a stream that was told to wait before it began.
-        base = end.base if isinstance(start, Nothing) else start
-        self._attach(end if base is None or isinstance(base, Nothing) else base)
-        if isinstance(base, Barrier) and base.epoch == end.epoch:
+        begin = end.base if isinstance(start, Nothing) else start
+        self._attach(begin or end, committed=begin is not None)
+        if begin is not None and begin.epoch == end.epoch:
             return ()
         batch = self._batch(end.stream)
-        begin = base if isinstance(base, Barrier) else None
         held = self._pin
         changes = batch.changes(begin, end, held)
         self._counting.begin(end.stream, (begin or end).epoch.timestamp)

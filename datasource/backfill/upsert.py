@@ -153,8 +153,7 @@ class LastRows:
     def _put_snapshot(self, state: UpsertState, begin: Barrier, staging: Staging) -> None:
         """Puts the snapshot rows of the batch that ended at `begin`."""
         number = begin.epoch.number
-        manifest = staging.manifest(number)
-        names = () if manifest is None else manifest.chunks
+        names = staging.kept_manifest(begin).chunks
         unread = sum(not staging.exists(number, name) for name in names)
         if unread:
             raise StagingError(

@@ -12,7 +12,7 @@ import pytest
 
 from backfill.epoch import Epoch
 from backfill.errors import StateBusyError, StateError
-from backfill.offset import Barrier, from_text
+from backfill.offset import ALL_MANIFESTS, Barrier, from_text
 from backfill.options import OnExistingState
 from backfill.progress import Again, Completed, Finished, Frontier, InProgress, Progress
 from backfill.record import FOLLOW_INTERVAL, Record
@@ -112,7 +112,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
 def test_a_stream_begins_under_a_name_of_its_own(folder: Folder) -> None:
     record = folder.begun()
     assert len(record.stream) == 8
-    assert record.bookmark == (("slot", f"slot_{record.stream}"),)
+    assert record.bookmark == (("slot", f"slot_{record.stream}"), (ALL_MANIFESTS, "true"))
     with folder.open() as store:
         found = store.identity()
     assert found is not None
@@ -138,7 +138,7 @@ def test_before_the_first_barrier_the_options_may_name_another_slot(folder: Fold
     folder.upstream.slot = "other"
     again = folder.begun()
     assert again.stream == first.stream
-    assert again.bookmark == (("slot", f"other_{first.stream}"),)
+    assert again.bookmark == (("slot", f"other_{first.stream}"), (ALL_MANIFESTS, "true"))
     assert folder.upstream.detached == [first.bookmark]
     with folder.open() as store:
         found = store.identity()

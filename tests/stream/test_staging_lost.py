@@ -1,0 +1,79 @@
+"""stagingDir that another run did not have, or that was emptied."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from backfill.errors import StagingError
+from tests.simulator.harness import Spark
+from tests.stream.scenario import KEYS, StartQuery, caught_up, snapshot_of, step, update
+
+NOT_THERE = r"batch \d+ has been committed, and stagingDir .* does not hold what it read"
+
+
+def emptied(spark: Spark) -> None:
+    spark.crash()
+    shutil.rmtree(spark.folder)
+
+
+def test_it_has_to_be_there_while_rows_are_left(start: StartQuery) -> None:
+    spark = start(KEYS[:6])
+    step(spark)
+    emptied(spark)
+    with pytest.raises(StagingError, match=NOT_THERE):
+        step(spark)
+
+
+def test_a_chunk_that_was_read_later_is_not_forgotten_with_it(start: StartQuery) -> None:
+    spark = start(KEYS[:6])
+    spark.plan(2)
+    spark.crash()
+    update(spark, KEYS[0])
+    spark.finish(spark.read())
+    emptied(spark)
+    with pytest.raises(StagingError, match=NOT_THERE):
+        step(spark)
+
+
+def test_a_batch_that_only_worked_off_changes_is_known_to_have_read_no_rows(start: StartQuery) -> None:
+    spark = start(KEYS[:6])
+    step(spark)
+    for _ in range(3):
+        update(spark, KEYS[0])
+    assert step(spark) == [("update_postimage", KEYS[0], "changed")] * 2
+    spark.crash()
+    assert ("insert", KEYS[5], "at first") in step(spark, None)
+
+
+def test_it_is_not_asked_for_once_no_rows_are_left(start: StartQuery) -> None:
+    spark = caught_up(start(KEYS[:6]))
+    update(spark, KEYS[0])
+    step(spark)
+    emptied(spark)
+    update(spark, KEYS[1])
+    assert step(spark) == [("update_postimage", KEYS[1], "changed")]
+
+
+def test_where_the_state_directory_was_lost_with_it_the_checkpoint_is_enough(start: StartQuery) -> None:
+    spark = start(KEYS[:6])
+    found = step(spark)
+    emptied(spark)
+    spark.store.reset()
+    spark.plan(2)
+    spark.crash()
+    assert spark.offsets.pop(), "Spark did not log it"
+    while rows := step(spark):
+        found += rows
+    assert sorted(found) == sorted(snapshot_of(*KEYS[:6]))
+
+
+def test_a_stream_of_an_earlier_release_goes_on_from_a_batch_without_rows(
+    start: StartQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backfill.record.ALL_MANIFESTS", "another")
+    spark = start(KEYS[:2])
+    found = step(spark, 1)
+    emptied(spark)
+    assert sorted(found + step(spark)) == sorted(snapshot_of(*KEYS[:2]))
