@@ -1,4 +1,4 @@
-"""What the README shows is run as it stands there, against a database of our own."""
+"""What the documentation shows is run as it stands there, against a database of our own."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import pytest
 from deltalake import DeltaTable
 
 from integration.database import Database
+from tests.docs.pages import chapter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-README = (Path(__file__).parents[1] / "README.md").read_text()
 
 TABLE = """
     CREATE TABLE orders (id bigint PRIMARY KEY, status text, total numeric(10,2));
@@ -31,9 +30,7 @@ def orders(database: Database) -> Database:
 
 def blocks(heading: str) -> list[tuple[str, str]]:
     """The language and the text of each block of code below this heading."""
-    section = re.split(r"^## ", README, flags=re.MULTILINE)
-    (text,) = [part for part in section if part.startswith(heading + "\n")]
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", chapter(heading), flags=re.MULTILINE | re.DOTALL)
     return [(language, code) for language, code in found if language in ("python", "sql")]
 
 
@@ -47,11 +44,24 @@ def run(
         if database is not None:
             here = re.sub(r"postgresql://app@db/shop(\?passfile=[\w/]+)?", database.url(folder), here)
         if language == "python":
-            exec(compile(here, f"README.md, {heading}", "exec"), names)  # noqa: S102 - our own text
+            exec(compile(here, heading, "exec"), names)  # noqa: S102 - our own text
         else:
             for statement in filter(str.strip, here.split(";\n")):
                 names["_"] = spark.sql(statement).collect()
     return names
+
+
+def test_the_quickstart(spark: SparkSession, orders: Database, tmp_path: Path) -> None:
+    orders.execute("CREATE TABLE orders_copy (LIKE orders INCLUDING ALL)")
+    above = run("pyspark-backfill", spark, orders, tmp_path)
+    names = run("Quickstart", spark, orders, tmp_path, orders=above["orders"])
+    try:
+        names["query"].processAllAvailable()
+        orders.execute("UPDATE orders SET id = -id WHERE id < 9; DELETE FROM orders WHERE id > 290")
+        names["query"].processAllAvailable()
+        assert orders.execute("TABLE orders_copy ORDER BY id") == orders.execute("TABLE orders ORDER BY id")
+    finally:
+        names["query"].stop()
 
 
 def test_reading_the_table_as_it_is_now(spark: SparkSession, orders: Database, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the README says of options and columns is what the code says."""
+"""What the documentation says of options, columns and errors is what the code says; and its links lead somewhere."""
 
 from __future__ import annotations
 
@@ -11,14 +11,7 @@ from backfill.options import OPTIONS
 from backfill.reported import Reported
 from backfill.rows import METADATA, UNCHANGED_COLUMNS
 from backfill.spark.prometheus import METRICS, PHASES
-
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
-
-
-def chapter(heading: str) -> str:
-    (text,) = [part for part in re.split(r"^## ", README, flags=re.MULTILINE) if part.startswith(heading + "\n")]
-    return text
+from tests.docs.pages import PAGES, README, ROOT, chapter
 
 
 def test_the_readme_lists_every_option_with_its_default_and_meaning() -> None:
@@ -49,6 +42,24 @@ def test_the_readme_says_what_each_figure_and_metric_is() -> None:
     assert [metric.name for metric in METRICS if f"`{metric.name.removeprefix('backfill_')}`" not in text] == []
 
 
-def test_the_pictures_that_the_readme_shows_are_there() -> None:
-    shown = re.findall(r"\]\((docs/[^)]+)\)", README)
-    assert sorted(shown) == sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").iterdir())
+def test_every_link_leads_to_a_file_and_a_heading() -> None:
+    for page, text in PAGES.items():
+        for link in re.findall(r"\]\(((?!https?:)[^)]+)\)", text):
+            name, _, anchor = link.partition("#")
+            target = (page.parent / name).resolve() if name else page
+            assert target.exists(), f"{page.name}: {link}"
+            assert not anchor or anchor in anchors(target), f"{page.name}: {link}"
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", PAGES[page], flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_and_every_picture_is_shown() -> None:
+    shown = {
+        (page.parent / link.partition("#")[0]).resolve()
+        for page, text in PAGES.items()
+        for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text)
+    }
+    assert [path.name for path in (ROOT / "docs").iterdir() if path not in shown] == []
