@@ -30,12 +30,13 @@ def going_on(again: Again | None, lost: Coverage) -> Again | None:
     return Again(again.request, settled(again.progress.reopened(lost)))
 
 
-def next_up(again: Again | None, progress: Progress, control: Control, of: tuple[str, Upstream, int]) -> Again | None:
+def next_up(
+    again: Again | None, progress: Progress, control: Control, *, stream: str, upstream: Upstream, vnodes: int
+) -> Again | None:
     """What the next batch takes again: what is under way, else what was asked for next, else the last that was.
 
-    `of` are the stream's name, its upstream, and how many vnodes a request is cut into at the most.
+    A request is cut into `vnodes` at the most.
     """
-    stream, upstream, vnodes = of
     waiting = control.waiting(stream, None if again is None else again.request)
     if waiting and waiting[0].stops:
         done = Finished(0, 0) if again is None else again.progress

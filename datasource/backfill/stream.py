@@ -90,7 +90,7 @@ class Stream:
         self._worked_off = 0
         self._manifest_of: int | None = None
         self._last_manifest = Manifest(())
-        self._settled: Barrier | None = None
+        self._acknowledged: Barrier | None = None
         self._release = Release(upstream, watch)
         self._schema: TableSchema | None = None
         self._reported: tuple[Progress, Again | None] | None = None
@@ -168,18 +168,21 @@ class Stream:
         self._control = self._read_control()
         if self._control.holds and self._options.startup_mode is StartupMode.SNAPSHOT:
             return start
-        base = self._begin() if isinstance(start, Nothing) else self._go_on(start)
+        if isinstance(start, Nothing):
+            base = self._begin()
+        else:
+            self._settle(start)
+            base = start
         stands = self._standing(base)
-        if stands.epoch is not None and self._is_over(stands.cursor, stands.epoch):
-            if isinstance(base, Barrier):
-                self._record.commit(self._upstream, base, at_once=True)
+        if isinstance(base, Barrier) and self._is_over(stands.cursor, base.epoch):
+            self._record.commit(self._upstream, base, at_once=True)
             return self._nothing(start, base)
         self._release.stop()
         ahead = self._ahead(base) if isinstance(base, Barrier) else ()
         step, moved = self._step(stands.epoch, stands.cursor, budget, *self._most_changes(budget, ahead))
         if step.epoch == stands.epoch:
             return self._nothing(start, base)
-        self._plan(stands.cursor, moved, step)
+        self._prepare(stands.cursor, moved, step)
         stands = stands.moved(moved)
         self._reported = stands.progress, stands.again
         return Barrier(
@@ -217,7 +220,7 @@ class Stream:
             return UNLIMITED, None
         return (budget.max_rows or UNLIMITED) << self._worked_off, self._until
 
-    def _plan(self, cursor: Progress, moved: Progress, step: Step) -> None:
+    def _prepare(self, cursor: Progress, moved: Progress, step: Step) -> None:
         """Prepares the batch that takes the stream from `cursor` to `moved`."""
         self._pin = step.pin
         # A batch of this number may have been planned before: Spark did not log it, or in another checkpoint.
@@ -238,7 +241,8 @@ class Stream:
                 logger.warning("requests to read rows again are passed over: %s", refused)
             return None
         again = going_on(base.again, self._manifest(base).given_up)
-        return next_up(again, progress, self._control, (base.stream, self._upstream, self._options.vnode_count))
+        vnodes = self._options.vnode_count
+        return next_up(again, progress, self._control, stream=base.stream, upstream=self._upstream, vnodes=vnodes)
 
     def _why_never_again(self) -> str:
         if self._options.startup_mode is StartupMode.SNAPSHOT:
@@ -253,7 +257,7 @@ class Stream:
     ) -> tuple[Step, Progress]:
         """The state the next batch ends at, and how far it gets there.
 
-        A state that is lost with its session before that is known is of no use; another one is.
+        If the pinned state is lost before its rows have been counted, another one is taken.
         """
         snapshot = isinstance(progress, Frontier)
         if snapshot and self._control.holds:
@@ -300,16 +304,16 @@ class Stream:
         self._record.keep_bounds(self._upstream, bounds)
         return bounds
 
-    def _go_on(self, start: Barrier) -> Barrier:
+    def _settle(self, start: Barrier) -> None:
+        """Spark has committed `start`: records it, lets the upstream forget, removes older chunks."""
         self._attach(start)
         # What is not recorded yet is not forgotten either, so that a new checkpoint can go on from the record.
-        if start == self._settled or not self._record.commit(self._upstream, start):
-            return start
+        if start == self._acknowledged or not self._record.commit(self._upstream, start):
+            return
         if self._options.startup_mode is not StartupMode.SNAPSHOT:
             self._upstream.acknowledge(start.epoch)
         self._staging(start.stream).forget_before(start.epoch.number)
-        self._settled = start
-        return start
+        self._acknowledged = start
 
     def _attach(self, barrier: Barrier, *, committed: bool = True) -> None:
         if self._attached == barrier.stream:
