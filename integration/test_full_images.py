@@ -64,6 +64,19 @@ def test_updates_and_deletes_have_the_whole_row_before_them(database: Database, 
     run.finish()
 
 
+def test_rows_that_the_sink_left_unread_are_known(database: Database, start_stream: StartStream) -> None:
+    """As where Spark drops the stream's side of a join, because the other one is empty."""
+    table_of(database, 3)
+    run = start_stream(changelog="full")
+    assert run.plan()
+    run.parts()
+    run.committed += 1
+    database.execute("DELETE FROM t WHERE id = 2")
+    assert run.plan()
+    assert [(row["_change_type"], row["id"], row["v"]) for row in run.read()] == [("delete", 2, "v2")]
+    run.stop()
+
+
 def test_an_upsert_that_changes_nothing_is_left_out(database: Database, start_stream: StartStream) -> None:
     table_of(database, 3)
     run = start_stream(envelope="upsert")

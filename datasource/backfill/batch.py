@@ -6,6 +6,7 @@ is run again gives the same rows.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from backfill.batches import joined, together
 from backfill.changes import TRUNCATE
 from backfill.counts import Tally
 from backfill.errors import SnapshotGoneError
-from backfill.handoff import Part, SnapshotPart, pack
+from backfill.handoff import Part, SnapshotPart, pack, read
 from backfill.manifest import Manifest, StagedSplit
 from backfill.mark import Forwarded, Indices, Mask, halves, mark, refuse_truncate
 from backfill.offset import Barrier
@@ -180,6 +181,17 @@ class Batch:
             if not item.given_up
         ]
         return tuple(parts), None if all(done) else pin
+
+    def read_rest(self, end: Barrier, pin: Pin) -> None:
+        """Stages what no reader has read to its end of the batch that ended at `end`, as far as `pin` shows it.
+
+        It is no error to leave rows unread: Spark drops one side of a join where the other is empty.
+        """
+        manifest = self.staging.kept_manifest(end)
+        for at, (item, done) in enumerate(zip(manifest.splits, self._done(manifest, end), strict=True)):
+            if not done and _fits(item, end, pin):
+                rest = self._part(end, manifest, at, pin.token)
+                deque(read(rest, self.upstream.reader(), self.rows), maxlen=0)
 
     def _done(self, manifest: Manifest, end: Barrier) -> list[bool]:
         """For each split, whether nothing of it has to be read from the database."""

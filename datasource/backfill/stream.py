@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
@@ -177,7 +178,6 @@ class Stream:
         if isinstance(base, Barrier) and self._is_over(stands.cursor, base.epoch):
             self._record.commit(self._upstream, base, at_once=True)
             return self._nothing(start, base)
-        self._release.stop()
         ahead = self._ahead(base) if isinstance(base, Barrier) else ()
         step, moved = self._step(stands.epoch, stands.cursor, budget, *self._most_changes(budget, ahead))
         if step.epoch == stands.epoch:
@@ -305,8 +305,11 @@ class Stream:
         return bounds
 
     def _settle(self, start: Barrier) -> None:
-        """Spark has committed `start`: records it, lets the upstream forget, removes older chunks."""
+        """Spark has committed `start`: lets go of the state it was read at, records it, lets the upstream forget,
+        removes older chunks.
+        """
         self._attach(start)
+        self._let_go(start)
         # What is not recorded yet is not forgotten either, so that a new checkpoint can go on from the record.
         if start == self._acknowledged or not self._record.commit(self._upstream, start):
             return
@@ -314,6 +317,17 @@ class Stream:
             self._upstream.acknowledge(start.epoch)
         self._staging(start.stream).forget_before(start.epoch.number)
         self._acknowledged = start
+
+    def _let_go(self, start: Barrier) -> None:
+        """Lets go of the state at which the batch up to `start` was read; what the sink left unread is lost then."""
+        self._release.stop()
+        pin, self._pin = self._pin, None
+        if pin is None:
+            return
+        if self._kept_rows() is not None:
+            with suppress(SnapshotGoneError):
+                self._batch(start.stream).read_rest(start, pin)
+        self._upstream.release(pin)
 
     def _attach(self, barrier: Barrier, *, committed: bool = True) -> None:
         if self._attached == barrier.stream:

@@ -158,9 +158,10 @@ class LastRows:
         if unread:
             raise StagingError(
                 f"batch {number} has been committed, and {unread} of its {len(names)} chunks were not read, so that "
-                "the last rows lack theirs: the sink did not look at the whole batch, as with show() or limit() in "
-                "foreachBatch, or stagingDir has lost them. Mend that, and start over with a fresh checkpointLocation "
-                "and onExistingState=restart"
+                "the last rows lack theirs: the sink did not look at the whole batch, as with show(), limit() or a "
+                "join with a table that has no rows in foreachBatch, and the query ended before the driver had read "
+                "what was left; or stagingDir has lost them. Let the sink read each batch to its end, and start over "
+                "with a fresh checkpointLocation and onExistingState=restart"
             )
         read = (batch for name in names for batch in staging.read(number, name))
         for rows in together(read, ROWS_AT_ONCE, BYTES_AT_ONCE):

@@ -10,7 +10,8 @@ from backfill.errors import OptionsError, StagingError, StateError
 from backfill.offset import Barrier, from_text
 from backfill.options import OnExistingState, StartupMode
 from backfill.whole_rows import Rules
-from tests.stream.scenario import KEYS, StartQuery, insert, snapshot_of, step, update
+from tests.simulator.harness import Spark
+from tests.stream.scenario import KEYS, StartQuery, insert, snapshot_of, step, told, update
 
 
 def test_a_stream_of_changes_alone_reads_no_rows(start: StartQuery) -> None:
@@ -116,12 +117,34 @@ def test_a_lost_directory_is_made_anew_from_the_checkpoint(start: StartQuery) ->
     assert offset.epoch.number >= spark.barrier().epoch.number - 1
 
 
-def test_a_sink_that_did_not_read_all_of_a_batch_is_told_so_where_its_rows_are_kept(start: StartQuery) -> None:
-    spark = start(KEYS[:4], vnodes=2, partitions=2)
+def unread(spark: Spark) -> Spark:
+    """The first batch is committed, and its tasks never ran."""
     spark.rules = Rules()
     spark.plan(None)
     spark.parts()
     spark.committed += 1
+    return spark
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_the_sink_left_unread_is_read_for_the_rows_that_are_kept(start: StartQuery, *, lost: bool) -> None:
+    """Also where it was read later than it was planned."""
+    spark = start(KEYS[:12], vnodes=3, partitions=2)
+    if lost:
+        spark.plan(None)
+        spark.crash()
+    unread(spark)
+    update(spark, KEYS[0])
+    assert spark.plan(None)
+    assert told(spark.read()) == [
+        ("update_preimage", KEYS[0], "at first"),
+        ("update_postimage", KEYS[0], "changed"),
+    ]
+
+
+def test_a_query_that_ended_before_unread_rows_could_be_had_is_told_so(start: StartQuery) -> None:
+    spark = unread(start(KEYS[:4], vnodes=2, partitions=2))
+    spark.crash()
     insert(spark, KEYS[5])
     assert spark.plan(None)
     with pytest.raises(StagingError, match=r"of its .* chunks were not read, .* did not look at the whole batch"):
