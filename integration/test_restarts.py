@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from backfill.opening import open_store
 from backfill.plan import MIN_SPLIT_ROWS
 from integration.database import Database
 from integration.fixtures.streams import StartStream
@@ -137,3 +138,21 @@ def test_available_now_stops_at_what_was_there_when_it_began(database: Database,
         run.restart()
     assert run.backfilled
     run.finish()
+
+
+def test_a_query_that_has_stopped_at_present_has_recorded_where_it_stands(
+    database: Database, start_stream: StartStream
+) -> None:
+    """Also where the last of the log is of other tables, and its batches take less than a second each."""
+    table_of(database, 5)
+    database.execute("CREATE TABLE other (id int)")
+    run = start_stream()
+    run.catch_up()
+    for number in range(5):
+        database.execute(f"UPDATE t SET v = '{number}' WHERE id = 1")
+    database.execute("INSERT INTO other SELECT generate_series(1, 1000)")
+    run.stream().stop_at_present()
+    assert run.catch_up(1) > 1
+    run.stop()
+    with open_store(run.options["stateDir"]) as store:
+        assert store.epoch() == run.barrier().epoch.number

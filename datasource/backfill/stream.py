@@ -176,7 +176,6 @@ class Stream:
             base = start
         stands = self._standing(base)
         if isinstance(base, Barrier) and self._is_over(stands.cursor, base.epoch):
-            self._record.commit(self._upstream, base, at_once=True)
             return self._nothing(start, base)
         ahead = self._ahead(base) if isinstance(base, Barrier) else ()
         step, moved = self._step(stands.epoch, stands.cursor, budget, *self._most_changes(budget, ahead))
@@ -195,12 +194,14 @@ class Stream:
             again=stands.again,
         )
 
-    @staticmethod
-    def _nothing(start: Offset, base: Barrier | Progress) -> Offset:
+    def _nothing(self, start: Offset, base: Barrier | Progress) -> Offset:
         """Where a batch ends that reads nothing: Spark runs the first one of a checkpoint in any case."""
-        if isinstance(start, Nothing) and isinstance(base, Barrier):
-            return replace(base, base=replace(base, base=None))
-        return start
+        if not isinstance(base, Barrier):
+            return start
+        if self._until is not None:
+            # The query ends here, and nobody is left to record later what was put off.
+            self._record.commit(self._upstream, base, at_once=True)
+        return replace(base, base=replace(base, base=None)) if isinstance(start, Nothing) else start
 
     def _standing(self, base: Barrier | Progress) -> _Standing:
         """Where the stream is before its next batch, with what that is to take again."""
