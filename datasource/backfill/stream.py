@@ -167,9 +167,9 @@ class Stream:
 
     def _next(self, start: Offset, budget: Budget) -> Offset:
         self._control = self._read_control()
-        if self._control.holds and self._options.startup_mode is StartupMode.SNAPSHOT:
-            return start
         if isinstance(start, Nothing):
+            if self._control.holds and self._options.startup_mode is StartupMode.SNAPSHOT:
+                return start
             base = self._begin()
         else:
             self._settle(start)
@@ -316,7 +316,11 @@ class Stream:
             return
         if self._options.startup_mode is not StartupMode.SNAPSHOT:
             self._upstream.acknowledge(start.epoch)
-        self._staging(start.stream).forget_before(start.epoch.number)
+        staging = self._staging(start.stream)
+        staging.forget_before(start.epoch.number)
+        if self._options.startup_mode is StartupMode.SNAPSHOT:
+            # It was the only batch, and no other one will remove what this one has left.
+            staging.forget(start.epoch.number)
         self._acknowledged = start
 
     def _let_go(self, start: Barrier) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from backfill.control import Control
 from backfill.errors import OptionsError, StagingError, StateError
 from backfill.offset import Barrier, from_text
 from backfill.options import OnExistingState, StartupMode
@@ -27,6 +28,27 @@ def test_a_snapshot_alone_is_one_batch_whatever_the_budget_and_touches_no_log(st
     insert(spark, (7, 7))
     assert step(spark) == []
     assert spark.database.slots == {}
+
+
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("read", [False, True])
+def test_of_a_snapshot_alone_nothing_is_kept_once_it_is_committed(
+    start: StartQuery, *, read: bool, paused: bool
+) -> None:
+    """Neither the state it was read at, whether the sink looked at all of it or not, nor its chunks."""
+    spark = start(KEYS, vnodes=3, partitions=2, mode=StartupMode.SNAPSHOT)
+    spark.plan()
+    parts = spark.parts()
+    for part in parts:
+        for _ in spark.task(part) if read else ():
+            pass
+    spark.committed += 1
+    spark.control = Control(paused=paused)
+    for _ in range(2):
+        assert not spark.plan()
+        assert not spark.server.pins
+        assert not [path for path in spark.folder.rglob("*") if path.is_file()]
+        spark.crash()
 
 
 def test_a_new_checkpoint_on_a_used_directory_is_refused_until_it_is_said_what_to_do(start: StartQuery) -> None:
