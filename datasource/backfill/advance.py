@@ -14,6 +14,12 @@ from backfill.upstream import Upstream
 UNLIMITED: Final = 1 << 62
 """What a budget of no limit comes to."""
 
+ENOUGH_CHANGES: Final = 2_000_000
+"""A batch of more changes is no faster for each of them, and a sink may hold all of a batch in memory.
+
+It is also what maxRowsPerTrigger is by default.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -40,6 +46,15 @@ def advance(
     except StopIteration as done:
         result: Frontier = done.value
         return result
+
+
+def grown(max_rows: int, worked_off: int) -> int:
+    """How many changes a batch may take after so many in a row that only worked off changes.
+
+    Twice as many as the one before: a writer that makes more changes in the time of a batch than a batch may take would
+    hold up the snapshot for ever. But no more than are enough, unless `max_rows` is more.
+    """
+    return min(max_rows << min(worked_off, ENOUGH_CHANGES.bit_length()), max(max_rows, ENOUGH_CHANGES))
 
 
 def _max_rows(budget: Budget, row_bytes: int, options: StreamOptions, control: Control) -> int:

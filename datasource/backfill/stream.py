@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from backfill.advance import UNLIMITED, Budget, advance
+from backfill.advance import UNLIMITED, Budget, advance, grown
 from backfill.again import going_on, next_up
 from backfill.batch import Batch
 from backfill.control import Control
@@ -34,9 +34,6 @@ from backfill.upstream import Pin, SnapshotReader, Step, TableSchema, Upstream
 from backfill.vnode import Key
 
 logger = logging.getLogger("backfill")
-
-MOST_WORKED_OFF: Final = 32
-"""How often in a row a batch that only works off changes may take twice as many."""
 
 MOST_LOST: Final = 10
 """How many states in a row may be lost before a batch is planned; taking one waits for the database by itself."""
@@ -219,17 +216,15 @@ class Stream:
             # All the way to the states that are ahead: whether there is a truncation before them matters to the
             # changes after it, and a later batch would not know.
             return UNLIMITED, None
-        return (budget.max_rows or UNLIMITED) << self._worked_off, self._until
+        return grown(budget.max_rows or UNLIMITED, self._worked_off), self._until
 
     def _prepare(self, cursor: Progress, moved: Progress, step: Step) -> None:
         """Prepares the batch that takes the stream from `cursor` to `moved`."""
         self._pin = step.pin
         # A batch of this number may have been planned before: Spark did not log it, or in another checkpoint.
         self._staging(self._record.stream).forget(step.epoch.number)
-        # A writer that makes more changes in the time of a batch than a batch may take would hold up the snapshot
-        # for ever. So each batch in a row that only works off changes may take twice as many as the one before.
         works_off = isinstance(cursor, Frontier) and step.pin is None and not self._control.holds
-        self._worked_off = min(self._worked_off + 1, MOST_WORKED_OFF) if works_off else 0
+        self._worked_off = self._worked_off + 1 if works_off else 0
         if isinstance(cursor, Frontier) and isinstance(moved, Frontier):
             self._batch(self._record.stream).cut(cursor, moved, step.epoch.number)
 
