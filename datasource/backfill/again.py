@@ -31,11 +31,19 @@ def going_on(again: Again | None, lost: Coverage) -> Again | None:
 
 
 def next_up(
-    again: Again | None, progress: Progress, control: Control, *, stream: str, upstream: Upstream, vnodes: int
+    again: Again | None,
+    progress: Progress,
+    control: Control,
+    *,
+    stream: str,
+    upstream: Upstream,
+    vnodes: int,
+    refused: set[str],
 ) -> Again | None:
     """What the next batch takes again: what is under way, else what was asked for next, else the last that was.
 
-    A request is cut into `vnodes` at the most.
+    A request is cut into `vnodes` at the most. `refused` are those that are known to name no key, and grows: as long as
+    there is no batch whose offset says that they are done, they are met at each call.
     """
     waiting = control.waiting(stream, None if again is None else again.request)
     if waiting and waiting[0].stops:
@@ -47,18 +55,20 @@ def next_up(
     for request in waiting:
         if again is not None and again.frontier is not None:
             break
-        again = _taken_up(request, upstream, vnodes)
+        again = _taken_up(request, upstream, vnodes, refused)
     return again
 
 
-def _taken_up(request: Request, upstream: Upstream, vnodes: int) -> Again:
-    try:
-        within = _range_of(request, upstream)
-    except KeyTextError as error:
-        # A slip of the pen is no reason to end the stream.
-        logger.error("request %s to read rows again is passed over: %s", request.id, error.message)  # noqa: TRY400
-        return Again(request.id, Finished(0, 0))
-    return Again(request.id, Frontier.at_start(upstream.bounds(vnodes, within), within))
+def _taken_up(request: Request, upstream: Upstream, vnodes: int, refused: set[str]) -> Again:
+    if request.id not in refused:
+        try:
+            within = _range_of(request, upstream)
+            return Again(request.id, Frontier.at_start(upstream.bounds(vnodes, within), within))
+        except KeyTextError as error:
+            # A slip of the pen is no reason to end the stream.
+            logger.error("request %s to read rows again is passed over: %s", request.id, error.message)  # noqa: TRY400
+            refused.add(request.id)
+    return Again(request.id, Finished(0, 0))
 
 
 def _range_of(request: Request, upstream: Upstream) -> KeyRange:

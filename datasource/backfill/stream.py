@@ -94,6 +94,7 @@ class Stream:
         self._reported: tuple[Progress, Again | None] | None = None
         self._read_control = read_control
         self._said_never = False
+        self._refused: set[str] = set()
         self._control = Control()
         self._open_last_rows = open_last_rows
         self._last_rows: LastRows | None = None
@@ -237,8 +238,15 @@ class Stream:
                 logger.warning("requests to read rows again are passed over: %s", refused)
             return None
         again = going_on(base.again, self._manifest(base).given_up)
-        vnodes = self._options.vnode_count
-        return next_up(again, progress, self._control, stream=base.stream, upstream=self._upstream, vnodes=vnodes)
+        return next_up(
+            again,
+            progress,
+            self._control,
+            stream=base.stream,
+            upstream=self._upstream,
+            vnodes=self._options.vnode_count,
+            refused=self._refused,
+        )
 
     def _why_never_again(self) -> str:
         if self._options.startup_mode is StartupMode.SNAPSHOT:
