@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.contract.laboratory import insert
 from tests.contract.laws import ForgettingUpstreamLaws, HidingUpstreamLaws, UpstreamLaws
+from tests.contract.laws.moves import begun, followed, pinned, read
 from tests.contract.simulated import SimulatedLaboratory
 from tests.simulator.database import Database
 from tests.simulator.upstream import Server
@@ -16,4 +18,14 @@ def laboratory(request: pytest.FixtureRequest) -> SimulatedLaboratory:
 
 
 class TestSimulatedUpstream(UpstreamLaws, ForgettingUpstreamLaws, HidingUpstreamLaws):
-    pass
+    def test_a_state_that_is_taken_again_shows_what_was_passed_on_before_readers_saw_it(
+        self, laboratory: SimulatedLaboratory
+    ) -> None:
+        """A real adapter waits for it."""
+        upstream = begun(laboratory)
+        epoch = pinned(upstream).epoch
+        laboratory.commit_unseen(insert(laboratory.keys[0], "unseen"))
+        epoch = followed(upstream, epoch)
+        pin = upstream.repin(epoch)
+        assert upstream.reached(pin.epoch, epoch.position)
+        assert read(upstream, pin) == [(laboratory.keys[0], "unseen")]

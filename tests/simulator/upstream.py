@@ -176,8 +176,14 @@ class SimulatedUpstream:
         return Step(epoch, Pin(epoch, self._server.pin(view)) if pinned else None)
 
     def repin(self, after: Epoch) -> Pin:
+        self._wait_for_readers_to_see(View.parse(after.position))
         now = self._database.now
         return Pin(Epoch(after.number, str(now), now.lsn, after.timestamp), self._server.pin(now))
+
+    def _wait_for_readers_to_see(self, view: View) -> None:
+        for entry in self._database.hidden:
+            if view.shows(entry.lsn):
+                self._database.reveal(entry)
 
     def release(self, pin: Pin) -> None:
         if self._server.pins is not None:
