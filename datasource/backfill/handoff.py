@@ -79,11 +79,9 @@ def read(part: Part, reader: SnapshotReader, rows: RowFormat) -> Iterator[pa.Rec
 
 def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     number, staging = part.epoch.number, part.staging
-    if staging.exists(number, part.name):
+    if part.token is None or staging.exists(number, part.name):
         yield from _read_staged(staging, number, part.name, columns)
         return
-    if part.token is None:
-        raise StagingError(f"the staged file {part.name} of epoch {number} has gone; restart the query")
     staging.require_shared(number)
     # Three stages side by side: the database and its driver, the staged file, and Spark's transport.
     fetched = ahead(_counted(part, reader), READ_AHEAD)

@@ -36,6 +36,7 @@ from backfill.offset import ALL_MANIFESTS, Barrier
 CHANGES_VERSION: Final = 1
 _MANIFEST: Final = "manifest.json"
 _CHANGES: Final = "changes.json"
+_SHARE: Final = "set stagingDir to a path or URI that the driver and all executors share"
 # LZ4 costs little beside Spark's own handling of a row and keeps chunks about the size of the table's pages.
 _WRITE: Final = ipc.IpcWriteOptions(compression="lz4")
 
@@ -98,8 +99,7 @@ class Staging:
         """For a reader: StagingError unless what the driver wrote for this batch is here too."""
         if not self.exists(epoch, _MANIFEST):
             raise StagingError(
-                f"this executor does not find in stagingDir ({self._uri}) what the driver wrote there; set stagingDir "
-                "to a path or URI that the driver and all executors share"
+                f"this executor does not find in stagingDir ({self._uri}) what the driver wrote there; {_SHARE}"
             )
 
     def keep_manifest(self, epoch: int, manifest: Manifest) -> None:
@@ -174,6 +174,12 @@ class Staging:
             with filesystem.open_input_file(path) as source, ipc.open_file(source) as reader:
                 for number in range(reader.num_record_batches):
                     yield reader.get_batch(number)
+        except FileNotFoundError as error:
+            raise StagingError(
+                f"the staged file {name} of epoch {epoch} is not in stagingDir ({self._uri}) as this process sees it; "
+                f"{_SHARE}. Where they do share it, the file was lost: restart the query; if that does not help, start "
+                "over with a fresh checkpointLocation and onExistingState=restart"
+            ) from error
         except (OSError, pa.ArrowException) as error:
             raise StagingError(
                 f"the staged file {name} of epoch {epoch} cannot be read ({error}); if stagingDir lost files that a "

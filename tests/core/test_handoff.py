@@ -149,6 +149,15 @@ def test_staged_changes_lose_columns_that_are_no_longer_asked_for_and_are_refuse
         list(read(parts[0], Unused(), replace(BARE, metadata=("_sequence",))))
 
 
+def test_an_executor_that_does_not_share_the_directory_is_told_so_before_it_is_told_of_a_loss(tmp_path: Path) -> None:
+    elsewhere = Staging(str(tmp_path / "of another machine"))
+    advice = (
+        r"set stagingDir to a path or URI that the driver and all executors share\. Where they do share it, the file"
+    )
+    with pytest.raises(StagingError, match=advice):
+        list(read(StagedChanges(elsewhere, 7, ("changes-0.arrow",)), Unused(), BARE))
+
+
 def test_rows_do_not_show_in_a_parts_representation(staging: Staging) -> None:
     (part,) = pack(changes(10), SCHEMA, staging, 7, 1)
     assert "aaa" not in repr(part)
@@ -204,7 +213,7 @@ def test_a_chunk_is_read_from_the_table_once_and_then_from_its_file(staging: Sta
 
 def test_a_chunk_that_is_known_to_be_staged_is_not_read_from_the_table_when_its_file_is_gone(staging: Staging) -> None:
     part, table = planned(staging, 3, token=None), Table(3)
-    with pytest.raises(StagingError, match=r"chunk-0-1.arrow of epoch 7 has gone; restart the query"):
+    with pytest.raises(StagingError, match=r"chunk-0-1.arrow of epoch 7 is not in stagingDir"):
         numbers(part, table)
     assert table.asked == []
 
