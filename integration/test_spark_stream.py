@@ -167,7 +167,7 @@ def test_streams_of_one_table_know_nothing_of_each_other_unless_they_share_a_sta
         wait_for(lambda: bool(batches(query)), query)
         with (
             twin.running(frame) as third,
-            pytest.raises(StreamingQueryException, match=r"is used by another query \(process \d+\)\. Stop that one"),
+            pytest.raises(StreamingQueryException, match=r"is used by another query \(process \d+\), or a second time"),
         ):
             third.awaitTermination()
         write(stream.database, 10)

@@ -38,8 +38,9 @@ def claim(folder: Path, *, patience: float = PATIENCE) -> TextIO:
         raise StateError(f"stateDir cannot be written: {error}") from error
     if file is None:
         raise StateBusyError(
-            f"stateDir {folder} is used by another query (process {_holder(path)}). Stop that one; or, to have the "
-            "table in two queries, load() it for each of them with a stateDir of its own"
+            f"stateDir {folder} is used by another query (process {_holder(path)}), or a second time in this one, as "
+            "where a stream is joined with itself. Stop the other query; or load() the table for each use with a "
+            "stateDir of its own"
         )
     file.truncate(0)
     file.write(str(os.getpid()))
