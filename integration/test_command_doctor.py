@@ -14,6 +14,7 @@ from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.servers.address import as_uri
 from integration.versions import require_version
+from integration.waiting import eventually
 
 if TYPE_CHECKING:
     from integration.fixtures.postgres import StartPostgres
@@ -162,6 +163,18 @@ def test_the_servers_settings_and_slots(start_postgres: StartPostgres, doctor: D
     assert mends(text) == ["ALTER SYSTEM SET max_replication_slots = 2;"]
     assert "max_slot_wal_keep_size" not in text
     assert doctor("--option", "startupMode=snapshot", url=url)[0] == 0
+
+
+def test_a_server_that_invalidates_idle_slots_is_noted(start_postgres: StartPostgres, doctor: Doctor) -> None:
+    server = start_postgres()
+    with psycopg.connect(server.dsn, autocommit=True) as session:
+        session.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        given = {"url": as_uri(server.dsn, password=None)}
+        assert "idle_replication_slot_timeout" not in doctor(**given)[1]
+        if server.version >= 180_000:
+            session.execute("ALTER SYSTEM SET idle_replication_slot_timeout = '36h'")
+            session.execute("SELECT pg_reload_conf()")
+            eventually(lambda: "note: idle_replication_slot_timeout is 36h: a stream that is" in doctor(**given)[1])
 
 
 def test_slots_of_streams_are_not_said_to_be_unused(start_postgres: StartPostgres, doctor: Doctor) -> None:

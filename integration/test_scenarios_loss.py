@@ -364,6 +364,30 @@ def test_an_idle_stream_makes_no_batches(database: Database, start_stream: Start
     run.finish()
 
 
+@AT_ANY_TIME
+def test_a_stream_that_waits_for_changes_keeps_its_slot_where_idle_ones_are_invalidated(
+    start_postgres: Callable[..., LocalServer], start_stream: StartStream, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    monkeypatch.setattr("backfill.upstream.postgres.epochs.LOOK_INTERVAL", 0.5)
+    database = Database(start_postgres(), "postgres")
+    require_version(database, 180_000, "idle_replication_slot_timeout")
+    database.execute("ALTER SYSTEM SET idle_replication_slot_timeout = '2s'")
+    database.execute("SELECT pg_reload_conf()")
+    table_of(database, 100)
+    run = following(start_stream(database=database, vnodeCount="4"), when)
+    assert main(["pause", "--state-dir", run.options["stateDir"]]) == 0
+    run.catch_up()
+    waits = time.monotonic() + 4
+    while time.monotonic() < waits:
+        assert not run.batch()
+        time.sleep(0.05)
+    database.execute("CHECKPOINT")
+    database.execute("UPDATE t SET v = 'not lost'")
+    run.catch_up()
+    assert main(["resume", "--state-dir", run.options["stateDir"]]) == 0
+    run.finish()
+
+
 def test_a_server_that_does_not_log_logically_is_refused_unless_only_a_snapshot_is_wanted(
     start_postgres: Callable[..., LocalServer], start_stream: StartStream
 ) -> None:

@@ -41,6 +41,10 @@ _SLOTS: Final = """
            coalesce(array_agg(slot_name::text ORDER BY slot_name) FILTER (WHERE ours), '{}')
     FROM (SELECT *, slot_name ~ '^backfill_' AS ours FROM pg_catalog.pg_replication_slots) AS s
 """
+_LIMITS: Final = """
+    SELECT pg_catalog.current_setting('max_slot_wal_keep_size'),
+           coalesce(pg_catalog.current_setting('idle_replication_slot_timeout', true), '0')
+"""
 _OWNED: Final = "SELECT pg_catalog.pg_has_role(relowner, 'USAGE') FROM pg_catalog.pg_class WHERE oid = %s"
 _LARGE: Final = """
     SELECT attname::text FROM pg_catalog.pg_attribute
@@ -101,12 +105,19 @@ def _slots(session: Session) -> Iterator[Finding]:
             "SELECT pg_drop_replication_slot(…), or raise the limit and restart the server",
             f"ALTER SYSTEM SET max_replication_slots = {2 * most or 10}",
         )
-    ((limit,),) = session.execute("SELECT pg_catalog.current_setting('max_slot_wal_keep_size')").fetchall()
+    ((limit, idle_for),) = session.execute(_LIMITS).fetchall()
     if limit == "-1":
         yield Finding(
             "max_slot_wal_keep_size is unlimited: while the stream is stopped the server keeps its log, until the disk "
             "is full. With a limit the stream is lost instead, and says so",
             "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf()",
+            refuses=False,
+        )
+    if idle_for != "0":
+        yield Finding(
+            f"idle_replication_slot_timeout is {idle_for}: a stream that is stopped for longer than that, or of which "
+            "a batch takes longer, is lost, and says so",
+            "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf()",
             refuses=False,
         )
 

@@ -26,6 +26,10 @@ logger = logging.getLogger("backfill")
 HEARTBEAT_BYTES: Final = 16 << 20
 """How far the log may grow without anything for us before an empty batch lets the slot follow."""
 
+LOOK_INTERVAL: Final = 10.0
+"""Seconds after which the log is read although it has not grown: a slot that is only watched counts as idle, and from
+PostgreSQL 18 on idle_replication_slot_timeout may invalidate it."""
+
 UNSEEN_PATIENCE: Final = 1.0
 """Seconds within which a commit that is logged becomes visible, unless it waits for a standby."""
 
@@ -52,6 +56,9 @@ class Epochs:
         """Whoever asks again from here has not had what lies before `_idle_at`."""
 
         self._held_at: Position | None = None
+        self._read_at = -LOOK_INTERVAL
+        """When the log was read last, by the monotonic clock."""
+
         self._said_unseen = False
         self._reached = 0
         self._clock = 0
@@ -220,14 +227,14 @@ class Epochs:
         upto = seen.lsn
         if upto < self._idle_at and not until and self._fails_on_loss:
             self.log.place.require_readable(self._sessions.current(), self._idle_at)
-        if upto <= self._idle_at and after.position != self._left_at:
+        if upto <= self._idle_at and after.position != self._left_at and self._read_lately:
             self.complete_until = self._clock
             return Step(after, None)
         reading = self._read(began, EVERY_COMMIT, upto, max_changes)
         self.complete_until = self._clock if reading.complete else reading.timestamp or after.timestamp
         idle = reading.complete and reading.rows.row_count == 0
         if reading.complete:
-            self._idle_at = upto
+            self._idle_at = max(self._idle_at, upto)
             self._left_at = "" if idle else after.position
         if idle and upto - began.lsn < HEARTBEAT_BYTES:
             return Step(after, None)
@@ -248,7 +255,7 @@ class Epochs:
         self.complete_until = self._clock
         if after is None:
             return Step(Epoch(1, str(now), now.lsn, self._clock), None)
-        if now == self._held_at:
+        if now == self._held_at and self._read_lately:
             return Step(after, None)
         began = Position.parse(after.position)
         reading = self._read(began, now, now.lsn, max_changes)
@@ -264,7 +271,12 @@ class Epochs:
         self.log.keep(after, epoch, reading, now.lsn)
         return Step(epoch, None)
 
+    @property
+    def _read_lately(self) -> bool:
+        return time.monotonic() - self._read_at < LOOK_INTERVAL
+
     def _read(self, after: Position, shown: Position, upto: int, limit: int) -> Reading:
+        self._read_at = time.monotonic()
         return self.log.read(self._sessions.current(), after, shown, upto, limit)
 
 

@@ -79,7 +79,8 @@ class Published:
 _NOTE: Final = "made by backfill, membership "
 
 _WHAT_KEEPS_IT: Final = {
-    "idle_timeout": "set idle_replication_slot_timeout to longer than the stream is ever stopped",
+    "idle_timeout": "set idle_replication_slot_timeout to 0, or to longer than the stream is ever stopped or a batch "
+    "takes",
     "wal_level_insufficient": "leave wal_level at logical",
 }
 
