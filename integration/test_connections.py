@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from operator import attrgetter
 
+import psutil
+import psycopg
 import pytest
 
 from backfill.errors import SnapshotGoneError, TransientError
@@ -191,6 +196,44 @@ def test_a_server_that_stays_away_ends_the_stream_with_its_reason(
         run.batch()
     server.start()
     run.finish()
+
+
+KEPT_ALIVE = (
+    "SELECT current_setting('tcp_keepalives_idle'), current_setting('tcp_keepalives_interval'), "
+    "current_setting('tcp_keepalives_count')"
+)
+
+
+def test_either_side_notices_that_the_other_has_vanished(database: Database) -> None:
+    """As far as that can be seen without a network that swallows packets: what the kernels have been told."""
+    connector = Connector.of(database.dsn, user="", password="", init_statement="")
+    for opened in (connector.session, connector.new_arrow_session):
+        before = patience_of_sockets()
+        with closing(opened()) as session:
+            cursor = session.cursor() if isinstance(session, psycopg.Connection) else session
+            cursor.execute(KEPT_ALIVE)
+            assert cursor.fetchone() == ("30", "10", "3")
+            assert [patience_of_sockets()[fd] for fd in patience_of_sockets().keys() - before] == [60_000]
+
+
+def patience_of_sockets() -> dict[int, int]:
+    """How many milliseconds each TCP connection of this process waits for what was sent to be received."""
+    found = {}
+    for connection in psutil.Process().net_connections("tcp"):
+        if connection.raddr:
+            with socket.socket(fileno=os.dup(connection.fd)) as same:
+                found[connection.fd] = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    return found
+
+
+def test_a_server_that_is_reached_without_a_network_takes_the_same_settings(
+    own_database: tuple[LocalServer, Database],
+) -> None:
+    server, _ = own_database
+    connector = Connector.of(server.socket_dsn, user="", password="", init_statement="")
+    for opened in (connector.session, connector.new_arrow_session):
+        opened().close()
+    assert "keepalive" not in server.log()
 
 
 def test_a_session_that_is_used_often_is_kept_once_and_then_closed(

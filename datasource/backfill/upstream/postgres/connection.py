@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
@@ -51,10 +51,21 @@ NETWORK: Final = {
     "keepalives_idle": "30",
     "keepalives_interval": "10",
     "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
 }
-"""When the other side is given up, unless the url says otherwise; all in seconds, save the count.
+"""When the server is given up, unless the url says otherwise; in seconds, the last one in milliseconds.
 
-A server that has vanished with its machine says nothing, and by itself a kernel looks after two hours.
+A server that has vanished with its machine says nothing, and by itself a kernel looks after two hours. While something
+that was sent has not been received it does not look at all, and sends it again for a quarter of an hour.
+"""
+
+WATCHED: Final = {
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+}
+"""The same for the server, which keeps the session and its snapshot of a driver that has vanished. Without
+tcp_user_timeout: a reader may rightly take nothing for minutes.
 """
 
 NO_CONNECTION_STRING: Final = (
@@ -118,8 +129,9 @@ class Connector:
             given.setdefault(name, value)
         given.setdefault("fallback_application_name", "backfill")
         given["client_encoding"] = "UTF8"
-        settings = " ".join(f"-c {name}={value}" for name, value in {**SETTINGS, ARRIVED: "1"}.items())
-        given["options"] = f"{given.get('options', '')} {settings}".strip()
+        given["options"] = " ".join(
+            [_in_options(WATCHED), given.get("options", ""), _in_options({**SETTINGS, ARRIVED: "1"})]
+        )
         return cls(make_conninfo("", **given), init_statement)
 
     def session(self) -> psycopg.Connection[tuple[Any, ...]]:
@@ -170,6 +182,10 @@ class Connector:
                 found = translated(error)
                 raise type(found)(f"the option sessionInitStatement: {found.message}") from None
             cursor.execute(_AGAIN)
+
+
+def _in_options(settings: Mapping[str, str]) -> str:
+    return " ".join(f"-c {name}={value}" for name, value in settings.items())
 
 
 KEEP_SECONDS: Final = 5.0
