@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from random import Random
@@ -16,7 +19,7 @@ from backfill.errors import SnapshotGoneError
 from backfill.options import parse
 from backfill.plan import Extent, Request
 from backfill.upstream.postgres import PostgresUpstream
-from backfill.upstream.postgres.measuring import Measuring
+from backfill.upstream.postgres.measuring import MOST_SESSIONS, Measuring
 from backfill.vnode import KeyRange
 from integration.database import Database, maintenance
 from integration.waiting import eventually
@@ -102,6 +105,37 @@ def test_several_sessions_measure_what_one_would(
     asked = requests(Random(count), count)
     assert upstream.measure(asked) == expected(asked)
     assert len(opened) == sessions
+
+
+def measuring(upstream: PostgresUpstream, *, readers: int, only: str = "") -> Measuring:
+    return Measuring(upstream._connector, upstream._epochs.exporter, upstream._table.keyed, only, readers)
+
+
+def test_however_many_read_a_few_count(upstream: PostgresUpstream, opened: list[threading.Thread]) -> None:
+    asked = requests(Random(1), 61)
+    assert measuring(upstream, readers=100).measure(asked, 2000) == expected(asked)
+    assert len(opened) == MOST_SESSIONS
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_a_query_that_is_stopped_while_rows_are_counted_leaves_no_session_counting(
+    database: Database, upstream: PostgresUpstream, count: int
+) -> None:
+    counts = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%count(*)%' AND query LIKE '%pg_sleep(60)%'"
+    running = f"{counts} AND state = 'active' AND pid <> pg_backend_pid()"
+    before = signal.signal(signal.SIGALRM, lambda *_: sys.exit(0))
+    signal.setitimer(signal.ITIMER_REAL, 2)
+    began = time.monotonic()
+    try:
+        with pytest.raises(SystemExit):
+            measuring(upstream, readers=READERS, only="pg_sleep(60) IS NOT NULL").measure(
+                requests(Random(2), count), 2000
+            )
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - began < 20
+    eventually(lambda: database.execute(running) == [], seconds=5)
 
 
 def test_rows_that_came_after_the_state_are_counted_by_no_session(

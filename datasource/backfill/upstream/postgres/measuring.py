@@ -7,10 +7,12 @@ for as long as they read. So at most as many count as will read, and the exporti
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+import psycopg
 from psycopg import sql
 
 from backfill.errors import ConnectionLostError, TableLockedError
@@ -23,6 +25,12 @@ from backfill.upstream.postgres.table import one_row, prepare_for_ranges
 
 ROWS_PER_SESSION: Final = 200_000
 """Of fewer rows each, a session takes longer to open than to count."""
+
+MOST_SESSIONS: Final = 8
+"""Many a server allows a hundred in all, and they are opened at once."""
+
+CANCEL_INTERVAL: Final = 0.1
+CANCEL_PATIENCE: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +48,23 @@ class Measuring:
     def _sessions(self, requests: Sequence[Request], table_rows: int) -> int:
         """How many sessions are worth it."""
         rows = min(table_rows, sum(request.limit for request in requests))
-        return max(1, min(self.readers + 1, len(requests), rows // ROWS_PER_SESSION))
+        return max(1, min(self.readers + 1, MOST_SESSIONS, len(requests), rows // ROWS_PER_SESSION))
 
     def measure(self, requests: Sequence[Request], table_rows: int) -> tuple[Extent, ...]:
         """See `Upstream.measure`; the table has about so many rows."""
         sessions = self._sessions(requests, table_rows)
         shares = [requests[at::sessions] for at in range(sessions)]
         token = self.exporter.token
+        counting = [self.exporter.current()]
         with ThreadPoolExecutor(sessions) as threads:
-            others = [threads.submit(self._elsewhere, token, share) for share in shares[1:]]
-            measured = [self._here(shares[0])]
-            # No lock is held here. A TRUNCATE would wait for it, and the other sessions for the TRUNCATE.
-            measured += [self._result(other, share) for other, share in zip(others, shares[1:], strict=True)]
+            others = [threads.submit(self._elsewhere, token, share, counting) for share in shares[1:]]
+            try:
+                measured = [self._here(shares[0])]
+                # No lock is held here. A TRUNCATE would wait for it, and the other sessions for the TRUNCATE.
+                measured += [self._result(other, share) for other, share in zip(others, shares[1:], strict=True)]
+            except BaseException:
+                _cancel(counting, others)
+                raise
         return tuple(measured[at % sessions][at // sessions] for at in range(len(requests)))
 
     def _result(self, other: Future[tuple[Extent, ...]], share: Sequence[Request]) -> tuple[Extent, ...]:
@@ -65,8 +78,9 @@ class Measuring:
         with translating(), self.exporter.looking() as session:
             return self._extents(session, requests)
 
-    def _elsewhere(self, token: str, requests: Sequence[Request]) -> tuple[Extent, ...]:
+    def _elsewhere(self, token: str, requests: Sequence[Request], counting: list[Session]) -> tuple[Extent, ...]:
         with translating(), self.connector.session() as session, session.cursor() as cursor:
+            counting.append(session)
             enter(cursor, self.table, token)
             prepare_for_ranges(session)
             return self._extents(session, requests)
@@ -93,3 +107,16 @@ class Measuring:
         return sql.SQL("{} ORDER BY {} LIMIT 1 OFFSET {}").format(
             rows, self.table.order, sql.Literal(request.limit - 1)
         )
+
+
+def _cancel(counting: Sequence[Session], others: Sequence[Future[tuple[Extent, ...]]]) -> None:
+    """Ends what these sessions count, until the other threads have ended, of which some may still be connecting.
+
+    A query that is stopped in the midst of it would wait for them, and one that ends leaves its own to the server.
+    """
+    while True:
+        for session in list(counting):
+            with suppress(psycopg.Error):
+                session.cancel_safe(timeout=CANCEL_PATIENCE)
+        if not wait(others, CANCEL_INTERVAL).not_done:
+            return
