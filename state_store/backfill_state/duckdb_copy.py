@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from backfill_state.duckdb_store import DuckDBProgressStore
-from backfill_state.errors import StateBusyError, StateDamagedError, StateUnwritableError
+from backfill_state.errors import StateBusyError, StateDamagedError, StateFileError, StateUnwritableError
 
 REST: Final = 0.02
 """Seconds for which a file must have been left alone before it is copied: the clock of file systems ticks that
 coarsely, and a write in the same tick as the one before it would not be noticed."""
 
 PATIENCE: Final = 10.0
+
+COPIED_AT_ONCE: Final = 1 << 20
 
 _Stamp: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 
@@ -29,7 +31,7 @@ def looked_at(path: Path, *, patience: float = PATIENCE) -> Iterator[DuckDBProgr
     It is a copy of the file and its log, made while nobody wrote to them: what a crash at that moment would have left,
     which DuckDB recovers from. Raises FileNotFoundError where there is no file.
     """
-    with tempfile.TemporaryDirectory(prefix="backfill-look-") as folder:
+    with _temporary_folder(path) as folder:
         copy = Path(folder) / path.name
         _copy(path, copy, time.monotonic() + patience)
         try:
@@ -37,6 +39,23 @@ def looked_at(path: Path, *, patience: float = PATIENCE) -> Iterator[DuckDBProgr
                 yield store
         except StateDamagedError as error:
             raise StateDamagedError(str(path), error.found) from error
+        except StateUnwritableError as error:
+            raise _no_copy(path, error.found) from error
+
+
+def _temporary_folder(path: Path) -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix="backfill-look-")
+    except OSError as error:
+        raise _no_copy(path, error.strerror or str(error)) from error
+
+
+def _no_copy(path: Path, found: str) -> StateFileError:
+    return StateFileError(
+        str(path),
+        f"a copy of it, to look at, cannot be kept in the temporary folder ({found}). Make room there, or name another "
+        "folder in the environment variable TMPDIR",
+    )
 
 
 def _copy(path: Path, copy: Path, give_up: float) -> None:
@@ -46,21 +65,29 @@ def _copy(path: Path, copy: Path, give_up: float) -> None:
         if before[0] is None:
             raise FileNotFoundError(path)
         if _at_rest(before):
-            try:
-                for file in files:
-                    target = copy.with_name(file.name)
-                    target.unlink(missing_ok=True)
-                    if file.exists():
-                        shutil.copyfile(file, target)
-            except FileNotFoundError:
-                pass  # The log was taken into the file and removed.
-            except OSError as error:
-                raise StateUnwritableError(str(error.filename), error.strerror or str(error)) from error
+            for file in files:
+                _copy_file(file, copy.with_name(file.name))
             if _stamp(files) == before:
                 return
         if time.monotonic() > give_up:
             raise StateBusyError(str(path), None)
         time.sleep(REST / 2)
+
+
+def _copy_file(file: Path, target: Path) -> None:
+    """Makes `target` what `file` is; nothing, where that is not there."""
+    target.unlink(missing_ok=True)
+    try:
+        source = file.open("rb")
+    except FileNotFoundError:
+        return  # The log was taken into the file and removed.
+    except OSError as error:
+        raise StateUnwritableError(str(file), error.strerror or str(error)) from error
+    try:
+        with source, target.open("wb") as sink:
+            shutil.copyfileobj(source, sink, COPIED_AT_ONCE)
+    except OSError as error:
+        raise _no_copy(file, error.strerror or str(error)) from error
 
 
 def _stamp(files: tuple[Path, ...]) -> _Stamp:
@@ -72,6 +99,8 @@ def _stamp_of(file: Path) -> tuple[int, int, int] | None:
         found = file.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise StateUnwritableError(str(file), error.strerror or str(error)) from error
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 

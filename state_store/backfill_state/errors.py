@@ -99,6 +99,9 @@ class StateFileError(DefiniteStateError):
         self.path = path
         self.found = found
 
+    def __str__(self) -> str:
+        return f"the state file {self.path}: {self.found}"
+
 
 class StateDamagedError(StateFileError):
     """The file is damaged, or is no DuckDB file at all."""

@@ -11,6 +11,7 @@ from backfill_state import (
     StateBusyError,
     StateConflictError,
     StateDamagedError,
+    StateFileError,
     StateLayoutError,
     StateStoreError,
     StateUnwritableError,
@@ -26,6 +27,7 @@ ALL: list[StateStoreError] = [
     StateDamagedError("/s", "bad checksum"),
     StateVersionError("/s", "format version 2", "format versions 1 to 1"),
     StateUnwritableError("/s", "No space left on device"),
+    StateFileError("/s", "a copy of it cannot be kept"),
     StateBusyError("/s", 4711),
     StateBusyError("/s", None),
 ]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import resource
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from backfill_state import DuckDBProgressStore, StateDamagedError, looked_at
+from backfill_state import DuckDBProgressStore, StateDamagedError, StateFileError, looked_at
 from tests.state_store.streams import barrier, everything, rows_of, stream
 
 WRITER = """
@@ -64,6 +66,23 @@ def test_a_damaged_file_is_named_and_not_its_copy(path: Path) -> None:
     path.write_bytes(b"x" * 20_000)
     with pytest.raises(StateDamagedError, match=re.escape(str(path))), looked_at(path) as look:
         look.epoch()
+
+
+def test_where_no_copy_can_be_kept_the_temporary_folder_is_named_and_not_the_file(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look() -> None:
+        with pytest.raises(StateFileError, match="TMPDIR"), looked_at(path):
+            pass
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for size in (0, path.stat().st_size - 1):  # A full disk, which may be so in the midst of it.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        look()
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "nowhere")])
+    look()
 
 
 def test_looks_show_whole_barriers_and_never_keep_the_writer_from_its_file(path: Path) -> None:

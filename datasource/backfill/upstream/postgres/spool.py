@@ -73,7 +73,8 @@ def _being_kept() -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        folder = f" {tempfile.tempdir}" if tempfile.tempdir else ""  # There is none where none can be written.
         raise StagingError(
-            f"changes cannot be kept in the driver's temporary folder {tempfile.gettempdir()} ({error}). "
+            f"changes cannot be kept in the driver's temporary folder{folder} ({error}). "
             "Make room there, or name another folder in the environment variable TMPDIR"
         ) from error
