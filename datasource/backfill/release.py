@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from backfill.errors import BackfillError
 from backfill.staging import Staging
 from backfill.upstream import Pin, Upstream
 
@@ -31,7 +30,7 @@ def in_background(look: Callable[[], bool]) -> Callable[[], None]:
             try:
                 if look():
                     return
-            except BackfillError as error:
+            except Exception as error:  # noqa: BLE001 - a file system of Python's (`fsspec+…`) raises what it likes
                 # The next look may succeed; without one the snapshot would be held until the next trigger.
                 if not failing:
                     logger.warning("whether a batch has been read is not known yet: %s", error)
