@@ -224,7 +224,9 @@ def _of_order(options: Options) -> Iterator[Finding]:
 
 def _folder_of(given: argparse.Namespace) -> Path:
     folder = Path(given.state_dir).absolute()
-    if not (folder / STATE_FILE).exists():
+    try:
+        (folder / STATE_FILE).stat()
+    except (FileNotFoundError, NotADirectoryError):
         lost = (
             ". Where that is lost, start the query, which rebuilds it from the checkpoint, and stop it; or run in its "
             "PostgreSQL database SELECT pg_drop_replication_slot('backfill_…'); DROP PUBLICATION backfill_…"
@@ -232,7 +234,11 @@ def _folder_of(given: argparse.Namespace) -> Path:
         raise StateError(
             f"there is no {STATE_FILE} in {folder}; expected the stateDir of a stream"
             + (lost if given.command == "drop" else "")
-        )
+        ) from None
+    except OSError as error:
+        raise StateError(
+            f"stateDir {folder} cannot be looked into ({error.strerror}); run this as the account of the query's driver"
+        ) from error
     return folder
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -45,6 +45,9 @@ def changing(folder: Path) -> Iterator[None]:
     if file is None:
         raise StateBusyError(f"another `backfill` has had {folder / LOCK} for {PATIENCE:.0f} s; end that one")
     with file:
+        # Somebody else may want it next, as after `sudo backfill`; who may not write to a file cannot lock it.
+        with suppress(OSError):  # It is somebody else's, who has seen to that.
+            (folder / LOCK).chmod(0o666)
         yield
 
 

@@ -1,6 +1,10 @@
-"""How the command ends that is cut short."""
+"""How the command ends that is cut short, or may not look."""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,3 +20,28 @@ def test_only_a_look_that_is_interrupted_is_a_success(
 
     monkeypatch.setattr(command, f"_{name}", interrupted)
     assert command.main([name, "--state-dir", "/nowhere"]) == expected
+
+
+@pytest.fixture
+def closed_folder(tmp_path: Path) -> Iterator[Path]:
+    """A stateDir that this process may not enter; root, who may enter any, is somebody else meanwhile."""
+    account = os.geteuid()
+    folder = tmp_path / "state"
+    folder.mkdir()
+    (folder / "backfill.duckdb").touch()
+    folder.chmod(0)
+    if account == 0:
+        os.seteuid(65534)
+    yield folder
+    os.seteuid(account)
+    folder.chmod(0o700)
+
+
+@pytest.mark.parametrize("name", ["pause", "status", "re-backfill", "drop"])
+def test_a_folder_of_another_account_is_said_to_be_closed(
+    closed_folder: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert command.main([name, "--state-dir", str(closed_folder)]) == 1
+    said = capsys.readouterr().err
+    assert str(closed_folder) in said
+    assert "Permission denied" in said

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill.control import Control, Request
-from backfill.control_file import FILE, keep_control, read_control
+from backfill.control_file import FILE, LOCK, changing, keep_control, read_control
 from backfill.errors import StateError
 
 names = st.sampled_from(["a", "b", "c", "d", "e"])
@@ -108,6 +108,12 @@ def test_the_file_is_replaced_as_a_whole_and_nothing_is_left_beside_it(tmp_path:
         assert read_control(tmp_path) == control
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
     assert json.loads((tmp_path / FILE).read_text())["version"] == 1
+
+
+def test_what_one_account_has_locked_another_may_lock_next(tmp_path: Path) -> None:
+    with changing(tmp_path):
+        pass
+    assert (tmp_path / LOCK).stat().st_mode & 0o777 == 0o666
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
