@@ -47,23 +47,21 @@ Refinements, in the order in which one meets them in the code:
 - **Acknowledging** (`stream`): what Spark asks the next batch to start from has been committed. Only then is progress
   recorded and may the upstream forget.
 
-Where things are; each module may import only those below it:
+Where things are; each module may import only those that stand after it:
 
     pyspark_backfill            what Spark finds
     backfill.spark              Spark's calls and types; the only package that imports pyspark
     backfill.sinks              keyed targets that follow a stream, for foreachBatch
-    backfill.stream             from an offset to the next, and from two offsets to what is read
-    backfill.opening, adapters  from options to a stream; to the upstream that they name
     backfill.display, status    the command's picture of a stream
     backfill.reported           a running query's own word of where it is
     backfill.metrics_server     metrics over HTTP
     backfill.requests           how a person asks for rows to be read again
     backfill.views              what can be read of a running stream's state
+    backfill.opening, adapters  from options to a stream; to the upstream that they name
+    backfill.stream             from an offset to the next, and from two offsets to what is read
     backfill.scan, span         batch reads: the table as it is now; the changes between two positions
     backfill.batch, record      the readers' parts of one batch; the state directory and its rules
     backfill.advance, release   how far a batch reads; letting go of the state it read at
-    backfill.claim              one query at a time uses a state directory
-    backfill.state_errors       what goes wrong with its files, as our errors
     backfill.control_file       how another process pauses and throttles a stream
     backfill.counts_file        what a stream has counted, for other processes
     backfill.again              from what a person asked for to a second frontier
@@ -71,6 +69,8 @@ Where things are; each module may import only those below it:
     backfill.whole_rows         changes in full, from these rows
     backfill.handoff            what travels to a reader, and how it becomes rows
     backfill.staging, rows      chunks on disk; the output columns
+    backfill.claim              one query at a time uses a state directory
+    backfill.state_errors       what goes wrong with its files, as our errors
     backfill.manifest           who reads what of a batch's snapshot rows
     backfill.upstream           the contract of a database, and one folder for each
     backfill.lookup, images, events
