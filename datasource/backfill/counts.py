@@ -26,7 +26,7 @@ logger = logging.getLogger("backfill")
 COUNTS_VERSION: Final = 1
 
 NOTE_INTERVAL: Final = 1_000_000
-"""Microseconds between two notes that a stream, which has nothing to read, is complete."""
+"""How often, in microseconds, a stream with nothing to read notes that it is complete."""
 
 
 @dataclass(frozen=True, slots=True)

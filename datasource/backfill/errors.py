@@ -2,7 +2,10 @@
 
 A **definite** error stays true however often one tries again: a wrong option, a lost slot, a value with no
 lossless type. A **transient** one may go away by itself: a cut connection, a slot still held by a process
-that is ending. Only transient errors are retried, and only by an adapter's one policy (`upstream.postgres.retries`).
+that is ending. Only transient errors are retried, and only by an adapter's one policy (`upstream.postgres.retries`);
+two have a way on of their own: in place of a pinned state that is lost on the driver a new one is taken (`stream`,
+`batch`), and a state file that is busy is written later (`record`). The state store's own are in
+`backfill_state.errors`.
 
 A message says what was found, what was expected and what to do, with the SQL or the option that mends it.
 It never carries row values or secrets, because Spark writes it into logs unredacted.

@@ -65,7 +65,7 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """There are no images, because of the rows that these events put some values are lost."""
+    """There are no images: the rows that these events put have values that are lost."""
 
     events: Mask
 
@@ -170,7 +170,7 @@ Sources = Mapping[str, Indices | None]
 
 
 def _roots(leaves_out: Mask, base: Indices, events: Events, before: Known, forest: _Forest) -> Indices:
-    """For each node the node at which its row begins, where these changes leave out something of theirs."""
+    """For each node the node that its value comes from, if the changes in `leaves_out` left it as it was."""
     node = np.arange(forest.nothing + 1)
     node[np.flatnonzero(~before.present)] = forest.nothing
     node[forest.of(np.flatnonzero(events.removes))] = forest.nothing

@@ -9,7 +9,7 @@ from typing import Any, Final
 from backfill import stored
 from backfill.errors import StagingError
 from backfill.plan import Split
-from backfill.vnode import Coverage, KeyRange
+from backfill.vnode import KeyRange
 
 MANIFEST_VERSION: Final = 2
 """The newest there is. What version 1 can say is written as version 1."""
@@ -38,7 +38,7 @@ class Manifest:
     splits: tuple[StagedSplit, ...]
 
     @property
-    def given_up(self) -> Coverage:
+    def given_up(self) -> tuple[KeyRange, ...]:
         """The key ranges that this batch was to read and did not."""
         return tuple(span for item in self.splits if item.given_up for span in item.split.ranges)
 

@@ -39,7 +39,7 @@ Twice as many were no faster, and took 0.2 GB more for rows of 100 bytes.
 """
 
 IMAGES: Final = 4
-"""So many times as much as is read at once may be values that were left out, in its images; of others there is less."""
+"""In a piece's images the values that the log left out may take this many times as many bytes as are read at once."""
 
 LOOKED_UP: Final = 1 << (ORDINAL_BITS - 1)
 """Where in a batch's order the rows begin that were looked up: after all of its events, before its snapshot rows."""
@@ -50,7 +50,7 @@ LookUp: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How changes are told, beside that they are told in full."""
+    """The options of telling changes in full."""
 
     skips_equal: bool = False
     """Whether an update that changes nothing is left out."""
@@ -59,7 +59,7 @@ class Rules:
     """The column whose greater value is the later row; rows that come late are left out."""
 
     most_bytes: int = BYTES_AT_ONCE
-    """Of at most how many bytes rows are read at once, unless it is one."""
+    """How many bytes of rows are read at once at most; a single row may be larger."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,9 +71,9 @@ class ConsolidationError(StateConflictError):
     def __init__(self, where: str, keys: int, lines: int) -> None:
         super().__init__(
             where,
-            f"the output does not add up: {keys} keys have a row that was added or retracted more than once too "
-            f"often, or two rows, among {lines} lines. A part of the output is missing or was given twice. Reset the "
-            "upsert state and consolidate it from the complete output, or build it from a new snapshot",
+            f"the output does not add up: {keys} keys have a row that was added or retracted too often, among "
+            f"{lines} lines. A part of the output is missing or was given twice. Reset the upsert state and "
+            "consolidate it from the complete output, or build it from a new snapshot",
         )
         self.args = (where, keys, lines)
         self.keys = keys

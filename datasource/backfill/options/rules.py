@@ -1,6 +1,6 @@
-"""What is wrong with options that are right each for itself. Values are by the options' names in lower case.
+"""Options that do not go together.
 
-Those that are wrong by themselves are missing here.
+Values are by the options' names in lower case; those that are wrong by themselves are missing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from backfill.options.listed import BY_KEY, Changelog, Envelope, OnUnchangedToas
 
 
 def contradictions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
-    """What is wrong with values that are right each for itself; those that are not are missing here."""
+    """What is wrong with values that are right each for itself."""
     problems = _of_one_upstream(values)
     if streaming and not values["statedir"]:
         problems.append("stateDir is required for a stream: a folder of the driver that outlives the query")

@@ -70,10 +70,12 @@ LAG_BYTES = Metric("backfill_lag_bytes", "gauge", "How much log was written afte
 LAG_SECONDS = Metric(
     "backfill_lag_seconds",
     "gauge",
-    "How long before the end of the last batch the last moment was of which the stream has everything; 0 when idle.",
+    "How many seconds the stream was behind when the last batch ended; 0 when idle.",
 )
 RETAINED = Metric("backfill_wal_retained_bytes", "gauge", "How much log the database keeps for the replication slot.")
-STATE_ROWS = Metric("backfill_state_rows", "gauge", "Keys of which the last row is kept, with changelog=full.")
+STATE_ROWS = Metric(
+    "backfill_state_rows", "gauge", "Keys of which the last row is kept, with changelog=full or envelope=upsert."
+)
 STATE_FILE = Metric("backfill_state_file_bytes", "gauge", "The size of the file that they are kept in.")
 BATCHES = Metric("backfill_batches_total", "counter", "Batches that have ended, since this listener was made.")
 DURATION = Metric("backfill_last_batch_duration_seconds", "gauge", "How long the last batch took.")

@@ -136,11 +136,12 @@ class Upstream(Protocol):
     """A table and its change log.
 
     Positions are totally ordered by inclusion: each later position shows every commit that an earlier one shows.
-    `attach` comes before all methods below it.
+    `attach` comes before every epoch (`next_epoch`, `held_epoch`, `repin`) and before `changes` and `acknowledge`. A
+    stream that reads the table and follows no changes needs none.
     """
 
     name: str
-    """What kind of upstream this is, as it is recorded in state and offsets."""
+    """What kind of upstream this is, as it is recorded in state."""
 
     def schema(self) -> TableSchema:
         """The columns, refused by name where a type is not carried without loss."""
@@ -280,7 +281,8 @@ class Upstream(Protocol):
 
         `complete_until`: the last moment, in microseconds since 1970 by the upstream's clock, of which it is known
         that everything committed until then is in the last step. `lag_seconds` is how long ago that was, `lag_bytes`
-        how much of the log has been written since, and `retained_bytes` how much of it the upstream keeps.
+        how much of the log has been written since, `lag_versions` how many versions of the table, and `retained_bytes`
+        how much of the log the upstream keeps.
         """
         ...
 
