@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from backfill_state.errors import BarrierBackwardsError, StateConflictError
-from backfill_state.layout import bounds_schema, progress_schema, require_schema, require_vnodes
+from backfill_state.errors import ANOTHER_CHECKPOINT, BarrierBackwardsError, StateConflictError
+from backfill_state.layout import bounds_schema, differences, progress_schema, require_schema, require_vnodes
 from backfill_state.store import Barrier, StreamIdentity
 
 
@@ -27,7 +27,7 @@ def begins(stored: Stream | None, given: StreamIdentity, where: str) -> bool:
     if stored.identity != given:
         raise StateConflictError(
             where,
-            f"the state is of another stream ({_differences(stored.identity, given)}); give each stream a state of "
+            f"the state is of another stream ({differences(stored.identity, given)}); give each stream a state of "
             "its own, or reset this one to start over",
         )
     if stored.epoch is not None:
@@ -63,7 +63,7 @@ def moves(stored: Stream | None, barrier: Barrier, where: str) -> bool:
         raise StateConflictError(
             where,
             f"epoch {barrier.epoch} is stored with another offset; two queries share this state, or another "
-            "checkpoint was restored. Rebuild the state from the checkpoint if that is the one to keep",
+            f"checkpoint was restored. {ANOTHER_CHECKPOINT}",
         )
     return False
 
@@ -83,14 +83,3 @@ def _begun(stored: Stream | None, where: str) -> Stream:
     if stored is None:
         raise StateConflictError(where, "no stream has begun here; begin one, or rebuild it from the checkpoint")
     return stored
-
-
-def _differences(stored: StreamIdentity, given: StreamIdentity) -> str:
-    pairs = ((item.name, getattr(stored, item.name), getattr(given, item.name)) for item in fields(stored))
-    return "; ".join(f"{name}: stored {_text(old)}, given {_text(new)}" for name, old, new in pairs if old != new)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, pa.Schema):
-        return ", ".join(f"{field.name} {field.type}" for field in value)
-    return repr(value)

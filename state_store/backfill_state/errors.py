@@ -21,6 +21,13 @@ found, what was expected and what to do; it never carries a key's values.
 
 from __future__ import annotations
 
+from typing import Final
+
+ANOTHER_CHECKPOINT: Final = (
+    "Put the checkpoint back that this state is of; else go on from the state with a fresh checkpoint and "
+    "onExistingState=resume, or start the stream over"
+)
+
 
 class StateStoreError(Exception):
     """The base of all of them."""
@@ -57,8 +64,7 @@ class BarrierBackwardsError(StateConflictError):
         super().__init__(
             where,
             f"the state stands at epoch {stored} and never moves back, but was given epoch {given}; either an older "
-            "checkpoint was restored or two queries share this state. Rebuild the state from the checkpoint if that "
-            "is the one to keep",
+            f"checkpoint was restored or two queries share this state. {ANOTHER_CHECKPOINT}",
         )
         self.args = (where, stored, given)
         self.stored = stored

@@ -15,13 +15,17 @@ code goes by position: the vnode first, then the key, then the rest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from dataclasses import fields
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill_state.errors import StateLayoutError
 from backfill_state.keytypes import to_duckdb
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 VNODE: Final = pa.field("vnode", pa.int32())
 BACKFILL_FINISHED: Final = pa.field("backfill_finished", pa.bool_())
@@ -110,7 +114,7 @@ def require_key(key: pa.Schema) -> None:
 
 def require_schema(table: pa.Table, expected: pa.Schema) -> None:
     """Refuses other names, types or order; nullability and metadata are nobody's business here."""
-    found, wanted = _described(table.schema), _described(expected)
+    found, wanted = described(table.schema), described(expected)
     if found != wanted:
         raise StateLayoutError(f"the rows have columns ({found}), and the stream's key asks for ({wanted})")
 
@@ -125,5 +129,16 @@ def require_vnodes(table: pa.Table, key_columns: int) -> None:
         raise StateLayoutError("a position has a value for every key column or for none, but one has some")
 
 
-def _described(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
+def described(value: object) -> str:
+    """A value of an identity or a layout as error texts show it."""
+    if isinstance(value, pa.Schema):
+        return ", ".join(f"{field.name} {field.type}" for field in value)
+    return repr(value)
+
+
+def differences(stored: DataclassInstance, given: DataclassInstance) -> str:
+    """In what two identities or layouts differ; empty where they are equal."""
+    pairs = ((item.name, getattr(stored, item.name), getattr(given, item.name)) for item in fields(stored))
+    return "; ".join(
+        f"{name}: stored {described(old)}, given {described(new)}" for name, old, new in pairs if old != new
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill_state.errors import AnotherLayoutError, StateConflictError, StateLayoutError
+from backfill_state.layout import described, differences
 from backfill_state.upsert.codec import restore, store, stored_type
 from backfill_state.upsert.columns import Array, Column, Numbers
 from backfill_state.upsert.sizes import HEAD, row_sizes
@@ -84,8 +85,7 @@ def restored(stored: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def require_layout(stored: UpsertLayout, given: UpsertLayout, where: str) -> None:
     """Refuses a state that is of another stream, or of other columns."""
-    pairs = ((item.name, getattr(stored, item.name), getattr(given, item.name)) for item in fields(stored))
-    differing = "; ".join(f"{name}: stored {_text(old)}, given {_text(new)}" for name, old, new in pairs if old != new)
+    differing = differences(stored, given)
     if differing:
         raise AnotherLayoutError(
             where,
@@ -136,7 +136,7 @@ def _one(column: Column) -> Array:
 
 
 def _require(what: str, table: pa.Table, expected: pa.Schema) -> None:
-    found, wanted = _text(table.schema), _text(expected)
+    found, wanted = described(table.schema), described(expected)
     if found != wanted:
         raise StateLayoutError(f"{what} have columns ({found}), and the upsert state asks for ({wanted})")
 
@@ -145,9 +145,3 @@ def _require_lines(count: int, **tables: pa.Table) -> None:
     for name, table in tables.items():
         if table.num_rows != count:
             raise StateLayoutError(f"there are {count} keys and {table.num_rows} lines of {name}; each key has one")
-
-
-def _text(value: object) -> str:
-    if isinstance(value, pa.Schema):
-        return ", ".join(f"{field.name} {field.type}" for field in value)
-    return repr(value)
