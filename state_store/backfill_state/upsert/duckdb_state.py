@@ -67,12 +67,11 @@ class DuckDBUpsertState(Closing):
         *,
         tombstones: bool = True,
         memory_limit: str = MEMORY_LIMIT,
-        threads: int = 2,
         chunk_rows: int = CHUNK_ROWS,
         segment_entries: int = SEGMENT_ENTRIES,
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
-        self._file = StateFile(path, upsert_file(memory_limit, threads))
+        self._file = StateFile(path, upsert_file(memory_limit))
         self._layout = layout
         self._tombstones = tombstones
         self._segments = Segments(layout, full=segment_entries, full_bytes=segment_bytes, tombstones=tombstones)

@@ -84,10 +84,10 @@ _PLAIN: Final = {
 }
 
 
-def upsert_file(memory_limit: str, threads: int) -> FileForm:
+def upsert_file(memory_limit: str) -> FileForm:
     """A state file that DuckDB keeps at most so much of in memory."""
     settings: dict[str, Setting] = {
-        "threads": threads,
+        "threads": 2,
         "memory_limit": memory_limit,
         # Nothing here is read in the order it was written, and keeping that order takes memory.
         "preserve_insertion_order": False,
