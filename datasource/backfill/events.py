@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from backfill.mark import Halves, Indices, Mask, index, keys_of
+from backfill.mark import Halves, Indices, Mask, in_turn, index, keys_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,22 @@ class Events:
         first[self.number[::-1]] = np.arange(len(self))[::-1]
         return first
 
+    @property
+    def last(self) -> Indices:
+        """The last event of each key, by its number."""
+        last = np.zeros(self.count, np.int64)
+        last[self.number] = np.arange(len(self))
+        return last
+
+    @property
+    def previous(self) -> Indices:
+        """For each event the one before it of the same key; -1 where there is none."""
+        previous = np.full(len(self), -1, np.int64)
+        by_key = np.argsort(self.number, kind="stable")
+        follows = self.number[by_key][1:] == self.number[by_key][:-1]
+        previous[by_key[1:][follows]] = by_key[:-1][follows]
+        return previous
+
     def where(self, which: Mask) -> Events:
         """Only these; keys are numbered anew."""
         if which.all():
@@ -57,13 +73,11 @@ class Events:
 
 def events(changes: pa.RecordBatch, found: Halves, key: Sequence[str]) -> Events:
     """The events of marked changes, which have the layout of `backfill.changes`."""
-    new, old = np.flatnonzero(found.new), np.flatnonzero(found.old)
-    keys = keys_of(changes["new"], changes["old"], key, new, old)
-    order = np.argsort(np.concatenate([2 * new + 1, 2 * old]), kind="stable")
-    keys = keys.take(index(order))
+    old, new = np.flatnonzero(found.old), np.flatnonzero(found.new)
+    order = in_turn(old, new)
+    keys = keys_of(changes, key, old, new).take(index(order))
     number, count = _numbered(keys)
-    removes = order >= len(new)
-    return Events(np.concatenate([new, old])[order], removes, keys, number, count)
+    return Events(np.concatenate([old, new])[order], order < len(old), keys, number, count)
 
 
 def places(keys: pa.RecordBatch, among: pa.RecordBatch) -> Indices:
@@ -126,8 +140,6 @@ def timely(found: Events, given: Indices, before: Indices) -> Timely:
     late[by_key[1:]] = (number * len(orders) + rank)[by_key[1:]] < reached[:-1]
     last = np.append(np.flatnonzero(np.diff(number[by_key])), len(number) - 1) if len(number) else number
     kept = found.removes | ~late[found.count :]
-    severed = np.zeros(len(found), np.bool_)
-    in_turn = np.argsort(found.number, kind="stable")
-    follows = found.number[in_turn][1:] == found.number[in_turn][:-1]
-    severed[in_turn[1:]] = follows & ~kept[in_turn[:-1]]
+    previous = found.previous
+    severed = (previous >= 0) & ~kept[previous]
     return Timely(kept, orders[reached[last] - number[by_key][last] * len(orders)], severed)

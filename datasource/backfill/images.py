@@ -23,7 +23,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +42,7 @@ from backfill.mark import (
     Halves,
     Indices,
     Mask,
+    in_turn,
     index,
 )
 from backfill.sameness import same
@@ -108,14 +109,29 @@ def images(
     fitting = _fitting(values, sources, events, forest, most_bytes)
     if 0 < fitting < changes.num_rows:
         return TooMuch(fitting)
-    present = np.concatenate([before.present, ~events.removes])
-    had = present[forest.previous]
+    marked = _marked(changes, events, before, forest, values, sources, columns, skips_equal=skips_equal)
+    return Images(marked, _after(events, forest, values, sources))
+
+
+def _marked(
+    changes: pa.RecordBatch,
+    events: Events,
+    before: Known,
+    forest: _Forest,
+    values: Values,
+    sources: Sources,
+    columns: pa.Schema,
+    *,
+    skips_equal: bool,
+) -> pa.RecordBatch:
+    """What goes forward, once the source of every value is known."""
+    had = np.concatenate([before.present, ~events.removes])[forest.previous]
     told = np.ones(len(events), np.bool_)
     if skips_equal:
         pairs = np.flatnonzero(had & ~events.removes)
         told[pairs] = ~_equal(values, sources, forest.previous[pairs], forest.of(pairs))
     first, second = np.flatnonzero(had & told), np.flatnonzero(~events.removes & told)
-    order = np.argsort(np.concatenate([2 * first, 2 * second + 1]), kind="stable")
+    order = in_turn(first, second)
     line = np.concatenate([first, second])[order]
     node = np.concatenate([forest.previous[first], forest.of(second)])[order]
     kinds = np.concatenate(
@@ -135,9 +151,7 @@ def images(
         changes["timestamp"].take(change),
         pa.nulls(len(line), changes.schema.field("unchanged").type),
     ]
-    return Images(
-        pa.RecordBatch.from_arrays(marked, names=list(MARKED_COLUMNS)), _after(events, forest, values, sources)
-    )
+    return pa.RecordBatch.from_arrays(marked, names=list(MARKED_COLUMNS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +172,14 @@ class _Forest:
 
 
 def _previous(events: Events) -> Indices:
-    previous = events.number.copy()
-    by_key = np.argsort(events.number, kind="stable")
-    follows = events.number[by_key][1:] == events.number[by_key][:-1]
-    previous[by_key[1:][follows]] = events.count + by_key[:-1][follows]
-    return previous
+    previous = events.previous
+    return np.where(previous < 0, events.number, events.count + previous)
 
 
-Sources = Mapping[str, Indices | None]
+Values: TypeAlias = Mapping[str, "pa.Array[Any]"]
+"""The values of each column that nodes have of their own, by node."""
+
+Sources: TypeAlias = Mapping[str, Indices | None]
 """For each column and each node the node where its value was given; None where each has its own."""
 
 
@@ -226,9 +240,7 @@ def _values(before: pa.Array[Any], changes: pa.RecordBatch, events: Events, name
     return pa.concat_arrays([before, column_of(changes["new"], name).take(index(events.change))])
 
 
-def _fitting(
-    values: Mapping[str, pa.Array[Any]], sources: Sources, events: Events, forest: _Forest, most_bytes: int
-) -> int:
+def _fitting(values: Values, sources: Sources, events: Events, forest: _Forest, most_bytes: int) -> int:
     """Of how many of the first changes the values that were left out take no more than so many bytes."""
     size = np.zeros(len(events), np.int64)
     for name, source in sources.items():
@@ -252,9 +264,8 @@ def _lengths(column: pa.Array[Any]) -> Indices:
     return lengths
 
 
-def _after(events: Events, forest: _Forest, values: Mapping[str, pa.Array[Any]], sources: Sources) -> Known:
-    last = np.zeros(events.count, np.int64)
-    last[events.number] = np.arange(len(events))
+def _after(events: Events, forest: _Forest, values: Values, sources: Sources) -> Known:
+    last = events.last
     present = ~events.removes[last]
     rows = []
     for name, column in values.items():
@@ -264,7 +275,7 @@ def _after(events: Events, forest: _Forest, values: Mapping[str, pa.Array[Any]],
     return Known(present, pa.RecordBatch.from_arrays(rows, names=list(values)))
 
 
-def _equal(values: Mapping[str, pa.Array[Any]], sources: Sources, left: Indices, right: Indices) -> Mask:
+def _equal(values: Values, sources: Sources, left: Indices, right: Indices) -> Mask:
     """Which pairs of nodes have rows that are the same in every column."""
     result = np.ones(len(left), np.bool_)
     for name, column in values.items():

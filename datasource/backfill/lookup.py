@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,9 @@ from backfill.changes import DELETE, OLD_KEY, OLD_NONE, UPDATE
 from backfill.events import Events, places
 from backfill.images import Lost, TooMuch
 from backfill.mark import Halves, Indices, Mask, index
+
+LookUp: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""The rows of these keys, in `TableSchema.columns` and no order: at the batch's end, or later where that is gone."""
 
 FEW: Final = 64
 """How many rows are looked up to see how large they are."""
@@ -26,7 +29,7 @@ def looked_up(
     found: Halves,
     events: Events,
     lost: Lost,
-    look_up: Callable[[pa.RecordBatch], pa.RecordBatch],
+    look_up: LookUp,
     *,
     shows_the_rest: bool,
     most_bytes: int,
@@ -48,10 +51,8 @@ def looked_up(
 
     gone = np.arange(len(events)) >= begins[events.number] if shows_the_rest else lost.events
     kept = without(found, events, gone)
-    last = np.zeros(events.count, np.int64)
-    last[events.number] = np.arange(len(events))
     place = places(keys, rows.select(keys.schema.names))
-    added = _changes(changes, events.change[last[numbers]], keys, rows, place)
+    added = _changes(changes, events.change[events.last[numbers]], keys, rows, place)
     table = pa.Table.from_batches([changes, added]).combine_chunks()
     present = place >= 0
     halves = Halves(
@@ -62,9 +63,7 @@ def looked_up(
     return table.to_batches()[0], halves
 
 
-def _rows(
-    keys: pa.RecordBatch, look_up: Callable[[pa.RecordBatch], pa.RecordBatch], most_bytes: int
-) -> pa.RecordBatch | int:
+def _rows(keys: pa.RecordBatch, look_up: LookUp, most_bytes: int) -> pa.RecordBatch | int:
     """The rows of these keys; or of how many of the first keys they are not too large.
 
     Nobody knows how large they are before, so a few are looked up first, and then as many as should fit.

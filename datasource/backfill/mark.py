@@ -67,16 +67,15 @@ class Halves:
 def halves(changes: pa.RecordBatch, *, key: Sequence[str], forwarded: Forwarded) -> Halves:
     """Marks the halves of changes, which have the layout of `backfill.changes`; calls `forwarded` once."""
     op, old_kind = changes["op"].to_numpy(), changes["old_kind"].to_numpy()
-    new, old = changes["new"], changes["old"]
     update = op == UPDATE
     moves = update & (old_kind != OLD_NONE)
     if moves.any():
-        moves[moves] = _keys_differ(new, old, key, np.flatnonzero(moves))
-    new_rows, old_rows = np.flatnonzero((op == INSERT) | update), np.flatnonzero((op == DELETE) | moves)
-    passes = forwarded(keys_of(new, old, key, new_rows, old_rows), np.concatenate([new_rows, old_rows]))
-    new_passes, old_passes = np.zeros(len(op), np.bool_), np.zeros(len(op), np.bool_)
-    new_passes[new_rows] = passes[: len(new_rows)]
-    old_passes[old_rows] = passes[len(new_rows) :]
+        moves[moves] = _keys_differ(changes, key, np.flatnonzero(moves))
+    old_rows, new_rows = np.flatnonzero((op == DELETE) | moves), np.flatnonzero((op == INSERT) | update)
+    passes = forwarded(keys_of(changes, key, old_rows, new_rows), np.concatenate([old_rows, new_rows]))
+    old_passes, new_passes = np.zeros(len(op), np.bool_), np.zeros(len(op), np.bool_)
+    old_passes[old_rows] = passes[: len(old_rows)]
+    new_passes[new_rows] = passes[len(old_rows) :]
     return Halves(old_passes, new_passes, moves)
 
 
@@ -96,22 +95,27 @@ def mark(changes: pa.RecordBatch, *, key: Sequence[str], forwarded: Forwarded, t
     return _assemble(changes, np.flatnonzero(first), first_type, np.flatnonzero(found.new), second_type)
 
 
-def _keys_differ(new: Column, old: Column, key: Sequence[str], rows: Indices) -> Mask:
+def _keys_differ(changes: pa.RecordBatch, key: Sequence[str], rows: Indices) -> Mask:
     moved = np.zeros(len(rows), np.bool_)
     for name in key:
-        moved |= differ(column_of(old, name).take(index(rows)), column_of(new, name).take(index(rows)))
+        old, new = (column_of(changes[side], name).take(index(rows)) for side in ("old", "new"))
+        moved |= differ(old, new)
     return moved
 
 
-def keys_of(new: Column, old: Column, key: Sequence[str], new_rows: Indices, old_rows: Indices) -> pa.RecordBatch:
-    """The keys of these new rows, then of these old ones."""
+def keys_of(changes: pa.RecordBatch, key: Sequence[str], old_rows: Indices, new_rows: Indices) -> pa.RecordBatch:
+    """The keys of the rows before these changes, then of the rows after those."""
     columns = []
     for name in key:
-        after = rows_at(column_of(new, name), new_rows)
-        columns.append(
-            pa.concat_arrays([after, column_of(old, name).take(index(old_rows))]) if len(old_rows) else after
-        )
+        after = rows_at(column_of(changes["new"], name), new_rows)
+        before = column_of(changes["old"], name).take(index(old_rows)) if len(old_rows) else None
+        columns.append(after if before is None else pa.concat_arrays([before, after]))
     return pa.RecordBatch.from_arrays(columns, names=list(key))
+
+
+def in_turn(first: Indices, second: Indices) -> Indices:
+    """The order of the first halves of changes and, after them, the second halves of others, as the changes stand."""
+    return np.argsort(np.concatenate([2 * first, 2 * second + 1]), kind="stable")
 
 
 def index(rows: Indices) -> pa.Int64Array:
@@ -133,7 +137,7 @@ def _assemble(
     version, timestamp = rows_at(changes["version"], second), rows_at(changes["timestamp"], second)
     kind = second_type[second]
     if len(first):
-        order = np.argsort(np.concatenate([first * 2, second * 2 + 1]), kind="stable")
+        order = in_turn(first, second)
         row = pa.concat_arrays([changes["old"].take(index(first)), row]).take(index(order))
         unchanged = pa.concat_arrays([nothing_unchanged, unchanged]).take(index(order))
         # A change stands here once, twice or not at all, so `rows_at` with its look at the length would not do.

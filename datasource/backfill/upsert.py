@@ -26,12 +26,13 @@ from backfill.batches import together
 from backfill.errors import OptionsError, StagingError, StateError
 from backfill.events import canonical
 from backfill.handoff import StagedChanges, stage, staged
+from backfill.lookup import LookUp
 from backfill.mark import MARKED_COLUMNS, Halves
 from backfill.offset import Barrier
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL, RowFormat
 from backfill.staging import Staging
 from backfill.state_errors import as_ours
-from backfill.whole_rows import BYTES_AT_ONCE, ROWS_AT_ONCE, LookUp, Rules, WholeRows, order_of, require_order, updates
+from backfill.whole_rows import BYTES_AT_ONCE, ROWS_AT_ONCE, Rules, WholeRows, order_of, require_order, updates
 from backfill.wording import another_option
 from backfill_state.upsert import UpsertLayout, UpsertState
 

@@ -12,9 +12,8 @@ it. And the rest of the batch counts: it may have a row of a greater order than 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +24,7 @@ from backfill.changes import column_of
 from backfill.errors import OptionsError, StateError
 from backfill.events import NO_ORDER, Events, events, timely
 from backfill.images import Images, Known, Lost, TooMuch, images
-from backfill.lookup import looked_up, without
+from backfill.lookup import LookUp, looked_up, without
 from backfill.mark import Halves, Indices, Mask, index
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL
 from backfill.upstream import TableSchema
@@ -43,9 +42,6 @@ IMAGES: Final = 4
 
 LOOKED_UP: Final = 1 << (ORDINAL_BITS - 1)
 """Where in a batch's order the rows begin that were looked up: after all of its events, before its snapshot rows."""
-
-LookUp: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""The rows of these keys, in `TableSchema.columns` and no order, at `end` or, where that state is gone, after it."""
 
 
 @dataclass(frozen=True, slots=True)

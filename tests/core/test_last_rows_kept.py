@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from backfill.changes import INSERT, UPDATE, changes_schema
 from backfill.epoch import Epoch
 from backfill.handoff import read
-from backfill.lookup import FEW
+from backfill.lookup import FEW, LookUp
 from backfill.mark import Indices, Mask, halves
 from backfill.offset import Barrier
 from backfill.progress import Finished
@@ -23,7 +23,7 @@ from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.upsert import LastRows, Marked
 from backfill.upstream import TableSchema
-from backfill.whole_rows import LookUp, Rules
+from backfill.whole_rows import Rules
 from backfill_state.upsert import InMemoryUpsertState
 from tests.core.told import (
     COLUMNS,
