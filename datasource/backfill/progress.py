@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange, merged, ranges_between
 
@@ -217,8 +217,15 @@ def settled(progress: Progress) -> Progress:
     return progress
 
 
-def phase(progress: Progress, again: Again | None = None) -> str:
-    """`snapshot` while rows are still to be read, then `changes`; `again` while some are taken once more."""
+Phase: TypeAlias = Literal["starting", "snapshot", "changes", "again"]
+PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
+
+
+def phase(progress: Progress, again: Again | None = None) -> Phase:
+    """`snapshot` while rows are still to be read, then `changes`; `again` while some are taken once more.
+
+    Before the first batch a stream is `starting`; then there is no progress to ask.
+    """
     if _vnodes_left(progress):
         return "snapshot"
     return "changes" if again is None or again.frontier is None else "again"

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from backfill.progress import Phase
 from backfill.wording import lag, pace, size
 
 CELLS: Final = 40
@@ -22,7 +23,7 @@ class Reported:
     """
 
     table: str
-    phase: str
+    phase: Phase
     control: str = ""
     control_rows: int | None = None
     """How many rows of the table a batch may read by that, 0 for none."""
@@ -83,7 +84,7 @@ class StreamProgress:
     new."""
 
     @property
-    def phase(self) -> str:
+    def phase(self) -> Phase:
         return "starting" if self.reported is None else self.reported.phase
 
     @property

@@ -18,7 +18,17 @@ from backfill.epoch import Epoch
 from backfill.errors import BackfillError, StateError
 from backfill.offset import Barrier, Nothing, Offset, from_text
 from backfill.options import parse
-from backfill.progress import Completed, Finished, InProgress, Progress, VnodeProgress, phase, rows_left
+from backfill.progress import (
+    Completed,
+    Finished,
+    InProgress,
+    NotStarted,
+    Phase,
+    Progress,
+    VnodeProgress,
+    phase,
+    rows_left,
+)
 from backfill.upstream import Bookmark
 from backfill.views import looking
 
@@ -29,11 +39,14 @@ MICROSECONDS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How far the table, or a part of it, has been read: rows, a guess at how many are left, each vnode's state."""
+    """How far the table, or a part of it, has been read.
 
-    rows: int
-    rows_left: int | None
-    vnodes: tuple[str, ...]
+    `rows_left` is a guess, and `vnodes` has the state of each vnode in key order.
+    """
+
+    rows: int = 0
+    rows_left: int | None = None
+    vnodes: tuple[str, ...] = ()
 
     @property
     def vnodes_completed(self) -> int:
@@ -44,20 +57,18 @@ class Reading:
 class Status:
     """One look at a stream.
 
-    `vnodes` has the state of each vnode in key order. `again` is what is read again at present, or was last, and
+    `first` is the reading of the table for the first time, `again` what is read again at present, or was last, and
     `waiting` how many requests for more of it wait. `as_of` is the moment of the state that the stream has reached,
-    in microseconds since 1970, and `rows_left` a guess. `counts` are the changes that it has passed on and held back,
-    where that is known. `figures` are the database's; `unreachable` says why there are none.
+    in microseconds since 1970. `counts` are the changes that it has passed on and held back, where that is known.
+    `figures` are the database's; `unreachable` says why there are none.
     """
 
     stream: str
     table: str
-    phase: str
+    phase: Phase
     bookmark: Bookmark = ()
     barrier: Barrier | None = None
-    snapshot_rows: int = 0
-    rows_left: int | None = None
-    vnodes: tuple[str, ...] = ()
+    first: Reading = Reading()
     again: Reading | None = None
     waiting: int = 0
     control: Control = field(default_factory=Control)
@@ -72,15 +83,9 @@ class Status:
         return None if self.barrier is None else self.barrier.epoch.timestamp
 
     @property
-    def vnodes_completed(self) -> int:
-        return self.vnodes.count(COMPLETED)
-
-    @property
     def reading(self) -> Reading:
         """What is being read, or was read last."""
-        if self.phase == "again" and self.again is not None:
-            return self.again
-        return Reading(self.snapshot_rows, self.rows_left, self.vnodes)
+        return self.again if self.phase == "again" and self.again is not None else self.first
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +125,11 @@ def _at(of: Status, offset: Offset) -> Status:
     waiting = of.control.waiting(of.stream, None if again is None else again.request)
     if waiting and waiting[0].stops:
         again, waiting = None, waiting[1:]
-    first = _reading(offset.progress)
     return replace(
         of,
         phase=phase(offset.progress, again),
         barrier=offset,
-        snapshot_rows=first.rows,
-        rows_left=first.rows_left,
-        vnodes=first.vnodes,
+        first=_reading(offset.progress),
         again=None if again is None else _reading(again.progress),
         waiting=len(waiting),
     )
@@ -147,7 +149,7 @@ def _state(progress: VnodeProgress) -> str:
             return COMPLETED
         case InProgress():
             return IN_PROGRESS
-        case _:
+        case NotStarted():
             return NOT_STARTED
 
 
@@ -197,11 +199,11 @@ def as_json(of: Status, at: Pace | None) -> dict[str, Any]:
         "max_rows": of.control.max_rows,
         "epoch": None if of.barrier is None else of.barrier.epoch.number,
         "as_of": taken,
-        "snapshot_rows": of.snapshot_rows,
-        **({} if of.rows_left is None else {"snapshot_rows_left": of.rows_left}),
-        "vnodes": len(of.vnodes),
-        "vnodes_completed": of.vnodes_completed,
-        "vnodes_in_progress": of.vnodes.count(IN_PROGRESS),
+        "snapshot_rows": of.first.rows,
+        **({} if of.first.rows_left is None else {"snapshot_rows_left": of.first.rows_left}),
+        "vnodes": len(of.first.vnodes),
+        "vnodes_completed": of.first.vnodes_completed,
+        "vnodes_in_progress": of.first.vnodes.count(IN_PROGRESS),
         **(_again_as_json(of.again) if of.again is not None else {}),
         "requests_waiting": of.waiting,
         **({} if at is None else asdict(at)),

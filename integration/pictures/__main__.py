@@ -69,7 +69,7 @@ def make(spark: SparkSession, database: Database, folder: Path) -> None:
     with pgbench.writing(scale=SCALE, rate=RATE), streaming(spark, database, folder):
         wait_until(lambda of: of.barrier is not None, state)
         with terminal(command, environment, NARROW) as narrow, terminal(command, environment, WIDE) as wide:
-            wait_until(lambda of: of.vnodes_completed > 110, state)
+            wait_until(lambda of: of.first.vnodes_completed > 110, state)
             keep(narrow, "status-narrow")
             keep(wide, "status-wide")
             backfill(["pause", "--state-dir", state])

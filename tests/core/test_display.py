@@ -23,7 +23,7 @@ VNODES = (COMPLETED,) * 3 + (IN_PROGRESS,) + (NOT_STARTED,) * 4
 def at(second: int, rows: int, *, left: int | None = None) -> Status:
     """A status as of so many seconds after 1970; its epoch is all that matters of the barrier."""
     barrier = Barrier("s1", (), Epoch(second, "", 0, second * SECOND), Finished(8, rows))
-    return Status("s1", '"public"."t"', "snapshot", (), barrier, rows, left, VNODES)
+    return Status("s1", '"public"."t"', "snapshot", (), barrier, Reading(rows, left, VNODES))
 
 
 def test_all_of_it_is_shown() -> None:
@@ -51,7 +51,7 @@ def test_before_the_first_barrier_there_is_no_picture() -> None:
 
 @pytest.mark.parametrize("state", [COMPLETED, NOT_STARTED])
 def test_vnodes_that_are_all_alike_are_not_drawn_one_by_one(state: str) -> None:
-    of = replace(at(10, 1234), phase="changes", vnodes=(state,) * 8)
+    of = replace(at(10, 1234), phase="changes", first=Reading(vnodes=(state,) * 8))
     assert len(drawn(of, None, Window(80, plain=True), now=75.0).splitlines()) == 3
 
 
@@ -89,7 +89,9 @@ def test_rows_that_are_read_again_have_a_picture_and_a_pace_of_their_own() -> No
 @pytest.mark.parametrize("count", [1, 7, 256, 65_536])
 def test_nothing_is_wider_than_the_window_or_fills_it(width: int, count: int) -> None:
     states = tuple((COMPLETED, IN_PROGRESS, NOT_STARTED)[number * 3 // count] for number in range(count))
-    lines = drawn(replace(at(10, 1), vnodes=states), Pace(1, 1), Window(width, plain=True), now=11.0).splitlines()
+    lines = drawn(
+        replace(at(10, 1), first=Reading(1, None, states)), Pace(1, 1), Window(width, plain=True), now=11.0
+    ).splitlines()
     grid = [line for line in lines if line and not set(line) - set("#+.")]
     assert len(grid) <= MOST_GRID_LINES
     shown = "".join(grid)
@@ -99,7 +101,9 @@ def test_nothing_is_wider_than_the_window_or_fills_it(width: int, count: int) ->
 
 def test_a_mark_that_stands_for_unlike_vnodes_says_in_progress() -> None:
     states = (COMPLETED,) * (10 * MOST_GRID_LINES - 1) + (NOT_STARTED,) * (10 * MOST_GRID_LINES + 1)
-    lines = drawn(replace(at(10, 1), vnodes=states), None, Window(10, plain=True), now=11.0).splitlines()
+    lines = drawn(
+        replace(at(10, 1), first=Reading(1, None, states)), None, Window(10, plain=True), now=11.0
+    ).splitlines()
     assert "".join(lines[-MOST_GRID_LINES - 1 : -1]) == "#" * 59 + "+" + "." * 60
     assert lines[-1] == "(each mark: 2 vnodes)"[:10]
 

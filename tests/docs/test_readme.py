@@ -8,9 +8,10 @@ from pathlib import Path
 import backfill.errors
 import backfill_state.errors
 from backfill.options import OPTIONS
+from backfill.progress import PHASES
 from backfill.reported import Reported
 from backfill.rows import METADATA, UNCHANGED_COLUMNS
-from backfill.spark.prometheus import METRICS, PHASES
+from backfill.spark.prometheus import METRICS
 from tests.docs.pages import PAGES, README, ROOT, chapter
 
 

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from backfill.metrics import Metric, Sample, exposition
 from backfill.metrics_server import LOOPBACK, MetricsServer
+from backfill.progress import PHASES
 from backfill.reported import Reported
 from backfill.spark.monitor import reports
 
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 MOST_ENDED: Final = 100
 """How many queries that have ended are still told of."""
-
-PHASES: Final = ("starting", "snapshot", "changes", "again")
 
 PHASE = Metric("backfill_phase", "gauge", "1 for the phase the stream is in, 0 for the others.")
 SNAPSHOT_ROWS = Metric("backfill_snapshot_rows_total", "counter", "Rows read from the table, since the stream began.")
