@@ -19,8 +19,6 @@ from backfill.readahead import ahead
 from backfill.upstream import SnapshotReader, Upstream
 from backfill.vnode import WHOLE_TABLE, Coverage, KeyRange, merged, ranges_between
 
-READ_AHEAD: Final = 2
-
 _METADATA: Final = {"_change_type": "insert", "_is_snapshot": True, "_commit_version": 0, "_sequence": 0}
 """What a row says of itself where the stream's columns are asked for. It is of no commit, and comes before all that a
 stream says of its key."""
@@ -39,7 +37,7 @@ def cut(upstream: Upstream, options: StreamOptions) -> tuple[Coverage, ...]:
 
 def read(reader: SnapshotReader, ranges: Sequence[KeyRange], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of the ranges as they are now, with these columns: the table's, and maybe a stream's further ones."""
-    return ahead(_rows(reader, ranges, columns), READ_AHEAD)
+    return ahead(_rows(reader, ranges, columns))
 
 
 def _rows(

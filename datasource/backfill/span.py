@@ -19,8 +19,6 @@ from backfill.readahead import ahead
 from backfill.rows import RowFormat
 from backfill.upstream import LATEST, ChangeReader, Upstream
 
-READ_AHEAD: Final = 2
-
 _OF_NO_BATCH: Final = Epoch(0, "", 0, 0)
 
 
@@ -31,7 +29,7 @@ def changes_of(upstream: Upstream, options: Options) -> ChangeReader:
 
 def read(changes: ChangeReader, rows: RowFormat, on_truncate: OnTruncate) -> Iterator[pa.RecordBatch]:
     """All changes, whatever their key, in `rows.schema` and in commit order; the same again each time."""
-    return ahead(_rows(changes, rows, on_truncate), READ_AHEAD)
+    return ahead(_rows(changes, rows, on_truncate))
 
 
 def _rows(changes: ChangeReader, rows: RowFormat, on_truncate: OnTruncate) -> Generator[pa.RecordBatch, None, None]:
