@@ -30,18 +30,17 @@ class Sample:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def exposition(metrics: Iterable[Metric], samples: Iterable[Sample]) -> str:
-    """All samples, those of one metric together below its description; a metric without samples is left out."""
-    by_metric: dict[str, list[Sample]] = {}
+def exposition(samples: Iterable[Sample]) -> str:
+    """All samples, those of one metric together below its description; metrics in the order of their first samples."""
+    by_metric: dict[Metric, list[Sample]] = {}
     for sample in samples:
-        by_metric.setdefault(sample.metric.name, []).append(sample)
-    return "".join(line + "\n" for metric in metrics for line in _lines(metric, by_metric.get(metric.name, [])))
+        by_metric.setdefault(sample.metric, []).append(sample)
+    return "".join(line + "\n" for metric, of in by_metric.items() for line in _lines(metric, of))
 
 
-def _lines(metric: Metric, samples: list[Sample]) -> Iterator[str]:
-    if samples:
-        yield f"# HELP {metric.name} {_escaped(metric.help)}"
-        yield f"# TYPE {metric.name} {metric.kind}"
+def _lines(metric: Metric, samples: Iterable[Sample]) -> Iterator[str]:
+    yield f"# HELP {metric.name} {_escaped(metric.help)}"
+    yield f"# TYPE {metric.name} {metric.kind}"
     for sample in samples:
         labels = ",".join(f'{name}="{_quoted(value)}"' for name, value in sample.labels.items())
         yield f"{metric.name}{{{labels}}} {sample.value!r}"

@@ -82,12 +82,6 @@ ACTIVE = Metric("backfill_query_active", "gauge", "1 while the query runs, 0 whe
 FAILED = Metric("backfill_query_failed", "gauge", "1 where the query has ended with an error.")
 HEARD = Metric("backfill_last_heard_timestamp_seconds", "gauge", "When Spark last told of the query, since 1970.")
 
-METRICS: Final = (
-    PHASE, SNAPSHOT_ROWS, ROWS_LEFT, VNODES, COMPLETED, CONTROL_ROWS, AGAIN_ROWS, AGAIN_VNODES, AGAIN_COMPLETED,
-    PASSED_ON, HELD_BACK, INPUT_ROWS, LAG_BYTES, LAG_SECONDS, RETAINED, STATE_ROWS, STATE_FILE, BATCHES, DURATION,
-    ACTIVE, FAILED, HEARD,
-)  # fmt: skip
-
 
 @dataclass(slots=True)
 class _Table:
@@ -163,7 +157,7 @@ class PrometheusListener(StreamingQueryListener):
         """All metrics in Prometheus' text format."""
         with self._lock:
             samples = [sample for query in self._queries.values() for sample in query.samples()]
-        return exposition(METRICS, samples)
+        return exposition(samples)
 
     def serve(self, port: int = 0, *, host: str = LOOPBACK) -> int:
         """Serves the metrics at `/metrics` until `close`; returns the port, a free one for 0.
