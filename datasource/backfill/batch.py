@@ -205,7 +205,8 @@ class Batch:
         pin = self.upstream.repin(end.epoch)
         keep = staged if self.options.startup_mode is not StartupMode.SNAPSHOT else [False] * len(staged)
         splits = [
-            item if done else item.again(pin.epoch.position) for item, done in zip(manifest.splits, keep, strict=True)
+            item if done else item.reread_at(pin.epoch.position)
+            for item, done in zip(manifest.splits, keep, strict=True)
         ]
         again = Manifest(tuple(splits))
         self.staging.keep_manifest(end.epoch.number, again)

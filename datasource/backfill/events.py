@@ -71,7 +71,7 @@ class Events:
         return Events(self.change[which], self.removes[which], self.keys.filter(pa.array(which)), number, len(kept))
 
 
-def events(changes: pa.RecordBatch, found: Halves, key: Sequence[str]) -> Events:
+def events_of(changes: pa.RecordBatch, found: Halves, key: Sequence[str]) -> Events:
     """The events of marked changes, which have the layout of `backfill.changes`."""
     old, new = np.flatnonzero(found.old), np.flatnonzero(found.new)
     order = in_turn(old, new)

@@ -27,7 +27,7 @@ class StagedSplit:
     position: str | None = None
     given_up: bool = False
 
-    def again(self, position: str) -> StagedSplit:
+    def reread_at(self, position: str) -> StagedSplit:
         return replace(self, attempt=self.attempt + 1, position=position)
 
 

@@ -186,7 +186,7 @@ def _barrier_from_json(value: Mapping[str, Any]) -> Barrier:
             version=stored.whole(epoch["version"]),
             timestamp=stored.whole(epoch["timestamp"]),
         ),
-        progress=_whole(_progress_from_json(value["progress"])),
+        progress=_require_whole_table(_progress_from_json(value["progress"])),
         ahead=tuple(
             Ahead(KeyRange(stored.end(item["after"]), stored.end(item["upto"])), stored.text(item["position"]))
             for item in value.get("ahead", ())
@@ -244,8 +244,8 @@ def _progress_from_json(value: Json | list[Json]) -> Progress:
     return Frontier(tuple(slices))
 
 
-def _whole(progress: Progress) -> Progress:
-    """The progress, which is that of the whole table."""
+def _require_whole_table(progress: Progress) -> Progress:
+    """The progress, whose vnodes are all there are and leave out no key."""
     if isinstance(progress, Frontier):
         slices = progress.slices
         apart = any(one.range.upto != two.range.after for one, two in pairwise(slices))

@@ -186,7 +186,7 @@ class LastRows:
                 continue
             begin = 0
             while not (rest := found.of(slice(begin, None))).nothing:
-                told = telling.told(changes.slice(begin), rest, place)
+                told = telling.tell(changes.slice(begin), rest, place)
                 yield self._rows.change_rows(told.marked, end.epoch, first)
                 first, place, begin = first + told.marked.num_rows, place + told.events, begin + told.changes
 

@@ -22,7 +22,7 @@ import pyarrow.types as pt
 from backfill.batches import joined
 from backfill.changes import column_of
 from backfill.errors import OptionsError, StateError
-from backfill.events import NO_ORDER, Events, events, timely
+from backfill.events import NO_ORDER, Events, events_of, timely
 from backfill.images import Images, Known, Lost, TooMuch, images
 from backfill.lookup import LookUp, looked_up, without
 from backfill.mark import Halves, Indices, Mask, index
@@ -64,7 +64,7 @@ class _Piece:
 
     changes: pa.RecordBatch
     found: Halves
-    told: Events
+    events: Events
     before: Found
     after_late: Mask | None = None
     """Events whose row before came late and was left out; None where none can."""
@@ -89,7 +89,7 @@ class WholeRows:
     look_up: LookUp
     batch: int
 
-    def told(self, changes: pa.RecordBatch, found: Halves, place: int) -> Told:
+    def tell(self, changes: pa.RecordBatch, found: Halves, place: int) -> Told:
         """As many of the first changes as are not too much to tell at once.
 
         The rows that their events leave are put, with orders of the batch from `place` on.
@@ -104,7 +104,7 @@ class WholeRows:
                 replaced = looked_up(
                     piece.changes,
                     piece.found,
-                    piece.told,
+                    piece.events,
                     made,
                     self.look_up,
                     shows_the_rest=not self.rules.order_column,
@@ -117,64 +117,64 @@ class WholeRows:
             if isinstance(made, TooMuch):
                 # Where it is the rows looked up that are too many, nothing says of how many changes they are.
                 fewer = slice(min(made.changes, max(1, taken // 2)))
-                return self.told(changes[fewer], found.of(fewer), place)
-            self._put(piece, made.after, order, place, piece.told.change >= taken)
-            return Told(made.marked, len(piece.told), taken)
+                return self.tell(changes[fewer], found.of(fewer), place)
+            self._put(piece, made.after, order, place, piece.events.change >= taken)
+            return Told(made.marked, len(piece.events), taken)
 
     def _put(self, piece: _Piece, after: Known, order: Indices, place: int, added: Mask) -> None:
         """Puts the rows that are there after a piece; `added` are the events that a look-up has added."""
-        told = piece.told
-        tie = np.arange(place, place + told.count)
+        events = piece.events
+        tie = np.arange(place, place + events.count)
         if self.rules.order_column:
             tie += self.batch << ORDINAL_BITS
         else:
-            looked_up_now = np.zeros(told.count, np.bool_)
-            looked_up_now[told.number[added]] = True
+            looked_up_now = np.zeros(events.count, np.bool_)
+            looked_up_now[events.number[added]] = True
             # Not of one that is not there: what the batch says of its key further on counts as ever.
             tie[looked_up_now & after.present] += LOOKED_UP
-        self.state.multi_put(updates(self.state, told.distinct, after.present, after.rows, order, tie))
+        self.state.multi_put(updates(self.state, events.distinct, after.present, after.rows, order, tie))
 
     def _first(self, changes: pa.RecordBatch, found: Halves) -> _Piece:
         """The first changes, of which what is stored of their keys is not too much to read.
 
         A change that removes a row tells its key and not its length.
         """
-        told = events(changes, found, self.table.key)
-        before = self.state.multi_get(table_of(told.distinct), most_bytes=self.rules.most_bytes)
+        events = events_of(changes, found, self.table.key)
+        before = self.state.multi_get(table_of(events.distinct), most_bytes=self.rules.most_bytes)
         read = before.entries.num_rows
-        if read == told.count:
-            return _Piece(changes, found, told, before)
+        if read == events.count:
+            return _Piece(changes, found, events, before)
         # Keys are numbered as they appear, so those of the first changes are the first that were read.
-        first = slice(max(1, int(told.change[told.number >= read][0])))
-        told = events(changes[first], found.of(first), self.table.key)
-        if told.count > read:
+        first = slice(max(1, int(events.change[events.number >= read][0])))
+        events = events_of(changes[first], found.of(first), self.table.key)
+        if events.count > read:
             return self._with_stored(changes[first], found.of(first))
-        return _Piece(changes[first], found.of(first), told, _of_keys(before, np.arange(told.count)))
+        return _Piece(changes[first], found.of(first), events, _of_keys(before, np.arange(events.count)))
 
     def _with_stored(self, changes: pa.RecordBatch, found: Halves) -> _Piece:
-        told = events(changes, found, self.table.key)
-        return _Piece(changes, found, told, self.state.multi_get(table_of(told.distinct)))
+        events = events_of(changes, found, self.table.key)
+        return _Piece(changes, found, events, self.state.multi_get(table_of(events.distinct)))
 
     def _unshown(self, piece: _Piece) -> _Piece:
         """Without what the batch does to keys whose row has been looked up for it, and so shows that already."""
         if self.rules.order_column:
             return piece
         in_this = _filled(piece.before.entries["order_key"], 0) == self.batch
-        shown = (_was_looked_up(piece.before) & in_this)[piece.told.number]
-        found = without(piece.found, piece.told, shown)
-        kept = np.unique(piece.told.number[~shown])
-        return _Piece(piece.changes, found, piece.told.where(~shown), _of_keys(piece.before, kept))
+        shown = (_was_looked_up(piece.before) & in_this)[piece.events.number]
+        found = without(piece.found, piece.events, shown)
+        kept = np.unique(piece.events.number[~shown])
+        return _Piece(piece.changes, found, piece.events.where(~shown), _of_keys(piece.before, kept))
 
     def _images(self, piece: _Piece, most_bytes: int) -> Images | Lost | TooMuch:
         present = _filled(piece.before.entries["present"], value=False)
         # The row that is stored need not be the one that the log goes on from.
         another = present if self.rules.order_column else _was_looked_up(piece.before)
-        severed = np.zeros(len(piece.told), np.bool_) if piece.after_late is None else piece.after_late.copy()
-        severed[piece.told.first[another]] = True
+        severed = np.zeros(len(piece.events), np.bool_) if piece.after_late is None else piece.after_late.copy()
+        severed[piece.events.first[another]] = True
         return images(
             piece.changes,
             piece.found,
-            piece.told,
+            piece.events,
             Known(present, joined(piece.before.rows)),
             columns=self.table.columns,
             skips_equal=self.rules.skips_equal,
@@ -184,19 +184,19 @@ class WholeRows:
 
     def _timely(self, piece: _Piece) -> tuple[_Piece, Indices]:
         """Only the events that are not late, and the order that each key has afterwards."""
-        told = piece.told
+        events = piece.events
         if not self.rules.order_column:
-            return piece, np.full(told.count, self.batch)
-        puts = ~told.removes
-        given = np.full(len(told), NO_ORDER)
+            return piece, np.full(events.count, self.batch)
+        puts = ~events.removes
+        given = np.full(len(events), NO_ORDER)
         rows = column_of(piece.changes["new"], self.rules.order_column)
-        given[puts] = order_of(rows.take(index(told.change[puts])))
-        found = timely(told, given, _filled(piece.before.entries["order_key"], NO_ORDER))
-        kept = np.unique(told.number[found.events])
-        only = told.where(found.events), _of_keys(piece.before, kept)
+        given[puts] = order_of(rows.take(index(events.change[puts])))
+        found = timely(events, given, _filled(piece.before.entries["order_key"], NO_ORDER))
+        kept = np.unique(events.number[found.events])
+        only = events.where(found.events), _of_keys(piece.before, kept)
         # One that is whole may be late only after one that is lost, and so is looked at again.
         leaves_out = piece.changes["unchanged"].is_valid().to_numpy(zero_copy_only=False)
-        halves = without(piece.found, told, ~found.events & leaves_out[told.change])
+        halves = without(piece.found, events, ~found.events & leaves_out[events.change])
         return _Piece(piece.changes, halves, *only, found.severed[found.events]), found.order[kept]
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill.changes import DELETE, INSERT, OLD_NONE, UPDATE, changes_schema
-from backfill.events import NO_ORDER, events, timely
+from backfill.events import NO_ORDER, events_of, timely
 from backfill.images import Images, Known, Lost, TooMuch, images
 from backfill.lookup import looked_up
 from backfill.mark import Indices, Mask, halves
@@ -62,7 +62,7 @@ def found_of(
 
     found = halves(batch, key=KEY, forwarded=forwarded)
     while True:
-        told = events(batch, found, KEY)
+        told = events_of(batch, found, KEY)
         keys = [(row["b"], row["a"]) for row in told.distinct.to_pylist()]
         assert len(set(keys)) == len(keys) == told.count
         severed = np.zeros(len(told), np.bool_)
@@ -126,7 +126,7 @@ def test_a_row_is_late_if_one_of_its_key_had_a_greater_order(data: st.DataObject
     ]
     orders = np.array([data.draw(st.integers(-3, 3)) for _ in range(count)], np.int64)
     batch = pa.RecordBatch.from_pylist([record(change) for change in changes], schema=changes_schema(COLUMNS))
-    told = events(batch, halves(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_)), KEY)
+    told = events_of(batch, halves(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_)), KEY)
     reached = np.array([data.draw(st.sampled_from([NO_ORDER, 0, 2])) for _ in range(told.count)], np.int64)
     found = timely(told, orders, reached)
     expected = reached.tolist()
@@ -174,7 +174,7 @@ def test_what_comes_of_a_row_that_is_lost_is_lost_with_it() -> None:
     lines = [{**head, "new": row, "unchanged": names} for row, names in zip(rows, unchanged, strict=True)]
     batch = pa.RecordBatch.from_pylist(lines, schema=changes_schema(columns))
     found = halves(batch, key=("k",), forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
-    told = events(batch, found, ("k",))
+    told = events_of(batch, found, ("k",))
     stored = pa.RecordBatch.from_pylist([{"y": "Y0", "z": "Z0"}])
     before = Known(np.array([True]), stored)
     severed = np.array([False, True, False, False])

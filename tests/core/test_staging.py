@@ -249,9 +249,9 @@ def test_a_manifest_comes_back_from_its_text(manifest: Manifest) -> None:
 
 def test_each_attempt_at_a_split_has_a_file_of_its_own() -> None:
     split = StagedSplit(Split((WHOLE_TABLE,), 5))
-    again = split.again("later")
+    again = split.reread_at("later")
     assert again == StagedSplit(Split((WHOLE_TABLE,), 5), attempt=2, position="later")
-    assert again.again("latest").attempt == 3
+    assert again.reread_at("latest").attempt == 3
     assert Manifest((split, again)).chunk(0) == "chunk-0-1.arrow"
     assert Manifest((split, again)).chunk(1) == "chunk-1-2.arrow"
 
