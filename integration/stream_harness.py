@@ -329,7 +329,7 @@ class StreamRun:
         table = self.stream().table
         # Not format_type, whose "character" is char(1).
         query = (
-            "SELECT attname, format('%%I.%%I', typnamespace::regnamespace, typname) "
+            "SELECT attname, format('%%s.%%I', typnamespace::regnamespace, typname) "
             "FROM pg_attribute JOIN pg_type t ON t.oid = atttypid WHERE attrelid = %s::regclass"
         )
         types: dict[str, str] = dict(connection.execute(query, [self.options["dbtable"]]).fetchall())

@@ -98,6 +98,20 @@ def test_names_may_be_anything_that_can_be_quoted(database: Database, start_stre
     run.finish()
 
 
+def test_the_names_of_a_keys_type_may_be_anything_too(database: Database, start_stream: StartStream) -> None:
+    """Also where the database compares keys that come as text: there they stand in a statement with these names."""
+    database.execute("CREATE SCHEMA \"100%\"; CREATE TYPE \"100%\".\"%s\" AS ENUM ('a', '%s', 'z')")
+    database.execute('CREATE TABLE t (id "100%"."%s", n int, v text, PRIMARY KEY (id, n))')
+    database.execute(
+        'INSERT INTO t SELECT k, n, \'v\' FROM unnest(enum_range(NULL::"100%"."%s")) k, generate_series(1, 9) n'
+    )
+    run = start_stream(key=("id", "n"), vnodeCount="2", numPartitions="1")
+    for number in (1, 2, 3):
+        run.judged_batch(7)
+        database.execute(f"UPDATE t SET v = 'round {number}' WHERE n % 2 = 0")
+    run.finish()
+
+
 @pytest.mark.parametrize("name", ["textin", "k0", "place", "total", "asked", "vnode", "row_count", "key"])
 def test_a_key_may_be_called_like_anything_in_our_statements(
     database: Database, start_stream: StartStream, name: str

@@ -160,9 +160,3 @@ def test_columns_that_cannot_be_streamed_are_refused_together_with_those_that_ca
     assert "virtual generated column 'total'" in caught.value.message
     assert 'GRANT SELECT ("hidden") ON "public"."orders" TO "app"' in caught.value.message
     assert '.option("columns", "id, name")' in caught.value.message
-
-
-def test_a_literal_never_looks_like_a_placeholder() -> None:
-    assert text_of(key_literal(key(TEXT), "50 %s it's \\ {}")) == (
-        """CAST(E'50 \\x25s it''s \\\\ {}' AS "pg_catalog"."text")"""
-    )

@@ -13,7 +13,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from backfill.errors import UnsupportedTypeError
-from backfill.upstream.postgres.description import KeyColumn, QualifiedName, Verbatim
+from backfill.upstream.postgres.description import KeyColumn, QualifiedName
 from backfill.upstream.postgres.types import NUMERIC, MappedColumn, output_text
 from backfill.wording import in_option
 
@@ -82,15 +82,7 @@ def key_text_expression(key: KeyColumn, column: sql.Composable) -> sql.Composabl
 
 def key_literal(key: KeyColumn, text: str) -> sql.Composable:
     """The value that `text` stands for, to compare with the column or with another literal."""
-    return key_value(key, _literal(text))
-
-
-def _literal(text: str) -> sql.Composable:
-    if "%" not in text:
-        return sql.Literal(text)
-    # In a statement with parameters psycopg takes a percent sign for a placeholder, also inside a literal.
-    escaped = text.replace("\\", "\\\\").replace("'", "''").replace("%", "\\x25")
-    return Verbatim(f"E'{escaped}'")
+    return key_value(key, sql.Literal(text))
 
 
 def canonical_text(key: KeyColumn, text: str) -> sql.Composable:
@@ -99,7 +91,7 @@ def canonical_text(key: KeyColumn, text: str) -> sql.Composable:
 
 
 def key_value(key: KeyColumn, text: sql.Composable) -> sql.Composable:
-    """The same for any expression of type text, such as a column of unnested parameters.
+    """The same for any expression of type text, such as a column of unnested literals.
 
     The type goes without its modifier, so that nothing is cut, padded or rounded: the text came from the column.
     """

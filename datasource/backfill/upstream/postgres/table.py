@@ -345,18 +345,19 @@ def covered_by_database(session: Session, table: KeyedTable, keys: pa.RecordBatc
     """For each key whether it lies in `coverage`, decided by the database: for keys whose order only it knows."""
     if not coverage:
         return pa.repeat(pa.scalar(False, pa.bool_()), keys.num_rows)
-    # The keys become Python strings here, because only the database can compare them and it takes parameters: one
-    # statement for a batch of changes, and only while some vnode is under way.
-    texts = [encode_text(column).to_pylist() for column in keys.columns]
+    # The keys become Python strings here, because only the database can compare them: one statement for a batch of
+    # changes, and only while some vnode is under way. They are literals in it, not parameters: in a statement with
+    # parameters psycopg takes a percent sign for a placeholder, also one in a key or in the name of its type.
+    texts = [sql.Literal(encode_text(column).to_pylist()) for column in keys.columns]
     names = [sql.Identifier(f"k{at}") for at in range(len(texts))]
     values = [key_value(part, name) for part, name in zip(table.key, names, strict=True)]
     condition = sql.SQL(" OR ").join(sql.SQL("({})").format(table.within(item, values)) for item in coverage)
     statement = sql.SQL(
         "SELECT coalesce(array_agg({condition} ORDER BY place), '{{}}') "
-        "FROM unnest({parameters}) WITH ORDINALITY AS keys({names}, place)"
+        "FROM unnest({texts}) WITH ORDINALITY AS keys({names}, place)"
     ).format(
         condition=condition,
-        parameters=sql.SQL(", ").join([sql.SQL("%s::text[]")] * len(texts)),
+        texts=sql.SQL(", ").join(sql.SQL("{}::text[]").format(column) for column in texts),
         names=sql.SQL(", ").join(names),
     )
-    return pa.array(one_row(session.execute(statement, texts))[0], pa.bool_())
+    return pa.array(one_row(session.execute(statement))[0], pa.bool_())
