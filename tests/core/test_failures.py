@@ -125,6 +125,15 @@ def test_an_error_without_sqlstate_is_the_connections(text: str, kind: type[Back
         assert type(translated(error)) is kind
 
 
+@pytest.mark.parametrize("kind", [psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError])
+def test_what_psycopg_itself_refuses_is_no_matter_of_the_connection(kind: type[psycopg.Error]) -> None:
+    found = translated(kind("the query has 2 placeholders but 1 parameters were passed"))
+    assert type(found) is DatabaseSetupError
+    assert "please report this" in found.message
+    assert type(translated(kind('invalid connection option "sslmod"'))) is DatabaseSetupError
+    assert type(translated(psycopg.InterfaceError("the connection is closed"))) is ConnectionLostError
+
+
 @pytest.mark.parametrize(
     "text",
     [

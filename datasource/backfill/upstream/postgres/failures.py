@@ -2,7 +2,8 @@
 
 By SQLSTATE (PostgreSQL manual, appendix A), and by what the statement was about: the words are in whatever language the
 server speaks (`lc_messages`). A failure to connect has no SQLSTATE, because libpq reports it before there is a session;
-those are transient unless the server named, in English, a reason that stays.
+those are transient unless the server named, in English, a reason that stays. Nor has what psycopg itself refuses, and
+that is no failure to connect.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def translated(error: Exception, about: About = About.ANYTHING) -> BackfillError
         return error
     state, message = _state(error), _message(error)
     if state is None:
-        return _without_state(message)
+        return _without_state(error, message)
     if state.startswith(_DATA_EXCEPTION) and state != _INVALID_PARAMETER:
         message = _QUOTED.sub('"…"', message)
     message = f"{message} ({state})"
@@ -93,13 +94,17 @@ def translated(error: Exception, about: About = About.ANYTHING) -> BackfillError
     return _with_state(state, message)
 
 
-def _without_state(message: str) -> BackfillError:
+def _without_state(error: Exception, message: str) -> BackfillError:
     message = message.removeprefix("connection failed: ")
     if _NO_PARAMETERS.search(message):
         return behind_a_pooler(message)
     if _REFUSED_FOR_GOOD.search(message):
         return DatabaseSetupError(
             f"the database refused the connection: {message}; check the options url, user and password"
+        )
+    if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return DatabaseSetupError(
+            f"psycopg could not carry out a statement of the stream: {message}; please report this"
         )
     return ConnectionLostError(f"no connection to the database: {message}; check url, and that the server is up")
 
