@@ -12,6 +12,7 @@ from backfill.errors import ValueOutOfRangeError
 from integration.database import Database, drop, maintenance, new_name
 from integration.fixtures.streams import StartStream
 from integration.servers import Server
+from integration.versions import require_version
 
 KEYS = ["Äpfel", "Birne", "straße", "Zürich", "é", "£"]
 
@@ -60,7 +61,7 @@ def test_bytes_that_are_no_text_are_refused_wherever_they_come_from(
     spoil = {"v": r"E'caf\xe9'", "many": r"ARRAY[E'caf\xe9']"}[column]
     unchecked.execute(f"UPDATE t SET {column} = {spoil} WHERE \"größe\" = 'Birne'")
     run = start_stream(database=unchecked, key=("größe",))
-    refused = "not UTF-8.*SQL_ASCII takes any bytes.*option columns"
+    refused = "not UTF-8.*SQL_ASCII takes any bytes.*option columns.*CREATE PUBLICATION"
     with pytest.raises(ValueOutOfRangeError, match=refused):
         run.catch_up()
     unchecked.execute(f"UPDATE t SET {column} = NULL")
@@ -69,3 +70,23 @@ def test_bytes_that_are_no_text_are_refused_wherever_they_come_from(
     unchecked.execute(f"UPDATE t SET {column} = {spoil} WHERE \"größe\" = 'Birne'")
     with pytest.raises(ValueOutOfRangeError, match=refused):
         run.catch_up()
+
+
+def test_text_that_is_no_text_may_be_kept_out_by_the_publication(
+    unchecked: Database, start_stream: StartStream
+) -> None:
+    """The server converts all columns that are published, also those that nobody asked for."""
+    require_version(unchecked, 150000, "a publication of some columns")
+    filled(unchecked)
+    run = start_stream(database=unchecked, key=("größe",), select='"größe", v', columns='"größe", v')
+    run.finish()
+    unchecked.execute(r"UPDATE t SET many = ARRAY[E'caf\xe9'], v = 'é'")
+    with pytest.raises(ValueOutOfRangeError, match=r"CREATE PUBLICATION p FOR TABLE t .* publicationName=p"):
+        run.catch_up()
+    run.stop()
+    unchecked.execute('CREATE PUBLICATION p FOR TABLE t ("größe", v)')
+    fresh = start_stream(database=unchecked, key=("größe",), select='"größe", v')
+    fresh.restart(columns='"größe", v', publicationName="p", onExistingState="restart")
+    fresh.judged_batch(2)
+    unchecked.execute("UPDATE t SET v = 'ö'")
+    fresh.finish()

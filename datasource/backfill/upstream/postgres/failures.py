@@ -129,7 +129,10 @@ def _with_state(state: str, message: str) -> BackfillError:
     if state == _NOT_IN_ENCODING:
         return ValueOutOfRangeError(
             f"{message}: a text of the table is not UTF-8. A database with the encoding SQL_ASCII takes any bytes for "
-            "text; mend them, or leave the column out with the option columns"
+            "text; mend them, or leave the column out with the option columns. A change is read with all columns that "
+            "are published, and stays in the log as it is. So where it comes from one, or is to come, begin a new "
+            "stream with a publication of the columns that are carried: CREATE PUBLICATION p FOR TABLE t (id, …) in "
+            "PostgreSQL 15 or newer, and publicationName=p"
         )
     if state == _DIVISION_BY_ZERO:
         return DatabaseSetupError(
