@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.errors import TableError
+from backfill.errors import TableError, ValueOutOfRangeError
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import table_of
@@ -154,4 +154,29 @@ def test_a_time_may_be_the_key_of_a_stream_as_a_time(
     database.execute("INSERT INTO t VALUES ('23:59:59.999999', 'last')")
     run.restart()
     run.backfill(20)
+    run.finish()
+
+
+@pytest.mark.parametrize("instead", [{"customSchema": "d STRING"}, {"columns": "id, v"}])
+def test_a_change_that_does_not_fit_is_passed_without_its_column_or_with_it_as_text(
+    database: Database, start_stream: StartStream, instead: dict[str, str]
+) -> None:
+    """It stays in the log as it is, also where the row is mended."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, d date)")
+    database.execute("INSERT INTO t SELECT i, 'v', '2024-01-01' FROM generate_series(1, 40) i; ANALYZE t")
+    run = start_stream(vnodeCount="2")
+    run.judged_batch(10)
+    database.execute("UPDATE t SET d = 'infinity' WHERE id = 1")
+    database.execute("UPDATE t SET d = '2024-01-02' WHERE id = 1")
+    with pytest.raises(
+        ValueOutOfRangeError, match=r"also where the row is mended: start the query again with .*\"d STR"
+    ):
+        run.batch(10)
+    before = run.options
+    run.restart(**instead)
+    run.catch_up(10)
+    assert run.fold.rows[(1,)].get("d", "2024-01-02") == "2024-01-02"
+    run.stop()
+    run.options = before
+    database.execute("UPDATE t SET v = 'new', d = d + 1")
     run.finish()

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from backfill.errors import OptionsError, UnsupportedTypeError, ValueOutOfRangeError
 from backfill.upstream.postgres.description import TypeDescription
 from backfill.upstream.postgres.types import MappedColumn, Source, map_column, map_columns, snapshot_expression
-from backfill.upstream.postgres.values import decode_text, encode_text, from_snapshot
+from backfill.upstream.postgres.values import decode_text, encode_text, from_change, from_snapshot
 from tests.postgres.described import array_of, column, numeric, stored
 
 INT4 = stored(23, "int4")
@@ -170,7 +170,7 @@ def test_an_unknown_answer_of_the_driver_is_refused() -> None:
 )
 def test_a_change_that_spark_cannot_hold_is_refused_by_column(of: TypeDescription, text: str) -> None:
     with pytest.raises(ValueOutOfRangeError) as caught:
-        decode_text(mapped(of, 'the "price"'), pa.array([text.encode()], pa.binary()))
+        from_change(mapped(of, 'the "price"'), pa.array([text.encode()], pa.binary()))
     assert "price" in caught.value.message
     assert "1987" not in caught.value.message
     assert "customSchema" in caught.value.message

@@ -35,7 +35,7 @@ from backfill.upstream.postgres.relation import WantedColumn
 from backfill.upstream.postgres.selection import select_columns
 from backfill.upstream.postgres.server import read_server
 from backfill.upstream.postgres.types import MappedColumn, map_columns
-from backfill.upstream.postgres.values import decode_text, encode_text
+from backfill.upstream.postgres.values import decode_text, encode_text, from_change
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 
 PAGES_PER_VNODE: Final = 12
@@ -143,7 +143,7 @@ def _listed(collations: Iterable[tuple[str, QualifiedName | None]]) -> str:
 
 
 def _decoder(column: MappedColumn) -> Any:
-    return lambda text: decode_text(column, text)
+    return lambda text: from_change(column, text)
 
 
 def describe(session: Session, options: Options) -> Table:

@@ -6,6 +6,7 @@ ValueOutOfRangeError that names the column.
 
 from __future__ import annotations
 
+import enum
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +15,13 @@ import pyarrow.compute as pc
 
 from backfill.errors import UnsupportedTypeError, ValueOutOfRangeError
 from backfill.upstream.postgres.array_text import split_arrays
-from backfill.upstream.postgres.text import UnreadableTextError, format_decimal, format_hex, parse_text, unchecked
+from backfill.upstream.postgres.text import (
+    UnreadableTextError,
+    format_decimal,
+    format_hex,
+    parse_text,
+    unchecked,
+)
 from backfill.upstream.postgres.types import MappedColumn
 from backfill.wording import in_option
 
@@ -23,15 +30,36 @@ _FIRST_DAY: Final = int(np.datetime64("0001-01-01", "D").astype(np.int64))
 _LAST_DAY: Final = int(np.datetime64("9999-12-31", "D").astype(np.int64))
 
 
+class _Met(enum.Enum):
+    """Where a value was met that Spark cannot hold, as what to do about it there."""
+
+    KEY = "Start the query again {instead}"
+    ROW = "Mend the row and start the query again; or begin a new stream {instead}"
+    CHANGE = (
+        "The change stays in the log as it is, also where the row is mended: start the query again {instead}, at least "
+        "until it is past the change. With changelog=full or envelope=upsert that takes a new stream: a fresh "
+        "checkpointLocation and onExistingState=restart"
+    )
+
+
 def decode_text(mapped: MappedColumn, text: pa.Array[Any]) -> pa.Array[Any]:
     """The values that a string or binary array of output-function text stands for; nulls stay null."""
+    return _parsed(mapped, text, _Met.KEY)
+
+
+def from_change(mapped: MappedColumn, text: pa.Array[Any]) -> pa.Array[Any]:
+    """The values of what the change log has for the column."""
+    return _parsed(mapped, text, _Met.CHANGE)
+
+
+def _parsed(mapped: MappedColumn, text: pa.Array[Any], met: _Met) -> pa.Array[Any]:
     try:
         if not pa.types.is_list(mapped.arrow):
             return parse_text(text, mapped.arrow)
         elements = split_arrays(unchecked(text), mapped.delimiter)
         values = parse_text(elements.text, mapped.arrow.value_type)
     except UnreadableTextError as problem:
-        raise _out_of_range(mapped, str(problem)) from None
+        raise _out_of_range(mapped, problem, met) from None
     offsets = pa.py_buffer(elements.offsets.data)
     return pa.Array.from_buffers(mapped.arrow, len(text), [elements.validity, offsets], children=[values])
 
@@ -39,7 +67,7 @@ def decode_text(mapped: MappedColumn, text: pa.Array[Any]) -> pa.Array[Any]:
 def from_snapshot(mapped: MappedColumn, array: pa.Array[Any]) -> pa.Array[Any]:
     """The values of what the driver returned for `snapshot_expression`."""
     if not mapped.native:
-        return decode_text(mapped, array)
+        return _parsed(mapped, array, _Met.ROW)
     # Spark's times have nanoseconds in Arrow, PostgreSQL's and the driver's have microseconds.
     driver = pa.time64("us") if pa.types.is_time(mapped.arrow) else mapped.arrow
     if array.type != driver:
@@ -69,13 +97,15 @@ def _require_in_range(mapped: MappedColumn, array: pa.Array[Any]) -> None:
 def _require_between(mapped: MappedColumn, array: pa.Array[Any], least: int, most: int, otherwise: str) -> None:
     found = pc.min_max(array)
     if found["min"].is_valid and not (least <= found["min"].as_py() and found["max"].as_py() <= most):
-        raise _out_of_range(mapped, otherwise)
+        raise _out_of_range(mapped, UnreadableTextError(otherwise), _Met.ROW)
 
 
-def _out_of_range(mapped: MappedColumn, what: str) -> ValueOutOfRangeError:
+def _out_of_range(mapped: MappedColumn, problem: UnreadableTextError, met: _Met) -> ValueOutOfRangeError:
+    as_text = f'.option("customSchema", "{in_option(mapped.name)} STRING")'
+    instead = f"with {as_text}, or without the column (option columns)"
     return ValueOutOfRangeError(
-        f"column {mapped.name!r} ({mapped.declared}) holds {what}, which is no value of {mapped.arrow}. "
-        f'Read the column as text with .option("customSchema", "{in_option(mapped.name)} STRING")'
+        f"column {mapped.name!r} ({mapped.declared}) holds {problem}, which is no value of {mapped.arrow}. "
+        f"{met.value.format(instead=instead)}"
     )
 
 
