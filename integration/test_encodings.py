@@ -90,3 +90,11 @@ def test_text_that_is_no_text_may_be_kept_out_by_the_publication(
     fresh.judged_batch(2)
     unchecked.execute("UPDATE t SET v = 'ö'")
     fresh.finish()
+
+
+def test_a_statement_of_ones_own_does_not_change_the_encoding(database: Database, start_stream: StartStream) -> None:
+    filled(database)
+    run = start_stream(key=("größe",), sessionInitStatement="SET client_encoding = 'LATIN1'")
+    run.judged_batch(2)
+    database.execute("UPDATE t SET v = 'ö'")
+    run.finish()

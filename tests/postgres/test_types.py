@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -174,6 +175,17 @@ def test_a_change_that_spark_cannot_hold_is_refused_by_column(of: TypeDescriptio
     assert "price" in caught.value.message
     assert "1987" not in caught.value.message
     assert "customSchema" in caught.value.message
+
+
+@pytest.mark.parametrize(("of", "text"), [(TEXT, b"caf\xe9"), (UUID, b"\xff"), (array_of(TEXT), b"{a,caf\xe9}")])
+@pytest.mark.parametrize("read", [from_snapshot, from_change])
+def test_bytes_that_are_no_text_are_refused_and_reading_them_as_text_is_not_advised(
+    read: Callable[[MappedColumn, pa.Array[Any]], pa.Array[Any]], of: TypeDescription, text: bytes
+) -> None:
+    """As the driver hands them out, which calls them a string without a look."""
+    with pytest.raises(ValueOutOfRangeError, match=r"column 'c'.*not UTF-8.*without the column") as caught:
+        read(mapped(of), pa.array([None, text], pa.binary()).view(pa.string()))
+    assert "customSchema" not in caught.value.message
 
 
 def test_an_empty_array_of_messages_decodes_to_every_type() -> None:

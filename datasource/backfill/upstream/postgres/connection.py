@@ -81,7 +81,7 @@ _AGAIN: Final = (
     .format(
         sql.SQL(", ").join(
             sql.SQL("pg_catalog.set_config({}, {}, false)").format(sql.Literal(name), sql.Literal(value))
-            for name, value in SETTINGS.items()
+            for name, value in {**SETTINGS, "client_encoding": "UTF8"}.items()
             if not name.endswith("_timeout") and not name.startswith("default_transaction")
         )
     )

@@ -23,6 +23,10 @@ class UnreadableTextError(ValueError):
     """A text that stands for nothing the Arrow type can hold; says why in general, never what it was."""
 
 
+class NotUtf8Error(UnreadableTextError):
+    """No text at all, so the column cannot be read as text either."""
+
+
 def parse_text(text: pa.Array[Any], to: pa.DataType) -> pa.Array[Any]:
     """The values of a string or binary array as `to`, any type but a list; nulls stay null."""
     match to:
@@ -51,9 +55,10 @@ def unchecked(text: pa.Array[Any]) -> pa.Array[Any]:
 
 def _utf8(text: pa.Array[Any]) -> pa.Array[Any]:
     try:
-        return text.cast(pa.string())
+        # Arrow looks at bytes that become a string, not at those that are said to be one.
+        return text.cast(pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:
-        raise UnreadableTextError("text that is not UTF-8") from None
+        raise NotUtf8Error("text that is not UTF-8") from None
 
 
 def _cast(text: pa.Array[Any], to: pa.DataType) -> pa.Array[Any]:

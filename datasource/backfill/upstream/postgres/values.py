@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from backfill.errors import UnsupportedTypeError, ValueOutOfRangeError
 from backfill.upstream.postgres.array_text import split_arrays
 from backfill.upstream.postgres.text import (
+    NotUtf8Error,
     UnreadableTextError,
     format_decimal,
     format_hex,
@@ -75,6 +76,9 @@ def from_snapshot(mapped: MappedColumn, array: pa.Array[Any]) -> pa.Array[Any]:
             f"column {mapped.name!r} ({mapped.declared}): the ADBC driver returned {array.type}, expected {driver}; "
             "install a version of adbc-driver-postgresql that this package was tested with"
         )
+    if pa.types.is_string(array.type):
+        # The driver passes on whatever bytes the server sends.
+        return _parsed(mapped, array, _Met.ROW)
     _require_in_range(mapped, array)
     return array.cast(mapped.arrow)
 
@@ -101,8 +105,9 @@ def _require_between(mapped: MappedColumn, array: pa.Array[Any], least: int, mos
 
 
 def _out_of_range(mapped: MappedColumn, problem: UnreadableTextError, met: _Met) -> ValueOutOfRangeError:
-    as_text = f'.option("customSchema", "{in_option(mapped.name)} STRING")'
-    instead = f"with {as_text}, or without the column (option columns)"
+    instead = "without the column (option columns)"
+    if not isinstance(problem, NotUtf8Error):
+        instead = f'with .option("customSchema", "{in_option(mapped.name)} STRING"), or {instead}'
     return ValueOutOfRangeError(
         f"column {mapped.name!r} ({mapped.declared}) holds {problem}, which is no value of {mapped.arrow}. "
         f"{met.value.format(instead=instead)}"
