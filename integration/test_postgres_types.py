@@ -196,6 +196,14 @@ def test_a_value_that_spark_cannot_hold_stops_both_ways_and_each_says_what_helps
         assert '"v STRING"' in error.message
 
 
+@pytest.mark.parametrize("case", named([Case("float4", ["1", "NaN"]), Case("float8", ["1", "NaN"])]))
+def test_a_nan_has_the_same_bits_whichever_way_it_comes(written: Written) -> None:
+    written.session.execute(f"INSERT INTO t SELECT count(*), 'inf'::{written.type} - 'inf' FROM t".encode())
+    mapped = written.mapped()
+    bits = pa.uint32() if written.type == "float4" else pa.uint64()
+    assert written.snapshot(mapped).view(bits).equals(written.changes(mapped).view(bits))
+
+
 @pytest.mark.parametrize("case", named([Case("numeric", ["1", "-0.0000000001", "9" * 28, "1.5000"])]))
 def test_a_numeric_is_read_with_the_digits_one_asks_for(written: Written) -> None:
     mapped = written.mapped("DECIMAL(38,10)")

@@ -188,6 +188,16 @@ def test_bytes_that_are_no_text_are_refused_and_reading_them_as_text_is_not_advi
     assert "customSchema" not in caught.value.message
 
 
+@pytest.mark.parametrize(("of", "bits", "raw"), [(701, 64, 0xFFF8000000000000), (700, 32, 0xFFC00001)])
+def test_every_nan_of_the_snapshot_is_the_one_of_the_change_log(of: int, bits: int, raw: int) -> None:
+    target = mapped(stored(of, f"float{bits // 8}"))
+    unsigned: Any = {32: pa.uint32(), 64: pa.uint64()}[bits]
+    numbers = pa.array([1.0, None, -0.0], target.arrow).view(unsigned)
+    read = from_snapshot(target, pa.concat_arrays([numbers, pa.array([raw], unsigned)]).view(target.arrow))
+    text = decode_text(target, pa.array(["1", None, "-0", "NaN"]))
+    assert read.view(unsigned).equals(text.view(unsigned))
+
+
 def test_an_empty_array_of_messages_decodes_to_every_type() -> None:
     for of in (
         INT4,

@@ -79,8 +79,20 @@ def from_snapshot(mapped: MappedColumn, array: pa.Array[Any]) -> pa.Array[Any]:
     if pa.types.is_string(array.type):
         # The driver passes on whatever bytes the server sends.
         return _parsed(mapped, array, _Met.ROW)
+    if pa.types.is_floating(array.type):
+        return _one_nan(array)
     _require_in_range(mapped, array)
     return array.cast(mapped.arrow)
+
+
+def _one_nan(array: pa.Array[Any]) -> pa.Array[Any]:
+    """The same floats, with the NaN that the text NaN stands for in place of any other.
+
+    PostgreSQL takes all NaN for equal, and its binary format keeps their bits: that of infinity minus infinity has a
+    sign.
+    """
+    nan = pc.is_nan(array)
+    return pc.if_else(nan, pa.scalar(np.nan, array.type), array) if pc.any(nan).as_py() else array
 
 
 def _require_in_range(mapped: MappedColumn, array: pa.Array[Any]) -> None:
