@@ -6,11 +6,14 @@ import re
 import subprocess
 from collections.abc import Callable
 
+import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from backfill.errors import DatabaseSetupError, TableError
+from backfill.errors import DatabaseSetupError, TableError, UnsupportedTypeError
+from backfill.options import parse
 from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.doctor import examine
 from backfill.vnode import WHOLE_TABLE
 from integration.crash.proxy import Proxy
 from integration.database import Database
@@ -75,6 +78,49 @@ def test_what_a_database_sets_for_its_sessions_changes_nothing(database: Databas
     database.execute("BEGIN READ WRITE; UPDATE public.t SET id = id || chr(92), v = 'new' WHERE id < '3'; COMMIT")
     run.backfill(15)
     run.finish()
+
+
+MONEY = """
+    CREATE DOMAIN amount AS money; CREATE TYPE item AS (name text, price amount);
+    CREATE TABLE t (id int PRIMARY KEY, v text, price money, many amount[], items item[]);
+    INSERT INTO t VALUES (1, 'v', '500', '{500}', ARRAY[ROW('pen', '500')::item])
+"""
+AMOUNTS = {"price": "$500.00", "many": ["$500.00"], "items": ["(pen,$500.00)"]}
+
+
+def test_money_of_a_currency_with_two_decimals_is_read_under_one_locale(
+    database: Database, start_stream: StartStream
+) -> None:
+    database.execute(f"ALTER DATABASE {database.name} SET lc_monetary = 'en_US.utf8'")
+    database.execute(MONEY)
+    run = start_stream(sessionInitStatement="SET lc_monetary = 'en_US.utf8'")
+    run.catch_up()
+    assert {name: run.fold.rows[(1,)][name] for name in AMOUNTS} == AMOUNTS
+    database.execute("INSERT INTO t SELECT 2, v, price + price, many, items FROM t")
+    run.catch_up()
+    assert run.fold.rows[(2,)]["price"] == "$1,000.00"
+
+
+def test_money_of_a_currency_without_decimals_is_refused(database: Database, start_stream: StartStream) -> None:
+    """Under the one locale in which all sessions read, 500 yen would be 5."""
+    try:
+        database.execute(f"ALTER DATABASE {database.name} SET lc_monetary = 'ja_JP.utf8'")
+    except psycopg.errors.InvalidParameterValue:
+        pytest.skip("this server knows no locale whose currency has no decimals")
+    database.execute(MONEY)
+    run = start_stream()
+    with pytest.raises(UnsupportedTypeError, match=r"items, many, price of .* ja_JP.utf8 has 0 decimals.*\"id, v\""):
+        run.batch()
+    (found,) = [found for found in examine(parse(run.options)) if found.refuses]
+    assert "0 decimals" in found.what
+    run.restart(columns="id, v")
+    run.batch()
+    run.stop()
+    database.execute("ALTER TABLE t ALTER COLUMN price TYPE numeric, DROP COLUMN many, DROP COLUMN items")
+    database.execute("UPDATE t SET v = 'numeric'")
+    fresh = start_stream(stateDir=f"{run.options['stateDir']}-numeric")
+    fresh.batch()
+    assert fresh.fold.rows[(1,)]["price"] == "500"
 
 
 def test_a_transaction_that_needs_more_temporary_files_than_a_role_may_have_is_not_tried_again(

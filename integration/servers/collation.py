@@ -1,4 +1,4 @@
-"""A locale that orders text as people do.
+"""A locale that orders text as people do, and one whose currency has no decimals.
 
 A test of text keys proves little in a database that orders by bytes, but a bare machine offers only such locales
 (C and C.UTF-8). The definitions of others come with Debian's package `locales`; compiled, they need no place in the
@@ -23,29 +23,33 @@ if TYPE_CHECKING:
 NAME = "en_US.utf8"
 """The locale, and the collation of that name that every database has."""
 
+MONETARY = "ja_JP.utf8"
+"""Compiled with the other one; a server that is not of our making need not have it."""
+
 DEFINITIONS = (Path("/usr/share/i18n"), Path(sys.prefix, "share", "i18n"))
 """Where the package is, or has been unpacked to by `make setup` without the right to install it."""
 
 
 @dataclass(frozen=True)
 class Locale:
-    """The environment in which a process knows the locale `NAME`."""
+    """The environment in which a process knows these locales."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def linguistic_locale(sandbox: Sandbox) -> Locale:
-    """The machine's own en_US.utf8, or one compiled in the sandbox, which takes a second."""
+    """The machine's own en_US.utf8, or one compiled in the sandbox, which takes a second or two."""
     known = subprocess.run(["locale", "-a"], capture_output=True, text=True, check=False).stdout
     if NAME.lower() in known.lower().replace("utf-8", "utf8").split():
         return Locale()
     for definitions in DEFINITIONS:
         if (definitions / "locales" / "en_US").is_file():
             target = sandbox.make_folder("locale")
-            sandbox.run(
-                ["localedef", "-i", "en_US", "-f", "UTF-8", target / NAME],
-                environment={"I18NPATH": str(definitions)},
-            )
+            for name in (NAME, MONETARY):
+                sandbox.run(
+                    ["localedef", "-i", name.partition(".")[0], "-f", "UTF-8", target / name],
+                    environment={"I18NPATH": str(definitions)},
+                )
             return Locale({"LOCPATH": f"{target}:/usr/lib/locale"})
     raise ServerError(
         f"this machine has neither the locale {NAME} nor the definitions to compile it from."

@@ -6,6 +6,7 @@ failures     which errors are definite
 retries, going_on    the one retry policy; reading on after a lost connection
 server, catalog, lookup, identity, selection, partitions, description, column_types    what the table is
 condition    the options filter and snapshotFilter
+money        whether amounts of money mean to us what they mean to the database
 types, values, text, array_text, flat     PostgreSQL's values as Arrow's
 keys, ranges, table     comparing keys, reading ranges of them, cutting the key space
 measuring    how far ranges of keys go

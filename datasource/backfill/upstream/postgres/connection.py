@@ -26,7 +26,6 @@ SETTINGS: Final = {
     "TimeZone": "UTC",
     "extra_float_digits": "1",
     "bytea_output": "hex",
-    "lc_monetary": "C",
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
@@ -44,6 +43,11 @@ it make a slot and a publication. A space is escaped, as libpq wants it.
 ARRIVED: Final = "backfill.settings"
 """Set together with them, and asked for at once: a connection pooler may leave them all out without a word (PgBouncer
 with ignore_startup_parameters), and then values would have other texts.
+"""
+
+MONETARY: Final = ("lc_monetary", "C")
+"""What gives amounts of money one text, set after a session has begun: so it can still be asked for the one that the
+database itself has (`money`).
 """
 
 NETWORK: Final = {
@@ -81,7 +85,7 @@ _AGAIN: Final = (
     .format(
         sql.SQL(", ").join(
             sql.SQL("pg_catalog.set_config({}, {}, false)").format(sql.Literal(name), sql.Literal(value))
-            for name, value in {**SETTINGS, "client_encoding": "UTF8"}.items()
+            for name, value in [*SETTINGS.items(), MONETARY, ("client_encoding", "UTF8")]
             if not name.endswith("_timeout") and not name.startswith("default_transaction")
         )
     )
@@ -89,7 +93,10 @@ _AGAIN: Final = (
 )
 """For after a statement of the user's own, which may limit time and rights, and not change what is read."""
 
-_FIRST: Final = f"SELECT pg_catalog.current_setting('{ARRIVED}', true) AS arrived, ({_NO_TIMEOUT}) AS timeout"
+_FIRST: Final = (
+    f"SELECT pg_catalog.current_setting('{ARRIVED}', true) AS arrived, ({_NO_TIMEOUT}) AS timeout, "
+    f"pg_catalog.set_config('{MONETARY[0]}', '{MONETARY[1]}', false) AS monetary"
+)
 
 Session: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
@@ -172,7 +179,7 @@ class Connector:
     def _begin(self, cursor: Cursor) -> None:
         """What every session does first."""
         cursor.execute(_FIRST)
-        arrived, _ = cursor.fetchone()
+        arrived, *_ = cursor.fetchone()
         if arrived is None:
             raise behind_a_pooler("they did not reach the server")
         if self.init_statement:

@@ -20,6 +20,7 @@ from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.description import KeyColumn, TableDescription
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.keys import require_usable
+from backfill.upstream.postgres.money import require_same_decimals
 from backfill.upstream.postgres.ranges import KeyedTable
 from backfill.upstream.postgres.selection import select_columns
 from backfill.upstream.postgres.server import read_server, require_logical, require_primary
@@ -70,7 +71,7 @@ def _found(session: Session, options: Options) -> Iterator[Finding]:
     table: list[TableDescription] = []
     yield from _refused(lambda: table.append(read_table(session, options.dbtable)))
     for description in table:
-        yield from _columns(description, options)
+        yield from _columns(session, description, options)
         if options.stream.snapshot_filter:
             keyed = KeyedTable(description.name, description.partitioned, description.key)
             filter_text = options.stream.snapshot_filter
@@ -122,7 +123,7 @@ def _slots(session: Session) -> Iterator[Finding]:
         )
 
 
-def _columns(table: TableDescription, options: Options) -> Iterator[Finding]:
+def _columns(session: Session, table: TableDescription, options: Options) -> Iterator[Finding]:
     types = dict(options.custom_schema)
     selected = table.columns
 
@@ -132,6 +133,7 @@ def _columns(table: TableDescription, options: Options) -> Iterator[Finding]:
 
     yield from _refused(select)
     yield from _refused(lambda: map_columns(selected, types))
+    yield from _refused(lambda: require_same_decimals(session, table, [column.name for column in selected]))
     for key in table.key:
         yield from _refused(_require_key, key, types.get(key.column.name))
 

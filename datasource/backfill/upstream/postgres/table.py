@@ -30,6 +30,7 @@ from backfill.upstream.postgres.keys import (
     key_value,
     order_by,
 )
+from backfill.upstream.postgres.money import require_same_decimals
 from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
 from backfill.upstream.postgres.relation import WantedColumn
 from backfill.upstream.postgres.selection import select_columns
@@ -154,6 +155,7 @@ def describe(session: Session, options: Options) -> Table:
         description = read_table(session, options.dbtable)
     selected = select_columns(description, options.columns)
     columns = map_columns(selected, dict(options.custom_schema))
+    require_same_decimals(session, description, [column.name for column in columns])
     by_name = {column.name: column for column in columns}
     local = [key_order(item, by_name[item.column.name]) == "local" for item in description.key]
     output = options.columns or tuple(column.name for column in description.columns)

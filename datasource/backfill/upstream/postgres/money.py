@@ -1,0 +1,57 @@
+"""Amounts of money, whose number of decimals is a setting of the session.
+
+A `money` is stored as a whole number. How many of its digits are decimals says the locale `lc_monetary` of the session
+that writes or reads it: the 500 that a session under ja_JP has written is ¥500 to it, and $5.00 to one under C, which
+has two decimals. Streams read under C in all sessions, because the database's own locale may be set to another one
+between two of them. So where the database's own has another number of decimals, money is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from psycopg import Connection
+
+from backfill.errors import UnsupportedTypeError
+from backfill.upstream.postgres.description import TableDescription
+from backfill.wording import in_option
+
+_MONEY: Final = 790
+_OWN: Final = """
+    SELECT pg_catalog.set_config(name, reset_val, true) FROM pg_catalog.pg_settings WHERE name = 'lc_monetary'
+"""
+_DECIMALS: Final = "SELECT pg_catalog.scale('1'::pg_catalog.money::numeric)"
+_WITH_MONEY: Final = """
+    WITH RECURSIVE parts (name, type) AS (
+        SELECT attname, atttypid FROM pg_catalog.pg_attribute WHERE attrelid = %(table)s AND attname = ANY (%(columns)s)
+        UNION
+        SELECT name, part.type
+        FROM parts JOIN pg_catalog.pg_type t ON t.oid = parts.type CROSS JOIN LATERAL (
+            VALUES (t.typbasetype), (t.typelem)
+            UNION ALL SELECT rngsubtype FROM pg_catalog.pg_range WHERE t.oid IN (rngtypid, rngmultitypid)
+            UNION ALL SELECT atttypid FROM pg_catalog.pg_attribute WHERE attrelid = t.typrelid AND attnum > 0
+        ) AS part (type)
+    )
+    SELECT name::text FROM parts WHERE type = %(money)s ORDER BY name
+"""
+"""The columns that are of type money, or of arrays, domains, ranges or composite types that are made of it."""
+
+
+def require_same_decimals(session: Connection[Any], table: TableDescription, columns: Sequence[str]) -> None:
+    """Refuses those of the columns whose amounts would be others under C than in the database."""
+    asked = {"table": table.oid, "columns": list(columns), "money": _MONEY}
+    found = [name for (name,) in session.execute(_WITH_MONEY, asked).fetchall()]
+    if not found:
+        return
+    with session.transaction():
+        ((own,),) = session.execute(_OWN).fetchall()
+        ((decimals,),) = session.execute(_DECIMALS).fetchall()
+    if decimals != 2:
+        others = ", ".join(in_option(name) for name in columns if name not in found)
+        raise UnsupportedTypeError(
+            f"column {', '.join(found)} of {table.name.quoted()} holds money, and the currency of the database's "
+            f"lc_monetary {own} has {decimals} decimals; expected 2, with which a stream reads money. Leave it out "
+            f'with .option("columns", "{others}"), or make it a number: ALTER TABLE {table.name.quoted()} ALTER COLUMN '
+            "… TYPE numeric, which writes the table anew under a lock"
+        )
