@@ -39,8 +39,12 @@ def apply_to(
 
     The table is created with the columns of the first batch if there is none. `key` is the source's key. `query` names
     the query in the record of batches: one name for each checkpoint. The rows are those of the stream, with its
-    metadata columns. A batch passes through the driver's memory, so `maxRowsPerTrigger` bounds what that takes; each
-    one joins the whole table, so it should not be small while the table is large.
+    metadata columns.
+
+    A batch passes through the driver's memory, so `maxRowsPerTrigger` bounds what that takes. So does much of what it
+    is merged with: the files that may have keys between the batch's least and its greatest. That is little where new
+    rows have keys of their own, and the whole table where a batch has keys from far apart; so batches should be large
+    while the table is.
     """
     return DeltaSink(path, columns_of(key), query, dict(storage_options or {}))
 
@@ -149,7 +153,14 @@ def _merge(table: DeltaTable, key: Sequence[str], last: LastRows, record: Commit
         for at, name in enumerate(last.kept)
     }
     same = " AND ".join(f"t.{_quoted(name)} = {values[_quoted(name)]}" for name in key)
-    merger = table.merge(staged(last, names), same, source_alias="s", target_alias="t", commit_properties=record)
+    merger = table.merge(
+        staged(last, names),
+        same,
+        source_alias="s",
+        target_alias="t",
+        streamed_exec=False,  # Only then are files left out whose keys the batch does not reach.
+        commit_properties=record,
+    )
     merger = merger.when_matched_delete(f"s.{DELETED}").when_matched_update(values | kept)
     merger = merger.when_not_matched_insert(values, f"NOT s.{DELETED}")
     if last.emptied:
