@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -322,26 +321,6 @@ def test_a_session_that_was_cut_between_two_batches_is_made_anew(database: Datab
             "WHERE application_name = 'backfill' AND datname = current_database()"
         )
     assert database.execute("TABLE copy") == [(0,), (1,), (2,)]
-
-
-def test_a_driver_that_was_thought_dead_and_its_successor_apply_a_batch_once(
-    database: Database, tmp_path: Path
-) -> None:
-    database.execute(
-        "CREATE TABLE copy (id int PRIMARY KEY); CREATE TABLE written (id int);"
-        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN INSERT INTO written VALUES (NEW.id); RETURN NULL; END $$;"
-        "CREATE TRIGGER note AFTER INSERT OR UPDATE ON copy FOR EACH ROW EXECUTE FUNCTION note()"
-    )
-    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
-    ids = range(1000)
-    rows = pa.table(
-        {"id": ids, "_change_type": ["insert"] * 1000, "_commit_version": [1] * 1000, "_sequence": [1] * 1000}
-    )
-    with ThreadPoolExecutor(4) as drivers:
-        for done in [drivers.submit(apply, Rows(rows), 0) for _ in range(4)]:
-            done.result()
-    assert database.execute("SELECT count(*) FROM written") == [(1000,)]
 
 
 def test_a_new_checkpoint_under_the_same_name_wants_an_empty_table(database: Database, tmp_path: Path) -> None:

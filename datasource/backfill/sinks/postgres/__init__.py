@@ -49,6 +49,7 @@ def start_over(*, url: str, table: str, query: str, user: str = "", password: st
     with translating(), connector.arrow_session() as session:
         session.execute("BEGIN")
         target = find_target(session, table, ())
+        last_applied(session, target, query)  # Waits for a driver that is in a batch: its rows are to go as well.
         execute(session, "DELETE FROM {rows}", rows=target.rows)
         forget(session, target, query)
         session.execute("COMMIT")

@@ -23,22 +23,24 @@ def last_applied(session: ArrowSession, target: Target, query: str) -> Applied |
     """The last batch of the query. Until the transaction ends no other one can apply a batch of it."""
     names = _names(target, query)
     _require_record(session, target)
-    execute(
-        session,
-        "INSERT INTO {record} (query, target, batch_id, row_count) VALUES ({query}, {name}, -1, 0) "
-        "ON CONFLICT DO NOTHING",
-        **names,
-    )
-    execute(session, "SELECT 1 FROM {record} WHERE query = {query} AND target = {name} FOR UPDATE", **names)
     columns = "batch_id, row_count, version, sequence, commit_timestamp"
-    execute(session, f"SELECT {columns} FROM {{record}} WHERE query = {{query}} AND target = {{name}}", **names)
-    found = Applied(*session.fetchall()[0])
-    return None if found.batch_id < 0 else found
+    while True:
+        execute(
+            session,
+            "INSERT INTO {record} (query, target, batch_id, row_count) VALUES ({query}, {name}, -1, 0) "
+            "ON CONFLICT DO NOTHING",
+            **names,
+        )
+        execute(session, "SELECT 1 FROM {record} WHERE query = {query} AND target = {name} FOR UPDATE", **names)
+        execute(session, f"SELECT {columns} FROM {{record}} WHERE query = {{query}} AND target = {{name}}", **names)
+        row = session.fetchone()
+        if row is not None:  # Else `forget` has taken it away in between.
+            found = Applied(*row)
+            return None if found.batch_id < 0 else found
 
 
 def forget(session: ArrowSession, target: Target, query: str) -> None:
-    """The query has applied nothing."""
-    _require_record(session, target)
+    """The query has applied nothing. For a transaction that has called `last_applied`."""
     execute(session, "DELETE FROM {record} WHERE query = {query} AND target = {name}", **_names(target, query))
 
 

@@ -1,0 +1,98 @@
+"""A driver of a query that was thought dead writes to the target beside its successor, or beside a new beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from backfill.sinks.postgres import apply_to, start_over
+from integration.database import Database
+from integration.test_sink_postgres import Rows
+from integration.waiting import eventually
+
+BARRED = """
+    CREATE TABLE copy (id int PRIMARY KEY);
+    CREATE FUNCTION pass() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM pg_advisory_xact_lock_shared(17); RETURN OLD; END $$;
+"""
+AT_COMMIT = """
+    CREATE CONSTRAINT TRIGGER bar AFTER INSERT ON copy DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    EXECUTE FUNCTION pass()
+"""
+AT_DELETE = "CREATE TRIGGER bar BEFORE DELETE ON copy FOR EACH ROW EXECUTE FUNCTION pass()"
+
+
+def inserts(*ids: int) -> Rows:
+    count = len(ids)
+    columns = {"id": ids, "_change_type": ["insert"] * count, "_commit_version": [1] * count, "_sequence": [1] * count}
+    return Rows(pa.table(columns))
+
+
+@contextmanager
+def barred(database: Database) -> Iterator[None]:
+    """Whoever comes to the trigger `bar` waits there until the block ends."""
+    with database.connect() as connection:
+        connection.execute("SELECT pg_advisory_xact_lock(17)")
+        yield
+
+
+def wait_until_waiting(database: Database, sessions: int) -> None:
+    waiting = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    eventually(lambda: len(database.execute(waiting)) == sessions)
+
+
+def test_a_driver_that_was_thought_dead_and_its_successor_apply_a_batch_once(
+    database: Database, tmp_path: Path
+) -> None:
+    database.execute(
+        "CREATE TABLE copy (id int PRIMARY KEY); CREATE TABLE written (id int);"
+        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN INSERT INTO written VALUES (NEW.id); RETURN NULL; END $$;"
+        "CREATE TRIGGER note AFTER INSERT OR UPDATE ON copy FOR EACH ROW EXECUTE FUNCTION note()"
+    )
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    ids = range(1000)
+    rows = pa.table(
+        {"id": ids, "_change_type": ["insert"] * 1000, "_commit_version": [1] * 1000, "_sequence": [1] * 1000}
+    )
+    with ThreadPoolExecutor(4) as drivers:
+        for done in [drivers.submit(apply, Rows(rows), 0) for _ in range(4)]:
+            done.result()
+    assert database.execute("SELECT count(*) FROM written") == [(1000,)]
+
+
+def test_starting_over_waits_for_a_driver_that_is_in_its_commit(database: Database, tmp_path: Path) -> None:
+    url = database.url(tmp_path)
+    database.execute(BARRED + AT_COMMIT)
+    apply = apply_to(url=url, table="copy", key=["id"], query="t")
+    apply(inserts(1), 0)
+    with ThreadPoolExecutor(2) as drivers:
+        with barred(database):
+            dead = drivers.submit(apply, inserts(2), 1)
+            wait_until_waiting(database, 1)
+            begun = drivers.submit(start_over, url=url, table="copy", query="t")
+            wait_until_waiting(database, 2)
+        dead.result()
+        begun.result()
+    assert database.execute("TABLE copy") == database.execute("TABLE backfill_batches") == []
+
+
+def test_a_driver_that_comes_while_the_target_is_emptied_begins_after_it(database: Database, tmp_path: Path) -> None:
+    url = database.url(tmp_path)
+    database.execute(BARRED + AT_DELETE)
+    apply = apply_to(url=url, table="copy", key=["id"], query="t")
+    apply(inserts(1), 0)
+    with ThreadPoolExecutor(2) as drivers:
+        with barred(database):
+            begun = drivers.submit(start_over, url=url, table="copy", query="t")
+            wait_until_waiting(database, 1)
+            new = drivers.submit(apply, inserts(2), 0)
+            wait_until_waiting(database, 2)
+        begun.result()
+        new.result()
+    assert database.execute("TABLE copy") == [(2,)]
+    assert database.execute("SELECT batch_id FROM backfill_batches") == [(0,)]
