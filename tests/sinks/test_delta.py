@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from backfill.batches import together
-from backfill.errors import OptionsError, StateError, TableError, UnchangedToastError
+from backfill.errors import OptionsError, StateError, TableError, UnchangedToastError, UnsupportedTypeError
 from backfill.sinks import delta
 from backfill.sinks.applied import Applied
 from backfill.sinks.delta import KEYS_AT_ONCE, _merge, _record, apply_to, start_over
@@ -112,12 +114,105 @@ def test_what_cannot_be_applied_is_refused_and_leaves_no_trace(tmp_path: Path) -
         apply(wide, 1)
     wrong = Rows(row("insert", 1, "x", "1"))
     wrong.table = wrong.table.set_column(wrong.table.column_names.index("a"), "a", pa.array(["secret"]))
-    with pytest.raises(TableError, match="cannot be used") as refused:
+    with pytest.raises(TableError, match="column 'a' of the Delta table is int64") as refused:
         apply(wrong, 1)
     assert "secret" not in str(refused.value)
     assert content(tmp_path) == [(1, "x", "1", "1")]
     apply(Rows(row("delete", 1, "x", "1")), 1)
     assert content(tmp_path) == []
+
+
+ROW: Row = {"a": 1, "_change_type": "insert", "_commit_version": 1, "_sequence": 1}
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
+SPAN = pa.struct([("from", pa.int64()), ("upto", pa.int64())])
+
+
+def applied(folder: Path, kind: pa.DataType, values: pa.Array[Any]) -> list[Any]:
+    """What a column of this type holds after a batch with these values."""
+    rows = Rows(*[ROW | {"a": at} for at in range(len(values))])
+    rows.table = rows.table.select(["a", "_change_type", "_commit_version", "_sequence"]).append_column("v", values)
+    DeltaTable.create(folder, schema=pa.schema([("a", pa.int32()), ("v", kind)]))
+    apply_to(path=str(folder), key=["a"], query="q")(rows, 0)
+    return DeltaTable(folder).to_pyarrow_table().sort_by("a")["v"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (pa.array([Decimal("31.4159")]), pa.decimal128(9, 2)),
+        (pa.array([31.4159]), pa.int64()),
+        (pa.array([31.4159]), pa.decimal128(9, 2)),
+        (pa.array(["31.4159"]), pa.decimal128(9, 2)),
+        (pa.array(["31.4159"]), pa.int64()),
+        (pa.array([314159]), pa.int16()),
+        (pa.array([314159]), pa.bool_()),
+        (pa.array([NEW_YEAR, NEW_YEAR + timedelta(microseconds=314159)]), pa.date32()),
+        (pa.array([[NEW_YEAR + timedelta(microseconds=314159)]]), pa.list_(pa.date32())),
+        (pa.array([[Decimal("31.4159")]]), pa.list_(pa.decimal128(9, 2))),
+        (pa.array([{"from": 1, "upto": 314159, "more": 2}]), SPAN),
+        (pa.array([[314159]]), pa.string()),
+    ],
+    ids=lambda item: str(item.type if isinstance(item, pa.Array) else item),
+)
+def test_a_column_that_would_round_or_cut_a_value_is_refused(
+    tmp_path: Path, values: pa.Array[Any], kind: pa.DataType
+) -> None:
+    with pytest.raises(TableError, match=r"column 'v' of the Delta table is .* does not hold all values") as refused:
+        applied(tmp_path, kind, values)
+    assert "4159" not in str(refused.value)
+    assert content(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "held"),
+    [
+        (pa.array([Decimal("1.2000"), None]), pa.decimal128(9, 2), [Decimal("1.20"), None]),
+        (pa.array([1.5]), pa.decimal128(9, 2), [Decimal("1.50")]),
+        (pa.array(["01.5"]), pa.decimal128(9, 2), [Decimal("1.50")]),
+        (pa.array([2.0, None]), pa.int64(), [2, None]),
+        (pa.array([Decimal("1.1")]), pa.float64(), [1.1]),
+        (pa.array([1.5]), pa.float32(), [1.5]),
+        (pa.array([300]), pa.int16(), [300]),
+        (pa.array([1, 0]), pa.bool_(), [True, False]),
+        (pa.array([None, None]), pa.bool_(), [None, None]),
+        (pa.array([NEW_YEAR, None]), pa.date32(), [NEW_YEAR.date(), None]),
+        (pa.array([[NEW_YEAR], []]), pa.list_(pa.date32()), [[NEW_YEAR.date()], []]),
+        (pa.array([{"from": 1, "upto": 2}, None]), SPAN, [{"from": 1, "upto": 2}, None]),
+        (pa.array(["x"]), pa.string(), ["x"]),
+    ],
+    ids=lambda item: str(item.type if isinstance(item, pa.Array) else item),
+)
+def test_a_column_of_another_type_holds_what_it_can_as_it_is(
+    tmp_path: Path, values: pa.Array[Any], kind: pa.DataType, held: list[Any]
+) -> None:
+    assert applied(tmp_path, kind, values) == held
+
+
+def test_large_values_stay_where_the_key_is_narrower_in_the_table(tmp_path: Path) -> None:
+    columns = [("a", pa.int32()), ("b", pa.string()), ("v", pa.string()), ("w", pa.string())]
+    DeltaTable.create(tmp_path, schema=pa.schema(columns))
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    apply(Rows(row("insert", 1, "x", "1")), 0)
+    apply(Rows(row("update_postimage", 1, "x", "2", ["w"])), 1)
+    assert content(tmp_path) == [(1, "x", "2", "1")]
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        (b"x", UnsupportedTypeError, "column 'raw' is of the type binary and partitions the table"),
+        ("", TableError, "the key column raw partitions the Delta table and is '' in a row"),
+    ],
+)
+def test_a_row_that_would_not_be_found_in_its_partition_is_refused(
+    tmp_path: Path, value: Any, error: type[Exception], message: str
+) -> None:
+    rows = Rows(ROW)
+    rows.table = rows.table.select(["a", "_change_type", "_commit_version", "_sequence"])
+    rows.table = rows.table.append_column("raw", pa.array([value]))
+    DeltaTable.create(tmp_path, schema=rows.table.select(["a", "raw"]).schema, partition_by=["raw"])
+    with pytest.raises(error, match=message):
+        apply_to(path=str(tmp_path), key=["a", "raw"], query="q")(rows, 0)
 
 
 def test_a_table_that_is_empty_already_is_started_over_too(tmp_path: Path) -> None:

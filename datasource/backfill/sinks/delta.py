@@ -9,21 +9,24 @@ Spark runs again changes nothing, and of two drivers that apply the same one the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import TableNotFoundError
 
 from backfill.batches import together
-from backfill.errors import OptionsError, UnchangedToastError
+from backfill.errors import OptionsError, TableError, UnchangedToastError
 from backfill.sinks.applied import Applied, is_new
 from backfill.sinks.batch import Batch
+from backfill.sinks.fitted import fitted
 from backfill.sinks.last_rows import LastRows, columns_of, last_rows
 from backfill.sinks.staged import DELETED, column_name, kept_name, staged
 from backfill.upstream.delta.failures import translating
+from backfill.upstream.delta.table import require_partition_values
 
 KEYS_AT_ONCE: Final = 245_760
 """How many of the target's keys are looked at at once."""
@@ -78,6 +81,8 @@ class DeltaSink:
             table = self._table(last.rows.schema)
             if is_new(_last_applied(table, self.query), now, self.query):
                 _require_columns(table, last)
+                last = replace(last, rows=fitted(last.rows, table))
+                _require_partitions(table, self.key, last.rows)
                 _require_kept(table, self.key, last)
                 _merge(table, self.key, last, _record(self.query, now))
 
@@ -115,6 +120,18 @@ def _require_columns(table: DeltaTable, last: LastRows) -> None:
         )
 
 
+def _require_partitions(table: DeltaTable, key: Sequence[str], rows: pa.Table) -> None:
+    """Refuses values of partition columns by which a row would not be found again."""
+    partitioned_by = table.metadata().partition_columns
+    require_partition_values(rows.schema, partitioned_by)
+    for name in partitioned_by:
+        if name in key and pc.any(pc.equal(rows[name].cast(pa.string()), pa.scalar(""))).as_py():
+            raise TableError(
+                f"the key column {name} partitions the Delta table and is '' in a row, and Delta keeps that as null. "
+                "Make the table anew, partitioned by another column or not at all"
+            )
+
+
 def _require_kept(table: DeltaTable, key: Sequence[str], last: LastRows) -> None:
     """Where the target's value stays, the target has the row."""
     kept = np.zeros(last.rows.num_rows, np.bool_)
@@ -124,9 +141,9 @@ def _require_kept(table: DeltaTable, key: Sequence[str], last: LastRows) -> None
         return
     # A join takes a name that begins with a dot for a path.
     names = [column_name(at) for at in range(len(key))]
-    wanted = last.rows.select(list(key)).filter(pa.array(kept)).rename_columns(names)
-    target: Any = table.schema().to_arrow()
-    columns = pa.schema([pa.schema(target).field(name) for name in key])
+    wanted = last.rows.select(list(key))
+    columns = wanted.schema
+    wanted = wanted.filter(pa.array(kept)).rename_columns(names)
     # Not all at once: the target may be larger than memory.
     scan = pa.RecordBatchReader.from_stream(table.scan(columns=list(key)))
     for keys in together((batch.select(key).cast(columns) for batch in scan), KEYS_AT_ONCE):

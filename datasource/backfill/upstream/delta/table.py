@@ -75,7 +75,7 @@ def described(table: DeltaTable, options: Options) -> Table:
     output = options.columns or tuple(fields)
     names = tuple(dict.fromkeys([*output, *options.key_columns]))
     columns = pa.schema([pa.field(name, arrow_type(name, fields[name].type)) for name in names])
-    _require_partition_values(columns, table.metadata().partition_columns)
+    require_partition_values(columns, table.metadata().partition_columns)
     key = KeyColumns(tuple(KeyColumn.of(columns.field(name)) for name in options.key_columns))
     return Table(
         uri=options.path,
@@ -85,7 +85,7 @@ def described(table: DeltaTable, options: Options) -> Table:
     )
 
 
-def _require_partition_values(columns: pa.Schema, partitioned_by: Sequence[str]) -> None:
+def require_partition_values(columns: pa.Schema, partitioned_by: Sequence[str]) -> None:
     """Refuses what the log has in a form that `deltalake` (1.6) takes for the value itself."""
     for field in columns:
         if field.name in partitioned_by and field.type == pa.binary():

@@ -1,0 +1,57 @@
+"""A batch's columns in the types of a Delta table, which have to hold every value as it is.
+
+`deltalake` would cast them by itself, and round and cut in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from backfill.errors import TableError
+from backfill.sameness import same
+from backfill.upstream.delta.types import arrow_type
+
+
+def fitted(rows: pa.Table, table: DeltaTable) -> pa.Table:
+    """The rows in the types of the table's columns of the same names; TableError where one cannot hold a value.
+
+    A float or double holds of any number what is nearest to it.
+    """
+    types: Mapping[str, Any] = {field.name: field.type for field in table.schema().fields}
+    columns = [_fitted(name, rows[name], arrow_type(name, types[name])) for name in rows.column_names]
+    return pa.table(columns, rows.column_names)
+
+
+def _fitted(name: str, values: pa.ChunkedArray[Any], wanted: pa.DataType) -> pa.ChunkedArray[Any]:
+    if values.type == wanted:
+        return values
+    try:
+        found = values.cast(wanted)
+        if not _may_lose(values.type, wanted) or _equal(found.cast(values.type), values):
+            return found
+    except pa.ArrowException:
+        pass  # Its text may be a value.
+    raise TableError(
+        f"the column {name!r} of the Delta table is {wanted} and does not hold all values of the batch, where it is "
+        f"{values.type}. Give the table a column of that type, or cast it in foreachBatch as it is to be"
+    )
+
+
+def _may_lose(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a cast that Arrow takes for safe may not be; of structs it leaves out fields."""
+    if pa.types.is_list(found) and pa.types.is_list(wanted):
+        return _may_lose(found.value_type, wanted.value_type)
+    return (
+        pa.types.is_nested(found)
+        or (pa.types.is_timestamp(found) and pa.types.is_date(wanted))
+        or (pa.types.is_floating(found) and pa.types.is_decimal(wanted))
+        or (pa.types.is_primitive(found) and pa.types.is_boolean(wanted))
+    )
+
+
+def _equal(one: pa.ChunkedArray[Any], other: pa.ChunkedArray[Any]) -> bool:
+    return all(same(*chunks).all() for chunks in zip(one.chunks, other.chunks, strict=True))
