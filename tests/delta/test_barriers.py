@@ -13,11 +13,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from backfill.options import parse
 from backfill.upstream.delta.change_files import THERE, TIME, VERSION, change_rows
 from backfill.upstream.delta.log import Log
+from backfill.upstream.delta.table import described
 from integration.stream_harness import Row
 from tests.delta.stream import DeltaRun
-from tests.delta.writers import COLUMNS, Writer, Writers, make
+from tests.delta.writers import Writer, Writers, make
 
 OPTIONS = {"vnodeCount": "7", "numPartitions": "3"}
 MOST_ROWS = (30, 30, 30, 4, 100_000)
@@ -75,7 +77,8 @@ def test_what_commits_did_is_what_deltas_own_reader_says(tmp_path: Path) -> None
     table = DeltaTable(folder)
     log = Log(table)
     commits = [commit for version in range(1, table.version() + 1) if (commit := log.commit(version)) is not None]
-    ours = pa.Table.from_batches(change_rows(log, str(folder), commits, COLUMNS)).to_pylist()
+    described_table = described(table, parse({"path": str(folder), "keyColumns": "id"}))
+    ours = pa.Table.from_batches(change_rows(log, described_table, commits)).to_pylist()
     theirs = pa.table(table.load_cdf(1)).to_pylist()
     for row in theirs:
         there = row.pop("_change_type") in ("insert", "update_postimage")

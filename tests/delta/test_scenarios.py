@@ -295,6 +295,25 @@ def test_rows_deleted_by_a_vector_are_not_there_and_their_deletes_come(tmp_path:
     assert len(run.fold.rows) == 8
 
 
+@pytest.mark.parametrize("kept", [1, 2], ids=["what was before the only commit", "both commits' own versions"])
+def test_which_rows_a_vector_had_deleted_before_may_no_longer_be_known(
+    tmp_path: Path, kept: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = created(tmp_path / "table", {**FEED, **vectors.PROPERTIES})
+    vectors.delete_rows(table, [1])
+    run = all_read(tmp_path, table)
+    for gone in range(2, 2 + kept):
+        vectors.delete_rows(table, [1, *range(2, gone + 1)])
+    clean_up(table, keep=kept)
+    assert run.plan()
+    with pytest.raises(DataLossError, match=r"version 2 of .* cannot be had any more; its log was cleaned up"):
+        run.read()
+    run.restart(failOnDataLoss="false")
+    with caplog.at_level(logging.ERROR):
+        assert run.read() == []
+    assert "the changes of version 3 cannot be told" in caplog.text
+
+
 def test_a_table_that_wants_more_of_its_readers_is_refused(tmp_path: Path, table: Path) -> None:
     run = all_read(tmp_path, table)
     features = {"readerFeatures": ["typeWidening"], "writerFeatures": ["typeWidening", "changeDataFeed"]}

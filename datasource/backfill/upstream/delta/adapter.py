@@ -252,7 +252,7 @@ class DeltaUpstream:
         commits = history.readable(versions)
         try:
             with translating(self._uri):
-                rows = change_rows(history.log, self._uri, commits, table.columns)
+                rows = change_rows(history.log, table, commits)
                 yield from feed.changes(rows, table.columns, table.key)
         except FileGoneError as error:
             raise self._vacuumed(f"{versions[0]} to {versions[-1]}", error) from None

@@ -15,10 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from backfill.errors import TableError
+from backfill.upstream.delta.location import open_at
 from backfill.upstream.delta.log import ChangeFile, Commit, Kind, Log
+from backfill.upstream.delta.position import Position
+from backfill.upstream.delta.table import Table
 
 VERSION, TIME, THERE = "_commit_version", "_commit_timestamp", "_change_type"
 """Names that a table with a change data feed cannot have, because Delta has taken them for the feed's own columns."""
@@ -40,11 +42,12 @@ def rows_schema(columns: pa.Schema) -> pa.Schema:
     return pa.schema([*columns, *more])
 
 
-def change_rows(log: Log, uri: str, commits: Sequence[Commit], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+def change_rows(log: Log, table: Table, commits: Sequence[Commit]) -> Iterator[pa.RecordBatch]:
     """What the commits did, in no order."""
+    uri, columns = table.uri, table.columns
     schema = rows_schema(columns)
     for commit in commits:
-        vectors = _vectors(uri, commit)
+        vectors = _vectors(table, commit)
         for file in commit.files:
             keep = vectors.get((file.kind, _name_of(file.path))) if file.vector else None
             if file.vector and keep is None:
@@ -112,17 +115,26 @@ def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar[Any]:
     return pa.scalar(text, pa.string()).cast(kind)
 
 
-def _vectors(uri: str, commit: Commit) -> dict[tuple[Kind, str], Mask]:
-    """Which rows of the files with a deletion vector are kept: of those added after the commit, of others before it."""
+def versions_of_vectors(commit: Commit) -> dict[int, Kind]:
+    """The versions that say which rows deletion vectors leave of the commit's files: of those that it added its own, of
+    those that it removed the one before it.
+    """
+    kinds = {file.kind for file in commit.files if file.vector}
+    versions = {commit.version - 1: Kind.REMOVED, commit.version: Kind.ADDED}
+    return {version: kind for version, kind in versions.items() if kind in kinds}
+
+
+def _vectors(table: Table, commit: Commit) -> dict[tuple[Kind, str], Mask]:
+    """Which rows of the files with a deletion vector are kept."""
     found: dict[tuple[Kind, str], Mask] = {}
-    for kind, version in ((Kind.ADDED, commit.version), (Kind.REMOVED, commit.version - 1)):
+    for version, kind in versions_of_vectors(commit).items():
         names = {_name_of(file.path) for file in commit.files if file.vector and file.kind is kind}
-        if names:
-            for batch in pa.RecordBatchReader.from_stream(DeltaTable(uri, version=version).deletion_vectors()):
-                for path, keep in zip(batch.column(0), batch.column(1), strict=True):
-                    name = _name_of(unquote(urlsplit(path.as_py()).path))
-                    if name in names:
-                        found[kind, name] = keep.values.to_numpy(zero_copy_only=False)
+        opened = open_at(table.uri, Position(version, table.table_id))
+        for batch in pa.RecordBatchReader.from_stream(opened.deletion_vectors()):
+            for path, keep in zip(batch.column(0), batch.column(1), strict=True):
+                name = _name_of(unquote(urlsplit(path.as_py()).path))
+                if name in names:
+                    found[kind, name] = keep.values.to_numpy(zero_copy_only=False)
     return found
 
 

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backfill.errors import DataLossError
+from backfill.upstream.delta.change_files import versions_of_vectors
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.location import WITHOUT_CHANGES
+from backfill.upstream.delta.location import WITHOUT_CHANGES, open_at
 from backfill.upstream.delta.log import Commit, Log
+from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.table import Table, require_unmapped
 
 logger = logging.getLogger("backfill")
@@ -63,7 +65,14 @@ class History:
             gone = next(self.log.missing(commit), None)
         if gone is not None:
             self._lost(f"the file {gone} with changes of version {commit.version} is gone")
-        return gone is None
+            return False
+        try:
+            for version in versions_of_vectors(commit):
+                open_at(self.table.uri, Position(version, self.table.table_id))
+        except DataLossError as error:
+            self._lost(f"the changes of version {commit.version} cannot be told: {error}")
+            return False
+        return True
 
     def timestamp(self, version: int) -> int | None:
         """When it was committed, in microseconds since 1970, if the log knows."""

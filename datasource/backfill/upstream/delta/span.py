@@ -44,7 +44,7 @@ class DeltaChangeReader:
         try:
             with translating(table.uri):
                 commits = history.readable(range(int(self.after) + 1, int(self.upto) + 1))
-                rows = change_rows(history.log, table.uri, commits, table.columns)
+                rows = change_rows(history.log, table, commits)
                 yield from feed.changes(rows, table.columns, table.key)
         except FileGoneError as error:
             raise DataLossError(
