@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -488,6 +489,20 @@ def test_a_snapshot_filter_chooses_among_the_rows_that_are_there(tmp_path: Path,
     assert [row["id"] for row in run.read()] == [0, 2, 6, 8]
     with pytest.raises(OptionsError, match="the option snapshotFilter is no condition"):
         DeltaRun(tmp_path / "other", table, options={"snapshotFilter": "nope = 1"}).plan()
+
+
+def test_a_condition_means_the_same_in_every_time_zone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "table"
+    times = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in (0, 20, 23)]
+    write_deltalake(folder, pa.table({"id": [0, 1, 2], "made": times}), configuration=FEED)
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    condition = "CAST(made AS DATE) = '2026-01-01' AND made < '2026-01-01 22:00'"
+    upstream = DeltaUpstream(parse({"path": str(folder), "keyColumns": "id", "filter": condition}))
+    found = pa.Table.from_batches(upstream.reader().read(None, [WHOLE_TABLE]))
+    assert found["made"].to_pylist() == times[:2]
+    run = DeltaRun(tmp_path, folder, options={"snapshotFilter": condition})
+    assert run.plan()
+    assert [row["id"] for row in run.read()] == [0, 1]
 
 
 @pytest.mark.parametrize("before", [0, 200_000], ids=["at once", "after many others"])

@@ -95,6 +95,7 @@ def queried(query: str, tables: Tables) -> Iterator[pa.RecordBatch]:
         }
         with duckdb.connect(config=settings) as session:
             session.execute("SET enable_external_access = false")
+            session.execute("SET TimeZone = 'UTC'")  # Else a condition on a time is judged in this machine's.
             for name, table in tables.items():
                 session.register(name, table)
             yield from session.sql(query).to_arrow_reader(BATCH_ROWS)
