@@ -15,10 +15,7 @@ from deltalake import DeltaTable
 from backfill.batches import together
 from backfill.errors import OptionsError, StateError, TableError, UnchangedToastError, UnsupportedTypeError
 from backfill.sinks import delta
-from backfill.sinks.applied import Applied
-from backfill.sinks.delta import KEYS_AT_ONCE, _merge, _record, apply_to, start_over
-from backfill.sinks.last_rows import last_rows
-from backfill.upstream.delta.failures import translating
+from backfill.sinks.delta import KEYS_AT_ONCE, apply_to, start_over
 from tests.sinks.test_last_rows import Row, batch, row
 
 
@@ -35,18 +32,6 @@ class Rows:
 def content(path: Path) -> list[tuple[Any, ...]]:
     rows = DeltaTable(path).to_pyarrow_table().to_pylist()
     return sorted(tuple(row.values()) for row in rows)
-
-
-def test_of_two_drivers_that_apply_the_same_batch_one_fails(tmp_path: Path) -> None:
-    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
-    apply(Rows(row("insert", 1, "x", "1")), 0)
-    last = last_rows(batch(row("insert", 2, "x", "2")), ["a", "b"])
-    first, second = DeltaTable(tmp_path), DeltaTable(tmp_path)
-    record = _record("q", Applied(1, 1, 1, 1))
-    _merge(first, ["a", "b"], last, record)
-    with pytest.raises(TableError, match=r"another writer .* concurrent"), translating(str(tmp_path)):
-        _merge(second, ["a", "b"], last, record)
-    assert content(tmp_path) == [(1, "x", "1", "1"), (2, "x", "2", "2")]
 
 
 TRUNCATE: Row = {"_change_type": "truncate"}

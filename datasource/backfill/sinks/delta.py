@@ -3,11 +3,13 @@
 The commit is a MERGE: rows of deleted keys go, all others are updated or inserted. With it goes the record of the
 batch, in Delta's own form for that, application transactions: `{query}` has the batch id as its version, and
 `{query}/rows`, `/version`, `/sequence` and `/timestamp` tell the batch from one of another checkpoint. So a batch that
-Spark runs again changes nothing, and of two drivers that apply the same one the second fails.
+Spark runs again changes nothing, and of two drivers that apply the same one the second fails. Where anybody else was
+faster, as OPTIMIZE may be, the batch is merged again.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -16,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from backfill.batches import together
 from backfill.errors import OptionsError, TableError, UnchangedToastError
@@ -25,11 +27,16 @@ from backfill.sinks.batch import Batch
 from backfill.sinks.fitted import fitted
 from backfill.sinks.last_rows import LastRows, columns_of, last_rows
 from backfill.sinks.staged import DELETED, column_name, kept_name, staged
-from backfill.upstream.delta.failures import translating
+from backfill.upstream.delta.failures import is_conflict, translating
 from backfill.upstream.delta.table import require_partition_values
+
+logger = logging.getLogger("backfill")
 
 KEYS_AT_ONCE: Final = 245_760
 """How many of the target's keys are looked at at once."""
+
+TRIES: Final = 5
+"""How often a batch is merged while others write to the table at the same time."""
 
 _FORGOTTEN: Final = -1
 """The batch id of a query that begins anew: application transactions cannot be removed."""
@@ -80,11 +87,25 @@ class DeltaSink:
         with translating(self.path):
             table = self._table(last.rows.schema)
             if is_new(_last_applied(table, self.query), now, self.query):
-                _require_columns(table, last)
-                last = replace(last, rows=fitted(last.rows, table))
-                _require_partitions(table, self.key, last.rows)
-                _require_kept(table, self.key, last)
-                _merge(table, self.key, last, _record(self.query, now))
+                self._apply(table, last, _record(self.query, now))
+
+    def _apply(self, table: DeltaTable, last: LastRows, record: CommitProperties) -> None:
+        """Merges the batch; again where another writer was faster, unless that was a driver of the same query."""
+        noted = _noted(table, self.query)
+        for tries_left in reversed(range(TRIES)):
+            _require_columns(table, last)
+            rows = replace(last, rows=fitted(last.rows, table))
+            _require_partitions(table, self.key, rows.rows)
+            _require_kept(table, self.key, rows)
+            try:
+                _merge(table, self.key, rows, record)
+            except CommitFailedError as error:
+                table.update_incremental()
+                if not (tries_left and is_conflict(error) and _noted(table, self.query) == noted):
+                    raise
+                logger.warning("another writer has changed the Delta table %s meanwhile: merging again", self.path)
+            else:
+                return
 
     def _table(self, columns: pa.Schema) -> DeltaTable:
         try:
@@ -94,10 +115,14 @@ class DeltaSink:
 
 
 def _last_applied(table: DeltaTable, query: str) -> Applied | None:
-    batch_id, rows, *others = (table.transaction_version(name) for name in _names(query))
+    batch_id, rows, *others = _noted(table, query)
     if batch_id is None or batch_id == _FORGOTTEN:
         return None
     return Applied(batch_id, rows or 0, *(None if value == -1 else value for value in others))
+
+
+def _noted(table: DeltaTable, query: str) -> list[int | None]:
+    return [table.transaction_version(name) for name in _names(query)]
 
 
 def _record(query: str, now: Applied) -> CommitProperties:

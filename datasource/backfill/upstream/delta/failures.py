@@ -25,6 +25,8 @@ _MAY_PASS: Final = re.compile(
     r"timed? ?out|connection|error sending request|temporar|too many requests|\b(429|5\d\d)\b|dns error", re.IGNORECASE
 )
 
+_APPEND_ONLY: Final = "append-only"
+
 
 def translated(error: Exception, uri: str) -> BackfillError:
     """The error as one of ours."""
@@ -37,7 +39,7 @@ def translated(error: Exception, uri: str) -> BackfillError:
     if _GONE.search(text):
         return FileGoneError(shown)
     if isinstance(error, CommitFailedError):
-        return TableError(f"another writer has changed the Delta table {uri} meanwhile: {shown}. Start the query again")
+        return _not_committed(error, uri, shown)
     if isinstance(error, DeltaProtocolError) or "unsupported" in text.lower():
         return TableError(f"the Delta table {uri} uses what the package deltalake cannot read: {shown}")
     if _FORBIDDEN.search(text):
@@ -48,6 +50,20 @@ def translated(error: Exception, uri: str) -> BackfillError:
     if _MAY_PASS.search(text):
         return ConnectionLostError(f"the storage of {uri} does not answer: {shown}")
     return TableError(f"the Delta table {uri} cannot be used: {shown}")
+
+
+def is_conflict(error: CommitFailedError) -> bool:
+    """Whether another writer was faster, so that the same may be committed after it."""
+    return _APPEND_ONLY not in str(error)
+
+
+def _not_committed(error: CommitFailedError, uri: str, shown: str) -> BackfillError:
+    if is_conflict(error):
+        return TableError(f"another writer has changed the Delta table {uri} meanwhile: {shown}. Start the query again")
+    return TableError(
+        f"no row of the Delta table {uri} can be updated or deleted: {shown}. Run ALTER TABLE delta.`{uri}` SET "
+        "TBLPROPERTIES ('delta.appendOnly' = 'false'), or name another table"
+    )
 
 
 def _shown(text: str) -> str:

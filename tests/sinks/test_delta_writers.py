@@ -1,0 +1,105 @@
+"""Somebody else commits to the Delta table while a batch is merged into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
+
+from backfill.errors import TableError
+from backfill.sinks import delta
+from backfill.sinks.applied import Applied
+from backfill.sinks.delta import TRIES, _merge, _record, apply_to, start_over
+from backfill.sinks.last_rows import LastRows, last_rows
+from backfill.upstream.delta.failures import translating
+from tests.sinks.test_delta import Rows, content
+from tests.sinks.test_last_rows import batch, row
+
+OTHERS: dict[str, Callable[[DeltaTable], Any]] = {
+    "OPTIMIZE": lambda table: table.optimize.compact(),
+    "a property": lambda table: table.alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"}),
+    "a feature": lambda table: table.alter.set_table_properties({"delta.enableChangeDataFeed": "true"}),
+    "a column": lambda table: table.alter.add_columns([Field("x", PrimitiveType("integer"))]),
+    "a row": lambda table: table.update(updates={"v": "'theirs'"}, predicate="a = 2"),
+}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Two files with the keys 1 and 2, and the query `q` of whoever comes from `sink`."""
+    for number in range(2):
+        sink(tmp_path)(Rows(row("insert", number + 1, "x", "1")), number)
+    return tmp_path
+
+
+def sink(table: Path) -> Callable[[Rows, int], None]:
+    return apply_to(path=str(table), key=["a", "b"], query="q")
+
+
+def meddle(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], times: int) -> None:
+    """Does something after a batch has opened the table and before it is merged, at the first so many merges."""
+    left = [act] * times
+    staged = delta.staged
+
+    def after_it(last: LastRows, names: Sequence[str]) -> pa.Table:
+        if left:
+            left.pop()()
+        return staged(last, names)
+
+    monkeypatch.setattr(delta, "staged", after_it)
+
+
+def test_of_two_drivers_that_apply_the_same_batch_one_fails(tmp_path: Path) -> None:
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    apply(Rows(row("insert", 1, "x", "1")), 0)
+    last = last_rows(batch(row("insert", 2, "x", "2")), ["a", "b"])
+    first, second = DeltaTable(tmp_path), DeltaTable(tmp_path)
+    record = _record("q", Applied(1, 1, 1, 1))
+    _merge(first, ["a", "b"], last, record)
+    with pytest.raises(TableError, match=r"another writer .* concurrent"), translating(str(tmp_path)):
+        _merge(second, ["a", "b"], last, record)
+    assert content(tmp_path) == [(1, "x", "1", "1"), (2, "x", "2", "2")]
+
+
+@pytest.mark.parametrize("act", OTHERS.values(), ids=OTHERS)
+def test_a_batch_is_merged_again_after_another_writer(
+    table: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[DeltaTable], Any]
+) -> None:
+    meddle(monkeypatch, lambda: act(DeltaTable(table)), TRIES - 1)
+    changes = Rows(row("update_postimage", 1, "x", "2"), row("update_postimage", 2, "x", "2", ["w"]))
+    sink(table)(changes, 2)
+    assert [found[:4] for found in content(table)] == [(1, "x", "2", "2"), (2, "x", "2", "1")]
+    version = DeltaTable(table).version()
+    sink(table)(changes, 2)
+    assert DeltaTable(table).version() == version
+
+
+def test_a_writer_that_never_rests_is_told(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meddle(monkeypatch, lambda: OTHERS["a row"](DeltaTable(table)), TRIES)
+    with pytest.raises(TableError, match="another writer has changed the Delta table"):
+        sink(table)(Rows(row("update_postimage", 2, "x", "2")), 2)
+    sink(table)(Rows(row("update_postimage", 2, "x", "2")), 2)
+    assert content(table) == [(1, "x", "1", "1"), (2, "x", "2", "2")]
+
+
+def test_a_batch_that_its_query_has_started_over_without_is_not_merged_again(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meddle(monkeypatch, lambda: start_over(path=str(table), query="q"), 1)
+    with pytest.raises(TableError, match="another writer"):
+        sink(table)(Rows(row("insert", 3, "x", "2")), 2)
+    assert content(table) == []
+
+
+def test_a_table_that_is_only_added_to_is_told(table: Path) -> None:
+    DeltaTable(table).alter.set_table_properties({"delta.appendOnly": "true"})
+    sink(table)(Rows(row("insert", 3, "x", "1")), 2)
+    with pytest.raises(TableError, match=r"can be updated or deleted: .* append-only.*'delta.appendOnly' = 'false'"):
+        sink(table)(Rows(row("delete", 3, "x", "1")), 3)
+    with pytest.raises(TableError, match=r"'delta.appendOnly' = 'false'"):
+        start_over(path=str(table), query="q")
