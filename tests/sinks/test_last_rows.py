@@ -91,6 +91,13 @@ def test_columns_of_the_source_are_left_and_the_batch_need_not_have_marks() -> N
     assert last.kept == {}
 
 
+def test_a_marked_column_may_be_left_out_of_the_batch() -> None:
+    table = batch(row("update_postimage", 1, "x", "1", ["v", "w"])).drop_columns(["v"])
+    last = last_rows(table, ["a", "b"])
+    assert last.rows.column_names == ["a", "b", "w"]
+    assert list(last.kept) == ["w"]
+
+
 def test_a_value_that_was_left_out_while_the_key_changed_is_nowhere_to_be_had() -> None:
     moved = batch(row("delete", 1, "x", None), row("insert", 2, "x", "1", ["w"]))
     with pytest.raises(UnchangedToastError, match="changed the key of a row and left its large value of column w"):

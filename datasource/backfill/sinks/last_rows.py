@@ -91,9 +91,11 @@ def _begins_key(batch: pa.Table, key: Sequence[str]) -> Mask:
 
 
 def _marked(batch: pa.Table) -> list[str]:
+    """The columns of the batch of which values are marked; others may have been left out of it on the way."""
     if UNCHANGED_COLUMNS not in batch.column_names:
         return []
-    return sorted(str(name) for name in pc.unique(pc.list_flatten(batch[UNCHANGED_COLUMNS].combine_chunks())))
+    marked = map(str, pc.unique(pc.list_flatten(batch[UNCHANGED_COLUMNS].combine_chunks())))
+    return sorted(set(marked).intersection(batch.column_names))
 
 
 def _sources(batch: pa.Table, name: str, first: Mask, last: Mask) -> tuple[Indices, Mask]:
