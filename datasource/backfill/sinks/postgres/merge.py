@@ -33,9 +33,7 @@ def merge(session: ArrowSession, target: Target, key: Sequence[str], last: LastR
         "rows": target.rows,
         "staged": sql.Identifier("pg_temp", _STAGED),
         "deleted": sql.Identifier("s", DELETED),
-        "same": sql.SQL(" AND ").join(
-            sql.SQL("{} = {}").format(sql.Identifier("t", name), values[name]) for name in key
-        ),
+        "same": sql.SQL(" AND ").join(target.key[name].of(sql.Identifier("t", name), values[name]) for name in key),
     }
     if last.deleted.any():
         execute(session, "DELETE FROM {rows} t USING {staged} s WHERE {deleted} AND {same}", **parts)

@@ -10,6 +10,7 @@ from psycopg import sql
 
 from backfill.errors import TableError
 from backfill.upstream.postgres.arrow_session import ArrowSession
+from backfill.upstream.postgres.description import QualifiedName
 
 RECORD: Final = "backfill_batches"
 
@@ -20,16 +21,34 @@ _TABLES: Final = ("r", _PARTITIONED)
 _TARGET: Final = """
     SELECT n.nspname::text, c.relname::text, c.relkind::text,
            EXISTS (SELECT FROM pg_catalog.pg_class r JOIN pg_catalog.pg_attribute a ON a.attrelid = r.oid
-                   WHERE r.relnamespace = n.oid AND r.relname = {record} AND a.attname = 'commit_timestamp'),
-           EXISTS (
-               SELECT FROM pg_catalog.pg_index i
-               WHERE i.indrelid = c.oid AND i.indisunique AND i.indimmediate AND i.indpred IS NULL
-                 AND ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
-                           WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey[:i.indnkeyatts - 1]) ORDER BY 1)
-                     = ARRAY(SELECT pg_catalog.unnest({key}::text[]) ORDER BY 1))
+                   WHERE r.relnamespace = n.oid AND r.relname = {record} AND a.attname = 'commit_timestamp')
     FROM pg_catalog.pg_class c
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = pg_catalog.to_regclass({table})
+"""
+
+# The columns of an index that is the key. An operator of enums is not found for a domain over one, so it is named.
+_KEY: Final = """
+    SELECT a.attname::text, n.nspname::text, o.oprname::text,
+           (WITH RECURSIVE base AS (
+                SELECT t.oid, t.typtype, t.typbasetype FROM pg_catalog.pg_type t WHERE t.oid = a.atttypid
+                UNION ALL
+                SELECT t.oid, t.typtype, t.typbasetype FROM base JOIN pg_catalog.pg_type t ON t.oid = base.typbasetype)
+            SELECT pg_catalog.format_type(base.oid, -1) FROM base WHERE base.typtype = 'e')
+    FROM (SELECT i.* FROM pg_catalog.pg_index i
+          WHERE i.indrelid = pg_catalog.to_regclass({table}) AND i.indisunique AND i.indimmediate
+            AND i.indpred IS NULL AND i.indexprs IS NULL
+            AND ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
+                      WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[:i.indnkeyatts - 1]) ORDER BY 1)
+                = ARRAY(SELECT pg_catalog.unnest({key}::text[]) ORDER BY 1)
+          ORDER BY i.indisprimary DESC, i.indexrelid LIMIT 1) i
+    CROSS JOIN pg_catalog.generate_series(0, i.indnkeyatts - 1) place
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[place]
+    JOIN pg_catalog.pg_opclass c ON c.oid = i.indclass[place]
+    JOIN pg_catalog.pg_amop m ON m.amopfamily = c.opcfamily AND m.amopstrategy = 3 AND m.amoppurpose = 's'
+                             AND m.amoplefttype = c.opcintype AND m.amoprighttype = c.opcintype
+    JOIN pg_catalog.pg_operator o ON o.oid = m.amopopr
+    JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace
 """
 
 # A type's name without its modifier, so that the cast neither cuts nor rounds. The assignment then refuses a text that
@@ -47,13 +66,29 @@ _COLUMNS: Final = """
 
 
 @dataclass(frozen=True, slots=True)
+class Equality:
+    """How the key's index compares values of a column, under any `search_path`; `enum` is their type, if it is one."""
+
+    operator: QualifiedName
+    enum: str | None
+
+    def of(self, one: sql.Composable, other: sql.Composable) -> sql.Composable:
+        sides = [one, other]
+        if self.enum is not None:
+            # The type's name is the server's own.
+            sides = [sql.SQL("CAST({} AS {})").format(side, sql.SQL(self.enum)) for side in sides]
+        return sql.SQL("{} {} {}").format(sides[0], self.operator.operator(), sides[1])
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
-    """A table with the types of the columns that can be written."""
+    """A table with the types of the columns that can be written, and what its key's columns are compared by."""
 
     schema: str
     table: str
     partitioned: bool
     has_record: bool
+    key: dict[str, Equality]
     types: dict[str, str]
     generated: frozenset[str]
     inserted_only: frozenset[str]
@@ -82,14 +117,18 @@ class Target:
 
 def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target:
     name = sql.Literal(table)
-    execute(session, _TARGET, record=sql.Literal(RECORD), key=sql.Literal(list(key)), table=name)
+    execute(session, _TARGET, record=sql.Literal(RECORD), table=name)
     found = session.fetchone()
     if found is None:
         raise TableError(f"there is no table {table!r} to apply batches to; create it with the stream's columns")
-    schema, own_name, kind, has_record, unique = found
+    schema, own_name, kind, has_record = found
     if kind not in _TABLES:
         raise TableError(f"{table} is not a table; name the table that is to follow the stream")
-    if key and not unique:
+    execute(session, _KEY, key=sql.Literal(list(key)), table=name)
+    compared = {
+        column: Equality(QualifiedName(where, operator), enum) for column, where, operator, enum in session.fetchall()
+    }
+    if key and not compared:
         columns = sql.SQL(", ").join(map(sql.Identifier, key)).as_string(None)
         raise TableError(
             f"the table {table} has no unique index on exactly ({columns}), or it is DEFERRABLE or has a WHERE. "
@@ -108,7 +147,7 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
             f"it. Run ALTER TABLE {table} ALTER {computed[0]} DROP EXPRESSION"
         )
     partitioned = kind == _PARTITIONED
-    return Target(schema, own_name, partitioned, has_record, types, generated, inserted_only, rounding)
+    return Target(schema, own_name, partitioned, has_record, compared, types, generated, inserted_only, rounding)
 
 
 def execute(session: ArrowSession, statement: str, **parts: sql.Composable) -> None:

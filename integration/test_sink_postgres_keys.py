@@ -1,0 +1,64 @@
+"""Rows of the target are found by keys of any type, as the index of its key compares them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from backfill.errors import TableError
+from backfill.sinks.postgres import apply_to
+from integration.database import Database
+from integration.test_sink_postgres import Rows
+
+TYPES = """
+    CREATE SCHEMA ext; CREATE EXTENSION citext SCHEMA ext; CREATE EXTENSION ltree SCHEMA ext;
+    CREATE TYPE ext.colour AS ENUM ('red', 'green', 'blue');
+    CREATE DOMAIN ext.shade AS ext.colour CHECK (VALUE <> 'blue'); CREATE DOMAIN paint AS ext.shade
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second", "second_again"),
+    [
+        ("ext.colour", "red", "green", "green"),
+        ("ext.shade", "red", "green", "green"),
+        ("paint", "red", "green", "green"),
+        ("ext.ltree", "a.b", "a.c", "a.c"),
+        ("ext.citext", "x", "y", "Y"),
+        ("varchar(3)", "x", "y", "y"),
+        ("char(3)", "x", "y", "y "),
+        ("inet", "10.0.0.1", "10.0.0.2", "10.0.0.2/32"),
+        ("text[]", "{a}", "{b}", "{b}"),
+        ("int4range", "[1,2)", "[2,3)", "[2,2]"),
+    ],
+)
+def test_a_row_is_found_by_a_key_of_any_type(
+    database: Database, tmp_path: Path, kind: str, first: str, second: str, second_again: str
+) -> None:
+    database.execute(f"{TYPES}; CREATE TABLE copy (n int, k {kind}, v text, w text, PRIMARY KEY (k, n))")
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["n", "k"], query="t")
+
+    def rows(*pairs: tuple[str, str]) -> Rows:
+        columns = {"n": 1, "v": "new", "w": "new", "_commit_version": 1, "_sequence": 1}
+        return Rows(
+            pa.Table.from_pylist(
+                [
+                    columns | {"k": key, "_change_type": change, "_unchanged_columns": ["w"] * (change[:6] == "update")}
+                    for key, change in pairs
+                ]
+            )
+        )
+
+    apply(rows((first, "insert"), (second, "insert")), 0)
+    database.execute("UPDATE copy SET v = 'old', w = 'old'")
+    apply(rows((first, "delete"), (second_again, "update_postimage")), 1)
+    assert database.execute("SELECT v, w FROM copy") == [("new", "old")]
+
+
+def test_an_index_of_expressions_beside_the_key_is_not_the_keys(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE copy (id int, v text); CREATE UNIQUE INDEX ON copy (id, lower(v))")
+    rows = Rows(pa.table({"id": [1], "_change_type": ["insert"], "_commit_version": [1], "_sequence": [1]}))
+    with pytest.raises(TableError, match=r'no unique index on exactly \("id"\)'):
+        apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")(rows, 0)
