@@ -114,7 +114,7 @@ def keys_of(changes: pa.RecordBatch, key: Sequence[str], old_rows: Indices, new_
 
 
 def in_turn(first: Indices, second: Indices) -> Indices:
-    """The order of the first halves of changes and, after them, the second halves of others, as the changes stand."""
+    """What brings first halves of changes, followed by second halves, into the order in which the changes stand."""
     return np.argsort(np.concatenate([2 * first, 2 * second + 1]), kind="stable")
 
 
