@@ -17,7 +17,7 @@ from psycopg import sql
 from backfill.adapters import open_upstream
 from backfill.errors import SnapshotGoneError
 from backfill.options import parse
-from backfill.plan import Extent, Request
+from backfill.plan import Extent, Measure
 from backfill.upstream.postgres import PostgresUpstream
 from backfill.upstream.postgres.measuring import MOST_SESSIONS, Measuring
 from backfill.vnode import KeyRange
@@ -78,16 +78,16 @@ def before(monkeypatch: pytest.MonkeyPatch, name: str, action: Callable[[], obje
     monkeypatch.setattr(Measuring, name, replacement)
 
 
-def requests(rng: Random, count: int) -> list[Request]:
+def requests(rng: Random, count: int) -> list[Measure]:
     ends = sorted(rng.sample(range(2000), count - 1))
     spans = zip([None, *ends], [*ends, None], strict=True)
     return [
-        Request(KeyRange(*(None if end is None else (str(end),) for end in span)), rng.choice([1, 10, 1000, 1 << 62]))
+        Measure(KeyRange(*(None if end is None else (str(end),) for end in span)), rng.choice([1, 10, 1000, 1 << 62]))
         for span in spans
     ]
 
 
-def expected(asked: Sequence[Request]) -> tuple[Extent, ...]:
+def expected(asked: Sequence[Measure]) -> tuple[Extent, ...]:
     """Rows are numbered from 1 to 2000."""
     found = []
     for request in asked:

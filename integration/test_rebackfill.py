@@ -14,7 +14,7 @@ from backfill.adapters import open_upstream
 from backfill.errors import KeyTextError
 from backfill.manifest import Manifest
 from backfill.options import parse
-from backfill.plan import Request
+from backfill.plan import Measure
 from backfill.upstream.postgres import PostgresUpstream
 from backfill.vnode import KeyRange
 from integration.database import Database
@@ -192,10 +192,10 @@ def test_keys_of_each_type_name_the_rows_between_them(database: Database) -> Non
         assert isinstance(upstream, PostgresUpstream)
         upstream.next_epoch(None, snapshot=True, max_changes=9, until=None)
         whole = upstream.range_of((first,), (last,))
-        (extent,) = upstream.measure([Request(whole, 1)])
+        (extent,) = upstream.measure([Measure(whole, 1)])
         assert whole == KeyRange(None, upstream.range_of(None, (last,)).upto)
         assert upstream.range_of((last,), None).after == extent.last
-        (extent,) = upstream.measure([Request(whole, 9)])
+        (extent,) = upstream.measure([Measure(whole, 9)])
         assert extent.row_count == 2
         if wrong is not None:
             with pytest.raises(KeyTextError, match="a value is not one of the table's key"):

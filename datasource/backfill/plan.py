@@ -20,7 +20,7 @@ MAX_REQUESTS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Measure:
     """How many rows, up to `limit`, does this range hold at the epoch, and where does that many end?"""
 
     range: KeyRange
@@ -53,7 +53,7 @@ class Limits:
     """How many vnodes may be looked at, where rows that are not read have to be looked at as well."""
 
 
-def plan(frontier: Frontier, limits: Limits) -> Generator[tuple[Request, ...], Sequence[Extent], Frontier]:
+def plan(frontier: Frontier, limits: Limits) -> Generator[tuple[Measure, ...], Sequence[Extent], Frontier]:
     """Where each vnode stands after the next batch; at most `limits.max_rows` rows further in all.
 
     Vnodes that are under way go first, then the last one, then the next ones by number. No vnode takes more than
@@ -70,13 +70,13 @@ def plan(frontier: Frontier, limits: Limits) -> Generator[tuple[Request, ...], S
         expected = max(1, min(share, limits.vnode_rows))
         count = min(len(queue), MAX_REQUESTS, -(-left // expected))
         asked, queue = queue[:count], queue[count:]
-        extents = yield tuple(Request(vnode.remaining, min(share, left)) for vnode in asked)
+        extents = yield tuple(Measure(vnode.remaining, min(share, left)) for vnode in asked)
         for vnode, measured in zip(asked, extents, strict=True):
             extent = measured
             if left <= 0:
                 break
             if extent.row_count > left:
-                (extent,) = yield (Request(vnode.remaining, left),)
+                (extent,) = yield (Measure(vnode.remaining, left),)
             moved[vnode.number] = _after(vnode, extent)
             left -= extent.row_count
     return frontier.advanced(moved)

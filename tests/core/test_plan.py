@@ -13,8 +13,8 @@ from backfill.plan import (
     MAX_REQUESTS,
     Extent,
     Limits,
+    Measure,
     Piece,
-    Request,
     Split,
     pieces,
     plan,
@@ -42,17 +42,17 @@ class Table:
     """Sorted numbers, measured as an upstream would; keeps what it was asked."""
 
     rows: list[int]
-    asked: list[tuple[Request, ...]] = field(default_factory=list)
+    asked: list[tuple[Measure, ...]] = field(default_factory=list)
 
     def within(self, item: KeyRange) -> list[int]:
         after, upto = ends(item)
         return self.rows[bisect_right(self.rows, after) : bisect_right(self.rows, upto)]
 
-    def measure(self, requests: tuple[Request, ...]) -> list[Extent]:
+    def measure(self, requests: tuple[Measure, ...]) -> list[Extent]:
         self.asked.append(requests)
         return [self._extent(request) for request in requests]
 
-    def _extent(self, request: Request) -> Extent:
+    def _extent(self, request: Measure) -> Extent:
         found = self.within(request.range)
         if len(found) > request.limit:
             return Extent(request.limit, key(found[request.limit - 1]))

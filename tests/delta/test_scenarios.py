@@ -25,7 +25,7 @@ from backfill.errors import (
     UnsupportedTypeError,
 )
 from backfill.options import parse
-from backfill.plan import Request
+from backfill.plan import Measure
 from backfill.upstream.delta import DeltaUpstream
 from backfill.vnode import WHOLE_TABLE, KeyRange
 from tests.delta import vectors
@@ -452,14 +452,14 @@ def test_files_without_keys_of_a_range_are_left_out(tmp_path: Path) -> None:
     assert ranges == [("10",), ("20",), ("30",), ("40",)]
     pin = upstream.next_epoch(None, snapshot=True, max_changes=100, until=None).pin
     assert pin is not None
-    (request,) = [Request(WHOLE_TABLE, 100)]
+    (request,) = [Measure(WHOLE_TABLE, 100)]
     assert upstream.measure([request])[0].row_count == 50
     actions = pa.table(DeltaTable(table).get_add_actions(flatten=True)).to_pylist()
     for action in actions:
         if action["min.id"] != 20:
             (table / action["path"]).unlink()
     inside = KeyRange(("20",), ("29",))
-    assert upstream.measure([Request(inside, 100)])[0].row_count == 9
+    assert upstream.measure([Measure(inside, 100)])[0].row_count == 9
     assert sum(batch.num_rows for batch in upstream.reader().read(pin.token, [inside])) == 9
     with pytest.raises(DataLossError, match="are gone"):
         upstream.measure([request])

@@ -12,7 +12,7 @@ import pyarrow as pa
 from backfill.changes import DELETE, INSERT, OLD_KEY, OLD_NONE, OLD_ROW, TRUNCATE, UPDATE, changes_schema
 from backfill.epoch import Epoch
 from backfill.errors import DataLossError, KeyTextError, OptionsError, SnapshotGoneError
-from backfill.plan import Extent, Request
+from backfill.plan import Extent, Measure
 from backfill.upstream import EARLIEST, LATEST, Bookmark, Identity, Pin, Step, TableSchema, TableSize
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 from tests.simulator.database import (
@@ -197,7 +197,7 @@ class SimulatedUpstream:
         found = [by_key[key] for key in asked if key in by_key]
         yield pa.RecordBatch.from_arrays(_columns(found), schema=COLUMNS)
 
-    def measure(self, requests: Sequence[Request]) -> tuple[Extent, ...]:
+    def measure(self, requests: Sequence[Measure]) -> tuple[Extent, ...]:
         if self._server.losses:
             self._server.losses -= 1
             raise SnapshotGoneError("the session was lost, and the pin with it")

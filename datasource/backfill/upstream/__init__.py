@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import pyarrow as pa
 
 from backfill.epoch import Epoch
-from backfill.plan import Extent, Request
+from backfill.plan import Extent, Measure
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 
 
@@ -250,7 +250,7 @@ class Upstream(Protocol):
         """
         ...
 
-    def measure(self, requests: Sequence[Request]) -> tuple[Extent, ...]:
+    def measure(self, requests: Sequence[Measure]) -> tuple[Extent, ...]:
         """How far each request goes in the state of the present pin; exact. Rows that a filter leaves out do not count.
 
         Raises SnapshotGoneError where that state was lost with its session: nothing can be measured in it any more.

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from backfill.errors import KeyTextError
-from backfill.plan import Request
+from backfill.plan import Measure
 from backfill.vnode import WHOLE_TABLE, KeyRange, merged, ranges_between
 from tests.contract.laboratory import Laboratory, delete, insert, key_batch, keys_of
 from tests.contract.laws.moves import begun, fill, in_order, key_text, pinned, read
@@ -33,7 +33,7 @@ class BoundsLaws:
         upstream = begun(laboratory)
         ranges = ranges_between(upstream.bounds(5))
         pinned(upstream)
-        counts = [extent.row_count for extent in upstream.measure([Request(item, 100) for item in ranges])]
+        counts = [extent.row_count for extent in upstream.measure([Measure(item, 100) for item in ranges])]
         assert sum(counts) == 40
         assert max(counts) <= 16
 
@@ -79,7 +79,7 @@ class BoundsLaws:
         upstream = begun(laboratory)
         ranges = ranges_between(upstream.bounds(8))
         pin = pinned(upstream)
-        assert [extent.row_count for extent in upstream.measure([Request(item, 5) for item in ranges])] == [0] * len(
+        assert [extent.row_count for extent in upstream.measure([Measure(item, 5) for item in ranges])] == [0] * len(
             ranges
         )
         assert read(upstream, pin, merged(ranges)) == []

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 
 from backfill.epoch import Epoch
-from backfill.plan import Request
+from backfill.plan import Measure
 from backfill.upstream import LATEST, ChangeReader, Pin, Upstream
 from backfill.vnode import WHOLE_TABLE, Key, KeyRange
 from tests.contract.laboratory import Commit, KeyValue, Laboratory, Rows, applied, commits_of, insert, rows_of
@@ -99,7 +99,7 @@ def led(rows: Rows, by: Iterable[Commit]) -> Rows:
 
 def key_text(upstream: Upstream, place: int) -> Key:
     """The text of the key of the row at this place in the pinned state, counted from 0; not of the last row."""
-    (extent,) = upstream.measure([Request(WHOLE_TABLE, place + 1)])
+    (extent,) = upstream.measure([Measure(WHOLE_TABLE, place + 1)])
     assert extent.last is not None
     return extent.last
 

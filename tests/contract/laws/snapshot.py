@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from backfill.plan import Request
+from backfill.plan import Measure
 from backfill.vnode import WHOLE_TABLE, Key, KeyRange, ranges_between
 from tests.contract.laboratory import (
     KeyValue,
@@ -160,7 +160,7 @@ class SnapshotLaws:
         fill(laboratory)
         upstream = begun(laboratory)
         pinned(upstream)
-        (extent,) = upstream.measure([Request(WHOLE_TABLE, limit)])
+        (extent,) = upstream.measure([Measure(WHOLE_TABLE, limit)])
         if limit < 40:
             assert extent.row_count == limit
             assert extent.last is not None
@@ -173,9 +173,9 @@ class SnapshotLaws:
         upstream = begun(laboratory)
         pin = pinned(upstream)
         laboratory.write(*[delete(key) for key in laboratory.keys[:20]])
-        assert [extent.row_count for extent in upstream.measure([Request(WHOLE_TABLE, 100)])] == [40]
+        assert [extent.row_count for extent in upstream.measure([Measure(WHOLE_TABLE, 100)])] == [40]
         pinned(upstream, pin.epoch)
-        assert [extent.row_count for extent in upstream.measure([Request(WHOLE_TABLE, 100)])] == [20]
+        assert [extent.row_count for extent in upstream.measure([Measure(WHOLE_TABLE, 100)])] == [20]
 
     @pytest.mark.parametrize("step", [1, 7])
     def test_measuring_on_from_the_last_key_passes_every_row_once(self, laboratory: Laboratory, step: int) -> None:
@@ -185,7 +185,7 @@ class SnapshotLaws:
         found: list[KeyValue] = []
         after: Key | None = None
         for _ in range(41):
-            (extent,) = upstream.measure([Request(KeyRange(after, None), step)])
+            (extent,) = upstream.measure([Measure(KeyRange(after, None), step)])
             part = read(upstream, pin, [KeyRange(after, extent.last)])
             assert len(part) == extent.row_count
             found += [key for key, _ in part]
@@ -199,7 +199,7 @@ class SnapshotLaws:
         upstream = begun(laboratory)
         pinned(upstream)
         ranges = ranges_between([key_text(upstream, place) for place in (0, 9, 19, 38)])
-        extents = upstream.measure([Request(item, 5) for item in ranges])
+        extents = upstream.measure([Measure(item, 5) for item in ranges])
         assert [extent.row_count for extent in extents] == [1, 5, 5, 5, 1]
         assert [extent.last is None for extent in extents] == [True, False, False, False, True]
         assert upstream.measure([]) == ()

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from backfill.epoch import Epoch
 from backfill.errors import DataLossError, FileGoneError
 from backfill.options import Options
-from backfill.plan import Extent, Request
+from backfill.plan import Extent, Measure
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
 from backfill.upstream.delta import feed
 from backfill.upstream.delta.change_files import change_rows
@@ -223,7 +223,7 @@ class DeltaUpstream:
     def lookup(self, pin: Pin, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         return self.reader().lookup(pin.token, keys)
 
-    def measure(self, requests: Sequence[Request]) -> tuple[Extent, ...]:
+    def measure(self, requests: Sequence[Measure]) -> tuple[Extent, ...]:
         """Reads the key columns of the files that may hold such keys."""
         if not requests:
             return ()

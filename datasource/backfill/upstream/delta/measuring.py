@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from backfill.batches import together
 from backfill.order import sorting_by
-from backfill.plan import Extent, Request
+from backfill.plan import Extent, Measure
 from backfill.upstream.delta.keys import KeyColumns
 from backfill.upstream.delta.scan import rows_where
 from backfill.upstream.delta.sorted_keys import SortedKeys, asked, require_keys
@@ -26,7 +26,7 @@ MANY: Final = 1 << 31
 
 
 def measured(
-    table: DeltaTable, key: KeyColumns, columns: pa.Schema, requests: Sequence[Request], condition: str
+    table: DeltaTable, key: KeyColumns, columns: pa.Schema, requests: Sequence[Measure], condition: str
 ) -> tuple[Extent, ...]:
     """How far each request goes over the rows for which the condition holds; `columns` are those of the key."""
     batches = _keys_within(table, key, columns, asked(key, requests), condition)

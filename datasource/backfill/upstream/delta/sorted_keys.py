@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from backfill.errors import TableError
 from backfill.order import sorting_by
-from backfill.plan import Extent, Request
+from backfill.plan import Extent, Measure
 from backfill.upstream.delta.keys import KeyColumns, Values
 from backfill.vnode import Coverage, Key, merged
 
@@ -41,7 +41,7 @@ class SortedKeys(Sequence[Values]):
             raise TypeError("single keys only")
         return tuple(array[at].as_py() for array in self._arrays)
 
-    def extent(self, request: Request) -> Extent:
+    def extent(self, request: Measure) -> Extent:
         """The first `request.limit` keys of the range."""
         first, end = self._place(request.range.after, 0), self._place(request.range.upto, len(self))
         if end - first <= request.limit:
@@ -57,7 +57,7 @@ class SortedKeys(Sequence[Values]):
         return tuple(self._columns.key(self[at]) for at in places)
 
 
-def asked(columns: KeyColumns, requests: Sequence[Request]) -> Coverage:
+def asked(columns: KeyColumns, requests: Sequence[Measure]) -> Coverage:
     """The ranges of the requests, in key order."""
     ranges = [request.range for request in requests]
     first = [item for item in ranges if item.after is None]

@@ -15,7 +15,7 @@ from backfill.epoch import Epoch
 from backfill.errors import ConnectionLostError, DataLossError, SnapshotGoneError, TableLockedError
 from backfill.options import Options
 from backfill.order import within
-from backfill.plan import Extent, Request
+from backfill.plan import Extent, Measure
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
 from backfill.upstream.postgres import slot, span
 from backfill.upstream.postgres.changelog import ChangeLog
@@ -219,7 +219,7 @@ class PostgresUpstream:
     def lookup(self, pin: Pin, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         return self.reader().lookup(pin.token, keys)
 
-    def measure(self, requests: Sequence[Request]) -> tuple[Extent, ...]:
+    def measure(self, requests: Sequence[Measure]) -> tuple[Extent, ...]:
         stream, exporter = self._options.stream, self._epochs.exporter
         measuring = Measuring(
             self._connector, exporter, self._table.keyed, stream.snapshot_filter, stream.num_partitions

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 
 from backfill.errors import ConnectionLostError, TableLockedError
-from backfill.plan import Extent, Request
+from backfill.plan import Extent, Measure
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.pin import ExportingSession, enter
@@ -45,12 +45,12 @@ class Measuring:
 
     readers: int
 
-    def _sessions(self, requests: Sequence[Request], table_rows: int) -> int:
+    def _sessions(self, requests: Sequence[Measure], table_rows: int) -> int:
         """How many sessions are worth it."""
         rows = min(table_rows, sum(request.limit for request in requests))
         return max(1, min(self.readers + 1, MOST_SESSIONS, len(requests), rows // ROWS_PER_SESSION))
 
-    def measure(self, requests: Sequence[Request], table_rows: int) -> tuple[Extent, ...]:
+    def measure(self, requests: Sequence[Measure], table_rows: int) -> tuple[Extent, ...]:
         """See `Upstream.measure`; the table has about so many rows."""
         sessions = self._sessions(requests, table_rows)
         shares = [requests[at::sessions] for at in range(sessions)]
@@ -67,25 +67,25 @@ class Measuring:
                 raise
         return tuple(measured[at % sessions][at // sessions] for at in range(len(requests)))
 
-    def _result(self, other: Future[tuple[Extent, ...]], share: Sequence[Request]) -> tuple[Extent, ...]:
+    def _result(self, other: Future[tuple[Extent, ...]], share: Sequence[Measure]) -> tuple[Extent, ...]:
         try:
             return other.result()
         except (ConnectionLostError, TableLockedError):
             # The server may have no connection left. If it has gone altogether, that is noticed here as well.
             return self._here(share)
 
-    def _here(self, requests: Sequence[Request]) -> tuple[Extent, ...]:
+    def _here(self, requests: Sequence[Measure]) -> tuple[Extent, ...]:
         with translating(), self.exporter.looking() as session:
             return self._extents(session, requests)
 
-    def _elsewhere(self, token: str, requests: Sequence[Request], counting: list[Session]) -> tuple[Extent, ...]:
+    def _elsewhere(self, token: str, requests: Sequence[Measure], counting: list[Session]) -> tuple[Extent, ...]:
         with translating(), self.connector.session() as session, session.cursor() as cursor:
             counting.append(session)
             enter(cursor, self.table, token)
             prepare_for_ranges(session)
             return self._extents(session, requests)
 
-    def _extents(self, session: Session, requests: Sequence[Request]) -> tuple[Extent, ...]:
+    def _extents(self, session: Session, requests: Sequence[Measure]) -> tuple[Extent, ...]:
         """Statements are sent together, so that distance does not add up."""
         with session.pipeline():
             counts = [session.execute(self._count(request)) for request in requests]
@@ -98,11 +98,11 @@ class Measuring:
             for at, request in enumerate(requests)
         )
 
-    def _count(self, request: Request) -> sql.Composed:
+    def _count(self, request: Measure) -> sql.Composed:
         rows = self.table.select(sql.SQL(""), request.range, self.only)
         return sql.SQL("SELECT count(*) FROM ({} LIMIT {}) AS r").format(rows, sql.Literal(request.limit + 1))
 
-    def _last(self, request: Request) -> sql.Composed:
+    def _last(self, request: Measure) -> sql.Composed:
         rows = self.table.select(self.table.key_texts, request.range, self.only)
         return sql.SQL("{} ORDER BY {} LIMIT 1 OFFSET {}").format(
             rows, self.table.order, sql.Literal(request.limit - 1)
