@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from backfill.upstream import Bookmark
 from tests.contract.laboratory import KeyValue, Rows, Write
 from tests.simulator.database import Change, Commit, Database, Key, rank
@@ -31,7 +33,7 @@ class SimulatedLaboratory:
         self.server = server
         self.database: Database = server.database
         ascending = sorted(((a, b) for a in range(-3, 4) for b in range(7)), key=rank)
-        self.keys: list[KeyValue] = list(ascending)
+        self.keys: Sequence[KeyValue] = ascending
         self._opened: SimulatedUpstream | None = None
 
     def open(self) -> SimulatedUpstream:
