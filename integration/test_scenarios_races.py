@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from backfill.progress import Finished, Frontier
+from backfill.record import FOLLOW_INTERVAL
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import Row, table_of
+from integration.waiting import eventually
 
 
 def kinds(rows: list[Row], id: int) -> list[str]:  # noqa: A002 - it is the column's name
@@ -234,6 +236,26 @@ def test_large_transactions_with_savepoints_that_are_rolled_back_say_nothing(
             for statement in ("BEGIN", "SAVEPOINT a", few, "RELEASE a", many, *end.split("; ")):
                 session.execute(statement.encode())
         database.execute(f"INSERT INTO t VALUES (-{number}0, 'afterwards')")
+    run.finish()
+
+
+def test_the_file_of_a_large_transaction_goes_with_its_batch_and_not_with_the_next_one(
+    database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backfill.upstream.postgres.spool.IN_MEMORY", 1000)
+    table_of(database, 300)
+    run = start_stream()
+    run.backfill()
+    database.execute("UPDATE t SET v = 'of many'")
+    run.batch()
+    kept = run.upstream._epochs.log._kept
+    assert kept is not None
+    assert not kept[2].rows._file.closed
+
+    def is_gone() -> bool:  # Progress is recorded, and the log acknowledged, now and then.
+        return not run.batch() and bool(kept[2].rows._file.closed)
+
+    eventually(is_gone, seconds=FOLLOW_INTERVAL + 30)
     run.finish()
 
 

@@ -22,7 +22,9 @@ logger = logging.getLogger("backfill")
 
 
 class ChangeLog:
-    """Finding where a batch ends takes reading its changes; so the last reading is kept until the next one."""
+    """Finding where a batch ends takes reading its changes; so the last reading is kept until the batch is committed,
+    or the next one is planned.
+    """
 
     def __init__(self, connector: Connector, options: Options, table: Table, place: Place) -> None:
         self._connector = connector
@@ -98,12 +100,16 @@ class ChangeLog:
 
     def keep(self, after: Epoch, upto: Epoch, reading: log.Reading, read_up_to: int) -> None:
         """Keeps what was read from `after` to `upto`; the log was looked at as far as the LSN `read_up_to`."""
-        if self._kept is not None:
-            self._kept[2].rows.close()
+        self._let_go()
         self._kept = (after.position, upto.position, reading)
         position = Position.parse(upto.position)
         if position.snapshot is not None:
             self._acknowledgeable[upto.position] = reading.acknowledgeable(position, read_up_to)
+
+    def _let_go(self) -> None:
+        if self._kept is not None:
+            self._kept[2].rows.close()
+        self._kept = None
 
     def kept(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch] | None:
         """The changes between the two epochs; None where they are not what was read last."""
@@ -113,10 +119,13 @@ class ChangeLog:
 
     def acknowledgeable(self, epoch: Epoch) -> int:
         """Up to which LSN the server may forget the log once `epoch` has been committed; 0 where that is not known.
+        The changes that led to it are not kept any longer: they may fill a disk, and the next ones may be a while.
 
         A position with a snapshot says so only to the process that read the log up to it. After a restart nothing is
         acknowledged; the next batch makes up for it.
         """
+        if self._kept is not None and self._kept[1] == epoch.position:
+            self._let_go()
         position = Position.parse(epoch.position)
         known = position.seen if position.snapshot is None else 0
         found = self._acknowledgeable.pop(epoch.position, known)
