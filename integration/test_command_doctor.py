@@ -177,6 +177,31 @@ def test_a_server_that_invalidates_idle_slots_is_noted(start_postgres: StartPost
             eventually(lambda: "note: idle_replication_slot_timeout is 36h: a stream that is" in doctor(**given)[1])
 
 
+def test_a_slot_that_somebody_made_is_looked_at_and_needs_no_other(
+    start_postgres: StartPostgres, doctor: Doctor
+) -> None:
+    server = start_postgres(max_replication_slots="3")
+    with psycopg.connect(server.dsn, autocommit=True) as session:
+        session.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        session.execute("SELECT pg_create_logical_replication_slot('mine', 'pgoutput')")
+        session.execute("SELECT pg_create_logical_replication_slot('odd', 'test_decoding')")
+        session.execute("CREATE DATABASE other")
+    with psycopg.connect(server.dsn, dbname="other", autocommit=True) as session:
+        session.execute("SELECT pg_create_logical_replication_slot('elsewhere', 'pgoutput')")
+
+    def said(slot: str) -> tuple[int, str]:
+        return doctor("--option", f"slotName={slot}", url=as_uri(server.dsn, password=None))
+
+    assert said("mine")[0] == 0
+    for slot, words in (
+        ("odd", "slot odd exists and uses test_decoding"),
+        ("elsewhere", "slot elsewhere is of database other, and url names postgres"),
+        ("new", "all 3 replication slots of the server are taken"),
+    ):
+        code, text = said(slot)
+        assert (code, words in text) == (1, True)
+
+
 def test_slots_of_streams_are_not_said_to_be_unused(start_postgres: StartPostgres, doctor: Doctor) -> None:
     server = start_postgres(max_replication_slots="3")
     with psycopg.connect(server.dsn, autocommit=True) as session:

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from backfill.__main__ import main
 from backfill.errors import DatabaseSetupError, TableError, UnsupportedTypeError
 from backfill.options import parse
 from backfill.upstream.postgres.connection import Connector
@@ -161,7 +162,7 @@ def test_a_pooler_that_leaves_out_the_settings_of_sessions_is_refused(database: 
 
 
 def test_a_standby_can_be_read_and_not_followed(
-    start_postgres: Callable[..., LocalServer], start_stream: StartStream
+    start_postgres: Callable[..., LocalServer], start_stream: StartStream, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = start_postgres()
     database = Database(server, "postgres")
@@ -177,6 +178,9 @@ def test_a_standby_can_be_read_and_not_followed(
         run.restart(startupMode=mode)
         with pytest.raises(DatabaseSetupError, match=r"the server is a standby.*point url at"):
             run.batch()
+        where = ("--url", run.options["url"], "--dbtable", "t", "--option", f"startupMode={mode}")
+        assert main(["doctor", *where]) == 1
+        assert capsys.readouterr().out.startswith("refused: the server is a standby")
 
 
 def test_a_table_that_is_made_unlogged_ends_the_stream(database: Database, start_stream: StartStream) -> None:

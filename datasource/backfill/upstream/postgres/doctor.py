@@ -65,9 +65,9 @@ def examine(options: Options) -> tuple[Finding, ...]:
 
 def _found(session: Session, options: Options) -> Iterator[Finding]:
     follows = options.stream.startup_mode is not StartupMode.SNAPSHOT
+    yield from _refused(lambda: _require_server(session, follows=follows))
     if follows:
-        yield from _refused(_require_log, session)
-        yield from _slots(session)
+        yield from _slots(session, options.slot_name)
     table: list[TableDescription] = []
     yield from _refused(lambda: table.append(read_table(session, options.dbtable)))
     for description in table:
@@ -82,10 +82,11 @@ def _found(session: Session, options: Options) -> Iterator[Finding]:
             yield from _surprises(session, description, options)
 
 
-def _require_log(session: Session) -> None:
+def _require_server(session: Session, *, follows: bool) -> None:
     server = read_server(session)
     require_primary(server)
-    require_logical(server)
+    if follows:
+        require_logical(server)
 
 
 def _refused(check: Callable[..., object], *arguments: object) -> Iterator[Finding]:
@@ -96,9 +97,12 @@ def _refused(check: Callable[..., object], *arguments: object) -> Iterator[Findi
         yield Finding(error.message)
 
 
-def _slots(session: Session) -> Iterator[Finding]:
+def _slots(session: Session, name: str) -> Iterator[Finding]:
+    there = slot.find(session, name) if name else None
+    if there is not None:
+        yield from _refused(slot.require_usable, session, name, there)
     ((most, used, idle, ours),) = session.execute(_SLOTS).fetchall()
-    if used >= most:
+    if used >= most and there is None:
         unused = f"; not in use at this moment: {', '.join(idle)}" if idle else ""
         streams = f". Of streams: {', '.join(ours)}; {slot.BETWEEN_LOOKS}" if ours else ""
         yield Finding(

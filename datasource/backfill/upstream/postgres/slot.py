@@ -242,11 +242,7 @@ def make_slot(connector: Connector, session: Session, name: str) -> None:
         _end_making(session, name)
         found = find(session, name)
     if found is not None:
-        if found.plugin != "pgoutput":
-            raise DatabaseSetupError(
-                f"replication slot {name} exists and uses {found.plugin or 'no plugin'}; choose another slotName"
-            )
-        _require_committed_alone(name, found)
+        require_usable(session, name, found)
         return
     try:
         with _saying_what_blocks(connector, session.info.backend_pid, f"replication slot {name}"):
@@ -268,6 +264,20 @@ def make_slot(connector: Connector, session: Session, name: str) -> None:
         raise DatabaseSetupError(
             f"{error.diag.message_primary}; let a superuser run ALTER ROLE {session.info.user} REPLICATION"
         ) from None
+
+
+def require_usable(session: Session, name: str, found: SlotState) -> None:
+    """Raises DatabaseSetupError unless a stream may begin with this slot, which somebody has made."""
+    if found.plugin != "pgoutput":
+        raise DatabaseSetupError(
+            f"replication slot {name} exists and uses {found.plugin or 'no plugin'}; choose another slotName"
+        )
+    if found.database != session.info.dbname:
+        raise DatabaseSetupError(
+            f"replication slot {name} is of database {found.database}, and url names {session.info.dbname}; choose "
+            "another slotName"
+        )
+    _require_committed_alone(name, found)
 
 
 def _end_making(session: Session, name: str) -> None:
