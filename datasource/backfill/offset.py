@@ -46,6 +46,7 @@ from backfill.progress import (
     Progress,
     Slice,
     Vnode,
+    settled,
     touch,
 )
 from backfill.vnode import Key, KeyRange
@@ -90,6 +91,12 @@ class Barrier:
     """Where the batch really begins when a new checkpoint goes on from a state directory: not at `Nothing`."""
 
     again: Again | None = None
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether something is left to do that goes by which keys lie before others."""
+        left = isinstance(settled(self.progress), Frontier) or bool(self.ahead)
+        return left or (self.again is not None and self.again.frontier is not None)
 
     @property
     def has_manifest(self) -> bool:

@@ -11,6 +11,9 @@ of what Spark has committed. Six cases:
 | goes on    | of this stream, not ahead       | it is brought up to date                                           |
 | goes on    | empty, lost or behind           | it is rebuilt from the offset                                      |
 | goes on    | of another stream, or ahead     | an error: two checkpoints use one directory, or an old one is back |
+
+Once nothing is left to do that goes by the order of keys, their columns may have got other types or another order: then
+it is rebuilt as well.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from backfill.errors import OptionsError, StateBusyError, StateError
 from backfill.offset import ALL_MANIFESTS, Barrier, from_text, to_text
 from backfill.options import OnExistingState
 from backfill.progress import Completed, Finished, Frontier, InProgress, Progress, VnodeProgress, settled
+from backfill.same_table import require_same_table
 from backfill.state_errors import as_ours
 from backfill.upstream import Bookmark, TableSchema, Upstream
 from backfill.vnode import Key
@@ -116,11 +120,11 @@ class Record:
                 if not isinstance(barrier, Barrier):
                     raise StateError("the state directory holds an offset that names no barrier; use an empty one")
                 self._use(found, barrier.stream, barrier.upstream)
-                self._require_same_table(found, upstream)
+                require_same_table(found, upstream, ordered=False)
                 self._require_same_options(barrier)
                 return barrier
             if found is not None:
-                self._require_same_table(found, upstream)
+                require_same_table(found, upstream, ordered=False)
             stream = uuid.uuid4().hex[:8] if found is None else found.stream_id
             named = _identity(stream, self._with_options(upstream.bookmark(stream)), upstream, table)
             if found != named:
@@ -138,13 +142,17 @@ class Record:
         table: TableSchema,
         barrier: Barrier,
         rebuilding: Callable[[], object] = lambda: None,
+        *,
+        ordered: bool = True,
     ) -> None:
         """For a checkpoint that goes on, once in a process: checks the state directory, or makes it anew.
 
-        `rebuilding` is called before the latter, maybe more than once.
+        `rebuilding` is called before the latter, maybe more than once. `ordered`: what is left to do lies in the order
+        of keys. Where nothing does, the key may have got another one, and the bookmark is made to say which.
         """
         self._require_same_options(barrier)
-        identity = _identity(barrier.stream, barrier.upstream, upstream, table)
+        bookmark = barrier.upstream if ordered else upstream.reordered(barrier.upstream)
+        identity = _identity(barrier.stream, bookmark, upstream, table)
         with self._open() as store:
             found, epoch = store.identity(), store.epoch()
             if found is not None and found.stream_id != barrier.stream:
@@ -164,8 +172,12 @@ class Record:
                 store.begin(identity)
                 if isinstance(barrier.progress, Frontier):
                     store.set_bounds(_bounds(dict(barrier.progress.known_bounds()), upstream))
-        self._require_same_table(found or identity, upstream)
-        self._use(identity, barrier.stream, barrier.upstream)
+            else:
+                require_same_table(found, upstream, ordered=ordered)
+                if found.key != identity.key:
+                    rows = _finished(_rows({}, upstream), barrier.progress.vnode_count)
+                    store.rebuild(identity, _bounds({}, upstream), _stored(barrier, rows))
+        self._use(identity, barrier.stream, bookmark)
 
     def keep_bounds(self, upstream: Upstream, bounds: tuple[Key, ...]) -> None:
         """Records where the vnodes end; until the first barrier they may be cut anew."""
@@ -195,7 +207,7 @@ class Record:
                         rows = _finished(store.progress(), vnodes)
                     case Finished():
                         rows = _rows({}, upstream)
-                store.commit(StoredBarrier(barrier.epoch.number, to_text(barrier), rows))
+                store.commit(_stored(barrier, rows))
         except StateBusyError as error:
             if not self._said_busy:  # A stream that has nothing to read looks again at once.
                 logger.warning("progress is recorded later: %s", error)
@@ -245,33 +257,6 @@ class Record:
         """The advice to resume; none where last rows are kept, which may be some batches ahead of the record."""
         return "" if self._keeps_last_rows else resuming
 
-    @staticmethod
-    def _require_same_table(recorded: StreamIdentity, upstream: Upstream) -> None:
-        now = upstream.identity()
-        if recorded.system != now.system:
-            raise StateError(
-                f"the stream followed system {recorded.system}, and this url leads to system {now.system}; point url "
-                "at the former; or, where that is gone for good, start over with a fresh checkpointLocation and an "
-                "empty stateDir"
-            )
-        if recorded.table_id != now.table_id and recorded.table != now.table:
-            raise StateError(
-                f"the stream began with the table {recorded.table}, and dbtable names {now.table}; give each table a "
-                "checkpointLocation and a stateDir of its own"
-            )
-        if recorded.table_id != now.table_id:
-            raise StateError(
-                f"the table {now.table} was dropped and made again since the stream began (it was "
-                f"{recorded.table} with id {recorded.table_id}, and is id {now.table_id}); start over with a fresh "
-                "checkpointLocation and onExistingState=restart"
-            )
-        key = upstream.schema().key
-        if tuple(recorded.key.names) != key:
-            raise StateError(
-                f"the key of {now.table} is ({', '.join(key)}) and was ({', '.join(recorded.key.names)}) when the "
-                "stream began; start over with a fresh checkpointLocation and onExistingState=restart"
-            )
-
 
 def _mode(only_snapshot: bool) -> str:
     return "startupMode=snapshot" if only_snapshot else "another startupMode"
@@ -292,6 +277,10 @@ def _identity(stream: str, bookmark: Bookmark, upstream: Upstream, table: TableS
         key=table.key_schema,
         properties=bookmark,
     )
+
+
+def _stored(barrier: Barrier, changed: pa.Table) -> StoredBarrier:
+    return StoredBarrier(barrier.epoch.number, to_text(barrier), changed)
 
 
 def _changed(before: Progress | None, now: Frontier) -> Mapping[int, VnodeProgress]:
@@ -318,8 +307,8 @@ def _rows(changed: Mapping[int, VnodeProgress], upstream: Upstream) -> pa.Table:
 def _finished(stored: pa.Table, vnodes: int) -> pa.Table:
     """Of the first `vnodes` vnodes those that the store does not know to be finished, as finished.
 
-    There are such where the store was lost, or could not be written when the backfill ended. How many rows they had
-    is not known any more.
+    There are such where the store was lost or made anew, or could not be written when the backfill ended. How many rows
+    they had is not known any more.
     """
     known = set(stored.filter(stored.column(stored.num_columns - 2)).column(0).to_pylist())
     numbers = [number for number in range(vnodes) if number not in known]

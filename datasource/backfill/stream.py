@@ -293,7 +293,7 @@ class Stream:
         """The first batch: the stream's record is made, then its place in the change log, then the vnodes."""
         found = self._record.begin(self._upstream, self.table, lambda stream: self._staging(stream).forget_all())
         if found is not None:
-            self._attach(found)
+            self._attach(found, found)
             return found
         if self._options.startup_mode is StartupMode.SNAPSHOT:
             return Frontier.at_start(self._bounds())
@@ -312,7 +312,7 @@ class Stream:
         """Spark has committed `start`: lets go of the state it was read at, records it, lets the upstream forget,
         removes older chunks.
         """
-        self._attach(start)
+        self._attach(start, start)
         self._let_go(start)
         # What is not recorded yet is not forgotten either, so that a new checkpoint can go on from the record.
         if start == self._acknowledged or not self._record.commit(self._upstream, start):
@@ -337,14 +337,26 @@ class Stream:
                 self._batch(start.stream).read_rest(start, pin)
         self._upstream.release(pin)
 
-    def _attach(self, barrier: Barrier, *, committed: bool = True) -> None:
-        if self._attached == barrier.stream:
+    def _attach(self, after: Barrier | None, last: Barrier) -> None:
+        """Finds the stream's place again, from the last barrier that was committed, if any, and the last one planned.
+
+        Where keys are gone by, the latter says in which order.
+        """
+        if self._attached == last.stream:
             return
-        rebuilding = partial(self._without_state_dir, barrier) if committed else lambda: None
-        self._record.adopt(self._upstream, self.table, barrier, rebuilding)
+        ordered = self._is_ordered(last) if after == last else last.has_manifest or last.is_ordered
+        rebuilding = partial(self._without_state_dir, after) if after is not None else lambda: None
+        barrier = replace(after or last, upstream=last.upstream)
+        self._record.adopt(self._upstream, self.table, barrier, rebuilding, ordered=ordered)
         if self._options.startup_mode is not StartupMode.SNAPSHOT:
-            self._upstream.attach(barrier.upstream, barrier.epoch)
-        self._attached = barrier.stream
+            self._upstream.attach(self._record.bookmark, barrier.epoch)
+        self._attached = last.stream
+
+    def _is_ordered(self, base: Barrier) -> bool:
+        """Whether something is left to do after this barrier that goes by the order of keys."""
+        found = self._staging(base.stream).manifest(base.epoch.number) if base.has_manifest else None
+        missed = found is not None and any(item.position or item.given_up for item in found.splits)
+        return missed or base.is_ordered
 
     def _ahead(self, base: Barrier) -> tuple[Ahead, ...]:
         """The keys that were read later than `base`, as far as the state at `base` does not show that yet."""
@@ -385,7 +397,7 @@ class Stream:
         if not isinstance(end, Barrier):
             return ()  # The first batch of a stream that was told to wait before it began.
         begin = end.base if isinstance(start, Nothing) else start
-        self._attach(begin or end, committed=begin is not None)
+        self._attach(begin, end)
         if begin is not None and begin.epoch == end.epoch:
             return ()
         batch = self._batch(end.stream)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from backfill.epoch import Epoch
-from backfill.errors import StateBusyError, StateError
+from backfill.errors import DefiniteError, SchemaChangedError, StateBusyError, StateError
 from backfill.offset import ALL_MANIFESTS, Barrier, from_text
 from backfill.options import OnExistingState
 from backfill.progress import Again, Completed, Finished, Frontier, InProgress, Progress
 from backfill.record import FOLLOW_INTERVAL, Record
-from backfill.upstream import Bookmark, Identity
+from backfill.upstream import Bookmark, Identity, TableSchema
+from backfill.vnode import Key
 from backfill_state import DuckDBProgressStore, InMemoryProgressStore, ProgressStore, StateDamagedError
 from backfill_state import StateBusyError as StoreBusyError
 from tests.simulator.database import Database
@@ -283,6 +285,67 @@ def test_another_table_is_refused_by_every_way_in(folder: Folder, upstream: Upst
         folder.process().adopt(upstream, TABLE, barrier)
     with pytest.raises(StateError, match=reason):
         folder.process(OnExistingState.RESUME).begin(upstream, TABLE, folder.forgotten.append)
+
+
+# -- a key with other types, or in another order ---------------------------------------------------------------------
+
+
+class Rekeyed(Upstream):
+    """The same table when its key is `b, a`, and `a` is of another type."""
+
+    key_columns = pa.schema([("b", pa.int64()), ("a", pa.int32())])
+
+    def schema(self) -> TableSchema:
+        columns = pa.schema([*self.key_columns, ("v", pa.string())])
+        return TableSchema(columns, output=("a", "b", "v"), key=("b", "a"))
+
+    def typed(self, keys: Sequence[Key]) -> pa.RecordBatch:
+        assert not keys, "no position is left"
+        return pa.RecordBatch.from_pylist([], schema=self.key_columns)
+
+    def reordered(self, bookmark: Bookmark) -> Bookmark:
+        return (*bookmark, ("order", "of now"))
+
+
+class Retyped(Rekeyed):
+    key_columns = pa.schema([("a", pa.int64()), ("b", pa.int32())])
+
+    def schema(self) -> TableSchema:
+        return replace(super().schema(), key=("a", "b"))
+
+
+@pytest.mark.parametrize("progress", [OVER, DONE], ids=["over", "just over"])
+@pytest.mark.parametrize("now", [Rekeyed(), Retyped()], ids=["order and type", "type"])
+def test_once_no_position_is_left_the_key_may_be_another(folder: Folder, progress: Progress, now: Upstream) -> None:
+    barrier = folder.recorded(4, progress)
+    record = folder.process()
+    record.adopt(now, now.schema(), barrier, ordered=False)
+    assert record.bookmark == (*barrier.upstream, ("order", "of now"))
+    for number in (4, 5):
+        assert record.commit(now, replace(barrier, epoch=Epoch(number, f"p{number}", number, number)), at_once=True)
+    with folder.open() as store:
+        found, progress_now = store.identity(), store.progress()
+        assert (store.epoch(), store.bounds().num_rows) == (5, 0)
+    assert found is not None
+    assert (found.key, found.properties) == (now.schema().key_schema, record.bookmark)
+    assert progress_now["backfill_finished"].to_pylist() == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("now", "kind", "reason"),
+    [
+        (Rekeyed(), StateError, r"the key of public.t is \(b, a\) and was \(a, b\) when"),
+        (Retyped(), SchemaChangedError, r"is \(a int64, b int32\) and was \(a int64, b int64\) .* not all rows"),
+    ],
+    ids=["order", "type"],
+)
+def test_while_positions_are_left_another_key_is_refused(
+    folder: Folder, now: Upstream, kind: type[DefiniteError], reason: str
+) -> None:
+    barrier = folder.recorded(4, MIDDLE)
+    with pytest.raises(kind, match=reason):
+        folder.process().adopt(now, now.schema(), barrier)
+    assert folder.told() == {0: (None, True, 5), 1: ((1, 9), False, 2), 2: (None, False, 0)}
 
 
 # -- recording barriers ----------------------------------------------------------------------------------------------

@@ -110,6 +110,9 @@ class SimulatedUpstream:
         elif begin is None or begin > _first_unshown(View.parse(after.position)):
             raise DataLossError("the changes after the checkpoint are gone")
 
+    def reordered(self, bookmark: Bookmark) -> Bookmark:
+        return bookmark
+
     def detach(self, bookmark: Bookmark) -> tuple[str, ...]:
         self._database.slots.pop(dict(bookmark)[SLOT], None)
         return (f"slot {dict(bookmark)[SLOT]}",)

@@ -193,7 +193,14 @@ class Upstream(Protocol):
     def attach(self, bookmark: Bookmark, after: Epoch | None) -> None:
         """Makes (where `after` is None) or finds the stream's place in the change log. Idempotent.
 
-        Raises DataLossError where changes after `after` are gone or the log is not the one the bookmark names.
+        Raises DataLossError where changes after `after` are gone or the log is not the one the bookmark names, and
+        SchemaChangedError where keys are known to be in another order than when it was made.
+        """
+        ...
+
+    def reordered(self, bookmark: Bookmark) -> Bookmark:
+        """The same place, for a stream to which the order that keys had is nothing any more; the same text, unless
+        they are in another order since.
         """
         ...
 

@@ -13,6 +13,10 @@ class PlaceLaws:
     def test_a_stream_has_one_bookmark_and_two_streams_have_two(self, laboratory: Laboratory) -> None:
         assert laboratory.open().bookmark(STREAM) == laboratory.open().bookmark(STREAM)
 
+    def test_a_bookmark_stays_as_it_is_while_keys_keep_their_order(self, laboratory: Laboratory) -> None:
+        bookmark = (*laboratory.open().bookmark(STREAM), ("another", "name"))
+        assert laboratory.open().reordered(bookmark) == bookmark
+
     def test_making_the_place_again_loses_nothing(self, laboratory: Laboratory) -> None:
         fill(laboratory, 3)
         upstream = begun(laboratory)

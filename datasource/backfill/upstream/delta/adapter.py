@@ -153,6 +153,10 @@ class DeltaUpstream:
             # The oldest go first. The others are looked for when they are needed.
             self._opened()[1].commit(position.version + 1)
 
+    def reordered(self, bookmark: Bookmark) -> Bookmark:
+        """The order is that of the columns' types, of which the state directory knows."""
+        return bookmark
+
     def detach(self, bookmark: Bookmark) -> tuple[str, ...]:  # noqa: ARG002 - nothing to find
         """Nothing was made."""
         return ()

@@ -151,6 +151,9 @@ class PostgresUpstream:
             place.make(self._connector, session, self._table)
             place.accept_publication(session, self._table)
 
+    def reordered(self, bookmark: Bookmark) -> Bookmark:
+        return Place.of(bookmark).reordered(self._table).noted_in(bookmark)
+
     def detach(self, bookmark: Bookmark) -> tuple[str, ...]:
         return self._sessions.run(Place.of(bookmark).drop)
 

@@ -80,8 +80,8 @@ class Epochs:
 
     @property
     def _collations(self) -> str:
-        """What the order of the key was when the stream began."""
-        return (self._log.place.collations if self._log else "") or self._table.collations
+        """What the key is in the order of."""
+        return self._table.collations if self._log is None else self._log.place.collations_of(self._table)
 
     @property
     def reached(self) -> int:

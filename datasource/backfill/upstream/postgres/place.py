@@ -32,6 +32,9 @@ class Place:
     order: str | None = None
     """How the key's index sorts; see `Table.order`. None where the stream began before that was noted."""
 
+    key_types: str | None = None
+    """See `Table.key_types`; None likewise."""
+
     @classmethod
     def of_stream(cls, stream: str, options: Options, table: Table) -> Place:
         """Where a new stream of this name will be."""
@@ -43,9 +46,7 @@ class Place:
             own_publication=not options.publication_name,
             system=str(table.server.system_identifier),
             timeline=str(table.server.timeline),
-            collations=table.collations,
-            order=table.order,
-        )
+        ).reordered(table)
 
     @classmethod
     def given(cls, options: Options, table: Table) -> Place:
@@ -70,6 +71,7 @@ class Place:
             timeline=names["timeline"],
             collations=names.get("collations", ""),
             order=names.get("order"),
+            key_types=names.get("key_types"),
         )
 
     @property
@@ -82,7 +84,18 @@ class Place:
             ("timeline", self.timeline),
             *([("collations", self.collations)] if self.collations else []),
             *([] if self.order is None else [("order", self.order)]),
+            *([] if self.key_types is None else [("key_types", self.key_types)]),
         )
+
+    def reordered(self, table: Table) -> Place:
+        """The same place, for positions in the order that keys have now."""
+        return replace(self, collations=table.collations, order=table.order, key_types=table.key_types)
+
+    def noted_in(self, bookmark: Bookmark) -> Bookmark:
+        """This bookmark, which may have further names, saying this place."""
+        noted = dict(self.bookmark)
+        names = {**dict(bookmark), **noted}
+        return tuple((name, value) for name, value in names.items() if name in noted or name != "collations")
 
     def require_named(self, options: Options) -> None:
         """Raises where the options name another slot or publication: what a stream has read, it has read from these."""
@@ -95,7 +108,7 @@ class Place:
                 raise OptionsError(another_option(f"{option}={began}", f"{option}={now}"))
 
     def require_same_order(self, table: Table) -> None:
-        """Raises where the key's index sorts otherwise: positions of the old order mean nothing in the new one."""
+        """Raises where the key sorts otherwise: positions of the old order mean nothing in the new one."""
         if self.order not in (None, table.order):
             raise SchemaChangedError(
                 f"the index of the key of {table.description.name.quoted()} was made again with another operator class "
@@ -103,6 +116,18 @@ class Place:
                 "in another order, and what has been read cannot be told from what has not. Make it as it was, or "
                 "start over with a fresh checkpointLocation and onExistingState=restart"
             )
+        if self.key_types not in (None, table.key_types):
+            raise SchemaChangedError(
+                f"a column of the key of {table.description.name.quoted()} was given another type, or another column "
+                f"got the name of one (the numbers of its columns, each with its type's OID, are {table.key_types}; "
+                f"expected {self.key_types}), so what has been read cannot be told from what has not. Make it as it "
+                "was, or start over with a fresh checkpointLocation and onExistingState=restart"
+            )
+
+    def collations_of(self, table: Table) -> str:
+        """Which collations the key is in the order of; those of now where the stream began before they were noted."""
+        noted = self.order is not None or self.collations
+        return self.collations if noted else table.collations
 
     def make(self, connector: Connector, session: Session, table: Table) -> None:
         """Makes what is not there yet; may wait for transactions that are under way, and says so."""

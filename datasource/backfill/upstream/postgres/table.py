@@ -123,6 +123,12 @@ class Table:
         )
 
     @property
+    def key_types(self) -> str:
+        """Which columns the key is of, by their numbers, and of which types: what positions are made of."""
+        columns = [item.column for item in self.description.key]
+        return ", ".join(f"{column.attnum} {column.type.oid}" for column in columns)
+
+    @property
     def wanted(self) -> tuple[WantedColumn, ...]:
         """The columns as the change log's decoder needs them."""
         keys = {column.name for column in self.key}
@@ -192,8 +198,8 @@ def require_unchanged(session: Session, table: Table, collations: str) -> None:
         raise SchemaChangedError(
             f"the key of {described.name.quoted()} was given another collation since the stream began ({sorted_now}, "
             f"expected {collations}), so its rows are in another order, and what has been read cannot be told from "
-            "what has not. Give it back the collation that it had, or start over with a fresh checkpointLocation and "
-            "onExistingState=restart"
+            "what has not. Give it back the collation that it had; or, where all rows have been read once, start the "
+            "query again; or start over with a fresh checkpointLocation and onExistingState=restart"
         )
 
 

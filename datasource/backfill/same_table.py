@@ -1,0 +1,53 @@
+"""Whether the table is the one that a stream began with, and its key still what the stream goes by."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from backfill.errors import SchemaChangedError, StateError
+from backfill.upstream import Upstream
+from backfill_state import StreamIdentity
+
+
+def require_same_table(recorded: StreamIdentity, upstream: Upstream, *, ordered: bool) -> None:
+    """StateError where this is another table, or has another key; `ordered`: in its order lies what is left to do.
+
+    Without that SchemaChangedError where the key's columns have other types; else these and their order are free.
+    """
+    now = upstream.identity()
+    if recorded.system != now.system:
+        raise StateError(
+            f"the stream followed system {recorded.system}, and this url leads to system {now.system}; point url "
+            "at the former; or, where that is gone for good, start over with a fresh checkpointLocation and an "
+            "empty stateDir"
+        )
+    if recorded.table_id != now.table_id and recorded.table != now.table:
+        raise StateError(
+            f"the stream began with the table {recorded.table}, and dbtable names {now.table}; give each table a "
+            "checkpointLocation and a stateDir of its own"
+        )
+    if recorded.table_id != now.table_id:
+        raise StateError(
+            f"the table {now.table} was dropped and made again since the stream began (it was "
+            f"{recorded.table} with id {recorded.table_id}, and is id {now.table_id}); start over with a fresh "
+            "checkpointLocation and onExistingState=restart"
+        )
+    _require_same_key(now.table, recorded.key, upstream.schema().key_schema, ordered=ordered)
+
+
+def _require_same_key(table: str, began: pa.Schema, key: pa.Schema, *, ordered: bool) -> None:
+    if key.names != began.names and (ordered or set(key.names) != set(began.names)):
+        raise StateError(
+            f"the key of {table} is ({', '.join(key.names)}) and was ({', '.join(began.names)}) when the "
+            "stream began; start over with a fresh checkpointLocation and onExistingState=restart"
+        )
+    if ordered and key.types != began.types:
+        raise SchemaChangedError(
+            f"the key of {table} is ({_typed(key)}) and was ({_typed(began)}) when the stream began, and not all rows "
+            "have been read, so what has been read cannot be told from what has not. Give it back the type that it "
+            "had, or start over with a fresh checkpointLocation and onExistingState=restart"
+        )
+
+
+def _typed(key: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in key)

@@ -1,0 +1,227 @@
+"""The key's columns are given another type, order or name: in mid-backfill, and long after it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from backfill.errors import SchemaChangedError, StateError
+from backfill.requests import ask_again
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.stream_harness import StreamRun
+from integration.test_scenarios_schema import refused
+
+REGIONS = (
+    "CREATE TYPE region AS ENUM ('west', 'north', 'east', 'south');"
+    "CREATE TABLE t (region region, id int, v text, PRIMARY KEY (region, id));"
+    "INSERT INTO t SELECT (ARRAY['west', 'north', 'east', 'south'])[i % 4 + 1]::region, i, 'v'"
+    "FROM generate_series(1, 200) i; ANALYZE t"
+)
+WIDEN = "ALTER TABLE t ALTER id TYPE bigint"
+COLLATED = (
+    'CREATE TABLE t (id text COLLATE "{}" PRIMARY KEY, v text);'
+    "INSERT INTO t SELECT chr(65 + i % 7 + i % 2 * 32) || i, 'v' FROM generate_series(1, 100) i; ANALYZE t"
+)
+COLLATE = 'ALTER TABLE t ALTER id TYPE text COLLATE "{}"'
+
+
+@pytest.fixture(autouse=True)
+def _every_barrier_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backfill.record.FOLLOW_INTERVAL", 0.0)
+
+
+def followed(run: StreamRun) -> StreamRun:
+    """The stream when its backfill is long over."""
+    run.backfill()
+    run.database.execute("UPDATE t SET v = 'in the log'")
+    run.catch_up()
+    assert not run.barrier().has_manifest
+    return run
+
+
+def forget_notes(run: StreamRun, *names: str) -> None:
+    """The stream began before these were noted."""
+    for at, text in enumerate(run.offsets):
+        offset = json.loads(text)
+        offset["upstream"] = {name: value for name, value in offset["upstream"].items() if name not in names}
+        run.offsets[at] = json.dumps(offset, separators=(",", ":"), ensure_ascii=False)
+
+
+# -- rows are left to read -------------------------------------------------------------------------------------------
+
+
+def test_a_key_that_is_given_another_type_ends_the_backfill_and_may_have_the_old_one_back(
+    database: Database, start_stream: StartStream
+) -> None:
+    """Both are text in Arrow; but the values of an enum are in another order than their texts."""
+    database.execute(REGIONS)
+    run = start_stream(key=("region", "id"), vnodeCount="1", numPartitions="1")
+    run.batch(50)
+    run.stop()
+    database.execute("ALTER TABLE t ALTER region TYPE text")
+    refused(run, SchemaChangedError, r"another type.* 1 25, 2 23; expected 1 \d{5,}, 2 23\).*as it was")
+    run.stop()
+    database.execute("ALTER TABLE t ALTER region TYPE region USING region::region")
+    run.backfill(50)
+    run.finish()
+
+
+def test_a_column_that_took_the_name_of_one_of_the_key_ends_the_backfill_after_a_restart(
+    database: Database, start_stream: StartStream
+) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, other int UNIQUE NOT NULL);"
+        "INSERT INTO t SELECT i, 1000 - i FROM generate_series(1, 100) i; ANALYZE t"
+    )
+    run = start_stream(vnodeCount="4", numPartitions="2")
+    run.batch(30)
+    run.stop()
+    database.execute(
+        "ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t RENAME id TO former; ALTER TABLE t RENAME other TO id;"
+        "ALTER TABLE t ADD PRIMARY KEY (id)"
+    )
+    refused(run, SchemaChangedError, "got the name.*2 23; expected 1 23")
+
+
+def test_a_key_that_is_widened_ends_the_backfill(database: Database, start_stream: StartStream) -> None:
+    table_of_ints(database)
+    run = start_stream(vnodeCount="4", numPartitions="2")
+    run.batch(30)
+    run.stop()
+    database.execute(WIDEN)
+    refused(run, SchemaChangedError, r"the key of \"public\".\"t\" is \(id int64\) and was \(id int32\)")
+
+
+def table_of_ints(database: Database) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT i, 'v' FROM generate_series(1, 100) i;"
+        "ANALYZE t"
+    )
+
+
+@pytest.mark.parametrize("names", [("key_types",), ("key_types", "order")], ids=", ".join)
+def test_a_stream_that_began_before_the_key_was_noted_goes_on(
+    database: Database, start_stream: StartStream, names: tuple[str, ...]
+) -> None:
+    database.execute(REGIONS)
+    run = start_stream(key=("region", "id"), numPartitions="1")
+    run.batch(50)
+    run.stop()
+    forget_notes(run, *names)
+    run.backfill(50)
+    run.finish()
+
+
+# -- the backfill is over --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+def test_after_the_backfill_a_restart_goes_on_with_a_key_that_was_widened(
+    database: Database, start_stream: StartStream, *, restarts: bool
+) -> None:
+    table_of_ints(database)
+    run = followed(start_stream())
+    if restarts:
+        run.stop()
+    database.execute(f"{WIDEN}; UPDATE t SET v = 'later' WHERE id < 5; INSERT INTO t VALUES (5000000000, 'large')")
+    if not restarts:
+        refused(run, SchemaChangedError, "column 'id' has the type with OID 20, expected OID 23")
+        run.stop()
+    run.catch_up()
+    database.execute("UPDATE t SET v = 'later still' WHERE id < 5")
+    run.catch_up()
+    run.restart()
+    run.finish()
+
+
+def test_right_after_the_last_row_was_read_the_key_may_be_widened(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of_ints(database)
+    run = start_stream()
+    run.backfill()
+    run.catch_up()
+    run.stop()
+    assert run.barrier().has_manifest
+    database.execute(f"{WIDEN}; UPDATE t SET v = 'later' WHERE id < 5")
+    run.catch_up()
+    run.restart()
+    run.finish()
+
+
+def test_a_new_checkpoint_resumes_with_a_key_that_was_widened(database: Database, start_stream: StartStream) -> None:
+    table_of_ints(database)
+    run = followed(start_stream())
+    run.stop()
+    database.execute(WIDEN)
+    again = run.new_checkpoint()
+    again.options = {**run.options, "onExistingState": "resume"}
+    again.fold = run.fold
+    for number in range(3):
+        again.catch_up()
+        database.execute("UPDATE t SET v = %s WHERE id < 5", [f"later {number}"])
+    again.finish()
+
+
+def test_after_the_backfill_a_restart_goes_on_with_a_key_in_another_order(
+    database: Database, start_stream: StartStream
+) -> None:
+    database.execute(
+        "CREATE TABLE t (a int, b int, v text, PRIMARY KEY (a, b));"
+        "INSERT INTO t SELECT i % 5, i, 'v' FROM generate_series(1, 100) i; ANALYZE t"
+    )
+    other = "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (b, a); UPDATE t SET v = 'w' WHERE a = 3"
+    run = followed(start_stream(key=("a", "b")))
+    database.execute(f"BEGIN; {other}; COMMIT")
+    run.catch_up()
+    run.restart()
+    database.execute("DELETE FROM t WHERE b = 7; UPDATE t SET b = b + 1000 WHERE b = 8")
+    run.catch_up()
+    ask_again(run.options["stateDir"], ("20", "0"), None)
+    run.finish()
+
+
+def test_in_mid_backfill_a_key_in_another_order_is_refused(database: Database, start_stream: StartStream) -> None:
+    database.execute(
+        "CREATE TABLE t (a int, b int, v text, PRIMARY KEY (a, b));"
+        "INSERT INTO t SELECT i % 5, i, 'v' FROM generate_series(1, 100) i; ANALYZE t"
+    )
+    run = start_stream(key=("a", "b"), numPartitions="1")
+    run.batch(30)
+    run.stop()
+    database.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (b, a)")
+    refused(run, StateError, r"is \(b, a\) and was \(a, b\)")
+
+
+# -- rows are read again ---------------------------------------------------------------------------------------------
+
+
+def test_rows_are_read_again_in_the_order_that_the_key_has_by_then(
+    database: Database, start_stream: StartStream
+) -> None:
+    database.execute(COLLATED.format("en_US.utf8"))
+    run = followed(start_stream(vnodeCount="4", numPartitions="1"))
+    run.stop()
+    database.execute(COLLATE.format("C"))
+    ask_again(run.options["stateDir"], None, None)
+    run.judged_batch(30)
+    run.restart()
+    run.catch_up(30)
+    assert run.fold.counts["insert"] == 200
+    run.finish()
+
+
+def test_a_key_that_is_given_another_order_while_rows_are_read_again_is_noticed_after_a_restart(
+    database: Database, start_stream: StartStream, tmp_path: Path
+) -> None:
+    database.execute(COLLATED.format("C"))
+    run = followed(start_stream(vnodeCount="4", numPartitions="1"))
+    run.restart()
+    ask_again(str(tmp_path / "state"), None, None)
+    run.batch(30)
+    run.stop()
+    database.execute(COLLATE.format("en_US.utf8"))
+    refused(run, SchemaChangedError, "another collation")
