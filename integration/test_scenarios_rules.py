@@ -59,7 +59,24 @@ def test_a_table_that_takes_the_name_of_another_is_not_followed(
         "CREATE TABLE new (LIKE t INCLUDING ALL); ALTER TABLE t RENAME TO old; ALTER TABLE new RENAME TO t;"
         "INSERT INTO t VALUES (1000, 'of another table')"
     )
-    refused(run, TableError, "not the table any more")
+    refused(run, TableError, 'not the table any more that the stream began with: that is "public"."old" by now')
+    run.restart()
+    with pytest.raises(StateError, match="by its new name"):
+        run.batch()
+    run.restart(dbtable="old")
+    run.finish()
+
+
+def test_a_stream_goes_on_under_the_new_name_of_its_table(database: Database, start_stream: StartStream) -> None:
+    table_of(database, 100)
+    run = start_stream()
+    run.backfill()
+    run.catch_up()
+    database.execute('CREATE SCHEMA "S"; ALTER TABLE t SET SCHEMA "S"; ALTER TABLE "S".t RENAME TO "T"')
+    database.execute('DELETE FROM "S"."T" WHERE id < 5')
+    refused(run, TableError, 'Set the option dbtable to "S"."T"')
+    run.restart(dbtable='"S"."T"')
+    run.finish()
 
 
 @BACKFILLED

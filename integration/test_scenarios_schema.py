@@ -301,9 +301,9 @@ def test_a_table_that_was_renamed_is_not_followed_under_its_old_name(
     table_of(database, 100)
     run = started(start_stream, "between chunks")
     database.execute("ALTER TABLE t RENAME TO t_old")
-    refused(run, TableError, "renamed")
+    refused(run, TableError, "renamed.*new name")
     table_of(database, 5)
-    refused(run, TableError, "made again")
+    refused(run, TableError, "t_old")
 
 
 @pytest.mark.parametrize("when", WHEN)

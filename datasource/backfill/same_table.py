@@ -29,8 +29,9 @@ def require_same_table(recorded: StreamIdentity, upstream: Upstream, *, ordered:
     if recorded.table_id != now.table_id:
         raise StateError(
             f"the table {now.table} was dropped and made again since the stream began (it was "
-            f"{recorded.table} with id {recorded.table_id}, and is id {now.table_id}); start over with a fresh "
-            "checkpointLocation and onExistingState=restart"
+            f"{recorded.table} with id {recorded.table_id}, and is id {now.table_id}). Where it was only renamed and "
+            "this one got its name, name that table by its new name; else start over with a fresh checkpointLocation "
+            "and onExistingState=restart"
         )
     _require_same_key(now.table, recorded.key, upstream.schema().key_schema, ordered=ordered)
 

@@ -149,7 +149,10 @@ def _with_state(state: str, message: str) -> BackfillError:
     if state in _TRANSIENT_STATES or state.startswith(_TRANSIENT_CLASSES):
         return ConnectionLostError(message)
     if state == "42P01":
-        return TableError(f"{message}; was the table dropped or renamed?")
+        return TableError(
+            f"{message}; was the table dropped or renamed? Where it was renamed, set the option dbtable to its new "
+            "name; a stream then goes on where it stopped"
+        )
     if state == "42703":
         return SchemaChangedError(
             f"{message}; was the column dropped or renamed? Start over, or name the columns that are left with the "

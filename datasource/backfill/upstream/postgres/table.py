@@ -73,6 +73,11 @@ _IDENTITY: Final = """
                          WHERE place <= i.indnkeyatts ORDER BY k))
 """
 
+_NAME: Final = """
+    SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = %s
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -183,7 +188,7 @@ def require_unchanged(session: Session, table: Table, collations: str) -> None:
     oid, found = one_row(session.execute(_AS_IT_IS, [described.name.quoted(), described.oid]))
     now: dict[str, Any] = found
     if oid != described.oid:
-        raise _another_table(described)
+        raise _another_table(session, described)
     carried = _carried(table)
     changed = [column.name for column in carried if now.get(column.name, [])[:2] != [column.type_oid, column.typmod]]
     if changed:
@@ -215,7 +220,7 @@ def require_same_identity(session: Session, table: Table) -> None:
     now: dict[str, tuple[int, int, int, str | None]]
     same, now, unique = one_row(session.execute(_IDENTITY, asked))
     if not same:
-        raise _another_table(described)
+        raise _another_table(session, described)
     there = {column: now[column.name] for column in _carried(table) if column.name in now}
     others = [column.name for column, (attnum, *_) in there.items() if attnum != column.attnum]
     if others:
@@ -249,10 +254,18 @@ def require_same_identity(session: Session, table: Table) -> None:
         )
 
 
-def _another_table(described: TableDescription) -> TableError:
+def _another_table(session: Session, described: TableDescription) -> TableError:
+    name = described.name.quoted()
+    found = session.execute(_NAME, [described.oid]).fetchone()
+    if found is None:
+        return TableError(
+            f"{name} is not the table any more that the stream began with, which was dropped. Start over with a fresh "
+            "checkpointLocation and onExistingState=restart"
+        )
+    now = QualifiedName(*found).quoted()
     return TableError(
-        f"{described.name.quoted()} is not the table any more that the stream began with: it was dropped, renamed "
-        "or made again. Start over with a fresh checkpointLocation and onExistingState=restart"
+        f"{name} is not the table any more that the stream began with: that is {now} by now. Set the option dbtable to "
+        f"{now}, and start the query again; it goes on where it stopped"
     )
 
 
