@@ -80,6 +80,27 @@ def test_a_stream_goes_on_under_the_new_name_of_its_table(database: Database, st
 
 
 @BACKFILLED
+def test_a_table_that_others_inherit_from_by_now_is_followed_alone_and_refused_after_a_restart(
+    database: Database, start_stream: StartStream, rows: int
+) -> None:
+    """Started anew, the stream could not tell whether whoever reads it expects the children's rows too."""
+    table_of(database, 100)
+    run = start_stream()
+    run.batch(rows)
+    database.execute(
+        "CREATE TABLE child () INHERITS (t); INSERT INTO child VALUES (1, 'of the child'), (500, 'of the child');"
+        "UPDATE t SET v = 'of both' WHERE id IN (1, 2, 99)"
+    )
+    run.catch_up(20)
+    assert len(run.fold.rows) == 100
+    run.restart()
+    refused(run, TableError, 'ALTER TABLE … NO INHERIT "public"."t" for each')
+    database.execute("ALTER TABLE child NO INHERIT t")
+    run.restart()
+    run.finish()
+
+
+@BACKFILLED
 @pytest.mark.parametrize("key", ["", ", ADD PRIMARY KEY (id, v)"], ids=["none", "a larger one"])
 def test_rows_that_share_what_was_the_key_end_the_stream(
     database: Database, start_stream: StartStream, rows: int, key: str

@@ -134,7 +134,8 @@ def _require_streamable(table: Relation) -> None:
     if table.has_children:
         raise TableError(
             f"{name} has inheritance children: its rows lie in several tables, over which no key is unique. "
-            "Stream the children one by one, or turn it into a partitioned table"
+            "Stream the children one by one, or turn it into a partitioned table. A stream that began before it had "
+            f"any goes on after ALTER TABLE … NO INHERIT {name} for each of them (psql's \\d+ lists them)"
         )
     _require_rights(table)
 
