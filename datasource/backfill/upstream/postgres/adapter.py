@@ -142,6 +142,7 @@ class PostgresUpstream:
             self._sessions.run(lambda session: self._find(session, place, Position.parse(after.position)))
 
     def _find(self, session: Session, place: Place, after: Position) -> None:
+        place.require_reached(session, after.lsn)
         try:
             place.require_readable(session, after.lsn)
             place.require_same_publication(session, self._table)
@@ -163,9 +164,7 @@ class PostgresUpstream:
     def _epochs(self) -> Epochs:
         if self._found is None:
             require_primary(self._table.server)
-            self._found = Epochs(
-                self._connector, self._sessions, self._table, fails_on_loss=self._options.fail_on_data_loss
-            )
+            self._found = Epochs(self._connector, self._sessions, self._table)
         return self._found
 
     def present(self) -> str:

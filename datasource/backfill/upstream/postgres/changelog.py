@@ -55,6 +55,8 @@ class ChangeLog:
         # not published are not in the log; without the publication itself, PostgreSQL 18 gives none at all.
         if self._fails_on_data_loss:
             self.place.require_readable(session, after.lsn)
+        else:
+            self.place.require_reached(session, after.lsn)
         self._require_published(session)
         self._require_told(session)
         self._report_added(reading.ignored)

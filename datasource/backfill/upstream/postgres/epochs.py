@@ -44,11 +44,10 @@ EVERY_COMMIT: Final = Position((1 << 63) - 1)
 class Epochs:
     """Finds the epoch after one, and holds the state it pins. Of a stream without a log only the first is asked for."""
 
-    def __init__(self, connector: Connector, sessions: ControlSession, table: Table, *, fails_on_loss: bool) -> None:
+    def __init__(self, connector: Connector, sessions: ControlSession, table: Table) -> None:
         self._connector = connector
         self._sessions = sessions
         self._table = table
-        self._fails_on_loss = fails_on_loss
         self._log: ChangeLog | None = None
         self.exporter = ExportingSession(connector, table.keyed)
         self._idle_at = 0
@@ -225,8 +224,8 @@ class Epochs:
         began = Position.parse(after.position)
         seen = Position.parse(until) if until else self.end_of_log()
         upto = seen.lsn
-        if upto < self._idle_at and not until and self._fails_on_loss:
-            self.log.place.require_readable(self._sessions.current(), self._idle_at)
+        if upto < self._idle_at and not until:
+            self.log.place.require_reached(self._sessions.current(), self._idle_at)
         if upto <= self._idle_at and after.position != self._left_at and self._read_lately:
             self.complete_until = self._clock
             return Step(after, None)

@@ -9,7 +9,13 @@ from backfill.options import Options
 from backfill.upstream import Bookmark
 from backfill.upstream.postgres import slot
 from backfill.upstream.postgres.connection import Connector, Session
-from backfill.upstream.postgres.server import START_OVER, read_server, require_primary, require_same_log
+from backfill.upstream.postgres.server import (
+    START_OVER,
+    read_server,
+    require_log,
+    require_primary,
+    require_same_log,
+)
 from backfill.upstream.postgres.slot import Published
 from backfill.upstream.postgres.table import Table
 from backfill.wording import another_option
@@ -169,6 +175,12 @@ class Place:
         reached = after if upto is None else upto
         require_same_log(session, system=self.system, timeline=self.timeline, reached=reached, way_out=way_out)
         slot.require_readable(session, self.slot, after, way_out=way_out)
+
+    def require_reached(self, session: Session, lsn: int) -> None:
+        """Raises DataLossError where the server's log is not the one in which the LSN was reached, or ends before it:
+        then there is no going on, with whatever loss.
+        """
+        require_log(session, system=self.system, reached=lsn)
 
     def accept_publication(self, session: Session, table: Table) -> None:
         """From now on the publication as it is, is the right one."""

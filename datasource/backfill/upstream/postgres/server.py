@@ -70,10 +70,21 @@ def require_logical(server: ServerDescription) -> None:
 def require_same_log(
     session: Connection[Any], *, system: str, timeline: str, reached: int, way_out: str = START_OVER
 ) -> None:
-    """Raises DataLossError unless this primary goes on with the log that was known up to the LSN `reached`.
+    """Raises DataLossError unless this primary goes on with the log that was known up to the LSN `reached`."""
+    now = require_log(session, system=system, reached=reached)
+    if now != timeline:
+        raise DataLossError(
+            f"the log that was read is of timeline {timeline} and this server is on timeline {now}: it was restored "
+            f"or failed over, so changes may be missing or different. {way_out}"
+        )
 
-    A server whose files were put back as they were some time ago is on the same timeline; it is known by a log that
-    ends too early, for as long as it does.
+
+def require_log(session: Connection[Any], *, system: str, reached: int) -> str:
+    """The timeline of this primary; DataLossError unless its log is of `system` and comes as far as the LSN `reached`.
+
+    There is no going on without what is lost where it is not: in any other log a position means nothing, and in a
+    shorter one what is new would lie before it, and be left out as having been read. A server whose files were put back
+    as they were some time ago is on the same timeline; it is known by its log, for as long as that is shorter.
     """
     row = session.execute(_LOG).fetchone()
     if row is None:
@@ -84,13 +95,11 @@ def require_same_log(
             "at the former; or, where that is gone for good, start over with a fresh checkpointLocation and an empty "
             "stateDir"
         )
-    if row[1] != timeline:
-        raise DataLossError(
-            f"the log that was read is of timeline {timeline} and this server is on timeline {row[1]}: it was restored "
-            f"or failed over, so changes may be missing or different. {way_out}"
-        )
     if parse_lsn(row[2]) < reached:
         raise DataLossError(
             f"the log had come to {format_lsn(reached)} and this server's log ends at {row[2]}: it was restored to an "
-            f"earlier point in time, so changes may be missing or different. {way_out}"
+            "earlier point in time, or is a standby that was promoted without the last of the log, so there is nothing "
+            "to go on from, whatever failOnDataLoss says. Start over, a stream with a fresh checkpointLocation and "
+            "onExistingState=restart"
         )
+    return str(row[1])
