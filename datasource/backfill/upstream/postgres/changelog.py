@@ -68,6 +68,7 @@ class ChangeLog:
             self._published = self.place.require_same_publication(session, self._table, self._published)
         except DataLossError as error:
             self.go_on_without(error)
+            self.place.make(self._connector, session, self._table)
             self.place.accept_publication(session, self._table)
             self._published = self.place.require_published(session, self._table)
 

@@ -148,8 +148,7 @@ class Place:
 
     def require_published(self, session: Session, table: Table) -> Published:
         """Raises where the publication would leave out something that the stream carries; else which one it is."""
-        names = tuple(column.name for column in table.columns)
-        return slot.require_published(session, self.publication, table.description.oid, names)
+        return slot.require_published(session, self.publication, table.description.oid, table.names)
 
     def require_same_publication(self, session: Session, table: Table, before: Published | None = None) -> Published:
         """As `require_published`; DataLossError where it or the table's membership in it is not as it was `before`.
@@ -157,11 +156,39 @@ class Place:
         What happened in between is not in the log, and PostgreSQL 18 passes over it in silence. Of one that was made
         for the stream that is known without `before`.
         """
-        found = self.require_published(session, table)
-        if (self.own_publication and found.noted != found.membership) or before not in (None, found):
+        if not self.own_publication:
+            found = self.require_published(session, table)
+        else:
+            found = self._require_own_publication(session, table, noted=before is None)
+        if before not in (None, found):
             raise DataLossError(
-                f"publication {self.publication} was altered, or dropped and made again, or the table was taken out of "
-                f"it and put back: the changes made in between may not be in the log. {START_OVER}"
+                f"publication {self.publication} was altered, or dropped and made again, or the table or its schema "
+                "was taken out of it and put back: the changes made in between may not be in the log. Where nothing "
+                "but its owner was changed nothing is lost, and the query may be started again as it is. Else: "
+                f"{START_OVER}"
+            )
+        return found
+
+    def _require_own_publication(self, session: Session, table: Table, *, noted: bool) -> Published:
+        """The publication that was made for the stream; `noted`: the table is in it as its comment says."""
+        found = slot.published(session, self.publication, table.description.oid, table.names)
+        if found is None:
+            raise DataLossError(
+                f"publication {self.publication}, which was made for the stream, was dropped: the changes made since "
+                f"then are not in the log. {START_OVER}"
+            )
+        if noted and found.noted is None:
+            put_back = slot.noting(self.publication, found.membership).as_string(session)
+            raise DataLossError(
+                f"publication {self.publication} has no comment any more that says that it was made for a stream: it "
+                "was dropped and made again, and the changes made in between may not be in the log; or somebody gave "
+                f"it another comment, and then nothing is lost: run {put_back} and start the query again. Else: "
+                f"{START_OVER}"
+            )
+        if noted and found.noted != found.membership:
+            raise DataLossError(
+                f"the table was taken out of publication {self.publication} and put back: the changes made in between "
+                f"may not be in the log. {START_OVER}"
             )
         return found
 

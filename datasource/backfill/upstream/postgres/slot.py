@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import psycopg
@@ -65,18 +65,38 @@ class SlotState:
 class Published:
     """A publication and the table's membership in it, by their OIDs; the latter 0 where it has all tables of a kind.
 
-    Both are others once somebody has dropped the one or the other and made it again. `versions` are those of their
-    rows in the catalog, which an ALTER PUBLICATION changes. `noted` is the membership that a publication of ours had
-    when it was made: its comment says so.
+    Both are others once somebody has dropped the one or the other and made it again. `versions` are those of the rows
+    in the catalog by which the table is published, be it as itself, with its schema or through what it is a partition
+    of: any ALTER PUBLICATION that concerns it changes them, and so does another owner. `noted` is the membership that
+    a publication of ours had when it was made: its comment says so, which somebody may replace.
     """
 
     publication: int
     membership: int
-    versions: tuple[str, str]
-    noted: int | None
+    versions: tuple[str, ...]
+    noted: int | None = field(compare=False)
 
 
 _NOTE: Final = "made by backfill, membership "
+
+_SCHEMAS_ARE_PUBLISHED: Final = 150000
+
+_PUBLISHED: Final = """
+    WITH own AS (SELECT c.oid, c.relnamespace FROM pg_catalog.pg_class c
+                 WHERE c.oid = %(oid)s
+                    OR c.oid IN (SELECT relid FROM pg_catalog.pg_partition_ancestors(%(oid)s::oid::regclass)))
+    SELECT p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, p.oid::int8,
+           coalesce((SELECT r.oid::int8 FROM pg_catalog.pg_publication_rel r
+                     WHERE r.prpubid = p.oid AND r.prrelid = %(oid)s), 0),
+           ARRAY[p.xmin::text]
+           || ARRAY(SELECT r.oid || ' ' || r.xmin FROM pg_catalog.pg_publication_rel r
+                    WHERE r.prpubid = p.oid AND r.prrelid IN (SELECT oid FROM own) ORDER BY r.oid){schemas}
+    FROM pg_catalog.pg_publication p WHERE p.pubname = %(name)s
+"""
+_SCHEMAS: Final = """
+           || ARRAY(SELECT s.oid || ' ' || s.xmin FROM pg_catalog.pg_publication_namespace s
+                    WHERE s.pnpubid = p.oid AND s.pnnspid IN (SELECT relnamespace FROM own) ORDER BY s.oid)
+"""
 
 _WHAT_KEEPS_IT: Final = {
     "idle_timeout": "set idle_replication_slot_timeout to 0, or to longer than the stream is ever stopped or a batch "
@@ -177,38 +197,50 @@ def note_membership(session: Session, name: str, oid: int) -> None:
         "WHERE p.pubname = %s AND r.prrelid = %s",
         [name, oid],
     ).fetchall()
+    session.execute(noting(name, membership))
+
+
+def noting(name: str, membership: int) -> sql.Composed:
+    """The statement that writes so."""
     comment = sql.SQL("COMMENT ON PUBLICATION {} IS {}")
-    session.execute(comment.format(sql.Identifier(name), sql.Literal(f"{_NOTE}{membership}")))
+    return comment.format(sql.Identifier(name), sql.Literal(f"{_NOTE}{membership}"))
 
 
 def require_published(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Published:
-    """Raises where the publication would leave out rows, columns or kinds of changes that the stream carries."""
-    row = session.execute(
-        "SELECT p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, p.oid::int8, coalesce(r.oid::int8, 0), "
-        "p.xmin::text, coalesce(r.xmin::text, '') "
-        "FROM pg_catalog.pg_publication p "
-        "LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = %s WHERE p.pubname = %s",
-        [oid, name],
-    ).fetchone()
-    quoted = sql.Identifier(name).as_string(session)
-    if row is None:
+    """As `published`; DatabaseSetupError where there is no such publication."""
+    found = published(session, name, oid, columns)
+    if found is None:
         raise DatabaseSetupError(
-            f"publication {name} does not exist; run CREATE PUBLICATION {quoted} FOR TABLE …, or, for a stream, "
-            "leave out publicationName to have one made"
+            f"publication {name} does not exist; run CREATE PUBLICATION {sql.Identifier(name).as_string(session)} FOR "
+            "TABLE …, or, for a new stream, leave out publicationName to have one made"
         )
+    return found
+
+
+def published(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Published | None:
+    """The publication of this name, None where there is none.
+
+    Raises where it would leave out rows, columns or kinds of changes that the stream carries.
+    """
+    schemas = _SCHEMAS if session.info.server_version >= _SCHEMAS_ARE_PUBLISHED else ""
+    query = sql.SQL(_PUBLISHED).format(schemas=sql.SQL(schemas))
+    row = session.execute(query, {"oid": oid, "name": name}).fetchone()
+    if row is None:
+        return None
+    quoted = sql.Identifier(name).as_string(session)
     if not row[0]:
         raise DatabaseSetupError(
             f"publication {name} leaves out some kinds of changes; run ALTER PUBLICATION {quoted} SET "
             "(publish = 'insert, update, delete, truncate')"
         )
-    published = session.execute(
+    listed = session.execute(
         "SELECT to_jsonb(p) FROM pg_catalog.pg_publication_tables p "
         "JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname "
         "JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename "
         "WHERE p.pubname = %s AND c.oid = %s",
         [name, oid],
     ).fetchone()
-    if published is None:
+    if listed is None:
         there = session.execute("SELECT relpersistence::text FROM pg_catalog.pg_class WHERE oid = %s", [oid]).fetchone()
         if there == ("u",):
             raise TableError(
@@ -224,15 +256,15 @@ def require_published(session: Session, name: str, oid: int, columns: tuple[str,
             f"publication {name} does not publish the table under its own name; run ALTER PUBLICATION {quoted} ADD "
             "TABLE …, for a partitioned table also ALTER PUBLICATION … SET (publish_via_partition_root = true)"
         )
-    if published[0].get("rowfilter"):
+    if listed[0].get("rowfilter"):
         raise DatabaseSetupError(f"publication {name} filters the table's rows; publish the table without WHERE")
-    missing = set(columns) - set(published[0].get("attnames") or columns)
+    missing = set(columns) - set(listed[0].get("attnames") or columns)
     if missing:
         raise DatabaseSetupError(
             f"publication {name} does not publish column {', '.join(sorted(missing))}; publish it, or leave it out "
             "with the option columns"
         )
-    return Published(row[1], row[2], (row[3], row[4]), _noted(session, name))
+    return Published(row[1], row[2], tuple(row[3]), _noted(session, name))
 
 
 def make_slot(connector: Connector, session: Session, name: str) -> None:

@@ -93,6 +93,10 @@ class Table:
     """Whether Arrow compares keys exactly as the key's index does."""
 
     @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    @property
     def keyed(self) -> KeyedTable:
         return KeyedTable(self.description.name, self.description.partitioned, self.description.key)
 
