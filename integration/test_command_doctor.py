@@ -66,13 +66,33 @@ def test_options_are_looked_at_as_a_stream_does(database: Database, doctor: Doct
 
 
 def test_what_to_know_of_a_table_refuses_nothing(database: Database, doctor: Doctor) -> None:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, note text, data jsonb) PARTITION BY RANGE (id)")
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int, note text, data jsonb) PARTITION BY RANGE (id);"
+        "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (9);"
+        "CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM (9) TO (19)"
+    )
     code, text = doctor()
     assert code == 0
     assert "large unchanged value of note, data ends the stream" in text
-    assert 'ALTER TABLE "public"."t" REPLICA IDENTITY FULL;' in text
     assert "followed through its root" in text
+    assert "between SET UNLOGGED and SET LOGGED" in text
     assert "large" not in doctor("--option", "columns=id,n")[1]
+    (mend,) = [line for line in text.splitlines() if line.startswith("    ALTER TABLE")]
+    first, *others = mend.split("; ")
+    assert len(others) == 2
+    database.execute(first)  # of the root, which changes no partition
+    assert "large unchanged value of note, data ends the stream" in doctor()[1]
+    database.execute("; ".join(others))
+    assert "REPLICA IDENTITY FULL" not in doctor()[1]
+
+
+def test_a_key_that_is_no_primary_key_is_not_advised_away(database: Database, doctor: Doctor) -> None:
+    database.execute("CREATE TABLE t (id int NOT NULL, note text); CREATE UNIQUE INDEX u ON t (id)")
+    database.execute("ALTER TABLE t REPLICA IDENTITY USING INDEX u")
+    code, text = doctor()
+    assert code == 0
+    assert "ends the stream, unless onUnchangedToast=mark or changelog=full. REPLICA IDENTITY FULL is no way" in text
+    assert "ALTER TABLE" not in text
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,29 @@ def test_an_update_that_leaves_a_large_value_alone_ends_the_stream_before_it_is_
     assert [row["title"] for row in run.read()] == ["new title"]
 
 
+def test_partitions_that_log_whole_rows_fill_in_what_an_update_left_alone(
+    database: Database, start_stream: StartStream
+) -> None:
+    """The root alone changes nothing, as the error says."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, title text, body text) PARTITION BY RANGE (id);"
+        "ALTER TABLE t ALTER body SET STORAGE EXTERNAL; CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (9);"
+        "INSERT INTO t VALUES (1, '', repeat('x', 5000)); ALTER TABLE t REPLICA IDENTITY FULL"
+    )
+    run = start_stream()
+    run.batch()
+    database.execute("UPDATE t SET title = 'new title'")
+    run.plan()
+    with pytest.raises(UnchangedToastError, match=r"where the key is the primary key.*on each of its partitions"):
+        run.read()
+    run.restart(onUnchangedToast="mark")
+    run.batch()
+    run.restart(onUnchangedToast="fail")
+    run.fold.rows[(1,)]["body"] = "x" * 5000
+    database.execute("ALTER TABLE t_1 REPLICA IDENTITY FULL; UPDATE t SET title = 'newer title'")
+    run.finish()
+
+
 def test_an_update_of_a_row_that_is_still_to_be_read_needs_no_large_value(
     database: Database, start_stream: StartStream
 ) -> None:

@@ -115,8 +115,9 @@ def _sources(batch: pa.Table, name: str, first: Mask, last: Mask) -> tuple[Indic
     if (marked[source] & ~kept & last).any():
         raise UnchangedToastError(
             f"an update changed the key of a row and left its large value of column {name} unchanged, so the change "
-            "log has it under neither key. Run ALTER TABLE … REPLICA IDENTITY FULL on the source, or leave the column "
-            "out with the option columns, and start over"
+            "log has it under neither key. Where the key of the source is its primary key, run ALTER TABLE … REPLICA "
+            "IDENTITY FULL there, and on each of its partitions; else leave the column out with the option columns. "
+            "Then start over"
         )
     return source, kept
 

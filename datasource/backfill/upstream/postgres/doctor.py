@@ -21,6 +21,7 @@ from backfill.upstream.postgres.description import KeyColumn, TableDescription
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.keys import require_usable
 from backfill.upstream.postgres.money import require_same_decimals
+from backfill.upstream.postgres.partitions import without_whole_rows
 from backfill.upstream.postgres.ranges import KeyedTable
 from backfill.upstream.postgres.selection import select_columns
 from backfill.upstream.postgres.server import read_server, require_logical, require_primary
@@ -176,27 +177,45 @@ def _rights(session: Session, options: Options, table: TableDescription | None) 
 
 
 def _surprises(session: Session, table: TableDescription, options: Options) -> Iterator[Finding]:
-    name = table.name.quoted()
-    if table.replica_identity != "f" and not options.last_rows.kept:
-        carried = set(options.columns) or {column.name for column in table.columns}
-        keys = {key.column.name for key in table.key}
-        large = [row[0] for row in session.execute(_LARGE, [table.oid]).fetchall() if row[0] in carried - keys]
-        toast = (
-            f". An update that leaves out a large unchanged value of {', '.join(large)} ends the stream, unless "
-            "onUnchangedToast=mark or changelog=full"
-            if large
-            else ""
-        )
-        yield Finding(
-            f"of the row before an update or delete the log of {name} has only the key, so there is no "
-            f"update_preimage{toast}. REPLICA IDENTITY FULL logs whole rows, which makes the log longer; "
-            "changelog=full keeps the last row of every key beside the stream instead",
-            f"ALTER TABLE {name} REPLICA IDENTITY FULL",
-            refuses=False,
-        )
+    if not options.last_rows.kept:
+        yield from _key_alone(session, table, options)
     if table.partitioned:
         yield Finding(
-            f"{name} is partitioned: it is read and followed through its root. Truncating, attaching, detaching or "
-            "dropping a single partition is not in the log",
+            f"{table.name.quoted()} is partitioned: it is read and followed through its root. Truncating, attaching, "
+            "detaching or dropping a single partition is not in the log, nor what is written to one between SET "
+            "UNLOGGED and SET LOGGED, nor the old key of a row whose key is updated there while another index is the "
+            "partition's replica identity",
             refuses=False,
         )
+
+
+def _key_alone(session: Session, table: TableDescription, options: Options) -> Iterator[Finding]:
+    """What follows where the log has of a row before an update or delete the key alone.
+
+    What it has is up to each partition; whether that is the whole row, it says of the root (see `partitions`).
+    """
+    itself = [] if table.replica_identity == "f" else [table.name]
+    without = without_whole_rows(session, table.oid) if table.partitioned else itself
+    if not itself and not without:
+        return
+    carried = set(options.columns) or {column.name for column in table.columns}
+    keys = {key.column.name for key in table.key}
+    large = [row[0] for row in session.execute(_LARGE, [table.oid]).fetchall() if row[0] in carried - keys]
+    toast = (
+        f". An update that leaves out a large unchanged value of {', '.join(large)} ends the stream, unless "
+        "onUnchangedToast=mark or changelog=full"
+        if large and without
+        else ""
+    )
+    mend = "; ".join(f"ALTER TABLE {name.quoted()} REPLICA IDENTITY FULL" for name in dict.fromkeys(itself + without))
+    also = ", and a partition that is made later needs it as well" if table.partitioned else ""
+    whole = f"REPLICA IDENTITY FULL logs whole rows, which makes the log longer{also}; "
+    if table.replica_identity == "i":
+        mend = ""
+        whole = "REPLICA IDENTITY FULL is no way, because the key is the index that is the replica identity; "
+    yield Finding(
+        f"of the row before an update or delete the log of {table.name.quoted()} has only the key, so there is no "
+        f"update_preimage{toast}. {whole}changelog=full keeps the last row of every key beside the stream instead",
+        mend,
+        refuses=False,
+    )

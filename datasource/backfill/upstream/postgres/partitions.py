@@ -1,7 +1,8 @@
 """The partitions of a partitioned table: the rows and their changes are theirs, under the root's name.
 
 What is logged of an old row is up to each partition's own replica identity, which ALTER TABLE on the root does not
-change (PostgreSQL manual, ALTER TABLE). A foreign table cannot be among them, because a root with a key has none.
+change (PostgreSQL manual, ALTER TABLE); but the log says by the root's whether that is the whole row. A foreign
+table cannot be among them, because a root with a key has none.
 """
 
 from __future__ import annotations
@@ -52,8 +53,7 @@ def require_leaves_log(
 
     `primary`: that key is the primary key. `then` is what is to be done after that has been mended.
     """
-    with conn.cursor(row_factory=class_row(_Leaf)) as cursor:
-        leaves = cursor.execute(_LEAVES, [oid]).fetchall()
+    leaves = _leaves(conn, oid)
     problems = []
     for leaf in leaves:
         name = QualifiedName(leaf.schema, leaf.name).quoted()
@@ -70,3 +70,13 @@ def require_leaves_log(
             f"the changes of {len(problems)} of {len(leaves)} partitions of {root.quoted()} cannot be "
             f"followed: {'; '.join(problems[:_NAMED])}{'; …' if len(problems) > _NAMED else ''}{then}"
         )
+
+
+def without_whole_rows(conn: Connection[Any], oid: int) -> list[QualifiedName]:
+    """The partitions whose log has of a row before an update or delete no more than a key."""
+    return [QualifiedName(leaf.schema, leaf.name) for leaf in _leaves(conn, oid) if leaf.replica_identity != "f"]
+
+
+def _leaves(conn: Connection[Any], oid: int) -> list[_Leaf]:
+    with conn.cursor(row_factory=class_row(_Leaf)) as cursor:
+        return cursor.execute(_LEAVES, [oid]).fetchall()
