@@ -278,6 +278,7 @@ def test_empty_partitions_come_and_go_while_a_chunk_is_read(
         "DROP TABLE high",
         "INSERT INTO apart VALUES (250); ALTER TABLE t ATTACH PARTITION apart FOR VALUES FROM (200) TO (300)",
         "VACUUM (FULL) high",
+        "BEGIN; TRUNCATE unused; COPY unused FROM PROGRAM 'echo 150,new' WITH (FREEZE, FORMAT csv); COMMIT",
     ],
 )
 def test_partitions_with_rows_do_not(database: Database, start_stream: StartStream, statement: str) -> None:

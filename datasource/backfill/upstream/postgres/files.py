@@ -2,8 +2,9 @@
 
 TRUNCATE and rewriting ALTERs put other files in the place of a table's, and an older snapshot then sees no row in
 them. Of partitions the server knows only those of now: rows of one that was detached are not read any more, and rows of
-one that was attached are, although the table did not have them. What is empty does neither harm: partitions for the
-days to come are made, and those that nobody needed are dropped, at any time.
+one that was attached are, although the table did not have them. So are rows that came into another file by COPY with
+FREEZE. What is empty does no harm: partitions for the days to come are made, and those that nobody needed are dropped,
+at any time.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Files:
         return not come and not gone and all(self.held[oid] == before.held[oid] for oid in both)
 
     def hold_rows_of(self, then: Files) -> bool:
-        """Whether all rows that there were `then` are there, and none that was elsewhere."""
-        filled = then.held.keys() - then.empty
-        come = self.held.keys() - then.held.keys() - self.empty
-        return not come and all(self.held.get(oid) == then.held[oid] for oid in filled)
+        """Whether all rows that there were `then` are there, and none in a file that was not."""
+        gone = [oid for oid in then.held.keys() - then.empty if self.held.get(oid) != then.held[oid]]
+        come = [oid for oid in self.held.keys() - self.empty if self.held[oid] != then.held.get(oid)]
+        return not gone and not come
