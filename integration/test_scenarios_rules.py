@@ -101,14 +101,25 @@ def test_a_table_that_others_inherit_from_by_now_is_followed_alone_and_refused_a
 
 
 @BACKFILLED
-@pytest.mark.parametrize("key", ["", ", ADD PRIMARY KEY (id, v)"], ids=["none", "a larger one"])
+@pytest.mark.parametrize(
+    "statements",
+    [
+        pytest.param("INSERT INTO t VALUES (1, 'another')", id="none"),
+        pytest.param("ALTER TABLE t ADD PRIMARY KEY (id, v); INSERT INTO t VALUES (1, 'another')", id="a larger one"),
+        pytest.param("ALTER TABLE t ADD PRIMARY KEY (id) DEFERRABLE; UPDATE t SET id = id + 1", id="one checked later"),
+        pytest.param(
+            "ALTER TABLE t ALTER id DROP NOT NULL; CREATE UNIQUE INDEX ON t (id); INSERT INTO t VALUES (NULL), (NULL)",
+            id="one with nulls",
+        ),
+    ],
+)
 def test_rows_that_share_what_was_the_key_end_the_stream(
-    database: Database, start_stream: StartStream, rows: int, key: str
+    database: Database, start_stream: StartStream, rows: int, statements: str
 ) -> None:
     table_of(database, 100, identity="FULL")
     run = start_stream()
     run.batch(rows)
-    database.execute(f"ALTER TABLE t DROP CONSTRAINT t_pkey{key}; INSERT INTO t VALUES (1, 'another row')")
+    database.execute(f"ALTER TABLE t DROP CONSTRAINT t_pkey; {statements}")
     refused(run, SchemaChangedError, r"the key \(id\).*not unique any more")
 
 

@@ -67,10 +67,13 @@ _IDENTITY: Final = """
                      FROM pg_catalog.pg_attribute
                      WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped), '{}'),
            EXISTS (SELECT FROM pg_catalog.pg_index i
-                   WHERE i.indrelid = %(oid)s AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
+                   WHERE i.indrelid = %(oid)s
+                     AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL
                      AND %(key)s::int2[] = ARRAY(
                          SELECT k FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS u(k, place)
                          WHERE place <= i.indnkeyatts ORDER BY k))
+           AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
+                           WHERE attrelid = %(oid)s AND attnum = ANY (%(key)s::int2[]) AND NOT attnotnull)
 """
 
 _NAME: Final = """
@@ -253,8 +256,8 @@ def require_same_identity(session: Session, table: Table) -> None:
         names = ", ".join(item.column.name for item in described.key)
         raise SchemaChangedError(
             f"the key ({names}) of {described.name.quoted()} is not unique any more: its primary key or unique index "
-            "was dropped or has other columns now, so rows cannot be told apart by it. Start over with a fresh "
-            "checkpointLocation and onExistingState=restart"
+            "was dropped, has other columns now or was made deferrable, or its columns may be null, so rows cannot be "
+            "told apart by it. Start over with a fresh checkpointLocation and onExistingState=restart"
         )
 
 
