@@ -13,7 +13,7 @@ measuring    how far ranges of keys go
 pin, files, reader  exported snapshots, whether their rows are still there, and reading them on executors
 position, epochs    which transactions a state shows; the states that batches end at
 doctor       what would refuse a stream, before it is started
-place, slot  where a stream is in the log; the replication slot and the publication
+place, slot, published    where a stream is in the log; the replication slot and the publication; what that passes on
 changelog, log, spool   a batch's changes; peeking at the slot; keeping what was found until the batch is planned
 span         the changes between two places in the log, read on executors
 pgoutput, messages, relation, transactions, tuples, row_changes    the decoder

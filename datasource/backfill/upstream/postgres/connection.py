@@ -27,6 +27,7 @@ SETTINGS: Final = {
     "extra_float_digits": "1",
     "bytea_output": "hex",
     "statement_timeout": "0",
+    "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
     "array_nulls": "on",
@@ -39,6 +40,9 @@ SETTINGS: Final = {
 """What gives a value the same text in every session, whatever the role's or the database's own settings are, and lets
 it make a slot and a publication. A space is escaped, as libpq wants it.
 """
+
+LOCK_TIMEOUT: Final = "5s"
+"""How long a statement waits for the table where a look at it is all that is wanted, before it is tried again."""
 
 ARRIVED: Final = "backfill.settings"
 """Set together with them, and asked for at once: a connection pooler may leave them all out without a word (PgBouncer

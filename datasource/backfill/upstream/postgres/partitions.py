@@ -17,7 +17,13 @@ from psycopg.rows import class_row
 from backfill.errors import TableError
 from backfill.upstream.postgres.description import QualifiedName
 
+# Not pg_partition_tree, which waits for whoever has locked one of the partitions.
 _LEAVES: Final = """
+    WITH RECURSIVE part AS (
+        SELECT %s::oid AS relid
+        UNION ALL
+        SELECT h.inhrelid FROM part JOIN pg_catalog.pg_inherits h ON h.inhparent = relid WHERE NOT h.inhdetachpending
+    )
     SELECT n.nspname AS schema, c.relname AS name, c.relpersistence::text AS persistence,
            c.relreplident::text AS replica_identity,
            ARRAY(SELECT a.attname::text
@@ -27,10 +33,10 @@ _LEAVES: Final = """
                  WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
                    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
            ) AS logged
-    FROM pg_catalog.pg_partition_tree(%s::oid::regclass) t
-    JOIN pg_catalog.pg_class c ON c.oid = t.relid
+    FROM part
+    JOIN pg_catalog.pg_class c ON c.oid = relid
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-    WHERE t.isleaf
+    WHERE c.relkind <> 'p'
     ORDER BY 1, 2
 """
 

@@ -20,14 +20,13 @@ from typing import Final
 from psycopg import sql
 
 from backfill.errors import SnapshotGoneError, TransientError
-from backfill.upstream.postgres.connection import Connector, Cursor, Session
+from backfill.upstream.postgres.connection import LOCK_TIMEOUT, Connector, Cursor, Session
 from backfill.upstream.postgres.failures import About, translating
 from backfill.upstream.postgres.files import Files, files_of
 from backfill.upstream.postgres.position import Position, Snapshot, end_of_last_record, parse_lsn
 from backfill.upstream.postgres.ranges import KeyedTable
 
 BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-LOCK_TIMEOUT: Final = "5s"
 FLUSH_PATIENCE: Final = 0.02
 FLUSH_GIVE_UP: Final = 60.0
 

@@ -21,6 +21,7 @@ from backfill.errors import DatabaseSetupError, DataLossError, TableError
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.failures import About, translating
 from backfill.upstream.postgres.position import format_lsn, parse_lsn
+from backfill.upstream.postgres.published import listed
 from backfill.upstream.postgres.server import START_OVER
 
 logger = logging.getLogger("backfill")
@@ -233,14 +234,8 @@ def published(session: Session, name: str, oid: int, columns: tuple[str, ...]) -
             f"publication {name} leaves out some kinds of changes; run ALTER PUBLICATION {quoted} SET "
             "(publish = 'insert, update, delete, truncate')"
         )
-    listed = session.execute(
-        "SELECT to_jsonb(p) FROM pg_catalog.pg_publication_tables p "
-        "JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname "
-        "JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename "
-        "WHERE p.pubname = %s AND c.oid = %s",
-        [name, oid],
-    ).fetchone()
-    if listed is None:
+    found = listed(session, name, oid)
+    if found is None:
         there = session.execute("SELECT relpersistence::text FROM pg_catalog.pg_class WHERE oid = %s", [oid]).fetchone()
         if there == ("u",):
             raise TableError(
@@ -256,9 +251,9 @@ def published(session: Session, name: str, oid: int, columns: tuple[str, ...]) -
             f"publication {name} does not publish the table under its own name; run ALTER PUBLICATION {quoted} ADD "
             "TABLE …, for a partitioned table also ALTER PUBLICATION … SET (publish_via_partition_root = true)"
         )
-    if listed[0].get("rowfilter"):
+    if found.get("rowfilter"):
         raise DatabaseSetupError(f"publication {name} filters the table's rows; publish the table without WHERE")
-    missing = set(columns) - set(listed[0].get("attnames") or columns)
+    missing = set(columns) - set(found.get("attnames") or columns)
     if missing:
         raise DatabaseSetupError(
             f"publication {name} does not publish column {', '.join(sorted(missing))}; publish it, or leave it out "

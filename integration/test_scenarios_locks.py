@@ -1,0 +1,141 @@
+"""Locks of others: what a stream needs none of does not hold it up, and what it waits for it says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from backfill.errors import TableLockedError
+from backfill.upstream.postgres import published
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.stream_harness import table_of
+from integration.versions import require_version
+from integration.waiting import eventually
+
+WAITS_FOR_NOBODY = "SET lock_timeout = '300ms'"
+
+PARTITIONED = """
+    CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+    CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (100);
+    CREATE TABLE high PARTITION OF t FOR VALUES FROM (100) TO (200);
+    INSERT INTO t SELECT i, 'v' FROM generate_series(1, 99) i; ANALYZE t
+"""
+
+
+@contextmanager
+def in_transaction(database: Database, statement: str) -> Iterator[None]:
+    """Somebody has executed this statement and does not commit."""
+    with database.connect() as connection:
+        connection.execute(statement.encode())
+        yield
+        connection.rollback()
+
+
+def test_changes_are_followed_while_a_partition_is_locked(database: Database, start_stream: StartStream) -> None:
+    database.execute(PARTITIONED)
+    run = start_stream(sessionInitStatement=WAITS_FOR_NOBODY)
+    run.backfill()
+    run.give_up_after(0.1)
+    with in_transaction(database, "LOCK TABLE low"):
+        database.execute("INSERT INTO t VALUES (150, 'new')")
+        run.catch_up()
+    run.finish()
+
+
+@pytest.mark.parametrize("statement", ["LOCK TABLE other, t", "DROP TABLE other"])
+def test_changes_are_followed_while_a_table_of_the_publication_is_locked(
+    database: Database, start_stream: StartStream, statement: str
+) -> None:
+    table_of(database, 20)
+    database.execute("CREATE TABLE other (id int PRIMARY KEY); CREATE PUBLICATION feed FOR ALL TABLES")
+    run = start_stream(publicationName="feed", sessionInitStatement=WAITS_FOR_NOBODY)
+    run.backfill()
+    run.give_up_after(0.1)
+    database.execute("UPDATE t SET v = 'new' WHERE id = 1")
+    with in_transaction(database, statement):
+        run.catch_up()
+    run.finish()
+
+
+PUBLISHED = {
+    "nothing": "",
+    "a plain table": "FOR TABLE plain",
+    "some columns of it": "FOR TABLE plain (id, v)",
+    "some rows of it": "FOR TABLE plain WHERE (id > 5)",
+    "a partitioned table": "FOR TABLE t",
+    "it and a partition": "FOR TABLE t, low (id)",
+    "a table between": "FOR TABLE middle",
+    "a partition": "FOR TABLE low WHERE (id > 5)",
+    "a schema": "FOR TABLES IN SCHEMA public",
+    "another schema": "FOR TABLES IN SCHEMA elsewhere",
+    "a schema and a table in it": "FOR TABLES IN SCHEMA public, TABLE plain WHERE (id > 5)",
+    "two schemas": "FOR TABLES IN SCHEMA public, elsewhere",
+    "all tables": "FOR ALL TABLES",
+}
+
+
+@pytest.mark.parametrize(
+    "way", ["publish_via_partition_root", "publish_generated_columns = stored", "publish = insert"]
+)
+def test_what_is_published_is_what_the_server_says(database: Database, way: str) -> None:
+    require_version(database, 160_000, "the look into the catalogs")
+    if "generated" in way:
+        require_version(database, 180_000, "the publication of generated columns")
+    database.execute(
+        "CREATE SCHEMA elsewhere;"
+        "CREATE TABLE plain (id int PRIMARY KEY, gone int, v text, twice int GENERATED ALWAYS AS (id * 2) STORED);"
+        "ALTER TABLE plain DROP gone; CREATE UNLOGGED TABLE unlogged (id int); CREATE VIEW view AS SELECT 1;"
+        "CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);"
+        "CREATE TABLE middle PARTITION OF t FOR VALUES FROM (0) TO (100) PARTITION BY RANGE (id);"
+        "CREATE TABLE low PARTITION OF middle FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE elsewhere.high PARTITION OF t FOR VALUES FROM (100) TO (200)"
+    )
+    names = ["plain", "unlogged", "view", "t", "middle", "low", "elsewhere.high"]
+    with database.connect() as session:
+        for number, (what, of) in enumerate(PUBLISHED.items()):
+            session.execute(f"CREATE PUBLICATION p{number} {of} WITH ({way})".encode())
+            for name in names:
+                ((oid,),) = session.execute("SELECT %s::regclass::oid::int8", [name]).fetchall()
+                asked = {"name": f"p{number}", "oid": oid}
+                row = session.execute(published._BY_VIEW, asked).fetchone()
+                found = published.listed(session, f"p{number}", oid)
+                assert (found is None) == (row is None), (what, name)
+                if found is not None and row is not None:
+                    assert set(found["attnames"]) == set(row[0]["attnames"]), (what, name)
+                    assert bool(found["rowfilter"]) == bool(row[0]["rowfilter"]), (what, name)
+
+
+def test_a_slot_is_waited_for_whatever_the_database_sets_for_locks(
+    database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("backfill.upstream.postgres.slot.SAY_AFTER", 0.3)
+    table_of(database, 20)
+    database.execute(f"CREATE TABLE other (id int); ALTER DATABASE {database.name} SET lock_timeout = '10ms'")
+    run = start_stream()
+    run.give_up_after(0.1)
+    with caplog.at_level(logging.WARNING, "backfill"), ThreadPoolExecutor() as threads:
+        with in_transaction(database, "INSERT INTO other VALUES (1)"):
+            begun = threads.submit(run.batch)
+            eventually(lambda: "waiting for replication slot" in caplog.text or begun.done())
+        assert begun.result()
+    run.finish()
+
+
+def test_a_table_that_is_locked_before_a_stream_begins_is_said_to_be(
+    database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backfill.upstream.postgres.table.LOCK_TIMEOUT", "100ms")
+    database.execute(PARTITIONED)
+    run = start_stream()
+    run.give_up_after(0.1)
+    with (
+        in_transaction(database, "LOCK TABLE low"),
+        pytest.raises(TableLockedError, match="ALTER TABLE, VACUUM FULL or TRUNCATE"),
+    ):
+        run.batch()
+    run.finish()
