@@ -5,7 +5,7 @@ an earlier snapshot. A lock held from before the snapshot to the end of the last
 statement would then wait for the chunks, and their readers for it, because the server serves locks in the order in
 which they are asked for; and everybody else's queries with them. So each transaction locks the table on its own, as
 every SELECT does, for as long as it looks at it, and makes sure that the rows are still where they were before the
-snapshot was taken. The token of a snapshot says where that is.
+snapshot was taken, and the columns still have the names that they had. The token of a snapshot says where the rows are.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Final
 from psycopg import sql
 
 from backfill.errors import SnapshotGoneError, TransientError
+from backfill.upstream.postgres.columns import names_of, require_names
 from backfill.upstream.postgres.connection import LOCK_TIMEOUT, Connector, Cursor, Session
 from backfill.upstream.postgres.failures import About, translating
 from backfill.upstream.postgres.files import Files, files_of
@@ -92,7 +93,7 @@ class ExportingSession:
         """The transaction that holds the present snapshot, for statements that read the table."""
         session, token = self.current(), self.token
         with _locked(session, self._table):
-            require_stored(token, stored(session.cursor(), self._table))
+            require_stored(token, _look(session.cursor(), self._table))
             yield session
 
     @property
@@ -138,6 +139,15 @@ def stored(cursor: Cursor, table: KeyedTable) -> str:
     return str((cursor.fetchone() or ("",))[0])
 
 
+def _look(cursor: Cursor, table: KeyedTable) -> str:
+    """The same, for a transaction that has locked the table and will read it: by columns that are still the same."""
+    look = sql.SQL("SELECT {}, {}").format(files_of(table.name), names_of(table.name, table.columns))
+    cursor.execute(look.as_string(None))
+    files, names = cursor.fetchone()
+    require_names(table.name, table.columns, names)
+    return str(files)
+
+
 def snapshot_of(token: str) -> str:
     """What `SET TRANSACTION SNAPSHOT` takes."""
     return token.partition(" ")[0]
@@ -146,7 +156,7 @@ def snapshot_of(token: str) -> str:
 def enter(cursor: Cursor, table: KeyedTable, token: str | None) -> None:
     """Begins a transaction in the state of this token, or in that of now, and locks the table until its end.
 
-    Raises SnapshotGoneError where that state has been released.
+    Raises SnapshotGoneError where that state has been released, SchemaChangedError where its columns have other names.
     """
     before = stored(cursor, table) if token is None else ""
     cursor.execute(BEGIN)
@@ -155,10 +165,11 @@ def enter(cursor: Cursor, table: KeyedTable, token: str | None) -> None:
         with translating(About.SNAPSHOT):
             cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot).as_string(None))
     cursor.execute(table.lock.as_string(None))
+    now = _look(cursor, table)
     if token is None:
-        require_same_files(before, stored(cursor, table))
+        require_same_files(before, now)
     else:
-        require_stored(token, stored(cursor, table))
+        require_stored(token, now)
 
 
 def require_same_files(before: str, now: str) -> None:

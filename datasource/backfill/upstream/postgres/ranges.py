@@ -9,6 +9,7 @@ from typing import Final
 
 from psycopg import sql
 
+from backfill.upstream.postgres.columns import Numbered
 from backfill.upstream.postgres.description import KeyColumn, QualifiedName
 from backfill.upstream.postgres.keys import (
     compare,
@@ -37,6 +38,8 @@ class KeyedTable:
     name: QualifiedName
     partitioned: bool
     key: tuple[KeyColumn, ...]
+    columns: Numbered = ()
+    """Those that are read."""
 
     @property
     def identifier(self) -> sql.Identifier:

@@ -14,6 +14,7 @@ from backfill.errors import KeyTextError, SchemaChangedError, TableError
 from backfill.options import Options
 from backfill.upstream import TableSchema, TableSize
 from backfill.upstream.postgres.catalog import read_table
+from backfill.upstream.postgres.columns import another_column
 from backfill.upstream.postgres.condition import require_condition, require_row_condition
 from backfill.upstream.postgres.connection import LOCK_TIMEOUT, Session
 from backfill.upstream.postgres.description import (
@@ -101,7 +102,8 @@ class Table:
 
     @property
     def keyed(self) -> KeyedTable:
-        return KeyedTable(self.description.name, self.description.partitioned, self.description.key)
+        columns = tuple((column.name, column.attnum) for column in _carried(self))
+        return KeyedTable(self.description.name, self.description.partitioned, self.description.key, columns)
 
     @property
     def schema(self) -> TableSchema:
@@ -233,12 +235,7 @@ def require_same_identity(session: Session, table: Table) -> None:
     there = {column: now[column.name] for column in _carried(table) if column.name in now}
     others = [column.name for column, (attnum, *_) in there.items() if attnum != column.attnum]
     if others:
-        raise SchemaChangedError(
-            f"column {', '.join(others)} of {described.name.quoted()} is not the one any more that the stream "
-            "began with: it was dropped and added again, or renamed and another one got its name. The change log does "
-            "not tell what that did to the rows. Start over with a fresh checkpointLocation and "
-            "onExistingState=restart"
-        )
+        raise another_column(described.name, others)
     # Another type is noticed in the change log. A varchar's values stay as they are, whatever its length; and so do
     # those of a column that is generated no more.
     rewritten = [
