@@ -20,6 +20,7 @@ from backfill.errors import (
     TableError,
     UnchangedToastError,
     UnsupportedTypeError,
+    ValueOutOfRangeError,
 )
 from backfill.sinks.postgres import PostgresSink, apply_to, start_over
 from integration.database import Database
@@ -214,6 +215,8 @@ ROW = {"id": 1, "v": "secret words", "_change_type": "insert", "_commit_version"
         ("copy", ROW | {"more": 1}, OptionsError, 'table "public"."copy" has no column more'),
         ("copy", ROW | {"v": {"a": 1}}, UnsupportedTypeError, r"column 'v' is a struct.*with to_json"),
         ("copy", ROW, BackfillError, "value too long for type character varying"),
+        ("copy", ROW | {"v": "a\0b"}, ValueOutOfRangeError, r"a text of the batch has the character U\+0000"),
+        ("copy", ROW | {"v": "a", "kind": "secret red"}, TableError, r"lacks a label .* ALTER TYPE … ADD VALUE there"),
         (
             "copy",
             ROW | {"v": "a", "price": Decimal("1.005")},
@@ -246,8 +249,9 @@ def test_what_cannot_be_applied_is_refused_and_leaves_no_trace(
     database: Database, tmp_path: Path, table: str, row: dict[str, object], error: type[Exception], message: str
 ) -> None:
     database.execute(
+        "CREATE TYPE colour AS ENUM ('red');"
         "CREATE TABLE keyless (id int, v text); CREATE TABLE copy (id int PRIMARY KEY, v varchar(4), "
-        "price numeric(9,2), prices numeric(9,1)[], at timestamp(2), clock time(2));"
+        "price numeric(9,2), prices numeric(9,1)[], at timestamp(2), clock time(2), kind colour);"
         "CREATE TABLE later (id int PRIMARY KEY DEFERRABLE, v text); CREATE VIEW shown AS TABLE copy;"
         "CREATE TABLE counted (id int PRIMARY KEY, v int GENERATED ALWAYS AS IDENTITY)"
     )

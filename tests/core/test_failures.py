@@ -21,6 +21,7 @@ from backfill.errors import (
     SnapshotGoneError,
     TableError,
     TableLockedError,
+    ValueOutOfRangeError,
 )
 from backfill.upstream.postgres.failures import About, translated, translating
 
@@ -100,6 +101,33 @@ def test_what_the_statement_was_about_decides_where_the_sqlstate_does_not(
         found = translated(error, about)
         assert type(found) is kind
         assert f"{text} ({state})" in found.message
+        assert VALUE not in found.message
+
+
+@pytest.mark.parametrize(
+    ("state", "text", "kind", "advice"),
+    [
+        ("55P03", "canceling statement due to lock timeout", TableLockedError, "from being written"),
+        ("22021", 'invalid byte sequence for encoding "UTF8": 0x00', ValueOutOfRangeError, "U+0000"),
+        ("22P02", f'invalid input value for enum colour: "{VALUE}"', TableError, "ADD VALUE there"),
+        ("22P02", f'invalid input syntax for type uuid: "{VALUE}"', DatabaseSetupError, "refused a statement on"),
+        ("42501", "permission denied for table copy", DatabaseSetupError, "refused a statement on"),
+        ("42501", 'query would be affected by row-level security policy for table "copy"', TableError, "BYPASSRLS"),
+        ("42703", 'column "note" does not exist', DatabaseSetupError, "refused a statement on"),
+        ("22012", "division by zero", DatabaseSetupError, "refused a statement on"),
+        ("53400", "temporary file size exceeds temp_file_limit (64kB)", DatabaseSetupError, "refused a statement on"),
+    ],
+    ids=lambda item: str(item)[:30],
+)
+def test_what_goes_wrong_with_a_sinks_table_is_not_told_of_the_source(
+    state: str, text: str, kind: type[BackfillError], advice: str
+) -> None:
+    adbc = f"INTERNAL: [libpq] Failed to execute query: ERROR:  {text}\nQuery: SELECT {VALUE}"
+    for error in (from_psycopg(state, text), from_adbc(state, adbc), from_adbc(state, adbc, text)):
+        found = translated(error, About.TARGET)
+        assert type(found) is kind
+        assert advice in found.message
+        assert not re.search("option|onExistingState|change log|of the stream", found.message)
         assert VALUE not in found.message
 
 

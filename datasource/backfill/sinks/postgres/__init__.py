@@ -23,7 +23,7 @@ from backfill.sinks.postgres.merge import merge
 from backfill.sinks.postgres.record import forget, last_applied, record
 from backfill.sinks.postgres.target import execute, find_target
 from backfill.upstream.postgres.connection import Connector
-from backfill.upstream.postgres.failures import translating
+from backfill.upstream.postgres.failures import About, translating
 from backfill.upstream.postgres.retries import RetryPolicy
 
 __all__ = ["PostgresSink", "apply_to", "start_over"]
@@ -46,7 +46,7 @@ def apply_to(
 def start_over(*, url: str, table: str, query: str, user: str = "", password: str = "") -> None:
     """Empties the table and forgets which batches of the query it has, for a new checkpoint under the same name."""
     connector = Connector.of(url, user=user, password=password, init_statement="")
-    with translating(), connector.arrow_session() as session:
+    with translating(About.TARGET), connector.arrow_session() as session:
         session.execute("BEGIN")
         target = find_target(session, table, ())
         last_applied(session, target, query)  # Waits for a driver that is in a batch: its rows are to go as well.
@@ -72,7 +72,7 @@ class PostgresSink:
         self.retries.run(lambda: self._apply(now, last), lambda: None)
 
     def _apply(self, now: Applied, last: LastRows) -> None:
-        with translating(), self.connector.arrow_session() as session:
+        with translating(About.TARGET), self.connector.arrow_session() as session:
             session.execute("BEGIN")
             target = find_target(session, self.table, self.key)
             if is_new(last_applied(session, target, self.query), now, self.query):

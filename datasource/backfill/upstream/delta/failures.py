@@ -41,11 +41,11 @@ def translated(error: Exception, uri: str) -> BackfillError:
     if isinstance(error, CommitFailedError):
         return _not_committed(error, uri, shown)
     if isinstance(error, DeltaProtocolError) or "unsupported" in text.lower():
-        return TableError(f"the Delta table {uri} uses what the package deltalake cannot read: {shown}")
+        return TableError(f"the Delta table {uri} uses what the package deltalake does not know: {shown}")
     if _FORBIDDEN.search(text):
         return DatabaseSetupError(
             f"the storage of {uri} refused the access: {shown}. Credentials come from the environment of the driver "
-            "and of the executors (AWS_…, AZURE_…, GOOGLE_…)"
+            "and of the executors (AWS_…, AZURE_…, GOOGLE_…); a sink takes storage_options as well"
         )
     if _MAY_PASS.search(text):
         return ConnectionLostError(f"the storage of {uri} does not answer: {shown}")

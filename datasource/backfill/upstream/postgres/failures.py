@@ -42,6 +42,9 @@ _DISK_FULL: Final = "53100"
 _LIMIT_EXCEEDED: Final = "53400"
 _NOT_IN_ENCODING: Final = "22021"
 _DIVISION_BY_ZERO: Final = "22012"
+_INVALID_TEXT: Final = "22P02"
+_NO_RIGHTS: Final = "42501"
+_NO_COLUMN: Final = "42703"
 _QUOTED: Final = re.compile(r'["«»„“”「」].*(["«»„“”「」]|$)')
 """From the first quotation mark to the last one, in the languages that PostgreSQL speaks."""
 
@@ -74,6 +77,11 @@ class About(Enum):
     A publication does not exist if it did not when a change was made; up to version 17 that is an error.
     """
 
+    TARGET = frozenset(
+        {_LOCKED, _NOT_IN_ENCODING, _NO_RIGHTS, _INVALID_TEXT, _NO_COLUMN, _DIVISION_BY_ZERO, _LIMIT_EXCEEDED}
+    )
+    """The table that a sink writes to. Of these errors a stream is told what to do about its source."""
+
 
 def translated(error: Exception, about: About = About.ANYTHING) -> BackfillError:
     """The error as one of ours. Only the server's primary message is kept: details may quote rows."""
@@ -86,12 +94,48 @@ def translated(error: Exception, about: About = About.ANYTHING) -> BackfillError
         message = _QUOTED.sub('"…"', message)
     message = f"{message} ({state})"
     if state in about.value:
-        return SnapshotGoneError(message) if about is About.SNAPSHOT else _changes_gone(message)
+        return _judged(about, state, error, message)
     if _is(_ROWS_HIDDEN, error, message):
         return _rows_hidden(message)
     if _is(_NO_SUCH_LABEL, error, message):
         return _label_gone(message)
     return _with_state(state, message)
+
+
+def _judged(about: About, state: str, error: Exception, message: str) -> BackfillError:
+    match about:
+        case About.SNAPSHOT:
+            return SnapshotGoneError(message)
+        case About.SLOT:
+            return _changes_gone(message)
+        case _:
+            return _of_the_target(state, error, message)
+
+
+def _of_the_target(state: str, error: Exception, message: str) -> BackfillError:
+    if state == _LOCKED:
+        return TableLockedError(
+            f"{message}: another session holds a lock that keeps the sink's table, or a row of it, from being written, "
+            "as ALTER TABLE, CREATE INDEX and UPDATE do until their transaction ends. SELECT pid, mode, "
+            "relation::regclass FROM pg_locks WHERE granted AND mode <> 'AccessShareLock' shows who; without a pid it "
+            "is one of pg_prepared_xacts"
+        )
+    if state == _NOT_IN_ENCODING:
+        return ValueOutOfRangeError(
+            f"{message}: a text of the batch has the character U+0000, which PostgreSQL cannot hold. Take it away in "
+            "foreachBatch, as translate(name, '\\u0000', '') does in Spark's SQL, or leave the column out"
+        )
+    if _is(_NO_SUCH_LABEL, error, message):
+        return TableError(
+            f"{message}: the type of a column of the sink's table lacks a label that the batch has. Run ALTER TYPE … "
+            "ADD VALUE there, and start the query again"
+        )
+    if _is(_ROWS_HIDDEN, error, message):
+        return TableError(
+            f"{message}: a row-level security policy of the sink's table hides rows from the role. Run ALTER ROLE … "
+            "BYPASSRLS, or connect as a role to which none applies"
+        )
+    return DatabaseSetupError(f"the database refused a statement on the sink's table: {message}")
 
 
 def _without_state(error: Exception, message: str) -> BackfillError:
@@ -153,7 +197,7 @@ def _with_state(state: str, message: str) -> BackfillError:
             f"{message}; was the table dropped or renamed? Where it was renamed, set the option dbtable to its new "
             "name; a stream then goes on where it stopped"
         )
-    if state == "42703":
+    if state == _NO_COLUMN:
         return SchemaChangedError(
             f"{message}; was the column dropped or renamed? Start over, or name the columns that are left with the "
             "option columns"
