@@ -51,6 +51,7 @@ def test_an_added_column_does_not_disturb_a_running_stream(
         run.finish()
     told = [record.getMessage() for record in caplog.records if "was added" in record.getMessage()]
     assert [message.split()[1] for message in told] == ["extra", "more"]
+    assert all("or backfill re-backfill reads them again" in message for message in told)
 
 
 @pytest.mark.parametrize("when", WHEN)
@@ -61,6 +62,23 @@ def test_an_added_column_is_carried_after_a_restart(database: Database, start_st
     database.execute("ALTER TABLE t ADD COLUMN extra int; UPDATE t SET extra = 8")
     run.restart()
     run.finish()
+
+
+def test_an_added_column_that_is_carried_is_said_to_be_missing_from_rows_that_came_before(
+    database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    table_of(database, 100)
+    run = started(start_stream, "in the log")
+    database.execute("ALTER TABLE t ADD COLUMN extra int DEFAULT 7")
+    with caplog.at_level(logging.WARNING, "backfill"):
+        run.restart()
+        run.catch_up()
+        (said,) = caplog.messages
+        run.restart(columns="id,v")
+        run.catch_up()
+    assert caplog.messages == [said]
+    assert "column extra was added" in said
+    assert "until they change, or backfill re-backfill reads them again" in said
 
 
 def test_changes_from_before_a_column_was_added_are_read_without_it(

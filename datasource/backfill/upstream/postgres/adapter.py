@@ -140,6 +140,7 @@ class PostgresUpstream:
             self._sessions.run(lambda session: place.make(self._connector, session, table))
         else:
             self._sessions.run(lambda session: self._find(session, place, Position.parse(after.position)))
+            self._epochs.log.report_carried()
 
     def _find(self, session: Session, place: Place, after: Position) -> None:
         place.require_reached(session, after.lsn)

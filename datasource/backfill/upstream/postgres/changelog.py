@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Final
 
 import pyarrow as pa
 
@@ -19,6 +20,10 @@ from backfill.upstream.postgres.slot import Published
 from backfill.upstream.postgres.table import Table, require_same_identity
 
 logger = logging.getLogger("backfill")
+
+_WITHOUT_IT: Final = (
+    "rows that came before it was carried are without it until they change, or backfill re-backfill reads them again"
+)
 
 
 class ChangeLog:
@@ -88,6 +93,17 @@ class ChangeLog:
             primary = described.replica_identity != "i"
             require_leaves_log(session, described.oid, described.name, key, primary=primary, then=then)
 
+    def report_carried(self) -> None:
+        """Says which columns are carried now that the stream began without."""
+        added = self.place.added(self._table)
+        if added:
+            logger.warning(
+                "column %s was added to %s since the stream began; %s, whatever the table has in it",
+                ", ".join(added),
+                self._table.description.name.quoted(),
+                _WITHOUT_IT,
+            )
+
     def _report_added(self, ignored: tuple[str, ...]) -> None:
         """Says once of each column that the table did not have when this process began."""
         described = self._table.description
@@ -96,9 +112,11 @@ class ChangeLog:
             self._reported.update(added)
             logger.warning(
                 "column %s was added to %s and is left out; after a restart it is carried, unless the option columns "
-                "says otherwise, as it must where last rows without it are kept (changelog=full, envelope=upsert)",
+                "says otherwise, as it must where last rows without it are kept (changelog=full, envelope=upsert); "
+                "then %s",
                 ", ".join(added),
                 described.name.quoted(),
+                _WITHOUT_IT,
             )
 
     def keep(self, after: Epoch, upto: Epoch, reading: log.Reading, read_up_to: int) -> None:

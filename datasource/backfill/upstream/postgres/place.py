@@ -41,6 +41,9 @@ class Place:
     key_types: str | None = None
     """See `Table.key_types`; None likewise."""
 
+    last_column: int | None = None
+    """The number of the table's last column when the stream began. None where it began before that was noted."""
+
     @classmethod
     def of_stream(cls, stream: str, options: Options, table: Table) -> Place:
         """Where a new stream of this name will be."""
@@ -52,6 +55,7 @@ class Place:
             own_publication=not options.publication_name,
             system=str(table.server.system_identifier),
             timeline=str(table.server.timeline),
+            last_column=max(column.attnum for column in table.description.columns),
         ).reordered(table)
 
     @classmethod
@@ -78,6 +82,7 @@ class Place:
             collations=names.get("collations", ""),
             order=names.get("order"),
             key_types=names.get("key_types"),
+            last_column=int(names["last_column"]) if "last_column" in names else None,
         )
 
     @property
@@ -91,6 +96,7 @@ class Place:
             *([("collations", self.collations)] if self.collations else []),
             *([] if self.order is None else [("order", self.order)]),
             *([] if self.key_types is None else [("key_types", self.key_types)]),
+            *([] if self.last_column is None else [("last_column", str(self.last_column))]),
         )
 
     def reordered(self, table: Table) -> Place:
@@ -134,6 +140,11 @@ class Place:
         """Which collations the key is in the order of; those of now where the stream began before they were noted."""
         noted = self.order is not None or self.collations
         return self.collations if noted else table.collations
+
+    def added(self, table: Table) -> tuple[str, ...]:
+        """The columns that are carried and were added since the stream began, as far as that is known."""
+        numbers = {column.name: column.attnum for column in table.description.columns}
+        return tuple(name for name in table.names if self.last_column is not None and numbers[name] > self.last_column)
 
     def make(self, connector: Connector, session: Session, table: Table) -> None:
         """Makes what is not there yet; may wait for transactions that are under way, and says so."""
