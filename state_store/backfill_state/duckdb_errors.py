@@ -34,6 +34,7 @@ _TAKEN_HERE: Final = (
     "Conflict on ",  # another store of this process is changing the same rows
     "write-write conflict",
 )
+_REPLAYING: Final = "Failure while replaying WAL"
 _UNWRITABLE: Final = (
     "No space left on device",
     "Disk quota exceeded",
@@ -51,7 +52,7 @@ _DAMAGED: Final = (
     "not a valid DuckDB database file",
     "Corrupt ",
     "Could not read enough bytes",
-    "Failure while replaying WAL",
+    _REPLAYING,
     "Failed to load metadata",
     "database has been invalidated",
 )
@@ -70,7 +71,8 @@ def explained(error: duckdb.Error, path: str) -> StateStoreError | None:
     if _says(text, _LOCKED):
         holder = _HOLDER.search(text)
         return StateBusyError(path, None if holder is None else int(holder[1]))
-    if _says(text, _TAKEN_HERE):
+    # What a log does that is not of its file may look like a conflict.
+    if _says(text, _TAKEN_HERE) and _REPLAYING not in text:
         return StateBusyError(path, os.getpid())
     if isinstance(error, duckdb.OutOfMemoryException) or _says(text, _NO_MEMORY):
         return StateMemoryError(path, _first_line(text))

@@ -21,8 +21,9 @@ from backfill_state.migrations import FORMAT_VERSION, migrate
 Setting: TypeAlias = str | bool | int | float | list[str]
 
 _EVERY_FILE: Final[Mapping[str, Setting]] = {
-    # The oldest DuckDB we run with can open what the newest has written.
-    "storage_compatibility_version": "v1.2.0",
+    # The oldest DuckDB we run with can open what the newest has written. From v1.4.0 on a log that is not of its file,
+    # as where the two were copied at different moments, is refused.
+    "storage_compatibility_version": "v2.0.0",
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
     # A table that is not there is an error, never a Python variable of that name.

@@ -63,6 +63,11 @@ def test_a_full_disk_is_not_taken_for_damage() -> None:
     assert isinstance(explained(duckdb.FatalException(text), "/s"), StateUnwritableError)
 
 
+def test_a_log_that_does_not_fit_its_file_is_damage_and_no_conflict_with_another_store() -> None:
+    text = 'TransactionContext Error: Failure while replaying WAL file "/s.wal": Conflict on tuple deletion!'
+    assert isinstance(explained(duckdb.TransactionException(text), "/s"), StateDamagedError)
+
+
 def test_a_lock_without_a_process_id_is_still_a_lock() -> None:
     known = explained(duckdb.IOException('IO Error: Could not set lock on file "/s": Conflicting lock'), "/s")
     assert isinstance(known, StateBusyError)

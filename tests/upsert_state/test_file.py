@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from random import Random
 
@@ -159,6 +160,21 @@ def test_a_file_that_is_no_database_is_called_damaged_and_says_how_to_go_on(path
         StateDamagedError, match=r"does not suffice.*and start the stream over with a fresh checkpoint$"
     ):
         DuckDBUpsertState(path, LAYOUT).totals()
+
+
+def test_a_file_and_its_log_of_two_moments_are_called_damaged(path: Path, tmp_path: Path) -> None:
+    """As where a running stream's directory is copied; the file has less than the log goes on from."""
+    fill(path)
+    copy = tmp_path / "copy" / path.name
+    copy.parent.mkdir()
+    shutil.copy(path, copy)
+    with DuckDBUpsertState(path, LAYOUT) as state:
+        put(state, "t2", (("eu", 2), 2, 0, ("y", 1.0)))
+    with DuckDBUpsertState(path, LAYOUT) as state:
+        put(state, "t3", (("eu", 3), 3, 0, ("z", 1.0)))
+        shutil.copy(path.with_name(path.name + ".wal"), copy.with_name(copy.name + ".wal"))
+    with pytest.raises(StateDamagedError, match="replaying WAL"):
+        DuckDBUpsertState(copy, LAYOUT).totals()
 
 
 def test_a_newer_format_is_refused_with_both_numbers(path: Path) -> None:
