@@ -174,7 +174,7 @@ def test_a_column_of_another_type_holds_what_it_can_as_it_is(
 
 
 def test_large_values_stay_where_the_key_is_narrower_in_the_table(tmp_path: Path) -> None:
-    columns = [("a", pa.int32()), ("b", pa.string()), ("v", pa.string()), ("w", pa.string())]
+    columns: list[tuple[str, pa.DataType]] = [("a", pa.int32()), *((name, pa.string()) for name in "bvw")]
     DeltaTable.create(tmp_path, schema=pa.schema(columns))
     apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
     apply(Rows(row("insert", 1, "x", "1")), 0)

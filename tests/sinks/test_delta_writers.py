@@ -12,10 +12,10 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
 from backfill.errors import TableError
-from backfill.sinks import delta
 from backfill.sinks.applied import Applied
 from backfill.sinks.delta import TRIES, _merge, _record, apply_to, start_over
 from backfill.sinks.last_rows import LastRows, last_rows
+from backfill.sinks.staged import staged
 from backfill.upstream.delta.failures import translating
 from tests.sinks.test_delta import Rows, content
 from tests.sinks.test_last_rows import batch, row
@@ -44,14 +44,13 @@ def sink(table: Path) -> Callable[[Rows, int], None]:
 def meddle(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], times: int) -> None:
     """Does something after a batch has opened the table and before it is merged, at the first so many merges."""
     left = [act] * times
-    staged = delta.staged
 
     def after_it(last: LastRows, names: Sequence[str]) -> pa.Table:
         if left:
             left.pop()()
         return staged(last, names)
 
-    monkeypatch.setattr(delta, "staged", after_it)
+    monkeypatch.setattr("backfill.sinks.delta.staged", after_it)
 
 
 def test_of_two_drivers_that_apply_the_same_batch_one_fails(tmp_path: Path) -> None:
