@@ -32,6 +32,19 @@ def test_a_lost_state_directory_is_made_again_from_the_checkpoint(
     run.finish()
 
 
+@pytest.mark.parametrize("rows", [30, 400], ids=["in the middle of the backfill", "after it"])
+def test_the_checkpoint_alone_knows_its_table(database: Database, start_stream: StartStream, rows: int) -> None:
+    table_of(database, 100)
+    database.execute("CREATE TABLE u (LIKE t INCLUDING ALL); CREATE PUBLICATION everything FOR ALL TABLES")
+    run = start_stream(publicationName="everything")
+    run.batch(rows)
+    run.stop()
+    shutil.rmtree(run.options["stateDir"])
+    run.restart(dbtable="u")
+    with pytest.raises(TableError, match=r"the stream began with the table whose OID is \d+, and \"public\"\.\"u\" is"):
+        run.catch_up()
+
+
 def test_the_state_directory_of_another_stream_is_refused(database: Database, start_stream: StartStream) -> None:
     table_of(database, 100)
     database.execute("CREATE TABLE u (id int PRIMARY KEY)")

@@ -132,6 +132,7 @@ class PostgresUpstream:
         table, place = self._table, Place.of(bookmark)
         place.require_named(self._options)
         if after is not None:
+            place.require_same_table(table)
             place.require_same_order(table)
         self._epochs.attach(ChangeLog(self._connector, self._options, table, place))
         require_primary(table.server)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from backfill.errors import DatabaseSetupError, DataLossError, OptionsError, SchemaChangedError
+from backfill.errors import DatabaseSetupError, DataLossError, OptionsError, SchemaChangedError, TableError
 from backfill.options import Options
 from backfill.upstream import Bookmark
 from backfill.upstream.postgres import slot
@@ -44,6 +44,9 @@ class Place:
     last_column: int | None = None
     """The number of the table's last column when the stream began. None where it began before that was noted."""
 
+    table_id: str | None = None
+    """The table's OID; None likewise. `stateDir` has it as well, and may be lost."""
+
     @classmethod
     def of_stream(cls, stream: str, options: Options, table: Table) -> Place:
         """Where a new stream of this name will be."""
@@ -56,6 +59,7 @@ class Place:
             system=str(table.server.system_identifier),
             timeline=str(table.server.timeline),
             last_column=max(column.attnum for column in table.description.columns),
+            table_id=str(table.description.oid),
         ).reordered(table)
 
     @classmethod
@@ -83,6 +87,7 @@ class Place:
             order=names.get("order"),
             key_types=names.get("key_types"),
             last_column=int(names["last_column"]) if "last_column" in names else None,
+            table_id=names.get("table_id"),
         )
 
     @property
@@ -97,6 +102,7 @@ class Place:
             *([] if self.order is None else [("order", self.order)]),
             *([] if self.key_types is None else [("key_types", self.key_types)]),
             *([] if self.last_column is None else [("last_column", str(self.last_column))]),
+            *([] if self.table_id is None else [("table_id", self.table_id)]),
         )
 
     def reordered(self, table: Table) -> Place:
@@ -118,6 +124,16 @@ class Place:
         for option, began, now in named:
             if now not in ("", began):
                 raise OptionsError(another_option(f"{option}={began}", f"{option}={now}"))
+
+    def require_same_table(self, table: Table) -> None:
+        """Raises where this is another table than the one that the stream began with."""
+        if self.table_id not in (None, str(table.description.oid)):
+            raise TableError(
+                f"the stream began with the table whose OID is {self.table_id}, and "
+                f"{table.description.name.quoted()} is {table.description.oid}. Where the former was renamed (SELECT "
+                f"{self.table_id}::regclass), set dbtable to its new name; where it was dropped, or this is another "
+                "one, start over with a fresh checkpointLocation and onExistingState=restart"
+            )
 
     def require_same_order(self, table: Table) -> None:
         """Raises where the key sorts otherwise: positions of the old order mean nothing in the new one."""
