@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from psycopg import sql
 
+from backfill.__main__ import main
 from backfill.adapters import open_upstream
 from backfill.errors import SnapshotGoneError
 from backfill.options import parse
@@ -22,6 +23,7 @@ from backfill.upstream.postgres import PostgresUpstream
 from backfill.upstream.postgres.measuring import MOST_SESSIONS, Measuring
 from backfill.vnode import KeyRange
 from integration.database import Database, maintenance
+from integration.fixtures.streams import StartStream
 from integration.waiting import eventually
 
 READERS = 3
@@ -51,6 +53,22 @@ def upstream(
     before(monkeypatch, "_extents", lambda: opened.append(threading.current_thread()))
     yield found
     found.close()
+
+
+def test_a_table_that_has_grown_since_the_process_began_is_taken_for_as_large_as_it_is(
+    database: Database, opened: list[threading.Thread], start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are counted by several sessions, and what a batch reads again is one batch, as in a new process."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    run = start_stream(numPartitions=str(READERS), vnodeCount="9")
+    run.backfill()
+    database.execute("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 50000) i; ANALYZE t")
+    run.catch_up()
+    assert main(["re-backfill", "--state-dir", run.options["stateDir"]]) == 0
+    before(monkeypatch, "_extents", lambda: opened.append(threading.current_thread()))
+    assert run.catch_up(100_000) == 1
+    assert len(opened) == READERS + 1
+    run.finish()
 
 
 def test_a_sample_of_many_rows_cuts_them_into_about_equal_parts(database: Database) -> None:

@@ -9,10 +9,12 @@ import pytest
 from psycopg import sql
 
 from backfill.errors import TableError
+from backfill.upstream import TableSize
 from backfill.upstream.postgres.catalog import read_table
 from backfill.upstream.postgres.description import Generated, Logged, QualifiedName, TableDescription
 from backfill.upstream.postgres.selection import select_columns
 from backfill.upstream.postgres.server import read_server
+from backfill.upstream.postgres.size import read_size
 from integration.database import Database, Row
 from integration.versions import require_version
 
@@ -283,15 +285,17 @@ def test_a_partitioned_table_is_described_by_its_root_and_sized_by_its_partition
     )
     assert table.partitioned
     assert key_of(table) == ["r", "id"]
-    assert table.estimated_rows == pytest.approx(10_000, rel=0.01)
-    assert 1_300_000 < table.estimated_bytes < 3_000_000
-    assert read_table(session, "t_a").estimated_rows == pytest.approx(3_000, rel=0.01)
+    size = read_size(session, table.oid)
+    assert size.row_count == pytest.approx(10_000, rel=0.01)
+    assert 130 < size.row_bytes < 300
+    assert read_size(session, read_table(session, "t_a").oid).row_count == pytest.approx(3_000, rel=0.01)
 
 
 def test_a_table_that_was_never_analyzed_has_a_guessed_size(session: Session) -> None:
-    assert described(session, "CREATE TABLE t (id int PRIMARY KEY)").estimated_rows == 0
+    oid = described(session, "CREATE TABLE t (id int PRIMARY KEY)").oid
+    assert read_size(session, oid) == TableSize(1, 1)
     session.execute("INSERT INTO t SELECT generate_series(1, 10000)")
-    assert 1_000 < read_table(session, "t").estimated_rows < 100_000
+    assert 1_000 < read_size(session, oid).row_count < 100_000
 
 
 @pytest.mark.parametrize(

@@ -139,8 +139,6 @@ def table(**secret: Generated) -> TableDescription:
         replica_identity="d",
         columns=tuple(columns),
         key=(key(INT8, "id"),),
-        estimated_rows=0,
-        estimated_bytes=0,
     )
 
 

@@ -10,6 +10,7 @@ money        whether amounts of money mean to us what they mean to the database
 types, values, text, array_text, flat     PostgreSQL's values as Arrow's
 columns      whether they are still those of their names
 keys, ranges, table     comparing keys, reading ranges of them, cutting the key space
+size         about how large the table is
 measuring    how far ranges of keys go
 pin, files, reader  exported snapshots, whether their rows are still there, and reading them on executors
 position, epochs    which transactions a state shows; the states that batches end at

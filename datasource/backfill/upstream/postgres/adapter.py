@@ -29,6 +29,7 @@ from backfill.upstream.postgres.reader import PostgresSnapshotReader
 from backfill.upstream.postgres.retries import RetryPolicy
 from backfill.upstream.postgres.server import require_logical, require_primary
 from backfill.upstream.postgres.sessions import ControlSession
+from backfill.upstream.postgres.size import read_size
 from backfill.upstream.postgres.span import PostgresChangeReader
 from backfill.upstream.postgres.table import Table, covered_by_database, cut, describe, range_of
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
@@ -49,6 +50,9 @@ class PostgresUpstream:
         self._connector = connector
         self._sessions = ControlSession(connector, retries)
         self._described: Table | None = None
+        self._sized: TableSize | None = None
+        """Its size when it was last asked for, which is before each batch that reads rows."""
+
         self._found: Epochs | None = None
         self._lag: tuple[float, dict[str, int]] = (-LAG_INTERVAL, {})
 
@@ -100,9 +104,10 @@ class PostgresUpstream:
         return Identity(str(table.server.system_identifier), name, str(table.description.oid))
 
     def size(self) -> TableSize:
-        described = self._table.description
-        rows = max(1, described.estimated_rows)
-        return TableSize(rows, max(1, described.estimated_bytes // rows))
+        """Of this moment: since the process began the table may have become many times as large."""
+        oid = self._table.description.oid
+        self._sized = self._sessions.run(lambda session: read_size(session, oid))
+        return self._sized
 
     def typed(self, keys: Sequence[Key]) -> pa.RecordBatch:
         return self._table.typed(keys)
@@ -118,7 +123,8 @@ class PostgresUpstream:
         return found
 
     def bounds(self, vnodes: int, within: KeyRange = WHOLE_TABLE) -> tuple[Key, ...]:
-        return self._sessions.run(lambda session: cut(session, self._table.keyed, vnodes, self.size(), within))
+        size = self.size()
+        return self._sessions.run(lambda session: cut(session, self._table.keyed, vnodes, size, within))
 
     def range_of(self, first: Key | None, last: Key | None) -> KeyRange:
         return self._sessions.run(lambda session: range_of(session, self._table.keyed, first, last))
@@ -229,7 +235,7 @@ class PostgresUpstream:
             self._connector, exporter, self._table.keyed, stream.snapshot_filter, stream.num_partitions
         )
         try:
-            return measuring.measure(requests, self.size().row_count)
+            return measuring.measure(requests, (self._sized or self.size()).row_count)
         except (ConnectionLostError, TableLockedError) as error:
             raise SnapshotGoneError(f"the state the batch was to end at was lost: {error}") from None
 

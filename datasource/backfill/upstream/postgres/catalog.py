@@ -56,19 +56,6 @@ _COLLATIONS: Final = """
     WHERE c.oid = ANY (%s::oid[])
 """
 
-# Like the planner: the density seen by the last ANALYZE times the present size; 100 bytes a row before the first.
-_SIZE: Final = """
-    SELECT coalesce(sum(CASE WHEN c.reltuples >= 0 AND c.relpages > 0
-                             THEN c.reltuples::float8 / c.relpages * s.bytes
-                                  / pg_catalog.current_setting('block_size')::float8
-                             ELSE s.bytes / 100.0 END), 0)::int8,
-           coalesce(sum(pg_catalog.pg_table_size(c.oid)), 0)::int8
-    FROM pg_catalog.pg_class c
-    CROSS JOIN LATERAL (SELECT pg_catalog.pg_relation_size(c.oid)::float8 AS bytes) s
-    WHERE c.oid = %(table)s AND c.relkind = 'r'
-       OR c.oid IN (SELECT relid FROM pg_catalog.pg_partition_tree(%(table)s::oid::regclass) WHERE isleaf)
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class _Column:
@@ -121,8 +108,6 @@ def read_table(conn: Connection[Any], dbtable: str) -> TableDescription:
     if table.kind == "p":
         names = [column.column.name for column in key]
         require_leaves_log(conn, table.oid, table.qualified, names, primary=index.primary)
-    with conn.cursor(row_factory=tuple_row) as cursor:
-        ((row_count, byte_count),) = cursor.execute(_SIZE, {"table": table.oid}).fetchall()
     return TableDescription(
         oid=table.oid,
         name=table.qualified,
@@ -131,8 +116,6 @@ def read_table(conn: Connection[Any], dbtable: str) -> TableDescription:
         replica_identity=table.replica_identity,
         columns=columns,
         key=key,
-        estimated_rows=row_count,
-        estimated_bytes=byte_count,
     )
 
 

@@ -138,8 +138,7 @@ class TableDescription:
     """A table that can be streamed: its changes are logged with the values of `key`.
 
     `role` is who asked, and whose rights were looked at. `columns` are in attnum order. `key` is in index order, and
-    its values are unique at any moment, not only at commit. `estimated_rows` and `estimated_bytes` are guesses,
-    summed up over partitions.
+    its values are unique at any moment, not only at commit.
     """
 
     oid: int
@@ -149,8 +148,6 @@ class TableDescription:
     replica_identity: str
     columns: tuple[ColumnDescription, ...]
     key: tuple[KeyColumn, ...]
-    estimated_rows: int
-    estimated_bytes: int
 
     def column(self, name: str) -> ColumnDescription | None:
         return next((column for column in self.columns if column.name == name), None)
