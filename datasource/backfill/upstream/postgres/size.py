@@ -7,8 +7,7 @@ from typing import Final
 from psycopg import sql
 
 from backfill.upstream import TableSize
-from backfill.upstream.postgres.connection import Session
-from backfill.upstream.postgres.pin import LOCK_TIMEOUT
+from backfill.upstream.postgres.connection import LOCK_TIMEOUT, Session
 
 # Like the planner: the density seen by the last ANALYZE times the present size; 100 bytes a row before the first.
 _SIZE: Final = """
