@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -251,6 +252,19 @@ def test_files_without_keys_of_the_batch_are_not_read(tmp_path: Path) -> None:
     for file in second:
         file.unlink()
     assert content(tmp_path) == [(1, "x", "1", "1"), (6, "x", "2", "2"), (7, "x", "2", "2")]
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+@pytest.mark.parametrize("second", [[math.nan], [math.nan, 1.5]])
+def test_nan_which_statistics_do_not_know_is_found_as_a_key(
+    tmp_path: Path, kind: pa.DataType, second: list[float]
+) -> None:
+    apply = apply_to(path=str(tmp_path), key=["a"], query="q")
+    for number, keys in enumerate([[1.5, math.nan], second]):
+        rows = Rows(*[row("update_postimage", 0, "x", str(number)) for _ in keys])
+        rows.table = rows.table.set_column(0, "a", pa.array(keys, kind))
+        apply(rows, number)
+        assert len(content(tmp_path)) == 2
 
 
 def test_large_values_stay_in_a_table_with_arrays(tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ def apply_to(
 
     A batch passes through the driver's memory, so `maxRowsPerTrigger` bounds what that takes. So does much of what it
     is merged with: the files that may have keys between the batch's least and its greatest. That is little where new
-    rows have keys of their own, and the whole table where a batch has keys from far apart; so batches should be large
-    while the table is.
+    rows have keys of their own, and the whole table where a batch has keys from far apart, or the key has a float; so
+    batches should be large while the table is.
     """
     return DeltaSink(path, columns_of(key), query, dict(storage_options or {}))
 
@@ -200,7 +200,9 @@ def _merge(table: DeltaTable, key: Sequence[str], last: LastRows, record: Commit
         same,
         source_alias="s",
         target_alias="t",
-        streamed_exec=False,  # Only then are files left out whose keys the batch does not reach.
+        # Not streamed, files are left out that cannot have the batch's keys, by statistics that do not know NaN: of
+        # such a key deltalake (1.6) would insert a row that is there.
+        streamed_exec=any(pa.types.is_floating(last.rows[name].type) for name in key),
         commit_properties=record,
     )
     merger = merger.when_matched_delete(f"s.{DELETED}").when_matched_update(values | kept)

@@ -32,14 +32,13 @@ _LAST_DAY: Final = int(np.datetime64("9999-12-31", "D").astype(np.int64))
 
 
 class _Met(enum.Enum):
-    """Where a value was met that Spark cannot hold, as what to do about it there."""
+    """Where a value was met that Spark cannot hold, as what helps there."""
 
     KEY = "Start the query again {instead}"
-    ROW = "Mend the row and start the query again; or begin a new stream {instead}"
+    ROW = "Mend the row and start the query again; or start it {instead}"
     CHANGE = (
         "The change stays in the log as it is, also where the row is mended: start the query again {instead}, at least "
-        "until it is past the change. With changelog=full or envelope=upsert that takes a new stream: a fresh "
-        "checkpointLocation and onExistingState=restart"
+        "until it is past the change"
     )
 
 
@@ -122,7 +121,8 @@ def _out_of_range(mapped: MappedColumn, problem: UnreadableTextError, met: _Met)
         instead = f'with .option("customSchema", "{in_option(mapped.name)} STRING"), or {instead}'
     return ValueOutOfRangeError(
         f"column {mapped.name!r} ({mapped.declared}) holds {problem}, which is no value of {mapped.arrow}. "
-        f"{met.value.format(instead=instead)}"
+        f"{met.value.format(instead=instead)}. With changelog=full or envelope=upsert, and for a column of the key, "
+        "another type or choice of columns takes a new stream: a fresh checkpointLocation and onExistingState=restart"
     )
 
 
