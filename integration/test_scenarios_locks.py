@@ -126,16 +126,17 @@ def test_a_slot_is_waited_for_whatever_the_database_sets_for_locks(
     run.finish()
 
 
-def test_a_table_that_is_locked_before_a_stream_begins_is_said_to_be(
+def test_a_table_that_is_locked_before_its_vnodes_are_cut_is_said_to_be(
     database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backfill.upstream.postgres.table.LOCK_TIMEOUT", "100ms")
+    monkeypatch.setattr("backfill.upstream.postgres.size.LOCK_TIMEOUT", "100ms")
     database.execute(PARTITIONED)
-    run = start_stream()
+    run = start_stream(startupMode="snapshot")
     run.give_up_after(0.1)
     with (
         in_transaction(database, "LOCK TABLE low"),
         pytest.raises(TableLockedError, match="ALTER TABLE, VACUUM FULL or TRUNCATE"),
     ):
         run.batch()
-    run.finish()
+    run.batch()
+    run.require_equal()

@@ -16,7 +16,7 @@ from backfill.upstream import TableSchema, TableSize
 from backfill.upstream.postgres.catalog import read_table
 from backfill.upstream.postgres.columns import another_column
 from backfill.upstream.postgres.condition import require_condition, require_row_condition
-from backfill.upstream.postgres.connection import LOCK_TIMEOUT, Session
+from backfill.upstream.postgres.connection import Session
 from backfill.upstream.postgres.description import (
     ColumnDescription,
     QualifiedName,
@@ -171,8 +171,6 @@ def describe(session: Session, options: Options) -> Table:
     """The table that the options name, in one state of the catalog; refuses what cannot be carried, by name."""
     with session.transaction():
         session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        # How large the table is, the server does not tell while somebody has it for himself.
-        session.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT)))
         server = read_server(session)
         description = read_table(session, options.dbtable)
     selected = select_columns(description, options.columns)
