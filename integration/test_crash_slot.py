@@ -11,7 +11,6 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from backfill.upstream.postgres import slot
 from backfill.upstream.postgres.position import Position
 from integration.crash.lives import Lives
 from integration.crash.oracle import confirmed_lsn
@@ -178,7 +177,7 @@ def test_a_prepared_transaction_that_the_slot_waits_for_is_named(
     database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It has no process whose number could be said."""
-    monkeypatch.setattr(slot, "SAY_AFTER", 0.05)
+    monkeypatch.setattr("backfill.upstream.postgres.blockers.SAY_AFTER", 0.05)
     BIGINT.create(database, SIZE, identity="DEFAULT")
     gid = f"{database.name} it's"
     with database.connect(autocommit=True) as writer:

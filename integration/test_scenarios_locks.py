@@ -113,7 +113,7 @@ def test_what_is_published_is_what_the_server_says(database: Database, way: str)
 def test_a_slot_is_waited_for_whatever_the_database_sets_for_locks(
     database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("backfill.upstream.postgres.slot.SAY_AFTER", 0.3)
+    monkeypatch.setattr("backfill.upstream.postgres.blockers.SAY_AFTER", 0.3)
     table_of(database, 20)
     database.execute(f"CREATE TABLE other (id int); ALTER DATABASE {database.name} SET lock_timeout = '10ms'")
     run = start_stream()

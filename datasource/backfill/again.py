@@ -18,12 +18,12 @@ from backfill.control import Control, Request
 from backfill.errors import KeyTextError
 from backfill.progress import Again, Finished, Frontier, Progress, settled
 from backfill.upstream import Upstream
-from backfill.vnode import WHOLE_TABLE, Coverage, KeyRange
+from backfill.vnode import WHOLE_TABLE, KeyRange
 
 logger = logging.getLogger("backfill")
 
 
-def going_on(again: Again | None, lost: Coverage) -> Again | None:
+def going_on(again: Again | None, lost: tuple[KeyRange, ...]) -> Again | None:
     """What is taken again at a barrier. `lost` are the ranges whose chunks its batch gave up: they are left to do."""
     if again is None or not isinstance(again.progress, Frontier):
         return again

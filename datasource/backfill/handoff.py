@@ -21,9 +21,6 @@ from backfill.upstream import SnapshotReader
 INLINE_BYTES: Final = 1 << 20
 """Changes up to this size travel in the task itself: Spark needs 20 ms and ten times the memory for each MB."""
 
-READ_AHEAD: Final = 2
-"""How many record batches one stage of a reader may be ahead of the next."""
-
 FILE_BYTES: Final = 16 << 20
 """About how much of a larger amount goes into one staged file."""
 
@@ -84,10 +81,10 @@ def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) ->
         return
     staging.require_shared(number)
     # Three stages side by side: the database and its driver, the staged file, and Spark's transport.
-    fetched = ahead(_counted(part, reader), READ_AHEAD)
+    fetched = ahead(_counted(part, reader))
     passed_on = 0
     try:
-        for batch in ahead(staging.write_through(number, part.name, columns, fetched), READ_AHEAD):
+        for batch in ahead(staging.write_through(number, part.name, columns, fetched)):
             passed_on += batch.num_rows
             yield batch
     except SnapshotGoneError:

@@ -9,7 +9,7 @@ of what Spark has committed. Six cases:
 | new        | has progress                    | an error; `onExistingState` says to resume from it or to restart   |
 | new        | of another kind of upstream     | an error: what that made could not be removed                      |
 | goes on    | of this stream, not ahead       | it is brought up to date                                           |
-| goes on    | empty, lost or behind           | it is rebuilt from the offset                                      |
+| goes on    | empty or lost                   | it is rebuilt from the offset                                      |
 | goes on    | of another stream, or ahead     | an error: two checkpoints use one directory, or an old one is back |
 
 Once nothing is left to do that goes by the order of keys, their columns may have got other types or another order: then
@@ -81,7 +81,6 @@ class Record:
         self._only_snapshot = only_snapshot
         self._keeps_last_rows = keeps_last_rows
         self._clock = clock
-        self._identity: StreamIdentity | None = None
         self._written: Barrier | None = None
         self._written_at = 0.0
         self._said_busy = False
@@ -119,7 +118,7 @@ class Record:
                 barrier = from_text(text)
                 if not isinstance(barrier, Barrier):
                     raise StateError("the state directory holds an offset that names no barrier; use an empty one")
-                self._use(found, barrier.stream, barrier.upstream)
+                self._use(barrier.stream, barrier.upstream)
                 require_same_table(found, upstream, ordered=False)
                 self._require_same_options(barrier)
                 return barrier
@@ -133,7 +132,7 @@ class Record:
                     upstream.detach(found.properties)
                 store.reset()
                 store.begin(named)
-            self._use(named, stream, named.properties)
+            self._use(stream, named.properties)
             return None
 
     def adopt(
@@ -177,7 +176,7 @@ class Record:
                 if found.key != identity.key:
                     rows = _finished(_rows({}, upstream), barrier.progress.vnode_count)
                     store.rebuild(identity, _bounds({}, upstream), _stored(barrier, rows))
-        self._use(identity, barrier.stream, bookmark)
+        self._use(barrier.stream, bookmark)
 
     def keep_bounds(self, upstream: Upstream, bounds: tuple[Key, ...]) -> None:
         """Records where the vnodes end; until the first barrier they may be cut anew."""
@@ -225,8 +224,8 @@ class Record:
             and self._clock() - self._written_at < FOLLOW_INTERVAL
         )
 
-    def _use(self, identity: StreamIdentity, stream: str, bookmark: Bookmark) -> None:
-        self._identity, self.stream, self.bookmark = identity, stream, bookmark
+    def _use(self, stream: str, bookmark: Bookmark) -> None:
+        self.stream, self.bookmark = stream, bookmark
 
     def _with_options(self, bookmark: Bookmark) -> Bookmark:
         """The bookmark, which is in the checkpoint as well, with the options that a stream keeps to its end."""

@@ -48,8 +48,8 @@ class Step:
 STEPS: Final[Mapping[str, Step]] = {
     # the first latestOffset: the record, the publication, the slot
     "stream named": Step("backfill.record", "Record.begin", "after"),
-    "publication about to be made": Step("backfill.upstream.postgres.slot", "make_publication", "before"),
-    "publication made": Step("backfill.upstream.postgres.slot", "make_publication", "after"),
+    "publication about to be made": Step("backfill.upstream.postgres.publication", "make", "before"),
+    "publication made": Step("backfill.upstream.postgres.publication", "make", "after"),
     "slot made": Step("backfill.upstream.postgres.slot", "make_slot", "after"),
     "bounds kept": Step("backfill.record", "Record.keep_bounds", "after"),
     # every latestOffset

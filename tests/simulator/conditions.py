@@ -22,5 +22,5 @@ def simulated() -> Iterator[None]:
         yield
 
 
-def without_a_thread(items: Iterator[T], _depth: int) -> Iterator[T]:
+def without_a_thread(items: Iterator[T]) -> Iterator[T]:
     return items

@@ -15,7 +15,8 @@ measuring    how far ranges of keys go
 pin, files, reader  exported snapshots, whether their rows are still there, and reading them on executors
 position, epochs    which transactions a state shows; the states that batches end at
 doctor       what would refuse a stream, before it is started
-place, slot, published    where a stream is in the log; the replication slot and the publication; what that passes on
+place, slot, blockers    where a stream is in the log; the replication slot; whom making one waits for
+publication, published    the publication, and what it passes on of the table
 changelog, log, spool   a batch's changes; peeking at the slot; keeping what was found until the batch is planned
 span         the changes between two places in the log, read on executors
 pgoutput, messages, relation, transactions, tuples, row_changes    the decoder

@@ -16,7 +16,7 @@ from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.partitions import require_leaves_log
 from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import Position
-from backfill.upstream.postgres.slot import Published
+from backfill.upstream.postgres.publication import Published
 from backfill.upstream.postgres.table import Table, require_same_identity
 
 logger = logging.getLogger("backfill")

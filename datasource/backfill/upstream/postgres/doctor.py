@@ -13,7 +13,7 @@ from psycopg import sql
 from backfill.errors import BackfillError
 from backfill.options import Options, StartupMode
 from backfill.upstream import Finding
-from backfill.upstream.postgres import slot
+from backfill.upstream.postgres import publication, slot
 from backfill.upstream.postgres.catalog import read_table
 from backfill.upstream.postgres.condition import require_row_condition
 from backfill.upstream.postgres.connection import Connector, Session
@@ -158,12 +158,12 @@ def _rights(session: Session, options: Options, table: TableDescription | None) 
     if options.publication_name:
         carried = options.columns or tuple(column.name for column in table.columns)
         names = tuple(dict.fromkeys([*carried, *(key.column.name for key in table.key)]))
-        yield from _refused(lambda: slot.require_published(session, options.publication_name, table.oid, names))
+        yield from _refused(lambda: publication.require(session, options.publication_name, table.oid, names))
         return
     ((owns,),) = session.execute(_OWNED, [table.oid]).fetchall()
     if not owns:
         name = slot.default_name(table.name.schema, table.name.name, "feed")
-        statement = slot.publication_statement(session, name, table.name.identifier(), partitioned=table.partitioned)
+        statement = publication.creating(session, name, table.name.identifier(), partitioned=table.partitioned)
         yield Finding(
             f"the role {role} does not own {table.name.quoted()}, so it may not publish it. Let the owner do so, and "
             f"set publicationName={name}",

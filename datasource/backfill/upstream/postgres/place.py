@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from backfill.errors import DatabaseSetupError, DataLossError, OptionsError, SchemaChangedError, TableError
 from backfill.options import Options
 from backfill.upstream import Bookmark
-from backfill.upstream.postgres import slot
+from backfill.upstream.postgres import publication, slot
 from backfill.upstream.postgres.connection import Connector, Session
+from backfill.upstream.postgres.publication import Published
 from backfill.upstream.postgres.server import (
     START_OVER,
     read_server,
@@ -16,7 +17,6 @@ from backfill.upstream.postgres.server import (
     require_primary,
     require_same_log,
 )
-from backfill.upstream.postgres.slot import Published
 from backfill.upstream.postgres.table import Table
 from backfill.wording import another_option
 
@@ -167,15 +167,13 @@ class Place:
         if self.own_publication:
             keyed = table.keyed
             oid, partitioned = table.description.oid, keyed.partitioned
-            slot.make_publication(
-                connector, session, self.publication, keyed.identifier, oid=oid, partitioned=partitioned
-            )
+            publication.make(connector, session, self.publication, keyed.identifier, oid=oid, partitioned=partitioned)
         self.require_published(session, table)
         slot.make_slot(connector, session, self.slot)
 
     def require_published(self, session: Session, table: Table) -> Published:
         """Raises where the publication would leave out something that the stream carries; else which one it is."""
-        return slot.require_published(session, self.publication, table.description.oid, table.names)
+        return publication.require(session, self.publication, table.description.oid, table.names)
 
     def require_same_publication(self, session: Session, table: Table, before: Published | None = None) -> Published:
         """As `require_published`; DataLossError where it or the table's membership in it is not as it was `before`.
@@ -198,14 +196,14 @@ class Place:
 
     def _require_own_publication(self, session: Session, table: Table, *, noted: bool) -> Published:
         """The publication that was made for the stream; `noted`: the table is in it as its comment says."""
-        found = slot.published(session, self.publication, table.description.oid, table.names)
+        found = publication.find(session, self.publication, table.description.oid, table.names)
         if found is None:
             raise DataLossError(
                 f"publication {self.publication}, which was made for the stream, was dropped: the changes made since "
                 f"then are not in the log. {START_OVER}"
             )
         if noted and found.noted is None:
-            put_back = slot.noting(self.publication, found.membership).as_string(session)
+            put_back = publication.noting(self.publication, found.membership).as_string(session)
             raise DataLossError(
                 f"publication {self.publication} has no comment any more that says that it was made for a stream: it "
                 "was dropped and made again, and the changes made in between may not be in the log; or somebody gave "
@@ -239,7 +237,7 @@ class Place:
     def accept_publication(self, session: Session, table: Table) -> None:
         """From now on the publication as it is, is the right one."""
         if self.own_publication:
-            slot.note_membership(session, self.publication, table.description.oid)
+            publication.note_membership(session, self.publication, table.description.oid)
 
     def drop(self, session: Session) -> tuple[str, ...]:
         """Drops what `make` made, where it is there, and names it. DatabaseSetupError, and nothing dropped, on any

@@ -1,0 +1,52 @@
+"""Whom a stream waits for in the server, said while it waits."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from psycopg import sql
+
+from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.failures import translating
+
+logger = logging.getLogger("backfill")
+
+SAY_AFTER: Final = 5.0
+"""Seconds of waiting for the server after which it is said what is waited for."""
+
+
+@contextmanager
+def saying_what_blocks(connector: Connector, pid: int, what: str) -> Iterator[None]:
+    """While the body waits in the server, logs every few seconds which sessions it waits for."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(SAY_AFTER):
+            try:
+                with translating(), connector.session() as session:
+                    rows = session.execute(
+                        "SELECT pid FROM pg_catalog.pg_stat_activity "
+                        "WHERE pid <> %(pid)s AND (backend_xid IS NOT NULL OR pid = ANY (pg_blocking_pids(%(pid)s))) "
+                        "ORDER BY xact_start",
+                        {"pid": pid},
+                    ).fetchall()
+                    prepared = session.execute("SELECT gid FROM pg_catalog.pg_prepared_xacts ORDER BY prepared")
+                    gids = "".join(f", {sql.Literal(row[0]).as_string(session)}" for row in prepared.fetchall())
+            except Exception as error:  # noqa: BLE001 - a courtesy must not end the stream
+                logger.warning("still waiting for %s (%s)", what, error)
+                continue
+            pids = ", ".join(str(row[0]) for row in rows) or "none"
+            also = f"; prepared and neither committed nor rolled back: {gids[2:]}" if gids else ""
+            logger.warning(
+                "waiting for %s: the server waits for open transactions (of its processes %s%s)", what, pids, also
+            )
+
+    threading.Thread(target=watch, name="backfill-waiting", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()

@@ -1,0 +1,182 @@
+"""The stream's publication: made, found, checked, dropped.
+
+It comes before the slot: pgoutput looks it up as it was when each change was made, so a slot that is older than its
+publication fails on the changes between (PostgreSQL manual, 49.6).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+import psycopg
+from psycopg import sql
+
+from backfill.errors import DatabaseSetupError, TableError
+from backfill.upstream.postgres.blockers import saying_what_blocks
+from backfill.upstream.postgres.connection import Connector, Session
+from backfill.upstream.postgres.published import listed
+
+_GENERATED_ARE_PUBLISHED: Final = 180000
+
+_NOTE: Final = "made by backfill, membership "
+
+_SCHEMAS_ARE_PUBLISHED: Final = 150000
+
+_PUBLISHED: Final = """
+    WITH own AS (SELECT c.oid, c.relnamespace FROM pg_catalog.pg_class c
+                 WHERE c.oid = %(oid)s
+                    OR c.oid IN (SELECT relid FROM pg_catalog.pg_partition_ancestors(%(oid)s::oid::regclass)))
+    SELECT p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, p.oid::int8,
+           coalesce((SELECT r.oid::int8 FROM pg_catalog.pg_publication_rel r
+                     WHERE r.prpubid = p.oid AND r.prrelid = %(oid)s), 0),
+           ARRAY[p.xmin::text]
+           || ARRAY(SELECT r.oid || ' ' || r.xmin FROM pg_catalog.pg_publication_rel r
+                    WHERE r.prpubid = p.oid AND r.prrelid IN (SELECT oid FROM own) ORDER BY r.oid){schemas}
+    FROM pg_catalog.pg_publication p WHERE p.pubname = %(name)s
+"""
+
+_SCHEMAS: Final = """
+           || ARRAY(SELECT s.oid || ' ' || s.xmin FROM pg_catalog.pg_publication_namespace s
+                    WHERE s.pnpubid = p.oid AND s.pnnspid IN (SELECT relnamespace FROM own) ORDER BY s.oid)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A publication and the table's membership in it, by their OIDs; the latter 0 where it has all tables of a kind.
+
+    Both are others once somebody has dropped the one or the other and made it again. `versions` are those of the rows
+    in the catalog by which the table is published, be it as itself, with its schema or through what it is a partition
+    of: any ALTER PUBLICATION that concerns it changes them, and so does another owner. `noted` is the membership that
+    a publication of ours had when it was made: its comment says so, which somebody may replace.
+    """
+
+    publication: int
+    membership: int
+    versions: tuple[str, ...]
+    noted: int | None = field(compare=False)
+
+
+def make(
+    connector: Connector, session: Session, name: str, table: sql.Composable, *, oid: int, partitioned: bool
+) -> None:
+    """Publishes the table of this OID, through its root where it is partitioned; nothing where the name is taken."""
+    if session.execute("SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s", [name]).fetchone():
+        return
+    statement = creating(session, name, table, partitioned=partitioned)
+    try:
+        with saying_what_blocks(connector, session.info.backend_pid, f"publication {name}"), session.transaction():
+            session.execute(statement)
+            note_membership(session, name, oid)
+    except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
+        # The latter where the server was still making it for a driver that has died, and has been waited for.
+        return
+    except psycopg.errors.InsufficientPrivilege as error:
+        ((role,),) = session.execute("SELECT current_user::text").fetchall()
+        role, database = (sql.Identifier(text).as_string(session) for text in (role, session.info.dbname))
+        raise DatabaseSetupError(
+            f"the role may not publish the table ({error.diag.message_primary}). Where it owns the table, run GRANT "
+            f"CREATE ON DATABASE {database} TO {role}. Else let the table's owner run: "
+            f"{statement.as_string(session)}; and set publicationName={name}"
+        ) from None
+
+
+def creating(session: Session, name: str, table: sql.Composable, *, partitioned: bool) -> sql.Composed:
+    """What publishes all that a stream may carry of the table, on this server."""
+    generated = (
+        ", publish_generated_columns = stored" if session.info.server_version >= _GENERATED_ARE_PUBLISHED else ""
+    )
+    return sql.SQL("CREATE PUBLICATION {} FOR TABLE {}{} WITH (publish_via_partition_root = true{})").format(
+        sql.Identifier(name), sql.SQL("" if partitioned else "ONLY "), table, sql.SQL(generated)
+    )
+
+
+def note_membership(session: Session, name: str, oid: int) -> None:
+    """Writes into the comment of a publication of ours which membership of the table it was made with."""
+    ((membership,),) = session.execute(
+        "SELECT r.oid::int8 FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid "
+        "WHERE p.pubname = %s AND r.prrelid = %s",
+        [name, oid],
+    ).fetchall()
+    session.execute(noting(name, membership))
+
+
+def noting(name: str, membership: int) -> sql.Composed:
+    """The statement that writes so."""
+    comment = sql.SQL("COMMENT ON PUBLICATION {} IS {}")
+    return comment.format(sql.Identifier(name), sql.Literal(f"{_NOTE}{membership}"))
+
+
+def require(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Published:
+    """As `find`; DatabaseSetupError where there is no such publication."""
+    found = find(session, name, oid, columns)
+    if found is None:
+        raise DatabaseSetupError(
+            f"publication {name} does not exist; run CREATE PUBLICATION {sql.Identifier(name).as_string(session)} FOR "
+            "TABLE …, or, for a new stream, leave out publicationName to have one made"
+        )
+    return found
+
+
+def find(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Published | None:
+    """The publication of this name, None where there is none.
+
+    Raises where it would leave out rows, columns or kinds of changes that the stream carries.
+    """
+    schemas = _SCHEMAS if session.info.server_version >= _SCHEMAS_ARE_PUBLISHED else ""
+    query = sql.SQL(_PUBLISHED).format(schemas=sql.SQL(schemas))
+    row = session.execute(query, {"oid": oid, "name": name}).fetchone()
+    if row is None:
+        return None
+    quoted = sql.Identifier(name).as_string(session)
+    if not row[0]:
+        raise DatabaseSetupError(
+            f"publication {name} leaves out some kinds of changes; run ALTER PUBLICATION {quoted} SET "
+            "(publish = 'insert, update, delete, truncate')"
+        )
+    found = listed(session, name, oid)
+    if found is None:
+        there = session.execute("SELECT relpersistence::text FROM pg_catalog.pg_class WHERE oid = %s", [oid]).fetchone()
+        if there == ("u",):
+            raise TableError(
+                "the table is unlogged now, so its changes are not in the log. Run ALTER TABLE … SET LOGGED, then "
+                "start over with a fresh checkpointLocation and onExistingState=restart"
+            )
+        if there is None:
+            raise TableError(
+                "the table was dropped since the stream began, or dropped and made again. Start over with a fresh "
+                "checkpointLocation and onExistingState=restart"
+            )
+        raise DatabaseSetupError(
+            f"publication {name} does not publish the table under its own name; run ALTER PUBLICATION {quoted} ADD "
+            "TABLE …, for a partitioned table also ALTER PUBLICATION … SET (publish_via_partition_root = true)"
+        )
+    if found.get("rowfilter"):
+        raise DatabaseSetupError(f"publication {name} filters the table's rows; publish the table without WHERE")
+    missing = set(columns) - set(found.get("attnames") or columns)
+    if missing:
+        raise DatabaseSetupError(
+            f"publication {name} does not publish column {', '.join(sorted(missing))}; publish it, or leave it out "
+            "with the option columns"
+        )
+    return Published(row[1], row[2], tuple(row[3]), noted_in(session, name))
+
+
+def drop(session: Session, publication: str) -> str:
+    query = "SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s"
+    if session.execute(query, [publication]).fetchone() is None:
+        return f"publication {publication} (gone already)"
+    if noted_in(session, publication) is None:
+        return f"publication {publication} (left: not made by a stream)"
+    session.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(publication)))
+    return f"publication {publication}"
+
+
+def noted_in(session: Session, publication: str) -> int | None:
+    """The membership that the comment of a publication of ours tells of."""
+    query = "SELECT pg_catalog.obj_description(oid, 'pg_publication') FROM pg_catalog.pg_publication WHERE pubname = %s"
+    row = session.execute(query, [publication]).fetchone()
+    noted = re.fullmatch(rf"{_NOTE}(\d+)", (row and row[0]) or "")
+    return int(noted[1]) if noted else None
