@@ -229,7 +229,13 @@ class Batch:
     def _part(self, end: Barrier, manifest: Manifest, index: int, token: str | None) -> Part:
         staged = manifest.splits[index]
         return SnapshotPart(
-            self.staging, end.epoch, manifest.chunk(index), staged.split, token, exact=staged.position is None
+            self.staging,
+            end.epoch,
+            manifest.chunk(index),
+            staged.split,
+            token,
+            exact=staged.position is None,
+            staged_first=self.options.stage_before_emit,
         )
 
 

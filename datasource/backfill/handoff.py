@@ -55,6 +55,9 @@ class SnapshotPart:
     exact: bool
     """Whether the split's row count was taken in the state that is read."""
 
+    staged_first: bool = False
+    """Whether all of the chunk is staged before its first row is passed on."""
+
 
 Part: TypeAlias = InlineChanges | StagedChanges | SnapshotPart
 
@@ -81,18 +84,22 @@ def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) ->
         return
     staging.require_shared(number)
     # Three stages side by side: the database and its driver, the staged file, and Spark's transport.
-    fetched = ahead(_counted(part, reader))
+    chunk = ahead(staging.write_through(number, part.name, columns, ahead(_counted(part, reader))))
     passed_on = 0
     try:
-        for batch in ahead(staging.write_through(number, part.name, columns, fetched)):
-            passed_on += batch.num_rows
-            yield batch
+        for batch in chunk:
+            if not part.staged_first:
+                passed_on += batch.num_rows
+                yield batch
     except SnapshotGoneError:
         # The state is released once every chunk is staged; another attempt of this task may have staged ours. It has
         # the same rows in the same order, however they are cut into batches.
         if not staging.exists(number, part.name):
             raise
-        yield from behind(_read_staged(staging, number, part.name, columns), passed_on)
+    else:
+        if not part.staged_first:
+            return
+    yield from behind(_read_staged(staging, number, part.name, columns), passed_on)
 
 
 def _read_staged(staging: Staging, epoch: int, name: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -56,6 +56,9 @@ class StreamOptions:
     on_truncate: OnTruncate
     on_existing_state: OnExistingState
     mark_unchanged: bool
+    stage_before_emit: bool = False
+    """Whether a chunk is staged whole before its first row is passed on."""
+
     snapshot_filter: str = ""
     """A condition on the rows that the snapshot reads; the upstream evaluates it."""
 
@@ -187,6 +190,7 @@ def _options(values: Mapping[str, Any]) -> Options:
             on_truncate=values["ontruncate"],
             on_existing_state=values["onexistingstate"],
             mark_unchanged=values["onunchangedtoast"] is OnUnchangedToast.MARK,
+            stage_before_emit=values["stagebeforeemit"],
             snapshot_filter=values["snapshotfilter"].strip(),
             metadata=values["metadatacolumns"],
         ),

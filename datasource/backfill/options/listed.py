@@ -100,6 +100,13 @@ OPTIONS: Final = (
         "each",
         staging_place,
     ),
+    Option(
+        "stageBeforeEmit",
+        "false",
+        "Whether a chunk is staged whole before its first row is passed on, for sinks that take single rows, such as "
+        "Kafka and `foreach`; takes longer",
+        flag,
+    ),
     Option("startupMode", "initial", "`initial`, `latest` or `snapshot`", choice(StartupMode)),
     Option("columns", "", "The columns to carry, separated by commas (default: all)", column_names),
     Option(
