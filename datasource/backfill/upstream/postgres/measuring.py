@@ -19,6 +19,7 @@ from backfill.errors import ConnectionLostError, TableLockedError
 from backfill.plan import Extent, Measure
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.failures import translating
+from backfill.upstream.postgres.keys import full_name, key_text_expression
 from backfill.upstream.postgres.pin import ExportingSession, enter
 from backfill.upstream.postgres.ranges import KeyedTable
 from backfill.upstream.postgres.table import one_row, prepare_for_ranges
@@ -103,9 +104,15 @@ class Measuring:
         return sql.SQL("SELECT count(*) FROM ({} LIMIT {}) AS r").format(rows, sql.Literal(request.limit + 1))
 
     def _last(self, request: Measure) -> sql.Composed:
-        rows = self.table.select(self.table.key_texts, request.range, self.only)
-        return sql.SQL("{} ORDER BY {} LIMIT 1 OFFSET {}").format(
-            rows, self.table.order, sql.Literal(request.limit - 1)
+        """Texts are made of the last key alone, since those of all that it passes over take longer than to pass."""
+        names = [sql.Identifier(f"k{at}") for at in range(len(self.table.key))]
+        columns = [full_name(part, self.table.name) for part in self.table.key]
+        texts = [key_text_expression(part, name) for part, name in zip(self.table.key, names, strict=True)]
+        rows = self.table.select(
+            sql.SQL(", ").join(map(sql.SQL("{} AS {}").format, columns, names)), request.range, self.only
+        )
+        return sql.SQL("SELECT {} FROM ({} ORDER BY {} LIMIT 1 OFFSET {}) AS r").format(
+            sql.SQL(", ").join(texts), rows, self.table.order, sql.Literal(request.limit - 1)
         )
 
 
