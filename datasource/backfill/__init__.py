@@ -61,6 +61,7 @@ Where things are; each module may import only those that stand after it:
     backfill.stream             from an offset to the next, and from two offsets to what is read
     backfill.scan, span         batch reads: the table as it is now; the changes between two positions
     backfill.batch, record      the readers' parts of one batch; the state directory and its rules
+    backfill.recorded           what the state store keeps of a stream, in its types
     backfill.same_table         whether the table is still the one that a stream began with
     backfill.advance, release   how far a batch reads; letting go of the state it read at
     backfill.control_file       how another process pauses and throttles a stream

@@ -20,22 +20,20 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
-import pyarrow as pa
-
+from backfill import recorded
 from backfill.errors import OptionsError, StateBusyError, StateError
-from backfill.offset import ALL_MANIFESTS, Barrier, from_text, to_text
+from backfill.offset import ALL_MANIFESTS, Barrier, from_text
 from backfill.options import OnExistingState
-from backfill.progress import Completed, Finished, Frontier, InProgress, Progress, VnodeProgress, settled
+from backfill.progress import Finished, Frontier, settled
 from backfill.same_table import require_same_table
 from backfill.state_errors import as_ours
 from backfill.upstream import Bookmark, TableSchema, Upstream
 from backfill.vnode import Key
 from backfill.wording import another_option
-from backfill_state import Barrier as StoredBarrier
 from backfill_state import ProgressStore, StreamIdentity
 
 logger = logging.getLogger("backfill")
@@ -125,7 +123,7 @@ class Record:
             if found is not None:
                 require_same_table(found, upstream, ordered=False)
             stream = uuid.uuid4().hex[:8] if found is None else found.stream_id
-            named = _identity(stream, self._with_options(upstream.bookmark(stream)), upstream, table)
+            named = recorded.identity(stream, self._with_options(upstream.bookmark(stream)), upstream, table)
             if found != named:
                 # Also where a first start failed and the options now name another slot or publication.
                 if found is not None and has_place(found) and _has_own_slot(found):
@@ -151,7 +149,7 @@ class Record:
         """
         self._require_same_options(barrier)
         bookmark = barrier.upstream if ordered else upstream.reordered(barrier.upstream)
-        identity = _identity(barrier.stream, bookmark, upstream, table)
+        identity = recorded.identity(barrier.stream, bookmark, upstream, table)
         with self._open() as store:
             found, epoch = store.identity(), store.epoch()
             if found is not None and found.stream_id != barrier.stream:
@@ -170,18 +168,18 @@ class Record:
                 rebuilding()
                 store.begin(identity)
                 if isinstance(barrier.progress, Frontier):
-                    store.set_bounds(_bounds(dict(barrier.progress.known_bounds()), upstream))
+                    store.set_bounds(recorded.bounds(dict(barrier.progress.known_bounds()), upstream))
             else:
                 require_same_table(found, upstream, ordered=ordered)
                 if found.key != identity.key:
-                    rows = _finished(_rows({}, upstream), barrier.progress.vnode_count)
-                    store.rebuild(identity, _bounds({}, upstream), _stored(barrier, rows))
+                    rows = recorded.finished(recorded.rows({}, upstream), barrier.progress.vnode_count)
+                    store.rebuild(identity, recorded.bounds({}, upstream), recorded.barrier_with(barrier, rows))
         self._use(barrier.stream, bookmark)
 
     def keep_bounds(self, upstream: Upstream, bounds: tuple[Key, ...]) -> None:
         """Records where the vnodes end; until the first barrier they may be cut anew."""
         with self._open() as store:
-            store.set_bounds(_bounds(dict(enumerate(bounds)), upstream))
+            store.set_bounds(recorded.bounds(dict(enumerate(bounds)), upstream))
 
     def commit(self, upstream: Upstream, barrier: Barrier, *, at_once: bool = False) -> bool:
         """Records a barrier that Spark has committed; whether that is done. Doing so again changes nothing.
@@ -201,12 +199,12 @@ class Record:
             with self._open() as store:
                 match barrier.progress:
                     case Frontier():
-                        rows = _rows(_changed(before, barrier.progress), upstream)
+                        rows = recorded.rows(recorded.changed(before, barrier.progress), upstream)
                     case Finished(vnode_count=vnodes) if not isinstance(before, Finished):
-                        rows = _finished(store.progress(), vnodes)
+                        rows = recorded.finished(store.progress(), vnodes)
                     case Finished():
-                        rows = _rows({}, upstream)
-                store.commit(_stored(barrier, rows))
+                        rows = recorded.rows({}, upstream)
+                store.commit(recorded.barrier_with(barrier, rows))
         except StateBusyError as error:
             if not self._said_busy:  # A stream that has nothing to read looks again at once.
                 logger.warning("progress is recorded later: %s", error)
@@ -263,64 +261,3 @@ def _mode(only_snapshot: bool) -> str:
 
 def _named(snapshot_filter: str) -> str:
     return f"snapshotFilter={snapshot_filter!r}" if snapshot_filter else "no snapshotFilter"
-
-
-def _identity(stream: str, bookmark: Bookmark, upstream: Upstream, table: TableSchema) -> StreamIdentity:
-    which = upstream.identity()
-    return StreamIdentity(
-        stream_id=stream,
-        upstream=upstream.name,
-        system=which.system,
-        table=which.table,
-        table_id=which.table_id,
-        key=table.key_schema,
-        properties=bookmark,
-    )
-
-
-def _stored(barrier: Barrier, changed: pa.Table) -> StoredBarrier:
-    return StoredBarrier(barrier.epoch.number, to_text(barrier), changed)
-
-
-def _changed(before: Progress | None, now: Frontier) -> Mapping[int, VnodeProgress]:
-    """The vnodes that stand elsewhere than before."""
-    known = dict(before.per_vnode()) if isinstance(before, Frontier) else {}
-    return {number: progress for number, progress in now.per_vnode() if known.get(number) != progress}
-
-
-def _rows(changed: Mapping[int, VnodeProgress], upstream: Upstream) -> pa.Table:
-    """`| vnode | <key> | backfill_finished | row_count |`; a vnode without a position has null keys."""
-    numbers = sorted(changed)
-    placed = [changed[number] for number in numbers]
-    positions = [item.current_pos for item in placed if isinstance(item, InProgress)]
-    keys = upstream.typed(positions)
-    taken = iter(range(len(positions)))
-    index = pa.array([next(taken) if isinstance(item, InProgress) else None for item in placed], pa.int32())
-    result = _with_vnodes(pa.array(numbers, pa.int32()), keys.take(index) if placed else keys)
-    finished = pa.array([isinstance(item, Completed) for item in placed], pa.bool_())
-    counts = [item.row_count if isinstance(item, InProgress | Completed) else 0 for item in placed]
-    result = result.append_column("backfill_finished", finished)
-    return result.append_column("row_count", pa.array(counts, pa.int64()))
-
-
-def _finished(stored: pa.Table, vnodes: int) -> pa.Table:
-    """Of the first `vnodes` vnodes those that the store does not know to be finished, as finished.
-
-    There are such where the store was lost or made anew, or could not be written when the backfill ended. How many rows
-    they had is not known any more.
-    """
-    known = set(stored.filter(stored.column(stored.num_columns - 2)).column(0).to_pylist())
-    numbers = [number for number in range(vnodes) if number not in known]
-    types: list[Any] = stored.schema.types
-    columns: list[Any] = [pa.nulls(len(numbers), kind) for kind in types]
-    columns[0], columns[-2] = pa.array(numbers, pa.int32()), pa.array([True] * len(numbers), pa.bool_())
-    return pa.Table.from_arrays(columns, schema=stored.schema)
-
-
-def _bounds(bounds: Mapping[int, Key], upstream: Upstream) -> pa.Table:
-    return _with_vnodes(pa.array(list(bounds), pa.int32()), upstream.typed(list(bounds.values())))
-
-
-def _with_vnodes(numbers: pa.Int32Array, keys: pa.RecordBatch) -> pa.Table:
-    names = ["vnode", *keys.schema.names]
-    return pa.Table.from_arrays([numbers, *keys.columns], names=names)

@@ -1,0 +1,79 @@
+"""What a state store keeps of a stream, in its types: the identity, the vnodes' bounds and rows, the barrier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from backfill.offset import Barrier, to_text
+from backfill.progress import Completed, Frontier, InProgress, Progress, VnodeProgress
+from backfill.upstream import Bookmark, TableSchema, Upstream
+from backfill.vnode import Key
+from backfill_state import Barrier as StoredBarrier
+from backfill_state import StreamIdentity
+
+
+def identity(stream: str, bookmark: Bookmark, upstream: Upstream, table: TableSchema) -> StreamIdentity:
+    """Which table this stream follows, and with what."""
+    which = upstream.identity()
+    return StreamIdentity(
+        stream_id=stream,
+        upstream=upstream.name,
+        system=which.system,
+        table=which.table,
+        table_id=which.table_id,
+        key=table.key_schema,
+        properties=bookmark,
+    )
+
+
+def barrier_with(barrier: Barrier, vnodes: pa.Table) -> StoredBarrier:
+    """The barrier, with the rows of the vnodes that stand elsewhere than before."""
+    return StoredBarrier(barrier.epoch.number, to_text(barrier), vnodes)
+
+
+def changed(before: Progress | None, now: Frontier) -> Mapping[int, VnodeProgress]:
+    """The vnodes that stand elsewhere than before."""
+    known = dict(before.per_vnode()) if isinstance(before, Frontier) else {}
+    return {number: progress for number, progress in now.per_vnode() if known.get(number) != progress}
+
+
+def rows(vnodes: Mapping[int, VnodeProgress], upstream: Upstream) -> pa.Table:
+    """`| vnode | <key> | backfill_finished | row_count |`; a vnode without a position has null keys."""
+    numbers = sorted(vnodes)
+    placed = [vnodes[number] for number in numbers]
+    positions = [item.current_pos for item in placed if isinstance(item, InProgress)]
+    keys = upstream.typed(positions)
+    taken = iter(range(len(positions)))
+    index = pa.array([next(taken) if isinstance(item, InProgress) else None for item in placed], pa.int32())
+    result = _with_vnodes(pa.array(numbers, pa.int32()), keys.take(index) if placed else keys)
+    completed = pa.array([isinstance(item, Completed) for item in placed], pa.bool_())
+    counts = [item.row_count if isinstance(item, InProgress | Completed) else 0 for item in placed]
+    result = result.append_column("backfill_finished", completed)
+    return result.append_column("row_count", pa.array(counts, pa.int64()))
+
+
+def finished(stored: pa.Table, vnodes: int) -> pa.Table:
+    """Of the first `vnodes` vnodes those that the store does not know to be finished, as finished.
+
+    There are such where the store was lost or made anew, or could not be written when the backfill ended. How many rows
+    they had is not known any more.
+    """
+    known = set(stored.filter(stored.column(stored.num_columns - 2)).column(0).to_pylist())
+    numbers = [number for number in range(vnodes) if number not in known]
+    types: list[Any] = stored.schema.types
+    columns: list[Any] = [pa.nulls(len(numbers), kind) for kind in types]
+    columns[0], columns[-2] = pa.array(numbers, pa.int32()), pa.array([True] * len(numbers), pa.bool_())
+    return pa.Table.from_arrays(columns, schema=stored.schema)
+
+
+def bounds(last_keys: Mapping[int, Key], upstream: Upstream) -> pa.Table:
+    """`| vnode | <key> |`: where these vnodes end."""
+    return _with_vnodes(pa.array(list(last_keys), pa.int32()), upstream.typed(list(last_keys.values())))
+
+
+def _with_vnodes(numbers: pa.Int32Array, keys: pa.RecordBatch) -> pa.Table:
+    names = ["vnode", *keys.schema.names]
+    return pa.Table.from_arrays([numbers, *keys.columns], names=names)
