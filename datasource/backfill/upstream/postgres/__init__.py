@@ -8,8 +8,8 @@ server, catalog, lookup, identity, selection, partitions, description, column_ty
 condition    the options filter and snapshotFilter
 money        whether amounts of money mean to us what they mean to the database
 types, values, text, array_text, flat     PostgreSQL's values as Arrow's
-columns      whether they are still those of their names
-keys, ranges, table     comparing keys, reading ranges of them, cutting the key space
+table, unchanged, columns      the table that a stream reads, and whether that and its columns are still the same
+keys, ranges, key_space     comparing keys, reading ranges of them, cutting the key space
 size         about how large the table is
 measuring    how far ranges of keys go
 pin, files, reader  exported snapshots, whether their rows are still there, and reading them on executors

@@ -21,6 +21,7 @@ from backfill.upstream.postgres import slot, span
 from backfill.upstream.postgres.changelog import ChangeLog
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.epochs import Epochs
+from backfill.upstream.postgres.key_space import covered_by_database, cut, range_of
 from backfill.upstream.postgres.log import MOST_MESSAGES, Reading
 from backfill.upstream.postgres.measuring import Measuring
 from backfill.upstream.postgres.place import Place
@@ -31,7 +32,7 @@ from backfill.upstream.postgres.server import require_logical, require_primary
 from backfill.upstream.postgres.sessions import ControlSession
 from backfill.upstream.postgres.size import read_size
 from backfill.upstream.postgres.span import PostgresChangeReader
-from backfill.upstream.postgres.table import Table, covered_by_database, cut, describe, range_of
+from backfill.upstream.postgres.table import Table, describe
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 
 logger = logging.getLogger("backfill")

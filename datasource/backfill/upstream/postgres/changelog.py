@@ -17,7 +17,8 @@ from backfill.upstream.postgres.partitions import require_leaves_log
 from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import Position
 from backfill.upstream.postgres.publication import Published
-from backfill.upstream.postgres.table import Table, require_same_identity
+from backfill.upstream.postgres.table import Table
+from backfill.upstream.postgres.unchanged import require_same_identity
 
 logger = logging.getLogger("backfill")
 

@@ -244,3 +244,11 @@ class _Kept:
 
 
 _kept: Final = _Kept()
+
+
+def one_row(cursor: psycopg.Cursor[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """What a statement gives that always gives one."""
+    row = cursor.fetchone()
+    if row is None:
+        raise psycopg.OperationalError("the server gave no row where one was due")
+    return row

@@ -15,11 +15,13 @@ from backfill.errors import TransientError
 from backfill.upstream import Pin, Step
 from backfill.upstream.postgres.changelog import ChangeLog
 from backfill.upstream.postgres.connection import Connector, Session
+from backfill.upstream.postgres.key_space import prepare_for_ranges
 from backfill.upstream.postgres.log import MOST_MESSAGES, Reading
 from backfill.upstream.postgres.pin import Exported, ExportingSession, wait_for_flush
 from backfill.upstream.postgres.position import Position, Snapshot, end_of_last_record, parse_lsn
 from backfill.upstream.postgres.sessions import ControlSession
-from backfill.upstream.postgres.table import Table, prepare_for_ranges, require_unchanged
+from backfill.upstream.postgres.table import Table
+from backfill.upstream.postgres.unchanged import require_unchanged
 
 logger = logging.getLogger("backfill")
 

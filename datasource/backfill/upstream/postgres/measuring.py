@@ -17,12 +17,12 @@ from psycopg import sql
 
 from backfill.errors import ConnectionLostError, TableLockedError
 from backfill.plan import Extent, Measure
-from backfill.upstream.postgres.connection import Connector, Session
+from backfill.upstream.postgres.connection import Connector, Session, one_row
 from backfill.upstream.postgres.failures import translating
+from backfill.upstream.postgres.key_space import prepare_for_ranges
 from backfill.upstream.postgres.keys import full_name, key_text_expression
 from backfill.upstream.postgres.pin import ExportingSession, enter
 from backfill.upstream.postgres.ranges import KeyedTable
-from backfill.upstream.postgres.table import one_row, prepare_for_ranges
 
 ROWS_PER_SESSION: Final = 200_000
 """Of fewer rows each, a session takes longer to open than to count."""

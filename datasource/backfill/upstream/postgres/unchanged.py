@@ -1,0 +1,132 @@
+"""Whether the table is still the one that the stream reads, as far as the change log does not tell."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from backfill.errors import SchemaChangedError, TableError
+from backfill.upstream.postgres.columns import another_column
+from backfill.upstream.postgres.connection import Session, one_row
+from backfill.upstream.postgres.description import QualifiedName, TableDescription
+from backfill.upstream.postgres.table import Table, listed_collations
+
+_VARCHAR: Final = 1043
+
+_AS_IT_IS: Final = """
+    SELECT pg_catalog.to_regclass(%s)::oid::int8, coalesce(pg_catalog.jsonb_object_agg(
+               a.attname, pg_catalog.jsonb_build_array(a.atttypid::int8, a.atttypmod, c.name)), '{}')
+    FROM pg_catalog.pg_attribute a
+    LEFT JOIN (SELECT c.oid, pg_catalog.jsonb_build_array(n.nspname, c.collname) AS name
+               FROM pg_catalog.pg_collation c JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace) c
+           ON c.oid = a.attcollation
+    WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+"""
+
+_IDENTITY: Final = """
+    SELECT pg_catalog.to_regclass(%(name)s)::oid::int8 IS NOT DISTINCT FROM %(oid)s,
+           coalesce((SELECT pg_catalog.jsonb_object_agg(attname, pg_catalog.jsonb_build_array(
+                               attnum, atttypid::int8, atttypmod,
+                               (SELECT pg_catalog.md5(d.adbin::text) FROM pg_catalog.pg_attrdef d
+                                WHERE d.adrelid = attrelid AND d.adnum = attnum AND attgenerated <> '')))
+                     FROM pg_catalog.pg_attribute
+                     WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped), '{}'),
+           EXISTS (SELECT FROM pg_catalog.pg_index i
+                   WHERE i.indrelid = %(oid)s
+                     AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL
+                     AND %(key)s::int2[] = ARRAY(
+                         SELECT k FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS u(k, place)
+                         WHERE place <= i.indnkeyatts ORDER BY k))
+           AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
+                           WHERE attrelid = %(oid)s AND attnum = ANY (%(key)s::int2[]) AND NOT attnotnull)
+"""
+
+_NAME: Final = """
+    SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = %s
+"""
+
+
+def require_unchanged(session: Session, table: Table, collations: str) -> None:
+    """Refuses to read on where the table is another one by now, a column that is carried has another type, or the key
+    other collations than these.
+
+    Between two chunks nothing else would notice: the change log describes the table only when a row of it changes.
+    """
+    described = table.description
+    oid, found = one_row(session.execute(_AS_IT_IS, [described.name.quoted(), described.oid]))
+    now: dict[str, Any] = found
+    if oid != described.oid:
+        raise _another_table(session, described)
+    carried = table.carried
+    changed = [column.name for column in carried if now.get(column.name, [])[:2] != [column.type_oid, column.typmod]]
+    if changed:
+        raise SchemaChangedError(
+            f"column {', '.join(changed)} of {described.name.quoted()} was dropped, renamed or given another type "
+            "since the stream began. Start over with a fresh checkpointLocation and onExistingState=restart, leaving "
+            "out with the option columns what is gone"
+        )
+    names = [item.column.name for item in described.key]
+    sorted_now = listed_collations((name, QualifiedName(*now[name][2]) if now[name][2] else None) for name in names)
+    if sorted_now != collations:
+        raise SchemaChangedError(
+            f"the key of {described.name.quoted()} was given another collation since the stream began ({sorted_now}, "
+            f"expected {collations}), so its rows are in another order, and what has been read cannot be told from "
+            "what has not. Give it back the collation that it had; or, where all rows have been read once, start the "
+            "query again; or start over with a fresh checkpointLocation and onExistingState=restart"
+        )
+
+
+def require_same_identity(session: Session, table: Table) -> None:
+    """Refuses to read on where the table, its key or a column is not the one any more that it was, by the same name.
+
+    The change log goes by the table's OID and the columns' names. It has no word of a table that got this one's name,
+    of rows that share what was a key, or of the values that a column lost which was dropped and added again.
+    """
+    described = table.description
+    key = sorted(item.column.attnum for item in described.key)
+    asked = {"name": described.name.quoted(), "oid": described.oid, "key": key}
+    now: dict[str, tuple[int, int, int, str | None]]
+    same, now, unique = one_row(session.execute(_IDENTITY, asked))
+    if not same:
+        raise _another_table(session, described)
+    there = {column: now[column.name] for column in table.carried if column.name in now}
+    others = [column.name for column, (attnum, *_) in there.items() if attnum != column.attnum]
+    if others:
+        raise another_column(described.name, others)
+    # Another type is noticed in the change log. A varchar's values stay as they are, whatever its length; and so do
+    # those of a column that is generated no more.
+    rewritten = [
+        column.name
+        for column, (_, type_oid, typmod, expression) in there.items()
+        if (type_oid == column.type_oid != _VARCHAR and typmod != column.typmod)
+        or expression not in (None, column.expression)
+    ]
+    if rewritten:
+        raise SchemaChangedError(
+            f"column {', '.join(rewritten)} of {described.name.quoted()} was given another precision, scale, length or "
+            "expression, which may have changed the values of all rows, of which the change log tells nothing. Start "
+            "the query again, and have the rows read again with backfill re-backfill; or start over with a fresh "
+            "checkpointLocation and onExistingState=restart"
+        )
+    if not unique:
+        names = ", ".join(item.column.name for item in described.key)
+        raise SchemaChangedError(
+            f"the key ({names}) of {described.name.quoted()} is not unique any more: its primary key or unique index "
+            "was dropped, has other columns now or was made deferrable, or its columns may be null, so rows cannot be "
+            "told apart by it. Start over with a fresh checkpointLocation and onExistingState=restart"
+        )
+
+
+def _another_table(session: Session, described: TableDescription) -> TableError:
+    name = described.name.quoted()
+    found = session.execute(_NAME, [described.oid]).fetchone()
+    if found is None:
+        return TableError(
+            f"{name} is not the table any more that the stream began with, which was dropped. Start over with a fresh "
+            "checkpointLocation and onExistingState=restart"
+        )
+    now = QualifiedName(*found).quoted()
+    return TableError(
+        f"{name} is not the table any more that the stream began with: that is {now} by now. Set the option dbtable to "
+        f"{now}, and start the query again; it goes on where it stopped"
+    )
