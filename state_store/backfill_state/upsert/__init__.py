@@ -19,6 +19,7 @@ memory           the reference: a dictionary
 duckdb_state     one DuckDB file
 duckdb_tables    its tables
 segments         its entries, and why they are kept so
+pending          its own output while it is consolidated
 long_cells       its long texts and blobs, in pieces
 duckdb_writes    going through many keys in chunks
 admission        which calls fit, and their columns as they are stored

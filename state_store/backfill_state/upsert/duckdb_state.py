@@ -31,6 +31,7 @@ from backfill_state.upsert.admission import (
 from backfill_state.upsert.columns import Column
 from backfill_state.upsert.duckdb_tables import Standing, read_standing, upsert_file, write_standing
 from backfill_state.upsert.duckdb_writes import LookedUp, Written, look_up, write
+from backfill_state.upsert.pending import Pending
 from backfill_state.upsert.segments import SEGMENT_BYTES, SEGMENT_ENTRIES, Segments
 from backfill_state.upsert.state import (
     ConsolidateStats,
@@ -75,6 +76,7 @@ class DuckDBUpsertState(Closing):
         self._layout = layout
         self._tombstones = tombstones
         self._segments = Segments(layout, full=segment_entries, full_bytes=segment_bytes, tombstones=tombstones)
+        self._pending = Pending(layout)
         self._chunk_rows = chunk_rows
         self._writing: Standing | None = None
         self._looked_up: tuple[Standing, LookedUp] | None = None
@@ -162,7 +164,7 @@ class DuckDBUpsertState(Closing):
                 return MergeStats()
             entries = standing.totals.values + standing.totals.tombstones
             require_consolidatable(standing.consolidating, entries, str(self._file))
-            self._segments.add_pending(connection, _lines(stored, diffs))
+            self._pending.add(connection, _lines(stored, diffs))
             self._writing = replace(standing, consolidating=True)
         return MergeStats(len(diffs), int(stored.sizes.sum()), pc.sum(diffs, min_count=0).as_py())
 
@@ -171,7 +173,7 @@ class DuckDBUpsertState(Closing):
         with self._reading() as (connection, standing):
             if not completed or self._replayed(standing):
                 return ConsolidateStats(merge)
-            done = self._segments.complete(connection, standing.seq)
+            done = self._pending.complete(connection, self._segments, standing.seq)
             if done.wrong:
                 raise ConsolidationError(str(self._file), done.wrong, done.lines)
             totals = Totals(done.count, 0, done.size)
@@ -183,7 +185,7 @@ class DuckDBUpsertState(Closing):
         with self._reading() as (connection, standing):
             if self._replayed(standing):
                 return
-            self._segments.create(connection)
+            self._empty(connection)
             self._writing = replace(standing, totals=Totals(), consolidating=False)
 
     def reset(self) -> None:
@@ -207,8 +209,12 @@ class DuckDBUpsertState(Closing):
     def _begin(self, connection: duckdb.DuckDBPyConnection) -> Standing:
         standing = Standing(self._layout, None, consolidating=False, totals=Totals(), seq=0)
         write_standing(connection, standing)
-        self._segments.create(connection)
+        self._empty(connection)
         return standing
+
+    def _empty(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._segments.create(connection)
+        self._pending.create(connection)
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Standing]]:

@@ -61,7 +61,6 @@ callers ask for many keys at once, and a `multi_put` goes by what the `multi_get
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -74,7 +73,7 @@ import pyarrow.types as pt
 from backfill_state.upsert.admission import KEY, ROW, stored_schema
 from backfill_state.upsert.columns import Field
 from backfill_state.upsert.duckdb_tables import LONG_CELLS, column_of
-from backfill_state.upsert.long_cells import LONG, cut, may_be_long, mended
+from backfill_state.upsert.long_cells import LONG, cut, mended
 from backfill_state.upsert.state import UpsertLayout
 
 SEGMENT_ENTRIES: Final = 1 << 22
@@ -88,7 +87,7 @@ _READ_AT_ONCE: Final = 64 << 20
 
 
 class Segments:
-    """The SQL of the entries and of the output that is being consolidated, for one layout. Nothing here commits."""
+    """The SQL of the entries, for one layout. Nothing here commits."""
 
     def __init__(
         self,
@@ -99,7 +98,7 @@ class Segments:
         tombstones: bool = True,
     ) -> None:
         key, row = stored_schema(layout.key, KEY), stored_schema(layout.row, ROW)
-        self._full, self._full_bytes = full, full_bytes
+        self.full, self._full_bytes = full, full_bytes
         # Where a deletion leaves no entry that is greater, the dead have to be told from the living by name.
         self._living = "" if tombstones else "ANTI JOIN dead_{segment} USING (seq)"
         self._key, self._row, self._cells = ", ".join(key.names), ", ".join(row.names), row.names
@@ -112,10 +111,6 @@ class Segments:
         heads = [*numbers, "present BOOLEAN NOT NULL", "size BIGINT NOT NULL"]
         probe = [] if whole else ["probe UBIGINT NOT NULL"]
         self._entries = ", ".join([*probe, *keys, *heads, *rows])
-        self._pending = ", ".join(
-            [*keys, *rows, "diff BIGINT NOT NULL", "size BIGINT NOT NULL", "line BIGINT", "digest VARCHAR"]
-        )
-        self._digest = f"concat_ws(' ', {', '.join(['NULL', *filter(None, map(_digest, row))])})"
 
     def create(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Nothing, in place of whatever there is."""
@@ -124,7 +119,6 @@ class Segments:
         self._begin(connection, max(old, default=0) + 1)
         for segment in old:
             self._drop(connection, segment)
-        self._create_pending(connection)
 
     # -- looking up ------------------------------------------------------------------------------------------------
 
@@ -207,18 +201,24 @@ class Segments:
         found = connection.execute(
             "SELECT segment, entries - dead FROM segments WHERE (entries >= ? OR size >= ?) AND dead * 2 >= entries "
             "ORDER BY dead / entries DESC, segment LIMIT 1",
-            [self._full, self._full_bytes],
+            [self.full, self._full_bytes],
         ).fetchone()
         if found is None:
             return
         segment, living = found
-        room = self._room(connection)
+        self._room(connection)
         if living:
-            source = f"entries_{segment} ANTI JOIN dead_{segment} USING (seq)"
-            self._add(connection, room, source, living, _number(connection, f"SELECT sum(size)::BIGINT FROM {source}"))
-            pieces = f"SELECT * FROM long_{segment} ANTI JOIN dead_{segment} USING (seq)"
-            connection.execute(f"INSERT INTO long_{room} {pieces}")
+            entries, pieces = (
+                f"{table}_{segment} ANTI JOIN dead_{segment} USING (seq)" for table in ("entries", "long")
+            )
+            self.take_in(connection, entries, living, f"SELECT * FROM {pieces}")
         self._drop(connection, segment)
+
+    def take_in(self, connection: duckdb.DuckDBPyConnection, source: str, count: int, pieces: str) -> None:
+        """Adds so many entries that are in the file already, given in SQL, with the pieces of their long cells."""
+        room = self._room(connection)
+        self._add(connection, room, source, count, number(connection, f"SELECT sum(size)::BIGINT FROM {source}"))
+        connection.execute(f"INSERT INTO long_{room} {pieces}")
 
     def _drop(self, connection: duckdb.DuckDBPyConnection, segment: int) -> None:
         for table in ("entries", "dead", "long"):
@@ -229,8 +229,8 @@ class Segments:
         """The newest segment, or a new one if that is full."""
         (newest, entries, size) = connection.execute(
             "SELECT segment, entries, size FROM segments ORDER BY segment DESC LIMIT 1"
-        ).fetchone() or (0, self._full, 0)
-        if entries < self._full and size < self._full_bytes:
+        ).fetchone() or (0, self.full, 0)
+        if entries < self.full and size < self._full_bytes:
             return int(newest)
         return self._begin(connection, int(newest) + 1)
 
@@ -257,67 +257,6 @@ class Segments:
             segment for (segment,) in connection.execute("SELECT segment FROM segments ORDER BY segment").fetchall()
         ]
 
-    # -- consolidation ---------------------------------------------------------------------------------------------
-
-    def _create_pending(self, connection: duckdb.DuckDBPyConnection) -> None:
-        connection.execute(f"CREATE OR REPLACE TABLE pending ({self._pending})")
-        connection.execute(f"CREATE OR REPLACE TABLE long_pending ({LONG_CELLS})")
-
-    def add_pending(self, connection: duckdb.DuckDBPyConnection, lines: pa.Table) -> None:
-        """Adds output `| k0 ... | v0 ... | diff | size |`."""
-        if lines.num_rows:
-            first = _number(connection, "SELECT count(*) FROM pending")
-            line = np.arange(first, first + lines.num_rows)
-            given = lines.append_column("line", pa.array(line))
-            # Of long cells a digest is compared: DuckDB can group by what is not long.
-            digests = run(connection, given, f"SELECT line, {self._digest} AS digest FROM given").sort_by("line")
-            rows, pieces = cut(given.append_column("digest", digests["digest"]), self._cells, line)
-            run(connection, rows, "INSERT INTO pending BY NAME SELECT * FROM given")
-            run(connection, pieces, "INSERT INTO long_pending SELECT * FROM given")
-
-    def complete(self, connection: duckdb.DuckDBPyConnection, seq: int) -> Completed:
-        """Makes the entries, numbered from `seq` on, from what is pending.
-
-        DuckDB adds up on disk what does not fit into memory. With a key that does not add up nothing is made.
-        """
-        lines = _number(connection, "SELECT count(*) FROM pending")
-        connection.execute(f"""
-            CREATE OR REPLACE TEMP TABLE sums AS
-            SELECT *, row_number() OVER () - 1 AS nth FROM (
-                SELECT {self._key}, {self._row}, size, digest, sum(diff)::BIGINT AS copies, min(line) AS line
-                FROM pending GROUP BY ALL HAVING sum(diff) <> 0
-            )
-        """)
-        keys = f"SELECT 1 FROM sums GROUP BY {self._key} HAVING count(*) > 1 OR max(copies) <> 1"
-        wrong = _number(connection, f"SELECT count(*) FROM ({keys})")
-        count = _number(connection, "SELECT count(*) FROM sums")
-        size = _number(connection, "SELECT coalesce(sum(size), 0)::BIGINT FROM sums")
-        if not wrong:
-            heads = f"nth + {seq} AS seq, NULL AS order_key, NULL AS order_tie, true AS present"
-            for begin in range(0, count, self._full):
-                end = min(count, begin + self._full)
-                part = f"(SELECT *, {heads} FROM sums WHERE nth >= {begin} AND nth < {end})"
-                segment = self._room(connection)
-                bytes_of_part = _number(connection, f"SELECT sum(size)::BIGINT FROM {part}")
-                self._add(connection, segment, part, end - begin, bytes_of_part)
-                connection.execute(
-                    f"INSERT INTO long_{segment} SELECT part.seq, cell, piece, data "
-                    f"FROM {part} AS part JOIN long_pending AS long ON long.seq = part.line"
-                )
-            self._create_pending(connection)
-        connection.execute("DROP TABLE sums")
-        return Completed(lines, wrong, count, size)
-
-
-@dataclass(frozen=True)
-class Completed:
-    """What completing found: lines of output, keys that do not add up, and what else adds up to."""
-
-    lines: int
-    wrong: int
-    count: int
-    size: int
-
 
 def run(connection: duckdb.DuckDBPyConnection, given: pa.Table, sql: str) -> pa.Table:
     """Runs a statement that reads `given`; after an error the connection is not used again."""
@@ -336,17 +275,9 @@ def _by_segment(entries: pa.Table) -> list[tuple[int, pa.Table]]:
     ]
 
 
-def _number(connection: duckdb.DuckDBPyConnection, sql: str) -> int:
+def number(connection: duckdb.DuckDBPyConnection, sql: str) -> int:
     [(number,)] = connection.execute(sql).fetchall()
     return int(number)
-
-
-def _digest(field: Field) -> str | None:
-    """SQL that tells one long cell of a column from another; null where it is not long. None for other columns."""
-    if not may_be_long(field.type):
-        return None
-    length = "strlen" if pt.is_string(field.type) else "octet_length"
-    return f"CASE WHEN {length}({field.name}) > {LONG} THEN '{field.name} ' || sha256({field.name}) END"
 
 
 def _text(field: Field) -> str:
