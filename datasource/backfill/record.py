@@ -145,7 +145,8 @@ class Record:
         """For a checkpoint that goes on, once in a process: checks the state directory, or makes it anew.
 
         `rebuilding` is called before the latter, maybe more than once. `ordered`: what is left to do lies in the order
-        of keys. Where nothing does, the key may have got another one, and the bookmark is made to say which.
+        of keys, and that must be the one that the bookmark says. Where nothing does, the key may have got another one,
+        and the bookmark is made to say which.
         """
         self._require_same_options(barrier)
         bookmark = barrier.upstream if ordered else upstream.reordered(barrier.upstream)
@@ -174,6 +175,8 @@ class Record:
                 if found.key != identity.key:
                     rows = recorded.finished(recorded.rows({}, upstream), barrier.progress.vnode_count)
                     store.rebuild(identity, recorded.bounds({}, upstream), recorded.barrier_with(barrier, rows))
+        if ordered:
+            upstream.require_same_order(bookmark)
         self._use(barrier.stream, bookmark)
 
     def keep_bounds(self, upstream: Upstream, bounds: tuple[Key, ...]) -> None:

@@ -354,6 +354,8 @@ class Stream:
 
     def _is_ordered(self, base: Barrier) -> bool:
         """Whether something is left to do after this barrier that goes by the order of keys."""
+        if self._options.startup_mode is StartupMode.SNAPSHOT:
+            return False  # It was the only batch.
         found = self._staging(base.stream).manifest(base.epoch.number) if base.has_manifest else None
         missed = found is not None and any(item.position or item.given_up for item in found.splits)
         return missed or base.is_ordered

@@ -303,8 +303,16 @@ class Rekeyed(Upstream):
         assert not keys, "no position is left"
         return pa.RecordBatch.from_pylist([], schema=self.key_columns)
 
+    def require_same_order(self, bookmark: Bookmark) -> None:
+        raise SchemaChangedError(f"not the order of {dict(bookmark)['slot']}")
+
     def reordered(self, bookmark: Bookmark) -> Bookmark:
         return (*bookmark, ("order", "of now"))
+
+
+class Reordered(Rekeyed):
+    def schema(self) -> TableSchema:
+        return TABLE
 
 
 class Retyped(Rekeyed):
@@ -336,8 +344,9 @@ def test_once_no_position_is_left_the_key_may_be_another(folder: Folder, progres
     [
         (Rekeyed(), StateError, r"the key of public.t is \(b, a\) and was \(a, b\) when"),
         (Retyped(), SchemaChangedError, r"is \(a int64, b int32\) and was \(a int64, b int64\) .* not all rows"),
+        (Reordered(), SchemaChangedError, "not the order of slot_"),
     ],
-    ids=["order", "type"],
+    ids=["columns", "type", "order"],
 )
 def test_while_positions_are_left_another_key_is_refused(
     folder: Folder, now: Upstream, kind: type[DefiniteError], reason: str

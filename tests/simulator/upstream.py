@@ -110,6 +110,9 @@ class SimulatedUpstream:
         elif begin is None or begin > _first_unshown(View.parse(after.position)):
             raise DataLossError("the changes after the checkpoint are gone")
 
+    def require_same_order(self, bookmark: Bookmark) -> None:
+        """It has always been that of the server."""
+
     def reordered(self, bookmark: Bookmark) -> Bookmark:
         return bookmark
 

@@ -193,8 +193,14 @@ class Upstream(Protocol):
     def attach(self, bookmark: Bookmark, after: Epoch | None) -> None:
         """Makes (where `after` is None) or finds the stream's place in the change log. Idempotent.
 
-        Raises DataLossError where changes after `after` are gone or the log is not the one the bookmark names, and
-        SchemaChangedError where keys are known to be in another order than when it was made.
+        Raises DataLossError where changes after `after` are gone or the log is not the one the bookmark names.
+        """
+        ...
+
+    def require_same_order(self, bookmark: Bookmark) -> None:
+        """Raises SchemaChangedError where keys are known to be in another order than when the bookmark was made.
+
+        For streams that read the table and follow no changes as well; needs no `attach`.
         """
         ...
 

@@ -153,8 +153,10 @@ class DeltaUpstream:
             # The oldest go first. The others are looked for when they are needed.
             self._opened()[1].commit(position.version + 1)
 
-    def reordered(self, bookmark: Bookmark) -> Bookmark:
+    def require_same_order(self, bookmark: Bookmark) -> None:
         """The order is that of the columns' types, of which the state directory knows."""
+
+    def reordered(self, bookmark: Bookmark) -> Bookmark:
         return bookmark
 
     def detach(self, bookmark: Bookmark) -> tuple[str, ...]:  # noqa: ARG002 - nothing to find

@@ -140,7 +140,6 @@ class PostgresUpstream:
         place.require_named(self._options)
         if after is not None:
             place.require_same_table(table)
-            place.require_same_order(table)
         self._epochs.attach(ChangeLog(self._connector, self._options, table, place))
         require_primary(table.server)
         require_logical(table.server)
@@ -160,6 +159,11 @@ class PostgresUpstream:
             slot.drop_if_lost(session, place.slot, place.publication if place.own_publication else None)
             place.make(self._connector, session, self._table)
             place.accept_publication(session, self._table)
+
+    def require_same_order(self, bookmark: Bookmark) -> None:
+        place = Place.of(bookmark)
+        place.require_same_table(self._table)  # Of another table the order says nothing.
+        place.require_same_order(self._table)
 
     def reordered(self, bookmark: Bookmark) -> Bookmark:
         return Place.of(bookmark).reordered(self._table).noted_in(bookmark)

@@ -127,6 +127,7 @@ class Epochs:
 
         def attempt() -> Exported:
             exported = self.exporter.export()
+            require_unchanged(self.exporter.current(), self._table, self._collations)
             if not self._sees_all(before, exported.position):
                 raise TransientError("the server does not show yet what the batch had seen")
             return exported

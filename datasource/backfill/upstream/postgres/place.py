@@ -139,10 +139,10 @@ class Place:
         """Raises where the key sorts otherwise: positions of the old order mean nothing in the new one."""
         if self.order not in (None, table.order):
             raise SchemaChangedError(
-                f"the index of the key of {table.description.name.quoted()} was made again with another operator class "
-                f"or collation ({table.order or 'the default'}, expected {self.order or 'the default'}), so rows are "
-                "in another order, and what has been read cannot be told from what has not. Make it as it was, or "
-                "start over with a fresh checkpointLocation and onExistingState=restart"
+                f"the index of the key of {table.description.name.quoted()} has another operator class or collation "
+                f"({table.order or 'the default'}, expected {self.order or 'the default'}) than when the stream began, "
+                "so rows are in another order, and what has been read cannot be told from what has not. Make it as it "
+                "was, or start over with a fresh checkpointLocation and onExistingState=restart"
             )
         if self.key_types not in (None, table.key_types):
             raise SchemaChangedError(
@@ -150,6 +150,13 @@ class Place:
                 f"got the name of one (the numbers of its columns, each with its type's OID, are {table.key_types}; "
                 f"expected {self.key_types}), so what has been read cannot be told from what has not. Make it as it "
                 "was, or start over with a fresh checkpointLocation and onExistingState=restart"
+            )
+        if self.collations_of(table) != table.collations:
+            raise SchemaChangedError(
+                f"the key of {table.description.name.quoted()} was given another collation since the stream began "
+                f"({table.collations or 'none'}, expected {self.collations or 'none'}), so its rows are in another "
+                "order, and what has been read cannot be told from what has not. Give it back what it had, or start "
+                "over with a fresh checkpointLocation and onExistingState=restart"
             )
 
     def collations_of(self, table: Table) -> str:
