@@ -137,6 +137,26 @@ def test_after_the_backfill_a_restart_goes_on_with_a_key_that_was_widened(
     run.finish()
 
 
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+def test_changes_from_before_a_column_was_widened_are_read_as_those_after_it(
+    database: Database, start_stream: StartStream, *, restarts: bool
+) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text, n smallint, s varchar(9));"
+        "INSERT INTO t SELECT i, 'v', i, i FROM generate_series(1, 100) i; ANALYZE t"
+    )
+    run = followed(start_stream())
+    if restarts:
+        run.stop()
+    database.execute("UPDATE t SET v = 'before', n = -n WHERE id < 9; DELETE FROM t WHERE id = 9")
+    database.execute("UPDATE t SET id = -5, s = 'moved' WHERE id = 5")
+    database.execute(f"{WIDEN}, ALTER n TYPE int, ALTER s TYPE text; UPDATE t SET v = 'after', n = 40000 WHERE id < 5")
+    if not restarts:
+        refused(run, SchemaChangedError, "column 'id' has the type with OID 20, expected OID 23")
+        run.stop()
+    run.finish()
+
+
 def test_right_after_the_last_row_was_read_the_key_may_be_widened(
     database: Database, start_stream: StartStream
 ) -> None:

@@ -118,6 +118,7 @@ CHANGES = {
     "given another type and written anew": ("ALTER COLUMN v TYPE int USING length(v)", "v"),
     "given another type by name only": ("ALTER COLUMN v TYPE varchar", "v"),
     "a key that is given another type": ("ALTER COLUMN id TYPE numeric", "id"),
+    "a key that is given a narrower type": ("ALTER COLUMN id TYPE int", "id"),
 }
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from backfill.errors import StateError, TableError
+from backfill.errors import StagingError, StateError, TableError
 from backfill.upstream.postgres.adapter import PostgresUpstream
 from integration.database import Database
 from integration.fixtures.streams import StartStream
@@ -43,6 +44,22 @@ def test_the_checkpoint_alone_knows_its_table(database: Database, start_stream: 
     run.restart(dbtable="u")
     with pytest.raises(TableError, match=r"the stream began with the table whose OID is \d+, and \"public\"\.\"u\" is"):
         run.catch_up()
+
+
+def test_last_rows_are_not_kept_without_those_of_a_chunk_that_is_not_known_any_more(
+    database: Database, start_stream: StartStream
+) -> None:
+    """The state file and what was staged are lost, and the last rows are not."""
+    table_of(database, 100)
+    run = start_stream(vnodeCount="1", changelog="full")
+    run.batch(30)
+    run.stop()
+    state = Path(run.options["stateDir"])
+    (state / "backfill.duckdb").unlink()
+    shutil.rmtree(state / "staging")
+    database.execute("UPDATE t SET v = 'new' WHERE id = 5; DELETE FROM t WHERE id = 6")
+    with pytest.raises(StagingError, match="does not hold what it read"):
+        run.batch(30)
 
 
 def test_the_state_directory_of_another_stream_is_refused(database: Database, start_stream: StartStream) -> None:

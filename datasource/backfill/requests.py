@@ -15,9 +15,10 @@ from backfill.control_file import changing, keep_control, read_control
 from backfill.errors import KeyTextError, StateError
 from backfill.offset import Barrier, from_text
 from backfill.progress import Frontier, settled
-from backfill.record import ONLY_SNAPSHOT
+from backfill.record import has_place
 from backfill.views import looking
 from backfill.vnode import Key
+from backfill_state import StreamIdentity
 
 
 def ask_again(state_dir: str, first: Sequence[str] | None, last: Sequence[str] | None) -> str:
@@ -27,8 +28,9 @@ def ask_again(state_dir: str, first: Sequence[str] | None, last: Sequence[str] |
     before the other, as far as that can be told without the database.
     """
     with changing(Path(state_dir)):
-        stream, key, barrier, control = _look(state_dir)
-        if barrier is not None and dict(barrier.upstream).get(ONLY_SNAPSHOT):
+        found, barrier, control = _look(state_dir)
+        stream, key = found.stream_id, found.key
+        if not has_place(found):
             raise StateError("a stream with startupMode=snapshot is one batch, and reads no rows again")
         request = Request(_name(), stream, _key(key, first), _key(key, last))
         if _turned_round(key, request):
@@ -40,7 +42,8 @@ def ask_again(state_dir: str, first: Sequence[str] | None, last: Sequence[str] |
 def ask_to_stop(state_dir: str) -> str:
     """Asks the stream to read no row again any more, neither what is under way nor what waits."""
     with changing(Path(state_dir)):
-        stream, _, barrier, control = _look(state_dir)
+        found, barrier, control = _look(state_dir)
+        stream = found.stream_id
         under_way = barrier is not None and barrier.again is not None and barrier.again.frontier is not None
         waiting = control.waiting(stream, _taken_up(barrier))
         if not (waiting or under_way) or (waiting and waiting[-1].stops):
@@ -49,15 +52,15 @@ def ask_to_stop(state_dir: str) -> str:
     return "from the next batch on no rows are read again"
 
 
-def _look(state_dir: str) -> tuple[str, pa.Schema, Barrier | None, Control]:
-    """The stream's name, its key, where it stands as far as that is recorded, and what it has been told."""
+def _look(state_dir: str) -> tuple[StreamIdentity, Barrier | None, Control]:
+    """Which stream it is, where it stands as far as that is recorded, and what it has been told."""
     with looking(state_dir) as store:
         identity, text = store.identity(), store.offset()
     if identity is None:
         raise StateError(f"the state in {state_dir} is of no stream yet; ask again when the query has begun")
     offset = None if text is None else from_text(text)
     barrier = offset if isinstance(offset, Barrier) else None
-    return identity.stream_id, identity.key, barrier, read_control(Path(state_dir))
+    return identity, barrier, read_control(Path(state_dir))
 
 
 def _taken_up(barrier: Barrier | None) -> str | None:

@@ -378,10 +378,11 @@ class Stream:
     def _without_state_dir(self, base: Barrier) -> None:
         """Where `stateDir` was lost, what was staged most often was in it.
 
-        To end the stream for what that may have told of a crash just before would be worse than to go on.
+        To end the stream for what that may have told of a crash just before would be worse than to go on. Not so where
+        last rows are kept: they are in `stateDir` as well, and lack those of the chunks.
         """
         staging, number = self._staging(base.stream), base.epoch.number
-        if base.has_manifest and staging.manifest(number) is None:
+        if base.has_manifest and self._open_last_rows is None and staging.manifest(number) is None:
             staging.keep_manifest(number, Manifest(()))
 
     def _staging(self, stream: str) -> Staging:

@@ -15,6 +15,9 @@ from backfill.upstream.postgres.messages import RELATION, Messages, Positions, m
 
 _IDENTITY: Final = 1
 
+WIDENED: Final = frozenset({(21, 23), (21, 20), (23, 20), (1043, 25)})
+"""int2 to int4 and int8, int4 to int8, varchar to text: each value of the one has the same text in the other."""
+
 
 @dataclass(frozen=True, slots=True)
 class WantedColumn:
@@ -128,14 +131,17 @@ def _string(message: bytes, at: int) -> tuple[str, int]:
 
 
 def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn]) -> None:
-    """Refuses a relation that lacks a wanted column or has another type for it; names all such columns."""
+    """Refuses a relation that lacks a wanted column or has another type for it; names all such columns.
+
+    A narrower type is none, since rows come as text: they are of the time before the column was widened.
+    """
     found = {column.name: column.type_oid for column in relation.columns}
     problems = []
     for column in wanted:
         type_oid = found.get(column.name)
         if type_oid is None:
             problems.append(f"column {column.name!r} is missing")
-        elif type_oid != column.type_oid:
+        elif type_oid != column.type_oid and (type_oid, column.type_oid) not in WIDENED:
             problems.append(f"column {column.name!r} has the type with OID {type_oid}, expected OID {column.type_oid}")
     if problems:
         raise SchemaChangedError(

@@ -8,6 +8,7 @@ from backfill.errors import SchemaChangedError, TableError
 from backfill.upstream.postgres.columns import another_column
 from backfill.upstream.postgres.connection import Session, one_row
 from backfill.upstream.postgres.description import QualifiedName, TableDescription
+from backfill.upstream.postgres.relation import WIDENED
 from backfill.upstream.postgres.table import Table, listed_collations
 
 _VARCHAR: Final = 1043
@@ -60,11 +61,7 @@ def require_unchanged(session: Session, table: Table, collations: str) -> None:
     carried = table.carried
     changed = [column.name for column in carried if now.get(column.name, [])[:2] != [column.type_oid, column.typmod]]
     if changed:
-        raise SchemaChangedError(
-            f"column {', '.join(changed)} of {described.name.quoted()} was dropped, renamed or given another type "
-            "since the stream began. Start over with a fresh checkpointLocation and onExistingState=restart, leaving "
-            "out with the option columns what is gone"
-        )
+        raise _lost(described, changed)
     names = [item.column.name for item in described.key]
     sorted_now = listed_collations((name, QualifiedName(*now[name][2]) if now[name][2] else None) for name in names)
     if sorted_now != collations:
@@ -93,8 +90,12 @@ def require_same_identity(session: Session, table: Table) -> None:
     others = [column.name for column, (attnum, *_) in there.items() if attnum != column.attnum]
     if others:
         raise another_column(described.name, others)
-    # Another type is noticed in the change log. A varchar's values stay as they are, whatever its length; and so do
-    # those of a column that is generated no more.
+    # In the change log a narrower type may be of the time before this process began.
+    narrowed = [column.name for column, (_, type_oid, *_) in there.items() if (type_oid, column.type_oid) in WIDENED]
+    if narrowed:
+        raise _lost(described, narrowed)
+    # Any other type is noticed there. A varchar's values stay as they are, whatever its length; and so do those of a
+    # column that is generated no more.
     rewritten = [
         column.name
         for column, (_, type_oid, typmod, expression) in there.items()
@@ -115,6 +116,14 @@ def require_same_identity(session: Session, table: Table) -> None:
             "was dropped, has other columns now or was made deferrable, or its columns may be null, so rows cannot be "
             "told apart by it. Start over with a fresh checkpointLocation and onExistingState=restart"
         )
+
+
+def _lost(described: TableDescription, columns: list[str]) -> SchemaChangedError:
+    return SchemaChangedError(
+        f"column {', '.join(columns)} of {described.name.quoted()} was dropped, renamed or given another type since "
+        "the stream began. Start over with a fresh checkpointLocation and onExistingState=restart, leaving out with "
+        "the option columns what is gone"
+    )
 
 
 def _another_table(session: Session, described: TableDescription) -> TableError:
