@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backfill.errors import SchemaChangedError, StateError
-from backfill.requests import ask_again
+from backfill.requests import ask_again, ask_to_stop
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import StreamRun
@@ -245,3 +245,21 @@ def test_a_key_that_is_given_another_order_while_rows_are_read_again_is_noticed_
     run.stop()
     database.execute(COLLATE.format("en_US.utf8"))
     refused(run, SchemaChangedError, "another collation")
+
+
+def test_rows_that_are_read_again_no_more_leave_the_key_free(
+    database: Database, start_stream: StartStream, tmp_path: Path
+) -> None:
+    table_of_ints(database)
+    run = followed(start_stream(vnodeCount="4", numPartitions="1"))
+    ask_again(str(tmp_path / "state"), None, None)
+    run.batch(30)
+    run.restart()
+    database.execute(WIDEN)
+    refused(run, SchemaChangedError, "int64.*was.*int32")
+    run.stop()
+    ask_to_stop(str(tmp_path / "state"))
+    database.execute("UPDATE t SET v = 'later' WHERE id < 5")
+    run.catch_up()
+    run.restart()
+    run.finish()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from backfill.errors import StagingError, StateError, TableError
+from backfill.errors import OptionsError, SchemaChangedError, StagingError, StateError, TableError
 from backfill.upstream.postgres.adapter import PostgresUpstream
 from integration.database import Database
 from integration.fixtures.streams import StartStream
@@ -44,6 +45,38 @@ def test_the_checkpoint_alone_knows_its_table(database: Database, start_stream: 
     run.restart(dbtable="u")
     with pytest.raises(TableError, match=r"the stream began with the table whose OID is \d+, and \"public\"\.\"u\" is"):
         run.catch_up()
+    run.restart(dbtable="t")
+    run.finish()
+
+
+def test_a_lost_state_directory_is_not_made_for_a_key_that_is_refused(
+    database: Database, start_stream: StartStream
+) -> None:
+    """Else it would say that the key began with the type that it must not have."""
+    table_of(database, 100)
+    run = start_stream(vnodeCount="4")
+    run.batch(30)
+    run.stop()
+    shutil.rmtree(run.options["stateDir"])
+    database.execute("ALTER TABLE t ALTER id TYPE numeric(9, 0)")
+    with pytest.raises(SchemaChangedError, match="another type"):
+        run.catch_up()
+    run.stop()
+    database.execute("ALTER TABLE t ALTER id TYPE bigint")
+    run.finish()
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["with its state directory", "alone"])
+def test_a_checkpoint_of_a_delta_table_is_refused(database: Database, start_stream: StartStream, *, lost: bool) -> None:
+    table_of(database, 10)
+    run = start_stream()
+    run.batch()
+    run.stop()
+    if lost:
+        shutil.rmtree(run.options["stateDir"])
+    run.offsets = [json.dumps({**json.loads(run.offsets[0]), "upstream": {"stream": "s", "table_id": "d"}})]
+    with pytest.raises(OptionsError, match="the checkpoint is not of a table of PostgreSQL"):
+        run.batch()
 
 
 def test_last_rows_are_not_kept_without_those_of_a_chunk_that_is_not_known_any_more(

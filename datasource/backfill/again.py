@@ -45,8 +45,9 @@ def next_up(
     A request is cut into `vnodes` at the most. `refused` are those that are known to name no key, and grows: as long as
     there is no batch whose offset says that they are done, they are met at each call.
     """
-    waiting = control.waiting(stream, None if again is None else again.request)
-    if waiting and waiting[0].stops:
+    taken_up = None if again is None else again.request
+    waiting = control.waiting(stream, taken_up)
+    if control.stops(stream, taken_up):
         done = Finished(0, 0) if again is None else again.progress
         again = Again(waiting[0].id, Finished(done.vnode_count, done.row_count))
         waiting = waiting[1:]

@@ -92,6 +92,11 @@ class Control:
         stops = [at for at, request in enumerate(found) if request.stops]
         return tuple(found[stops[-1] :] if stops else found)
 
+    def stops(self, stream: str, done: str | None) -> bool:
+        """Whether what this stream takes again by the request `done` is to be left now."""
+        waiting = self.waiting(stream, done)
+        return bool(waiting) and waiting[0].stops
+
     def asked(self, request: Request, done: str | None) -> Control:
         """With one request more. `done` is known to have been taken up; what came before it is forgotten."""
         kept = [item for item in self.requests if item.stream == request.stream]

@@ -140,44 +140,53 @@ class Record:
         barrier: Barrier,
         rebuilding: Callable[[], object] = lambda: None,
         *,
+        attach: Callable[[Bookmark], object] = lambda _: None,
         ordered: bool = True,
     ) -> None:
         """For a checkpoint that goes on, once in a process: checks the state directory, or makes it anew.
 
         `rebuilding` is called before the latter, maybe more than once. `ordered`: what is left to do lies in the order
         of keys, and that must be the one that the bookmark says. Where nothing does, the key may have got another one,
-        and the bookmark is made to say which.
+        and the bookmark is made to say which. `attach` is given the bookmark, and raises where the upstream is not the
+        stream's: before that nothing is written, or a directory made anew would be of whatever the options named.
         """
         self._require_same_options(barrier)
-        bookmark = barrier.upstream if ordered else upstream.reordered(barrier.upstream)
-        identity = recorded.identity(barrier.stream, bookmark, upstream, table)
         with self._open() as store:
             found, epoch = store.identity(), store.epoch()
-            if found is not None and found.stream_id != barrier.stream:
-                raise StateError(
-                    f"the checkpoint belongs to stream {barrier.stream}, and stateDir to stream {found.stream_id} "
-                    f"(table {found.table}); give each stream a stateDir of its own, or an empty one to rebuild it"
-                )
-            if epoch is not None and epoch > barrier.epoch.number:
-                raise StateError(
-                    f"the checkpoint stands at epoch {barrier.epoch.number} and stateDir at epoch {epoch}: an older "
-                    "checkpoint was restored, or two queries use this stateDir. Changes between the two may be gone "
-                    "from the upstream. Start over with a fresh checkpointLocation and onExistingState=restart"
-                    + self._or(", or resume from stateDir with a fresh checkpointLocation and onExistingState=resume")
-                )
-            if found is None:
-                rebuilding()
+        if found is not None:
+            self._require_own(found, epoch, barrier)
+            require_same_table(found, upstream, ordered=ordered)
+        bookmark = barrier.upstream if ordered else upstream.reordered(barrier.upstream)
+        if ordered:
+            upstream.require_same_order(bookmark)
+        attach(bookmark)
+        identity = recorded.identity(barrier.stream, bookmark, upstream, table)
+        if found is None:
+            rebuilding()
+            with self._open() as store:
                 store.begin(identity)
                 if isinstance(barrier.progress, Frontier):
                     store.set_bounds(recorded.bounds(dict(barrier.progress.known_bounds()), upstream))
-            else:
-                require_same_table(found, upstream, ordered=ordered)
-                if found.key != identity.key:
-                    rows = recorded.finished(recorded.rows({}, upstream), barrier.progress.vnode_count)
-                    store.rebuild(identity, recorded.bounds({}, upstream), recorded.barrier_with(barrier, rows))
-        if ordered:
-            upstream.require_same_order(bookmark)
+        elif found.key != identity.key:
+            rows = recorded.finished(recorded.rows({}, upstream), barrier.progress.vnode_count)
+            with self._open() as store:
+                store.rebuild(identity, recorded.bounds({}, upstream), recorded.barrier_with(barrier, rows))
         self._use(barrier.stream, bookmark)
+
+    def _require_own(self, found: StreamIdentity, epoch: int | None, barrier: Barrier) -> None:
+        """Raises where the state directory is of another stream than the checkpoint, or further than that."""
+        if found.stream_id != barrier.stream:
+            raise StateError(
+                f"the checkpoint belongs to stream {barrier.stream}, and stateDir to stream {found.stream_id} "
+                f"(table {found.table}); give each stream a stateDir of its own, or an empty one to rebuild it"
+            )
+        if epoch is not None and epoch > barrier.epoch.number:
+            raise StateError(
+                f"the checkpoint stands at epoch {barrier.epoch.number} and stateDir at epoch {epoch}: an older "
+                "checkpoint was restored, or two queries use this stateDir. Changes between the two may be gone "
+                "from the upstream. Start over with a fresh checkpointLocation and onExistingState=restart"
+                + self._or(", or resume from stateDir with a fresh checkpointLocation and onExistingState=resume")
+            )
 
     def keep_bounds(self, upstream: Upstream, bounds: tuple[Key, ...]) -> None:
         """Records where the vnodes end; until the first barrier they may be cut anew."""

@@ -30,7 +30,7 @@ from backfill.release import Release, Watch, in_background
 from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.upsert import LastRows
-from backfill.upstream import Pin, SnapshotReader, Step, TableSchema, Upstream
+from backfill.upstream import Bookmark, Pin, SnapshotReader, Step, TableSchema, Upstream
 from backfill.vnode import Key
 
 logger = logging.getLogger("backfill")
@@ -347,15 +347,20 @@ class Stream:
         ordered = self._is_ordered(last) if after == last else last.has_manifest or last.is_ordered
         rebuilding = partial(self._without_state_dir, after) if after is not None else lambda: None
         barrier = replace(after or last, upstream=last.upstream)
-        self._record.adopt(self._upstream, self.table, barrier, rebuilding, ordered=ordered)
-        if self._options.startup_mode is not StartupMode.SNAPSHOT:
-            self._upstream.attach(self._record.bookmark, barrier.epoch)
+
+        def attach(bookmark: Bookmark) -> None:
+            if self._options.startup_mode is not StartupMode.SNAPSHOT:
+                self._upstream.attach(bookmark, barrier.epoch)
+
+        self._record.adopt(self._upstream, self.table, barrier, rebuilding, attach=attach, ordered=ordered)
         self._attached = last.stream
 
     def _is_ordered(self, base: Barrier) -> bool:
         """Whether something is left to do after this barrier that goes by the order of keys."""
         if self._options.startup_mode is StartupMode.SNAPSHOT:
             return False  # It was the only batch.
+        if base.again is not None and self._control.stops(base.stream, base.again.request):
+            return replace(base, again=None).is_ordered
         found = self._staging(base.stream).manifest(base.epoch.number) if base.has_manifest else None
         missed = found is not None and any(item.position or item.given_up for item in found.splits)
         return missed or base.is_ordered

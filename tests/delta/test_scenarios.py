@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -527,3 +528,12 @@ def test_a_condition_that_fails_for_a_row_is_at_fault_and_the_row_stays_untold(
     assert "hunter2" not in caught.value.message
     with pytest.raises(OptionsError, match="snapshotFilter"):
         DeltaRun(tmp_path, folder, options={"snapshotFilter": condition}).plan()
+
+
+def test_a_checkpoint_of_a_table_of_postgresql_is_refused(tmp_path: Path, table: Path) -> None:
+    run = half_read(tmp_path, table)
+    run.restart()
+    shutil.rmtree(run.folder / "state")
+    run.offsets = [json.dumps({**json.loads(run.offsets[0]), "upstream": {"slot": "s", "table_id": "16384"}})]
+    with pytest.raises(OptionsError, match="the checkpoint is of a table of PostgreSQL, and path names a Delta table"):
+        run.batch()

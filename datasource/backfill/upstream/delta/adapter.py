@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from backfill.epoch import Epoch
-from backfill.errors import DataLossError, FileGoneError
+from backfill.errors import DataLossError, FileGoneError, OptionsError
 from backfill.options import Options
 from backfill.plan import Extent, Measure
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
@@ -142,8 +142,13 @@ class DeltaUpstream:
     def attach(self, bookmark: Bookmark, after: Epoch | None) -> None:
         latest = open_latest(self._uri)
         require_followable(latest, self._uri)
-        named = dict(bookmark)["table_id"]
-        require_same_table(latest, self._uri, Position(0, named))
+        names = dict(bookmark)
+        if "slot" in names:
+            raise OptionsError(
+                "the checkpoint is of a table of PostgreSQL, and path names a Delta table; name the former with url "
+                "and dbtable, or use a fresh checkpointLocation"
+            )
+        require_same_table(latest, self._uri, Position(0, names["table_id"]))
         if after is None:
             return
         position = Position.parse(after.position)

@@ -166,7 +166,9 @@ class PostgresUpstream:
         place.require_same_order(self._table)
 
     def reordered(self, bookmark: Bookmark) -> Bookmark:
-        return Place.of(bookmark).reordered(self._table).noted_in(bookmark)
+        place = Place.of(bookmark)
+        place.require_same_table(self._table)
+        return place.reordered(self._table).noted_in(bookmark)
 
     def detach(self, bookmark: Bookmark) -> tuple[str, ...]:
         return self._sessions.run(Place.of(bookmark).drop)

@@ -77,6 +77,11 @@ class Place:
     def of(cls, bookmark: Bookmark) -> Place:
         """The place that `bookmark` said."""
         names = dict(bookmark)
+        if "slot" not in names:
+            raise OptionsError(
+                "the checkpoint is not of a table of PostgreSQL, and url and dbtable name one; name what it is of "
+                "(with path, a Delta table), or use a fresh checkpointLocation"
+            )
         return cls(
             slot=names["slot"],
             publication=names["publication"],
