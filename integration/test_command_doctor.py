@@ -95,6 +95,31 @@ def test_a_key_that_is_no_primary_key_is_not_advised_away(database: Database, do
     assert "ALTER TABLE" not in text
 
 
+def test_whole_rows_are_not_advised_where_writers_would_fail_with_them(database: Database, doctor: Doctor) -> None:
+    require_version(database, 180_000, "virtual generated columns")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, g int GENERATED ALWAYS AS (id * 2) VIRTUAL)")
+    given = ("--option", "columns=id,v")
+    code, text = doctor(*given)
+    assert code == 0
+    assert "REPLICA IDENTITY FULL is no way, because virtual generated column g is never published; changelog" in text
+    assert "ALTER TABLE" not in text
+    database.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    code, text = doctor(*given)
+    assert (code, mends(text)) == (1, [])
+    assert 'Run ALTER TABLE "public"."t" REPLICA IDENTITY DEFAULT' in text
+    assert doctor(*given, "--option", "startupMode=snapshot")[0] == 0
+
+
+def test_a_publication_with_which_writers_fail_is_refused(database: Database, doctor: Doctor) -> None:
+    require_version(database, 150_000, "a publication of some columns")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, w text); CREATE PUBLICATION p FOR TABLE t (id, v)")
+    given = ("--option", "columns=id,v", "--option", "publicationName=p")
+    code, text = doctor(*given)
+    assert (code, "FULL is no way, because publication p has a list of its columns" in text) == (0, True)
+    database.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    assert doctor(*given)[0] == 1
+
+
 @pytest.mark.parametrize(
     ("statements", "words"),
     [

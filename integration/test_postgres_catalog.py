@@ -317,6 +317,19 @@ def test_a_partition_that_does_not_log_the_key_is_refused_by_name(
     assert words in refusal(session, statements)
 
 
+def test_whole_rows_are_not_advised_to_a_partition_with_virtual_columns(session: Session, database: Database) -> None:
+    require_version(database, 180_000, "virtual generated columns")
+    table = """
+        CREATE TABLE t (id int NOT NULL{}) PARTITION BY RANGE (id);
+        CREATE UNIQUE INDEX u ON t (id); ALTER TABLE t REPLICA IDENTITY USING INDEX u;
+        CREATE TABLE t_a PARTITION OF t FOR VALUES FROM (0) TO (9);
+    """
+    assert "REPLICA IDENTITY FULL" in refusal(session, table.format(""))
+    session.execute("DROP TABLE t")
+    virtual = table.format(", g int GENERATED ALWAYS AS (id * 2) VIRTUAL")
+    assert 'ALTER TABLE "public"."t_a" REPLICA IDENTITY USING INDEX …' in refusal(session, virtual)
+
+
 def test_a_partition_that_logs_whole_rows_logs_any_key(session: Session) -> None:
     assert key_of(described(session, f"{PARTITIONED} ALTER TABLE t_a REPLICA IDENTITY FULL")) == ["r", "id"]
 

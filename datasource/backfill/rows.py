@@ -119,7 +119,8 @@ def _missing(unchanged: pa.Array[Any]) -> str:
     names = sorted(str(name) for name in pc.unique(pc.list_flatten(unchanged)))
     return (
         f"an update left the large value of column {', '.join(names)} unchanged, and the change log does not carry it. "
-        "Either start over with changelog=full, which fills it in; or, where the key is the primary key, run ALTER "
-        "TABLE … REPLICA IDENTITY FULL on the table, and on each of its partitions, so that later updates carry it; or "
+        "Either start over with changelog=full, which fills it in; or, where the key is the primary key and all "
+        "columns are published, as virtual generated ones never are, run ALTER TABLE … REPLICA IDENTITY FULL on the "
+        "table, and on each of its partitions, so that later updates carry it; or "
         f"leave the column out with the option columns; or set onUnchangedToast=mark to get {UNCHANGED_COLUMNS}"
     )

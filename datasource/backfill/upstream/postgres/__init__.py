@@ -17,6 +17,7 @@ position, epochs    which transactions a state shows; the states that batches en
 doctor       what would refuse a stream, before it is started
 place, slot, blockers    where a stream is in the log; the replication slot; whom making one waits for
 publication, published    the publication, and what it passes on of the table
+writers      whether the table can still be written to once it is published
 changelog, log, spool   a batch's changes; peeking at the slot; keeping what was found until the batch is planned
 span         the changes between two places in the log, read on executors
 pgoutput, messages, relation, transactions, tuples, row_changes    the decoder

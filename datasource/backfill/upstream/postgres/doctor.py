@@ -26,6 +26,7 @@ from backfill.upstream.postgres.ranges import KeyedTable
 from backfill.upstream.postgres.selection import select_columns
 from backfill.upstream.postgres.server import read_server, require_logical, require_primary
 from backfill.upstream.postgres.types import map_column, map_columns
+from backfill.upstream.postgres.writers import against_whole_rows, require_writable
 
 _RIGHTS: Final = """
     SELECT r.rolname, r.rolreplication OR r.rolsuper, pg_catalog.pg_has_role(g.oid, 'MEMBER'),
@@ -80,6 +81,7 @@ def _found(session: Session, options: Options) -> Iterator[Finding]:
     if follows:
         yield from _rights(session, options, table[0] if table else None)
         for description in table:
+            yield from _refused(require_writable, session, options.publication_name, description)
             yield from _surprises(session, description, options)
 
 
@@ -210,9 +212,12 @@ def _key_alone(session: Session, table: TableDescription, options: Options) -> I
     mend = "; ".join(f"ALTER TABLE {name.quoted()} REPLICA IDENTITY FULL" for name in dict.fromkeys(itself + without))
     also = ", and a partition that is made later needs it as well" if table.partitioned else ""
     whole = f"REPLICA IDENTITY FULL logs whole rows, which makes the log longer{also}; "
+    no_way, _ = against_whole_rows(session, options.publication_name, table)
     if table.replica_identity == "i":
+        no_way = "the key is the index that is the replica identity"
+    if no_way:
         mend = ""
-        whole = "REPLICA IDENTITY FULL is no way, because the key is the index that is the replica identity; "
+        whole = f"REPLICA IDENTITY FULL is no way, because {no_way}; "
     yield Finding(
         f"of the row before an update or delete the log of {table.name.quoted()} has only the key, so there is no "
         f"update_preimage{toast}. {whole}changelog=full keeps the last row of every key beside the stream instead",

@@ -176,7 +176,8 @@ def _with_state(state: str, message: str) -> BackfillError:
             "text; mend them, or leave the column out with the option columns. A change is read with all columns that "
             "are published, and stays in the log as it is. So where it comes from one, or is to come, begin a new "
             "stream with a publication of the columns that are carried: CREATE PUBLICATION p FOR TABLE t (id, …) in "
-            "PostgreSQL 15 or newer, and publicationName=p"
+            "PostgreSQL 15 or newer, and publicationName=p. REPLICA IDENTITY FULL and such a list of columns make "
+            "updates and deletes fail: ALTER TABLE … REPLICA IDENTITY DEFAULT first"
         )
     if state == _DIVISION_BY_ZERO:
         return DatabaseSetupError(

@@ -26,6 +26,8 @@ _LEAVES: Final = """
     )
     SELECT n.nspname AS schema, c.relname AS name, c.relpersistence::text AS persistence,
            c.relreplident::text AS replica_identity,
+           EXISTS (SELECT FROM pg_catalog.pg_attribute a
+                   WHERE a.attrelid = c.oid AND a.attgenerated = 'v' AND NOT a.attisdropped) AS virtual,
            ARRAY(SELECT a.attname::text
                  FROM pg_catalog.pg_index i
                  CROSS JOIN LATERAL pg_catalog.generate_series(0, i.indnkeyatts - 1) k
@@ -49,6 +51,9 @@ class _Leaf:
     name: str
     persistence: str
     replica_identity: str
+    virtual: bool
+    """Whether it has a virtual generated column: then it cannot have whole rows logged (see `writers`)."""
+
     logged: list[str]
 
 
@@ -66,7 +71,7 @@ def require_leaves_log(
         if leaf.persistence != "p":
             problems.append(f"{name} is unlogged; run ALTER TABLE {name} SET LOGGED")
         elif leaf.replica_identity != "f" and not set(key) <= set(leaf.logged):
-            identity = "DEFAULT" if primary else "FULL"
+            identity = "DEFAULT" if primary else "USING INDEX …" if leaf.virtual else "FULL"
             problems.append(
                 f"{name} does not log the old key ({', '.join(key)}); "
                 f"run ALTER TABLE {name} REPLICA IDENTITY {identity}"
@@ -81,6 +86,11 @@ def require_leaves_log(
 def without_whole_rows(conn: Connection[Any], oid: int) -> list[QualifiedName]:
     """The partitions whose log has of a row before an update or delete no more than a key."""
     return [QualifiedName(leaf.schema, leaf.name) for leaf in _leaves(conn, oid) if leaf.replica_identity != "f"]
+
+
+def with_whole_rows(conn: Connection[Any], oid: int) -> list[QualifiedName]:
+    """The partitions of which whole rows are logged; or the table itself, where it has none."""
+    return [QualifiedName(leaf.schema, leaf.name) for leaf in _leaves(conn, oid) if leaf.replica_identity == "f"]
 
 
 def _leaves(conn: Connection[Any], oid: int) -> list[_Leaf]:

@@ -160,15 +160,16 @@ class Decoder:
             if column.key and (new.kind[index] == UNCHANGED).any():
                 raise UnchangedToastError(
                     f"the change log left out the unchanged value of the key column {column.name!r}. Update the "
-                    "server to its latest minor release, or, where the key is the primary key, run ALTER TABLE … "
-                    "REPLICA IDENTITY FULL on the table, and on each of its partitions; then start the stream anew "
-                    "with a fresh checkpointLocation and onExistingState=restart."
+                    "server to its latest minor release, or, where the key is the primary key and all columns are "
+                    "published, as virtual generated ones never are, run ALTER TABLE … REPLICA IDENTITY FULL on the "
+                    "table, and on each of its partitions; then start the stream anew with a fresh checkpointLocation "
+                    "and onExistingState=restart."
                 )
             if column.key and (has_old & (old.kind[index] != TEXT)).any():
                 raise TableError(
                     f"the change log holds an update or delete without the old value of the key column "
                     f"{column.name!r}. Make sure that the table and each of its partitions has the stream's key as "
-                    "its replica identity (ALTER TABLE … REPLICA IDENTITY DEFAULT or FULL, or USING INDEX … where the "
+                    "its replica identity (ALTER TABLE … REPLICA IDENTITY DEFAULT, or USING INDEX … where the "
                     "key is not the primary key); then start the stream anew with a fresh checkpointLocation and "
                     "onExistingState=restart."
                 )

@@ -18,6 +18,7 @@ from backfill.upstream.postgres.server import (
     require_same_log,
 )
 from backfill.upstream.postgres.table import Table
+from backfill.upstream.postgres.writers import require_writable
 from backfill.wording import another_option
 
 
@@ -175,7 +176,11 @@ class Place:
         return tuple(name for name in table.names if self.last_column is not None and numbers[name] > self.last_column)
 
     def make(self, connector: Connector, session: Session, table: Table) -> None:
-        """Makes what is not there yet; may wait for transactions that are under way, and says so."""
+        """Makes what is not there yet; may wait for transactions that are under way, and says so.
+
+        Raises before it publishes a table that could not be written to then.
+        """
+        require_writable(session, self.publication, table.description)
         if self.own_publication:
             keyed = table.keyed
             oid, partitioned = table.description.oid, keyed.partitioned

@@ -163,7 +163,7 @@ def require_identified(relation: Relation, wanted: Sequence[WantedColumn]) -> No
         raise TableError(
             f"the replica identity of the table {relation.schema}.{relation.name} does not cover the key of the "
             f"stream: column {', '.join(map(repr, lacking))} is left out of updates and deletes. Run ALTER TABLE … "
-            "REPLICA IDENTITY DEFAULT or FULL where the key is the primary key, else REPLICA IDENTITY USING INDEX … "
+            "REPLICA IDENTITY DEFAULT where the key is the primary key, else REPLICA IDENTITY USING INDEX … "
             "with the index of the key; then start the stream anew with a fresh checkpointLocation and "
             "onExistingState=restart."
         )
