@@ -174,6 +174,7 @@ def test_a_publication_that_leaves_something_out_ends_the_stream(
 
 MADE_AGAIN = {
     "the publication": ("DROP PUBLICATION {0}", "CREATE PUBLICATION {0} FOR TABLE t"),
+    "the publication, for all tables": ("DROP PUBLICATION {0}", "CREATE PUBLICATION {0} FOR ALL TABLES"),
     "the table's place in it": ("ALTER PUBLICATION {0} DROP TABLE t", "ALTER PUBLICATION {0} ADD TABLE t"),
 }
 

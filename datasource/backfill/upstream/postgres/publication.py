@@ -96,8 +96,8 @@ def creating(session: Session, name: str, table: sql.Composable, *, partitioned:
 def note_membership(session: Session, name: str, oid: int) -> None:
     """Writes into the comment of a publication of ours which membership of the table it was made with."""
     ((membership,),) = session.execute(
-        "SELECT r.oid::int8 FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid "
-        "WHERE p.pubname = %s AND r.prrelid = %s",
+        "SELECT coalesce((SELECT r.oid::int8 FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p "
+        "ON p.oid = r.prpubid WHERE p.pubname = %s AND r.prrelid = %s), 0)",
         [name, oid],
     ).fetchall()
     session.execute(noting(name, membership))
