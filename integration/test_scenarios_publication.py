@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from backfill.errors import TableError
+from backfill.errors import DatabaseSetupError, TableError
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.versions import require_version
@@ -91,3 +91,21 @@ def test_whole_rows_of_the_root_alone_keep_nobody_from_writing(database: Databas
     run.judged_batch(10)
     write(database)
     run.finish()
+
+
+@pytest.mark.parametrize("of", ["TABLE t", "ALL TABLES"])
+def test_a_partition_that_is_published_as_its_root_is_told_the_ways_out(
+    database: Database, start_stream: StartStream, of: str
+) -> None:
+    database.execute(f"{PARTITIONED.format('')}; {FILL}")
+    database.execute(f"CREATE PUBLICATION feed FOR {of} WITH (publish_via_partition_root = true)")
+    run = start_stream("t_1", publicationName="feed")
+    with pytest.raises(DatabaseSetupError) as caught:
+        run.batch()
+    text = caught.value.message
+    assert 'under the name of "public"."t": set dbtable to that, or, for a new stream, leave out publication' in text
+    assert "ALTER" not in text
+    for number, options in enumerate(({"dbtable": "t"}, {"publicationName": ""})):
+        run.restart(stateDir=f"{run.options['stateDir']}-{number}", **options)
+        assert run.ask(10)
+        run.restart(dbtable="t_1")

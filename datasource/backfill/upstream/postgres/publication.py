@@ -13,9 +13,10 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from backfill.errors import DatabaseSetupError, TableError
+from backfill.errors import BackfillError, DatabaseSetupError, TableError
 from backfill.upstream.postgres.blockers import saying_what_blocks
 from backfill.upstream.postgres.connection import Connector, Session
+from backfill.upstream.postgres.description import QualifiedName
 from backfill.upstream.postgres.published import listed
 
 _GENERATED_ARE_PUBLISHED: Final = 180000
@@ -40,6 +41,13 @@ _PUBLISHED: Final = """
 _SCHEMAS: Final = """
            || ARRAY(SELECT s.oid || ' ' || s.xmin FROM pg_catalog.pg_publication_namespace s
                     WHERE s.pnpubid = p.oid AND s.pnnspid IN (SELECT relnamespace FROM own) ORDER BY s.oid)
+"""
+
+_ABOVE: Final = """
+    SELECT c.oid::int8, n.nspname, c.relname
+    FROM pg_catalog.pg_partition_ancestors(%s::oid::regclass) AS a
+    JOIN pg_catalog.pg_class c ON c.oid = a.relid
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 """
 
 
@@ -138,21 +146,7 @@ def find(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Pub
         )
     found = listed(session, name, oid)
     if found is None:
-        there = session.execute("SELECT relpersistence::text FROM pg_catalog.pg_class WHERE oid = %s", [oid]).fetchone()
-        if there == ("u",):
-            raise TableError(
-                "the table is unlogged now, so its changes are not in the log. Run ALTER TABLE … SET LOGGED, then "
-                "start over with a fresh checkpointLocation and onExistingState=restart"
-            )
-        if there is None:
-            raise TableError(
-                "the table was dropped since the stream began, or dropped and made again. Start over with a fresh "
-                "checkpointLocation and onExistingState=restart"
-            )
-        raise DatabaseSetupError(
-            f"publication {name} does not publish the table under its own name; run ALTER PUBLICATION {quoted} ADD "
-            "TABLE …, for a partitioned table also ALTER PUBLICATION … SET (publish_via_partition_root = true)"
-        )
+        raise _not_listed(session, name, oid)
     if found.get("rowfilter"):
         raise DatabaseSetupError(f"publication {name} filters the table's rows; publish the table without WHERE")
     missing = set(columns) - set(found.get("attnames") or columns)
@@ -162,6 +156,32 @@ def find(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Pub
             "with the option columns"
         )
     return Published(row[1], row[2], tuple(row[3]), noted_in(session, name))
+
+
+def _not_listed(session: Session, name: str, oid: int) -> BackfillError:
+    """Why the publication does not publish the table under its own name, and what to do."""
+    there = session.execute("SELECT relpersistence::text FROM pg_catalog.pg_class WHERE oid = %s", [oid]).fetchone()
+    if there == ("u",):
+        return TableError(
+            "the table is unlogged now, so its changes are not in the log. Run ALTER TABLE … SET LOGGED, then "
+            "start over with a fresh checkpointLocation and onExistingState=restart"
+        )
+    if there is None:
+        return TableError(
+            "the table was dropped since the stream began, or dropped and made again. Start over with a fresh "
+            "checkpointLocation and onExistingState=restart"
+        )
+    for above, *its_name in session.execute(_ABOVE, [oid]).fetchall():
+        if listed(session, name, above) is not None:
+            return DatabaseSetupError(
+                f"publication {name} publishes the table under the name of {QualifiedName(*its_name).quoted()}: set "
+                "dbtable to that, or, for a new stream, leave out publicationName to have one made"
+            )
+    alter = f"ALTER PUBLICATION {sql.Identifier(name).as_string(session)}"
+    return DatabaseSetupError(
+        f"publication {name} does not publish the table under its own name; run {alter} ADD TABLE … where it is not in "
+        f"it, and for a partitioned table {alter} SET (publish_via_partition_root = true)"
+    )
 
 
 def drop(session: Session, publication: str) -> str:
