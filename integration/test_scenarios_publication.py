@@ -1,4 +1,4 @@
-"""A stream begins only with a publication under which the table can be written to."""
+"""A stream begins only with a publication that is its own or named, and under which the table can be written to."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from backfill.errors import DatabaseSetupError, TableError
 from integration.database import Database
 from integration.fixtures.streams import StartStream
+from integration.stream_harness import table_of
 from integration.versions import require_version
 
 PLAIN = "CREATE TABLE t (id bigint PRIMARY KEY, v text{0}); ALTER TABLE t REPLICA IDENTITY FULL"
@@ -90,6 +91,48 @@ def test_whole_rows_of_the_root_alone_keep_nobody_from_writing(database: Databas
     run = start_stream(columns="id,v", select="id, v")
     run.judged_batch(10)
     write(database)
+    run.finish()
+
+
+def test_a_publication_that_was_made_as_advised_is_not_taken_for_the_streams_own(
+    database: Database, start_stream: StartStream, stranger: str
+) -> None:
+    """It would be refused at the next start, by a role that may do nothing about it."""
+    table_of(database, 60)
+    database.execute(f"ALTER ROLE {stranger} REPLICATION; GRANT SELECT ON t TO {stranger}")
+    run = start_stream(sessionInitStatement=f"SET ROLE {stranger}")
+    with pytest.raises(DatabaseSetupError) as caught:
+        run.batch(20)
+    advised = re.search(r"run: (CREATE PUBLICATION .*?); and set publicationName=(\S+)", caught.value.message)
+    assert advised is not None
+    statement, name = advised.groups()
+    database.execute(statement)
+    run.restart()
+    with pytest.raises(DatabaseSetupError, match=f"{name} .* not made by the stream; set publicationName={name}"):
+        run.batch(20)
+    run.restart(publicationName=name)
+    run.judged_batch(20)
+    run.restart()
+    run.finish()
+
+
+def test_a_role_that_may_not_accept_a_publication_that_was_made_again_is_told_who_may(
+    database: Database, start_stream: StartStream, stranger: str
+) -> None:
+    table_of(database, 60)
+    database.execute(
+        f"ALTER ROLE {stranger} REPLICATION; ALTER TABLE t OWNER TO {stranger};"
+        f"GRANT CREATE ON DATABASE {database.name} TO {stranger}"
+    )
+    run = start_stream(sessionInitStatement=f"SET ROLE {stranger}", failOnDataLoss="false")
+    run.judged_batch(20)
+    run.stop()
+    database.execute(f"DROP PUBLICATION {run.slot}; CREATE PUBLICATION {run.slot} FOR TABLE t")
+    with pytest.raises(DatabaseSetupError, match="must be owner of publication") as caught:
+        run.batch(20)
+    (statement,) = re.findall(r"let its owner run (COMMENT ON PUBLICATION .* IS '.*')", caught.value.message)
+    database.execute(statement)
+    run.restart()
     run.finish()
 
 

@@ -144,7 +144,7 @@ class PostgresUpstream:
         require_primary(table.server)
         require_logical(table.server)
         if after is None:
-            self._sessions.run(lambda session: place.make(self._connector, session, table))
+            self._sessions.run(lambda session: place.begin(self._connector, session, table))
         else:
             self._sessions.run(lambda session: self._find(session, place, Position.parse(after.position)))
             self._epochs.log.report_carried()

@@ -175,6 +175,16 @@ class Place:
         numbers = {column.name: column.attnum for column in table.description.columns}
         return tuple(name for name in table.names if self.last_column is not None and numbers[name] > self.last_column)
 
+    def begin(self, connector: Connector, session: Session, table: Table) -> None:
+        """As `make`, before anything was read; also once more, where the driver was killed meanwhile.
+
+        A publication of this name that a person made is refused: from the next start on it would be taken for one of
+        ours that was dropped and made again.
+        """
+        if self.own_publication:
+            publication.require_none_of_others(session, self.publication)
+        self.make(connector, session, table)
+
     def make(self, connector: Connector, session: Session, table: Table) -> None:
         """Makes what is not there yet; may wait for transactions that are under way, and says so.
 

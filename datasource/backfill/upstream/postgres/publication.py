@@ -71,7 +71,7 @@ def make(
     connector: Connector, session: Session, name: str, table: sql.Composable, *, oid: int, partitioned: bool
 ) -> None:
     """Publishes the table of this OID, through its root where it is partitioned; nothing where the name is taken."""
-    if session.execute("SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s", [name]).fetchone():
+    if _is_there(session, name):
         return
     statement = creating(session, name, table, partitioned=partitioned)
     try:
@@ -108,13 +108,36 @@ def note_membership(session: Session, name: str, oid: int) -> None:
         "ON p.oid = r.prpubid WHERE p.pubname = %s AND r.prrelid = %s), 0)",
         [name, oid],
     ).fetchall()
-    session.execute(noting(name, membership))
+    if noted_in(session, name) == membership:
+        return  # which only its owner may write
+    statement = noting(name, membership)
+    try:
+        session.execute(statement)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise DatabaseSetupError(
+            f"{error.diag.message_primary}, which somebody has made again; let its owner run "
+            f"{statement.as_string(session)}"
+        ) from None
 
 
 def noting(name: str, membership: int) -> sql.Composed:
     """The statement that writes so."""
     comment = sql.SQL("COMMENT ON PUBLICATION {} IS {}")
     return comment.format(sql.Identifier(name), sql.Literal(f"{_NOTE}{membership}"))
+
+
+def require_none_of_others(session: Session, name: str) -> None:
+    """Raises where somebody else has made the publication that a stream is about to make."""
+    if _is_there(session, name) and noted_in(session, name) is None:
+        raise DatabaseSetupError(
+            f"publication {name} is there and was not made by the stream; set publicationName={name} to use it all the "
+            "same"
+        )
+
+
+def _is_there(session: Session, name: str) -> bool:
+    query = "SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s"
+    return session.execute(query, [name]).fetchone() is not None
 
 
 def require(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Published:
@@ -185,8 +208,7 @@ def _not_listed(session: Session, name: str, oid: int) -> BackfillError:
 
 
 def drop(session: Session, publication: str) -> str:
-    query = "SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s"
-    if session.execute(query, [publication]).fetchone() is None:
+    if not _is_there(session, publication):
         return f"publication {publication} (gone already)"
     if noted_in(session, publication) is None:
         return f"publication {publication} (left: not made by a stream)"
