@@ -63,6 +63,27 @@ def test_an_owner_who_may_not_make_a_publication_is_told_which_right_is_missing(
     run.finish()
 
 
+@pytest.mark.parametrize("managed", [False, True], ids=["anywhere", "on Amazon RDS"])
+def test_a_role_that_may_not_use_slots_is_told_the_statement_that_lets_it(
+    start_postgres: Callable[..., LocalServer], start_stream: StartStream, *, managed: bool
+) -> None:
+    """There a role stands for that right; a name may need quotes, and need not be the one that logged in."""
+    database = Database(start_postgres(), "postgres")
+    table_of(database, 60)
+    role = '"My-app"'
+    database.execute(f"CREATE ROLE {role}; ALTER TABLE t OWNER TO {role}; GRANT CREATE ON DATABASE postgres TO {role}")
+    if managed:
+        database.execute("CREATE ROLE rds_replication")
+    run = start_stream(database=database, sessionInitStatement=f"SET ROLE {role}")
+    with pytest.raises(DatabaseSetupError, match="use replication slots") as caught:
+        run.batch(20)
+    statement = f"GRANT rds_replication TO {role}" if managed else f"ALTER ROLE {role} REPLICATION"
+    assert caught.value.message.endswith(f"let an administrator run {statement}")
+    database.execute(f"ALTER ROLE {role} REPLICATION")  # which stands for both: no server of ours is Amazon's
+    run.restart()
+    run.finish()
+
+
 SETTINGS = (
     *("default_transaction_read_only = on", "default_transaction_isolation = serializable"),
     *("default_transaction_deferrable = on", "standard_conforming_strings = off", "search_path = ''"),

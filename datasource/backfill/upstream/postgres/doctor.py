@@ -29,15 +29,9 @@ from backfill.upstream.postgres.types import map_column, map_columns
 from backfill.upstream.postgres.writers import against_whole_rows, require_writable
 
 _RIGHTS: Final = """
-    SELECT r.rolname, r.rolreplication OR r.rolsuper, pg_catalog.pg_has_role(g.oid, 'MEMBER'),
-           pg_catalog.current_database(),
+    SELECT current_user::text, pg_catalog.current_database(),
            pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')
-    FROM pg_catalog.pg_roles r LEFT JOIN pg_catalog.pg_roles g ON g.rolname = 'rds_replication'
-    WHERE r.rolname = CURRENT_USER
 """
-"""The third is whether the role is a member of what stands for REPLICATION on Amazon RDS and Aurora, where nobody may
-give that; null on any other server."""
-
 _SLOTS: Final = """
     SELECT pg_catalog.current_setting('max_replication_slots')::int, count(*)::int,
            coalesce(array_agg(slot_name::text ORDER BY slot_name) FILTER (WHERE NOT active AND NOT ours), '{}'),
@@ -150,10 +144,10 @@ def _require_key(key: KeyColumn, custom_type: str | None) -> None:
 
 
 def _rights(session: Session, options: Options, table: TableDescription | None) -> Iterator[Finding]:
-    ((role, replicates, member, database, creates),) = session.execute(_RIGHTS).fetchall()
+    ((role, database, creates),) = session.execute(_RIGHTS).fetchall()
     role, database = (sql.Identifier(name).as_string(session) for name in (role, database))
-    if not (replicates or member):
-        mend = f"ALTER ROLE {role} REPLICATION" if member is None else f"GRANT rds_replication TO {role}"
+    mend = slot.granting(session)
+    if mend:
         yield Finding(f"the role {role} may not use replication slots", mend)
     if table is None:
         return

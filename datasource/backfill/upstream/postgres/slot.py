@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import psycopg
+from psycopg import sql
 
 from backfill.errors import DatabaseSetupError, DataLossError
 from backfill.upstream.postgres.blockers import saying_what_blocks
@@ -27,6 +28,14 @@ BETWEEN_LOOKS: Final = (
     "moves, and end a stream with `backfill drop`"
 )
 """What to know before a slot that looks unused is dropped."""
+
+# On Amazon RDS and Aurora, where nobody may give REPLICATION, membership in a role stands for it.
+_RIGHT: Final = """
+    SELECT r.rolname, r.rolreplication OR r.rolsuper OR coalesce(pg_catalog.pg_has_role(g.oid, 'MEMBER'), false),
+           g.rolname
+    FROM pg_catalog.pg_roles r LEFT JOIN pg_catalog.pg_roles g ON g.rolname = 'rds_replication'
+    WHERE r.rolname = CURRENT_USER
+"""
 
 
 def default_name(schema: str, table: str, stream: str) -> str:
@@ -134,9 +143,18 @@ def make_slot(connector: Connector, session: Session, name: str) -> None:
             f"{error.diag.message_primary}; run ALTER SYSTEM SET {setting} and restart the server"
         ) from None
     except psycopg.errors.InsufficientPrivilege as error:
-        raise DatabaseSetupError(
-            f"{error.diag.message_primary}; let a superuser run ALTER ROLE {session.info.user} REPLICATION"
-        ) from None
+        mend = granting(session)
+        way_out = f"; let an administrator run {mend}" if mend else ""
+        raise DatabaseSetupError(f"{error.diag.message_primary}{way_out}") from None
+
+
+def granting(session: Session) -> str:
+    """The statement that lets the session's role use slots; empty where it may."""
+    ((role, may, stands_for),) = session.execute(_RIGHT).fetchall()
+    role = sql.Identifier(role).as_string(session)
+    if may:
+        return ""
+    return f"GRANT {stands_for} TO {role}" if stands_for else f"ALTER ROLE {role} REPLICATION"
 
 
 def require_usable(session: Session, name: str, found: SlotState) -> None:
