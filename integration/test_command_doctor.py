@@ -220,6 +220,7 @@ def test_a_server_that_invalidates_idle_slots_is_noted(start_postgres: StartPost
             session.execute("ALTER SYSTEM SET idle_replication_slot_timeout = '36h'")
             session.execute("SELECT pg_reload_conf()")
             eventually(lambda: "note: idle_replication_slot_timeout is 36h: a stream that is" in doctor(**given)[1])
+            assert "or of which a batch or the interval of its trigger takes longer, is lost" in doctor(**given)[1]
 
 
 def test_a_slot_that_somebody_made_is_looked_at_and_needs_no_other(

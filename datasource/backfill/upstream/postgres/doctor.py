@@ -117,8 +117,9 @@ def _slots(session: Session, name: str) -> Iterator[Finding]:
         )
     if idle_for != "0":
         yield Finding(
-            f"idle_replication_slot_timeout is {idle_for}: a stream that is stopped for longer than that, or of which "
-            "a batch takes longer, is lost, and says so",
+            f"idle_replication_slot_timeout is {idle_for}: a stream that is stopped for longer than that, as between "
+            "two runs with availableNow, or of which a batch or the interval of its trigger takes longer, is lost, and "
+            "says so",
             "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf()",
             refuses=False,
         )

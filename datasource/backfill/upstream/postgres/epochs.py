@@ -29,8 +29,8 @@ HEARTBEAT_BYTES: Final = 16 << 20
 """How far the log may grow without anything for us before an empty batch lets the slot follow."""
 
 LOOK_INTERVAL: Final = 10.0
-"""Seconds after which the log is read although it has not grown: a slot that is only watched counts as idle, and from
-PostgreSQL 18 on idle_replication_slot_timeout may invalidate it."""
+"""Seconds after which the log is read although it has not grown, when Spark next asks: a slot that is only watched
+counts as idle, and from PostgreSQL 18 on idle_replication_slot_timeout may invalidate it."""
 
 UNSEEN_PATIENCE: Final = 1.0
 """Seconds within which a commit that is logged becomes visible, unless it waits for a standby."""

@@ -60,8 +60,8 @@ class SlotState:
 
 
 _WHAT_KEEPS_IT: Final = {
-    "idle_timeout": "set idle_replication_slot_timeout to 0, or to longer than the stream is ever stopped or a batch "
-    "takes",
+    "idle_timeout": "set idle_replication_slot_timeout to 0, or to longer than the stream is ever stopped, and than a "
+    "batch and the interval of its trigger take",
     "wal_level_insufficient": "leave wal_level at logical",
 }
 
