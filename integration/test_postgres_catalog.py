@@ -244,6 +244,32 @@ def test_a_key_without_overlaps_is_refused(session: Session, database: Database)
     assert "access method gist" in refusal(session, statements)
 
 
+@pytest.mark.parametrize(
+    ("statements", "name"),
+    [
+        ('CREATE TABLE t (id int, r int NOT NULL); ALTER TABLE t ADD CONSTRAINT "No null" NOT NULL id NOT VALID', "t"),
+        (
+            """CREATE TABLE t (id int, r int NOT NULL) PARTITION BY LIST (r);
+               CREATE TABLE leaf (r int NOT NULL, id int);
+               ALTER TABLE t ATTACH PARTITION leaf DEFAULT; ALTER TABLE leaf REPLICA IDENTITY FULL;
+               ALTER TABLE leaf ADD CONSTRAINT "No null" NOT NULL id NOT VALID; ALTER TABLE t ALTER id SET NOT NULL""",
+            "leaf",
+        ),
+    ],
+    ids=["table", "partition"],
+)
+def test_a_key_that_older_rows_may_lack_is_refused(
+    session: Session, database: Database, statements: str, name: str
+) -> None:
+    require_version(database, 180_000, "a NOT NULL that is not valid")
+    identity = "CREATE UNIQUE INDEX i ON t (r, id); ALTER TABLE t REPLICA IDENTITY USING INDEX i"
+    message = refusal(session, f"{statements}; {identity}")
+    mend = f'ALTER TABLE "public"."{name}" VALIDATE CONSTRAINT "No null"'
+    assert "key column 'id'" in message
+    assert message.endswith(mend)
+    assert key_of(described(session, mend)) == ["r", "id"]
+
+
 def test_generated_columns_are_those_the_log_may_lack(session: Session, database: Database) -> None:
     virtual = database.server.version >= 180000
     table = described(

@@ -19,6 +19,7 @@ from backfill.upstream.postgres.connection import Connector
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import StreamRun, table_of
+from integration.versions import require_version
 
 BACKFILLED = pytest.mark.parametrize("rows", [20, 200], ids=["in the middle of the backfill", "after it"])
 
@@ -121,6 +122,18 @@ def test_rows_that_share_what_was_the_key_end_the_stream(
     run.batch(rows)
     database.execute(f"ALTER TABLE t DROP CONSTRAINT t_pkey; {statements}")
     refused(run, SchemaChangedError, r"the key \(id\).*not unique any more")
+
+
+def test_a_key_that_older_rows_may_lack_ends_the_stream(database: Database, start_stream: StartStream) -> None:
+    require_version(database, 180_000, "a NOT NULL that is not valid")
+    table_of(database, 100, identity="FULL")
+    run = start_stream()
+    run.batch(20)
+    database.execute(
+        "ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ALTER id DROP NOT NULL; INSERT INTO t VALUES (NULL);"
+        "ALTER TABLE t ADD NOT NULL id NOT VALID; CREATE UNIQUE INDEX ON t (id)"
+    )
+    refused(run, SchemaChangedError, r"the key \(id\).*not unique any more.*may be null")
 
 
 def test_another_unique_index_on_the_key_will_do(database: Database, start_stream: StartStream) -> None:

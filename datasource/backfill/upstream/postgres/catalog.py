@@ -21,7 +21,7 @@ from backfill.upstream.postgres.description import (
     QualifiedName,
     TableDescription,
 )
-from backfill.upstream.postgres.identity import choose_index, read_indexes, read_key
+from backfill.upstream.postgres.identity import choose_index, read_indexes, read_key, require_never_null
 from backfill.upstream.postgres.lookup import find_table
 from backfill.upstream.postgres.partitions import require_leaves_log
 
@@ -105,8 +105,9 @@ def read_table(conn: Connection[Any], dbtable: str) -> TableDescription:
     )
     index = choose_index(table, columns, indexes)
     key = read_key(conn, index, columns, collations)
+    names = [column.column.name for column in key]
+    require_never_null(conn, table, names)
     if table.kind == "p":
-        names = [column.column.name for column in key]
         require_leaves_log(conn, table.oid, table.qualified, names, primary=index.primary)
     return TableDescription(
         oid=table.oid,

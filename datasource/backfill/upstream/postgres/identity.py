@@ -30,6 +30,7 @@ from backfill.upstream.postgres.description import (
     QualifiedName,
 )
 from backfill.upstream.postgres.lookup import Relation
+from backfill.upstream.postgres.partitions import WITH_PARTS
 
 _INDEXES: Final = """
     SELECT c.relname AS name, m.amname AS method, i.indisprimary AS primary, i.indisreplident AS chosen,
@@ -58,6 +59,20 @@ _OPERATORS: Final = """
     JOIN pg_catalog.pg_namespace n ON n.oid = p.oprnamespace
     WHERE o.oid = ANY (%s::oid[])
     ORDER BY o.oid, a.amopstrategy
+"""
+
+# PostgreSQL 18 takes a NOT NULL that is NOT VALID for one, also for a replica identity, and at a partition even for a
+# primary key. Before, pg_constraint has none of this kind.
+_NOT_VALIDATED: Final = f"""
+    {WITH_PARTS}
+    SELECT a.attname, n.nspname, c.relname, o.conname
+    FROM part
+    JOIN pg_catalog.pg_constraint o ON o.conrelid = relid AND o.contype = 'n' AND NOT o.convalidated
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = relid AND a.attnum = o.conkey[1] AND a.attname = ANY (%s)
+    JOIN pg_catalog.pg_class c ON c.oid = relid
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    ORDER BY n.nspname, c.relname, o.conname
+    LIMIT 1
 """
 
 # INDOPTION_NULLS_FIRST without INDOPTION_DESC, or the reverse: the index is then read backwards.
@@ -122,6 +137,20 @@ def choose_index(table: Relation, columns: Sequence[ColumnDescription], indexes:
             f"Run {_mend(table, columns, indexes)}"
         )
     return found
+
+
+def require_never_null(conn: Connection[Any], table: Relation, key: Sequence[str]) -> None:
+    """Refuses a table whose rows may be without a value in one of these columns, although that is NOT NULL by now."""
+    with conn.cursor(row_factory=tuple_row) as cursor:
+        found = cursor.execute(_NOT_VALIDATED, [table.oid, list(key)]).fetchone()
+    if found is not None:
+        column, schema, name, constraint = found
+        part = QualifiedName(schema, name).quoted()
+        raise TableError(
+            f"the key column {column!r} of {table.qualified.quoted()} is NOT NULL, but older rows of {part} may be "
+            "without it, because the constraint is NOT VALID, and such rows cannot be told apart. Give them a key or "
+            f"delete them, and run ALTER TABLE {part} VALIDATE CONSTRAINT {sql.Identifier(constraint).as_string(None)}"
+        )
 
 
 def _mend(table: Relation, columns: Sequence[ColumnDescription], indexes: Sequence[Index]) -> str:

@@ -18,12 +18,17 @@ from backfill.errors import TableError
 from backfill.upstream.postgres.description import QualifiedName
 
 # Not pg_partition_tree, which waits for whoever has locked one of the partitions.
-_LEAVES: Final = """
+WITH_PARTS: Final = """
     WITH RECURSIVE part AS (
         SELECT %s::oid AS relid
         UNION ALL
         SELECT h.inhrelid FROM part JOIN pg_catalog.pg_inherits h ON h.inhparent = relid WHERE NOT h.inhdetachpending
     )
+"""
+"""The OIDs of a table and of all its partitions, as `part(relid)`."""
+
+_LEAVES: Final = f"""
+    {WITH_PARTS}
     SELECT n.nspname AS schema, c.relname AS name, c.relpersistence::text AS persistence,
            c.relreplident::text AS replica_identity,
            EXISTS (SELECT FROM pg_catalog.pg_attribute a

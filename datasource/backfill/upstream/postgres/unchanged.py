@@ -39,6 +39,9 @@ _IDENTITY: Final = """
                          WHERE place <= i.indnkeyatts ORDER BY k))
            AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
                            WHERE attrelid = %(oid)s AND attnum = ANY (%(key)s::int2[]) AND NOT attnotnull)
+           AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint
+                           WHERE conrelid = %(oid)s AND contype = 'n' AND NOT convalidated
+                             AND conkey <@ %(key)s::int2[])
 """
 
 _NAME: Final = """
