@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -46,7 +47,7 @@ def _lines(of: Status, at: Pace | None, window: Window, now: float) -> Iterator[
     if at is not None:
         yield pace(at.rows_per_second, at.seconds_left)[: window.width]
     if of.unreachable:
-        yield from wrapped([f"database: {of.unreachable}"], window.width)
+        yield from textwrap.wrap(f"database: {of.unreachable}", window.width)
     elif of.figures:
         yield from wrapped(lag(*(of.figures.get(name) for name in LAG)), window.width)
         if "lag_versions" in of.figures:

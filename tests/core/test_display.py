@@ -49,6 +49,14 @@ def test_before_the_first_barrier_there_is_no_picture() -> None:
     ]
 
 
+def test_why_the_database_was_not_reached_is_shown_to_its_end() -> None:
+    said = "no connection to the database:\nConnection refused; check the options url, user and password"
+    of = Status("s1", '"public"."t"', "starting", unreachable=said)
+    lines = drawn(of, None, Window(40), now=0.0).splitlines()[2:]
+    assert " ".join(lines) == f"database: {said}".replace("\n", " ")
+    assert max(map(len, lines)) <= 40
+
+
 @pytest.mark.parametrize("state", [COMPLETED, NOT_STARTED])
 def test_vnodes_that_are_all_alike_are_not_drawn_one_by_one(state: str) -> None:
     of = replace(at(10, 1234), phase="changes", first=Reading(vnodes=(state,) * 8))
