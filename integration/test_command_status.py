@@ -9,14 +9,18 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from backfill.__main__ import main
+from backfill.display import LAG
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import StreamRun, table_of
+
+if TYPE_CHECKING:
+    from integration.fixtures.postgres import StartPostgres
 
 ROWS = 400
 
@@ -102,6 +106,55 @@ def test_a_database_that_is_away_is_said_and_no_error(run: StreamRun, capsys: py
     assert found["snapshot_rows"] == 100
     assert main(["status", *state(run)]) == 0
     assert '"public"."t"  stream' in capsys.readouterr().out
+
+
+def test_of_another_server_there_are_no_figures(
+    run: StreamRun, capsys: pytest.CaptureFixture[str], tmp_path: Path, start_postgres: StartPostgres
+) -> None:
+    """Not even where that has a slot of the same name."""
+    run.batch(100)
+    run.ask()
+    other = Database(start_postgres(), "postgres")
+    other.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [run.slot])
+    found = look(run, capsys, "--url", other.url(tmp_path))
+    assert "this server is another one, system" in found["unreachable"]
+    assert not found.keys() & set(LAG)
+
+
+def test_that_the_slot_is_gone_is_said(run: StreamRun, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    url = ("--url", run.database.url(tmp_path))
+    run.batch(100)
+    run.ask(100)
+    run.database.execute("SELECT pg_drop_replication_slot(%s)", [run.slot])
+    gone = f"replication slot {run.slot} does not exist any more; the changes after"
+    found = look(run, capsys, *url)
+    assert gone in found["unreachable"]
+    assert not found.keys() & set(LAG)
+    assert main(["status", *state(run), *url]) == 0
+    assert gone in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_before_the_first_barrier_a_slot_may_not_be_there_yet(
+    run: StreamRun, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run.plan(100)
+    run.database.execute(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()"
+    )
+    found = look(run, capsys, "--url", run.database.url(tmp_path))
+    assert (found["phase"], found.keys() & {"unreachable", *LAG}) == ("starting", set())
+
+
+def test_a_snapshot_alone_has_no_slot_and_is_not_behind(
+    database: Database, start_stream: StartStream, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    table_of(database, 10)
+    run = start_stream(startupMode="snapshot")
+    run.catch_up()
+    run.ask()
+    found = look(run, capsys, "--url", database.url(tmp_path))
+    assert found["snapshot_rows"] == 10
+    assert not found.keys() & {"unreachable", *LAG}
 
 
 def test_what_is_no_url_is_refused(run: StreamRun, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,7 @@ from backfill.progress import (
     phase,
     rows_left,
 )
+from backfill.record import ONLY_SNAPSHOT
 from backfill.upstream import Bookmark
 from backfill.views import looking
 
@@ -159,6 +160,8 @@ def figures_of(of: Status, url: str, user: str) -> tuple[dict[str, int], str]:
     OptionsError where this is no URL.
     """
     options = parse(source_of(of.upstream, of.table, of.key, url=url, user=user))
+    if dict(of.bookmark).get(ONLY_SNAPSHOT):
+        return {}, ""  # It has no place in the log, and nothing that it could be behind.
     try:
         with closing(open_upstream(options, patience=0.0)) as upstream:
             return upstream.lag_of(of.bookmark, _complete_epoch(of)), ""

@@ -302,6 +302,9 @@ class Upstream(Protocol):
     def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> dict[str, int]:
         """The same figures of a stream that another process runs, and that stands at `epoch`; needs no `attach`.
 
+        Raises DefiniteError where this upstream is not the stream's, or does not keep its log any more: then they would
+        say nothing.
+
         Whoever knows of a later moment until which the stream is complete gives it as the epoch's timestamp.
         """
         ...

@@ -261,9 +261,12 @@ class PostgresUpstream:
         return {**found, "complete_until": epochs.complete_until} if epochs.complete_until else found
 
     def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> dict[str, int]:
-        reached, complete_until = None, None
+        place, reached, complete_until = Place.of(bookmark), None, None
         if epoch is not None:
             reached, complete_until = Position.parse(epoch.position).lsn, epoch.timestamp
-        return self._sessions.run(
-            lambda session: slot.figures(session, Place.of(bookmark).slot, reached, complete_until)
-        )
+
+        def look(session: Session) -> dict[str, int]:
+            place.require_kept(session, reached)
+            return slot.figures(session, place.slot, reached, complete_until)
+
+        return self._sessions.run(look)

@@ -255,6 +255,15 @@ class Place:
         require_same_log(session, system=self.system, timeline=self.timeline, reached=reached, way_out=way_out)
         slot.require_readable(session, self.slot, after, way_out=way_out)
 
+    def require_kept(self, session: Session, reached: int | None) -> None:
+        """Raises unless this is the server of the log in which the LSN was reached, and the slot still keeps what comes
+        after it. Where the slot stands is not looked at, which a stream that runs moves; None: it may not be made yet.
+        """
+        require_primary(read_server(session))
+        require_log(session, system=self.system, reached=reached or 0)
+        if reached is not None:
+            slot.require_kept(session, self.slot, reached)
+
     def require_reached(self, session: Session, lsn: int) -> None:
         """Raises DataLossError where the server's log is not the one in which the LSN was reached, or ends before it:
         then there is no going on, with whatever loss.

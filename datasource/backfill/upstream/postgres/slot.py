@@ -89,6 +89,18 @@ def _require_committed_alone(name: str, found: SlotState) -> None:
 
 def require_readable(session: Session, slot: str, after: int, *, way_out: str = START_OVER) -> SlotState:
     """The slot, which still holds every change after the LSN `after`; DataLossError that says what is lost."""
+    found = require_kept(session, slot, after, way_out=way_out)
+    if found.confirmed > after:
+        raise DataLossError(
+            f"replication slot {slot} stands at {format_lsn(found.confirmed)}, beyond {format_lsn(after)}, where "
+            "reading was to begin, so the changes between are gone: somebody else advanced it or made it again, or an "
+            f"older checkpoint was restored. {way_out}"
+        )
+    return found
+
+
+def require_kept(session: Session, slot: str, after: int, *, way_out: str = START_OVER) -> SlotState:
+    """The slot, which can be read from, wherever it stands; DataLossError where it has not what is after `after`."""
     found = find(session, slot)
     if found is None:
         raise DataLossError(
@@ -107,12 +119,6 @@ def require_readable(session: Session, slot: str, after: int, *, way_out: str = 
         raise DataLossError(
             f"replication slot {slot} was invalidated (wal_status=lost{reason}); the changes after "
             f"{format_lsn(after)} are gone. {way_out}; {keep} so that it does not happen again"
-        )
-    if found.confirmed > after:
-        raise DataLossError(
-            f"replication slot {slot} stands at {format_lsn(found.confirmed)}, beyond {format_lsn(after)}, where "
-            "reading was to begin, so the changes between are gone: somebody else advanced it or made it again, or an "
-            f"older checkpoint was restored. {way_out}"
         )
     return found
 
