@@ -18,6 +18,8 @@ from integration.spark_stream import SparkStream, batches, make_table, wait_for
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from integration.databases import Databases
+
 ROWS = 3000
 SAMPLE = re.compile(r'(backfill_\w+)\{((?:\w+="(?:[^"\\\n]|\\[\\"n])*",?)*)\} ([0-9.e+-]+)')
 
@@ -118,6 +120,37 @@ def test_what_was_read_again_is_told_and_that_more_of_it_is_held(
     assert (found["backfill_control_rows"], found["backfill_phase changes"]) == (0, 1)
     assert found["backfill_again_rows"] == 120
     assert found["backfill_again_vnodes"] == found["backfill_again_vnodes_completed"] > 0
+
+
+def test_tables_of_one_name_in_one_query_are_told_apart(
+    spark: SparkSession, database: Database, databases: Databases, tmp_path: Path
+) -> None:
+    make_table(database, 77)
+    stream = SparkStream(spark, database, tmp_path)
+    first, second = '"public"."t"', '"public"."t"#2'
+    listener = PrometheusListener()
+    spark.streams.addListener(listener)
+    try:
+        with databases.database() as other:
+            make_table(other, 300)
+            elsewhere = stream.load(**other.options, stateDir=str(tmp_path / "elsewhere"))
+            with stream.running(stream.load().union(elsewhere)) as query:
+                wait_for(lambda: sum(each.numInputRows for each in batches(query)) == 377, query)
+                with pytest.raises(ValueError, match=f"the query reads {first}, {second}; name one of them as table"):
+                    progress(query)
+                told = [progress(query, table=name).reported for name in (first, second)]
+                wait_for(
+                    lambda: samples(listener.text()).get("backfill_batches_total") == len(query.recentProgress), query
+                )
+                text = listener.text()
+    finally:
+        spark.streams.removeListener(listener)
+    assert [of and (of.table, of.snapshot_rows) for of in told] == [(first, 77), (second, 300)]
+    for name, rows in ((first, 77), (second, 300)):
+        label = 'table="' + name.replace('"', '\\"') + '"'
+        of_it = samples("\n".join(line for line in text.splitlines() if label in line))
+        assert (of_it["backfill_snapshot_rows_total"], of_it["backfill_input_rows_total"]) == (rows, rows)
+        assert {"backfill_lag_seconds", "backfill_wal_retained_bytes"} <= of_it.keys()
 
 
 def test_other_queries_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from backfill.progress import Phase
@@ -60,6 +61,20 @@ class Reported:
         if not isinstance(found, Mapping) or not {"table", "phase"} <= found.keys():
             return None
         return cls(**{name: found[name] for name in cls.__slots__ if name in found})
+
+
+def told_apart(sources: Iterable[Reported]) -> list[Reported]:
+    """The same, the later ones of a name with their number behind it: the second `"public"."t"` is `"public"."t"#2`.
+
+    Tables of several databases may have one name, and a query may load one table twice.
+    """
+    met: Counter[str] = Counter()
+    found = []
+    for said in sources:
+        met[said.table] += 1
+        number = met[said.table]
+        found.append(said if number == 1 else replace(said, table=f"{said.table}#{number}"))
+    return found
 
 
 @dataclass(frozen=True, repr=False, slots=True)

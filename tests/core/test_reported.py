@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from backfill.reported import Reported, StreamProgress
+from backfill.reported import Reported, StreamProgress, told_apart
 
 SAID = {
     "table": '"public"."a<b"',
@@ -66,6 +66,12 @@ def test_before_the_first_batch_has_ended_it_starts() -> None:
     assert (of.phase, of.seconds_left) == ("starting", None)
     assert repr(of) == "query q\nphase starting: no batch has ended yet"
     assert "<progress" not in of._repr_html_()
+
+
+def test_sources_of_one_name_are_told_apart_in_their_order() -> None:
+    names = ("a", "b", "a", "a")
+    found = told_apart(Reported(name, "changes", snapshot_rows=at) for at, name in enumerate(names))
+    assert [(each.table, each.snapshot_rows) for each in found] == [("a", 0), ("b", 1), ("a#2", 2), ("a#3", 3)]
 
 
 @pytest.mark.parametrize("offset", [None, "", "null", "7", '{"phase": 1}', '{"v": 1, "table": "t"}', "not JSON"])

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from backfill.reported import Reported, StreamProgress
+from backfill.reported import Reported, StreamProgress, told_apart
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.streaming.query import StreamingQuery as ConnectStreamingQuery
@@ -24,7 +24,8 @@ __all__ = ["StreamProgress", "progress", "reports"]
 
 
 def progress(query: Query, *, table: str = "") -> StreamProgress:
-    """Where the query is. Of a query over several tables `table` names one, as its progress shows the name.
+    """Where the query is. Of a query over several tables `table` names one, as its progress shows the name; of several
+    of one name the second as `name#2`, in the order of Spark's `sources`.
 
     Spark makes its record when a batch has ended, and none while there is nothing to read.
     """
@@ -43,9 +44,13 @@ def progress(query: Query, *, table: str = "") -> StreamProgress:
 
 
 def reports(of: StreamingQueryProgress) -> list[tuple[Any, Reported]]:
-    """The sources of ours that a query's progress tells of, and what they said."""
-    found = [(source, Reported.of(source.latestOffset)) for source in of.sources]
-    return [(source, said) for source, said in found if said is not None]
+    """The sources of ours that a query's progress tells of, in Spark's order, and what they said, told apart by name.
+
+    A batch that Spark plans asks them all, so each keeps its name from batch to batch.
+    """
+    asked = [(source, Reported.of(source.latestOffset)) for source in of.sources]
+    found = [(source, said) for source, said in asked if said is not None]
+    return list(zip([source for source, _ in found], told_apart(said for _, said in found), strict=True))
 
 
 def _chosen(found: Sequence[tuple[Any, Reported]], table: str) -> Reported:

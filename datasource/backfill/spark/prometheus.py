@@ -7,7 +7,8 @@
     listener.serve(port=9108)          # http://127.0.0.1:9108/metrics; or listener.text()
 
 Spark tells of a batch when it has ended, and about every ten seconds that there is nothing to read. The labels are the
-query's id and name and the table; nothing here comes from a row, from options or from a URL.
+query's id and name and the table, of several of one name with a number; nothing here comes from a row, from options or
+from a URL.
 """
 
 from __future__ import annotations
