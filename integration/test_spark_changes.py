@@ -13,7 +13,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 
-from backfill.errors import SlotBusyError
+from backfill.errors import DatabaseSetupError, SlotBusyError
 from backfill.options import parse
 from backfill.rows import METADATA
 from backfill.upstream.postgres import PostgresUpstream
@@ -152,7 +152,7 @@ def test_changes_lead_from_one_state_of_the_table_to_another(
 
 def test_what_cannot_be_read_is_refused_with_what_is_lost(spark: SparkSession, database: Database) -> None:
     make_table(database, 3)
-    with pytest.raises(AnalysisException, match="publication kept does not exist; run CREATE PUBLICATION"):
+    with pytest.raises(AnalysisException, match=r"replication slot kept does not exist\. Set slotName to one"):
         load(spark, database, "earliest")
     keep(database)
     at = transactions(database)
@@ -165,8 +165,6 @@ def test_what_cannot_be_read_is_refused_with_what_is_lost(spark: SparkSession, d
     ):
         with pytest.raises(AnalysisException, match=problem):
             load(spark, database, starting, ending)
-    with pytest.raises(AnalysisException, match=r"replication slot other does not exist\. Make one"):
-        load(spark, database, "earliest", slotName="other", publicationName=SLOT)
     with pytest.raises(AnalysisException, match="startingPosition needs slotName"):
         load(spark, database, "earliest", slotName="")
 
@@ -198,6 +196,28 @@ def test_a_truncation_and_a_large_value_that_is_left_out_are_told_as_by_a_stream
         load(spark, database, at).collect()
     assert picked(rows_of(load(spark, database, at, onTruncate="emit")), ["_change_type", "id"]) == [("truncate", None)]
     assert rows_of(load(spark, database, at, onTruncate="ignore")) == []
+
+
+def test_a_slot_that_is_not_the_right_one_is_said_to_be_so_before_its_publication_is_missed(database: Database) -> None:
+    """In the words that a stream has for it; nothing was read from it before. Without Spark, as the one below."""
+    make_table(database, 3)
+
+    def refused(match: str, **options: str) -> None:
+        given = {**database.options, "dbtable": "t", "slotName": SLOT, "startingPosition": "earliest", **options}
+        upstream = PostgresUpstream.of(parse(given), RetryPolicy(give_up_after=0.5))
+        with pytest.raises(DatabaseSetupError, match=match):
+            upstream.span("earliest", "latest")
+        upstream.close()
+
+    make = "SELECT pg_create_logical_replication_slot(%s, %s)"
+    there_is_none = r"^replication slot kept does not exist\. Set slotName to one that does, or make it, after its publ"
+    refused(there_is_none)
+    refused(there_is_none, publicationName="p")
+    database.execute(make, [SLOT, "test_decoding"])
+    refused("^replication slot kept exists and uses test_decoding; choose another slotName$")
+    database.execute("SELECT pg_drop_replication_slot(%s)", [SLOT])
+    database.execute(make, [SLOT, "pgoutput"])
+    refused("^publication kept does not exist; run CREATE .* TABLE …, or set publicationName to the slot's own$")
 
 
 def test_a_slot_that_somebody_reads_is_waited_for_and_then_named(database: Database) -> None:

@@ -93,9 +93,8 @@ class PostgresUpstream:
         require_primary(table.server)
         require_logical(table.server)
         place = Place.given(self._options, table)
-        self._sessions.run(lambda session: place.require_published(session, table))
         after, upto = self._sessions.run(
-            lambda session: span.bounds(session, place, self._epochs.end_of_log().lsn, starting, ending)
+            lambda session: span.bounds(session, place, table, self._epochs.end_of_log().lsn, starting, ending)
         )
         return PostgresChangeReader(self._connector, table, place, self._sessions.retries, after, upto)
 

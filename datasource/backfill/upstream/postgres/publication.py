@@ -23,6 +23,8 @@ _GENERATED_ARE_PUBLISHED: Final = 180000
 
 _NOTE: Final = "made by backfill, membership "
 
+_OF_NEW_STREAM: Final = "leave out publicationName, for a new stream, to have one made"
+
 _SCHEMAS_ARE_PUBLISHED: Final = 150000
 
 _PUBLISHED: Final = """
@@ -140,13 +142,15 @@ def _is_there(session: Session, name: str) -> bool:
     return session.execute(query, [name]).fetchone() is not None
 
 
-def require(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Published:
-    """As `find`; DatabaseSetupError where there is no such publication."""
+def require(
+    session: Session, name: str, oid: int, columns: tuple[str, ...], *, otherwise: str = _OF_NEW_STREAM
+) -> Published:
+    """As `find`; DatabaseSetupError where there is no such publication, with what to do rather than to make it."""
     found = find(session, name, oid, columns)
     if found is None:
         raise DatabaseSetupError(
             f"publication {name} does not exist; run CREATE PUBLICATION {sql.Identifier(name).as_string(session)} FOR "
-            "TABLE …, or, for a new stream, leave out publicationName to have one made"
+            f"TABLE …, or {otherwise}"
         )
     return found
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from backfill.errors import DatabaseSetupError, OptionsError, SlotBusyError
 from backfill.upstream import EARLIEST, LATEST
-from backfill.upstream.postgres import log, slot
+from backfill.upstream.postgres import log, publication, slot
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.going_on import going_on
@@ -58,18 +58,22 @@ class PostgresChangeReader:
     def _require_readable(self, after: Position, upto: Position) -> None:
         with self.connector.session() as session, translating():
             self.place.require_readable(session, after.lsn, upto=upto.lsn, way_out=_WAY_OUT)
-            self.place.require_published(session, self.table)
+            _require_published(session, self.place, self.table)
 
 
-def bounds(session: Session, place: Place, end_of_log: int, starting: str, ending: str) -> tuple[str, str]:
+def bounds(
+    session: Session, place: Place, table: Table, end_of_log: int, starting: str, ending: str
+) -> tuple[str, str]:
     """The two positions as LSNs, where the changes between them can be read; see `backfill.upstream.Upstream.span`."""
     found = slot.find(session, place.slot)
     if found is None:
         raise DatabaseSetupError(
-            f"replication slot {place.slot} does not exist. Make one, after its publication: "
-            f"SELECT pg_create_logical_replication_slot('{place.slot}', 'pgoutput')"
+            f"replication slot {place.slot} does not exist. Set slotName to one that does, or make it, after its "
+            f"publication: SELECT pg_create_logical_replication_slot('{place.slot}', 'pgoutput')"
         )
-    if found.plugin == "pgoutput" and not found.confirmed:
+    slot.require_usable(session, place.slot, found)
+    _require_published(session, place, table)
+    if not found.confirmed:
         raise SlotBusyError(f"replication slot {place.slot} is still being made")
     named = {EARLIEST: found.confirmed, LATEST: end_of_log}
     after = _lsn("startingPosition", starting, named)
@@ -85,6 +89,11 @@ def bounds(session: Session, place: Place, end_of_log: int, starting: str, endin
         )
     place.require_readable(session, after, upto=upto, way_out=_WAY_OUT)
     return format_lsn(after), format_lsn(upto)
+
+
+def _require_published(session: Session, place: Place, table: Table) -> None:
+    oid, otherwise = table.description.oid, "set publicationName to the slot's own"
+    publication.require(session, place.publication, oid, table.names, otherwise=otherwise)
 
 
 def _lsn(option: str, text: str, named: dict[str, int]) -> int:
