@@ -78,6 +78,25 @@ def test_a_table_with_a_state_directory_is_read_as_a_stream_and_as_a_batch(
     assert spark.sql("SELECT v, _change_type, _sequence FROM feed WHERE id = 3").collect() == [("new", "insert", 0)]
 
 
+def test_nothing_is_written_through_the_source(catalog: Catalog) -> None:
+    spark = catalog.spark
+    catalog.create("orders")
+    frame = spark.table("orders")
+    for write in (
+        lambda: spark.sql("INSERT INTO orders SELECT * FROM orders"),
+        lambda: spark.sql("CREATE TABLE copied USING backfill AS SELECT * FROM orders"),
+        lambda: frame.write.format("backfill").mode("append").save(),
+    ):
+        with pytest.raises(AnalysisException, match=r"OptionsError: backfill is a source.*backfill\.sinks") as refused:
+            write()
+        assert "raise OptionsError" not in str(refused.value)
+    feed = spark.readStream.format("rate").load()
+    query = feed.writeStream.format("backfill").option("checkpointLocation", catalog.state("rate")).start()
+    with pytest.raises(StreamingQueryException, match=r"OptionsError: backfill is a source.*backfill\.sinks"):
+        query.awaitTermination()
+    assert not spark.catalog.tableExists("copied")
+
+
 def test_what_a_table_keeps_of_its_options_reaches_no_file(catalog: Catalog, database: Database) -> None:
     catalog.create("feed", stateDir=catalog.state("feed"))
     stream = streamed(catalog.spark.readStream.table("feed"), catalog, database, "feed")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
+from backfill.errors import OptionsError
 from backfill.options import Options, parse, parse_view, reads_changes
 from backfill.spark.refusal import plainly
 
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
 FIRST_LOOK: Final = 5.0
 """Seconds for which the database may be out of reach at `load()`, where somebody waits and may have misspelt a host."""
+
+READ_ONLY: Final = (
+    "backfill is a source, and a table USING backfill is the one in the database: nothing is written through it. A "
+    "stream goes into another table with foreachBatch and apply_to of backfill.sinks.postgres or backfill.sinks.delta, "
+    "and other rows with a format that writes, such as jdbc or delta"
+)
 
 
 class BackfillDataSource(DataSource):
@@ -70,6 +77,16 @@ class BackfillDataSource(DataSource):
         from backfill.spark.stream_reader import BackfillStreamReader  # noqa: PLC0415
 
         return BackfillStreamReader(dict(self.options), schema)
+
+    @plainly
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002 - Spark's signature
+        """Called for `df.write`, INSERT INTO and CREATE TABLE … AS SELECT."""
+        raise OptionsError(READ_ONLY)
+
+    @plainly
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802
+        """Called for `writeStream`."""
+        raise OptionsError(READ_ONLY)
 
 
 def _columns(given: Mapping[str, str]) -> pa.Schema:
