@@ -127,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument(
         "--option",
         action="append",
+        type=_option,
         default=[],
         metavar="NAME=VALUE",
         help="a further option of the stream, such as columns=id,total; may be repeated",
@@ -179,6 +180,13 @@ def _rows(text: str) -> int | None:
     return int(text)
 
 
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, such as columns=id,total")
+    return name, value
+
+
 def _tell(given: argparse.Namespace) -> None:
     folder = _folder_of(given)
     with changing(folder):
@@ -195,7 +203,7 @@ def _again(given: argparse.Namespace) -> None:
 
 
 def _doctor(given: argparse.Namespace) -> int:
-    further = dict(text.partition("=")[::2] for text in given.option)
+    further = dict(given.option)
     named = {"url": given.url, "dbtable": given.dbtable, "path": given.path, "user": given.user}
     named = {name: value for name, value in named.items() if value}
     # A stream needs a folder, which is not looked at here.

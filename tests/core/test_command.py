@@ -22,6 +22,15 @@ def test_only_a_look_that_is_interrupted_is_a_success(
     assert command.main([name, "--state-dir", "/nowhere"]) == expected
 
 
+@pytest.mark.parametrize("given", ["columns", "=id", ""])
+def test_an_option_without_a_value_is_not_taken_for_an_empty_one(
+    capsys: pytest.CaptureFixture[str], given: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["doctor", "--url", "postgresql://127.0.0.1:1/none", "--dbtable", "t", "--option", given])
+    assert f"argument --option: {given!r} is not NAME=VALUE, such as columns=id,total" in capsys.readouterr().err
+
+
 @pytest.fixture
 def closed_folder(tmp_path: Path) -> Iterator[Path]:
     """A stateDir that this process may not enter; root, who may enter any, is somebody else meanwhile."""
