@@ -20,7 +20,6 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from backfill import handoff
-from backfill.advance import Budget
 from backfill.handoff import SnapshotPart
 from backfill.manifest import Manifest, StagedSplit
 from backfill.offset import Nothing
@@ -49,7 +48,7 @@ def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
     }
     stream = open_stream(parse(options, streaming=True))
     try:
-        end = stream.latest_offset(Nothing(), Budget(None))
+        end = stream.latest_offset(Nothing(), None)
         (part,) = stream.parts(Nothing(), end)
         if not isinstance(part, SnapshotPart):
             raise TypeError(f"not a part of a snapshot: {part!r}")

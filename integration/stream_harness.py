@@ -11,7 +11,6 @@ import psycopg
 from psycopg import sql
 
 from backfill import handoff
-from backfill.advance import Budget
 from backfill.handoff import Part
 from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
 from backfill.opening import open_stream
@@ -191,7 +190,7 @@ class StreamRun:
 
     def ask(self, max_rows: int | None = None) -> str:
         """Where the next batch would end, as Spark asks before it logs anything."""
-        return to_text(self.stream().latest_offset(self.offset(self.committed), Budget(max_rows)))
+        return to_text(self.stream().latest_offset(self.offset(self.committed), max_rows))
 
     def plan(self, max_rows: int | None = None) -> bool:
         """Logs the end of the next batch; False where there is nothing to read. A batch that is logged stays."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from backfill.control import Control
@@ -21,23 +20,16 @@ It is also what maxRowsPerTrigger is by default.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How much one batch may take; None is no limit."""
-
-    max_rows: int | None
-
-
 def advance(
-    upstream: Upstream, frontier: Frontier, budget: Budget, options: StreamOptions, control: Control
+    upstream: Upstream, frontier: Frontier, max_rows: int | None, options: StreamOptions, control: Control
 ) -> Frontier:
-    """Where the vnodes stand after the next batch, in the upstream's pinned state."""
+    """Where the vnodes stand after the next batch, of at most `max_rows` rows, in the upstream's pinned state."""
     size = upstream.size()
-    max_rows, lanes = _max_rows(budget, size.row_bytes, options, control), options.num_partitions
+    may_read, lanes = _may_read(max_rows, size.row_bytes, options, control), options.num_partitions
     vnode_rows = max(1, size.row_count // max(1, frontier.vnode_count))
     # A filter that lets few rows through must not make one batch look at the whole table.
-    looked_at = max(lanes, max_rows // vnode_rows) if options.snapshot_filter else None
-    limits = Limits(max_rows=max_rows, lanes=lanes, vnode_rows=vnode_rows, max_vnodes=looked_at)
+    looked_at = max(lanes, may_read // vnode_rows) if options.snapshot_filter else None
+    limits = Limits(max_rows=may_read, lanes=lanes, vnode_rows=vnode_rows, max_vnodes=looked_at)
     planning = plan(frontier, limits)
     try:
         requests = next(planning)
@@ -57,10 +49,10 @@ def grown(max_rows: int, worked_off: int) -> int:
     return min(max_rows << min(worked_off, ENOUGH_CHANGES.bit_length()), max(max_rows, ENOUGH_CHANGES))
 
 
-def _max_rows(budget: Budget, row_bytes: int, options: StreamOptions, control: Control) -> int:
+def _may_read(max_rows: int | None, row_bytes: int, options: StreamOptions, control: Control) -> int:
     """The rows one batch may read. A snapshot-only stream is one batch: one commit is never cut."""
     if options.startup_mode is StartupMode.SNAPSHOT:
         return UNLIMITED
-    if budget.max_rows is None:
+    if max_rows is None:
         return control.rows_of(UNLIMITED)
-    return control.rows_of(max(1, min(budget.max_rows, options.max_bytes // max(1, row_bytes))))
+    return control.rows_of(max(1, min(max_rows, options.max_bytes // max(1, row_bytes))))

@@ -95,8 +95,12 @@ class Barrier:
     @property
     def is_ordered(self) -> bool:
         """Whether something is left to do that goes by which keys lie before others."""
-        left = isinstance(settled(self.progress), Frontier) or bool(self.ahead)
-        return left or (self.again is not None and self.again.frontier is not None)
+        return isinstance(settled(self.progress), Frontier) or bool(self.ahead) or self.takes_again
+
+    @property
+    def takes_again(self) -> bool:
+        """Whether rows that somebody has asked for once more are left to read."""
+        return self.again is not None and self.again.frontier is not None
 
     @property
     def has_manifest(self) -> bool:

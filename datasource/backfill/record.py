@@ -26,7 +26,7 @@ from typing import Final, TypeAlias
 
 from backfill import recorded
 from backfill.errors import OptionsError, StateBusyError, StateError
-from backfill.offset import ALL_MANIFESTS, Barrier, from_text
+from backfill.offset import ALL_MANIFESTS, Barrier
 from backfill.options import OnExistingState
 from backfill.progress import Finished, Frontier, settled
 from backfill.same_table import require_same_table
@@ -109,13 +109,11 @@ class Record:
                 forget(found.stream_id)
                 store.reset()
                 found = None
-            if found is not None and store.epoch() is not None:
-                text = store.offset()
-                if self._on_existing is not OnExistingState.RESUME or text is None:
-                    raise StateError(self._has_progress(found, store.epoch()))
-                barrier = from_text(text)
-                if not isinstance(barrier, Barrier):
-                    raise StateError("the state directory holds an offset that names no barrier; use an empty one")
+            epoch = store.epoch()
+            if found is not None and epoch is not None and self._on_existing is not OnExistingState.RESUME:
+                raise StateError(self._has_progress(found, epoch))
+            barrier = recorded.barrier(store)
+            if found is not None and barrier is not None:
                 self._use(barrier.stream, barrier.upstream)
                 require_same_table(found, upstream, ordered=False)
                 self._require_same_options(barrier)
@@ -133,22 +131,12 @@ class Record:
             self._use(stream, named.properties)
             return None
 
-    def adopt(
-        self,
-        upstream: Upstream,
-        table: TableSchema,
-        barrier: Barrier,
-        rebuilding: Callable[[], object] = lambda: None,
-        *,
-        attach: Callable[[Bookmark], object] = lambda _: None,
-        ordered: bool = True,
-    ) -> None:
-        """For a checkpoint that goes on, once in a process: checks the state directory, or makes it anew.
+    def checked(self, upstream: Upstream, barrier: Barrier, *, ordered: bool) -> tuple[StreamIdentity | None, Bookmark]:
+        """For a checkpoint that goes on, once in a process: what the state directory is of, None where it was lost, and
+        the bookmark to go on with. Raises where they do not fit the barrier or the upstream; writes nothing.
 
-        `rebuilding` is called before the latter, maybe more than once. `ordered`: what is left to do lies in the order
-        of keys, and that must be the one that the bookmark says. Where nothing does, the key may have got another one,
-        and the bookmark is made to say which. `attach` is given the bookmark, and raises where the upstream is not the
-        stream's: before that nothing is written, or a directory made anew would be of whatever the options named.
+        `ordered`: what is left to do lies in the order of keys, and that must be the one that the bookmark says. Where
+        nothing does, the key may have got another one, and the bookmark is made to say which.
         """
         self._require_same_options(barrier)
         with self._open() as store:
@@ -159,10 +147,22 @@ class Record:
         bookmark = barrier.upstream if ordered else upstream.reordered(barrier.upstream)
         if ordered:
             upstream.require_same_order(bookmark)
-        attach(bookmark)
+        return found, bookmark
+
+    def adopt(
+        self,
+        upstream: Upstream,
+        table: TableSchema,
+        barrier: Barrier,
+        found: StreamIdentity | None,
+        bookmark: Bookmark,
+    ) -> None:
+        """Goes on with what is `checked`: makes the state directory anew where it was lost or the key is another.
+
+        The upstream has to be attached before, or a directory made anew would be of whatever the options name.
+        """
         identity = recorded.identity(barrier.stream, bookmark, upstream, table)
         if found is None:
-            rebuilding()
             with self._open() as store:
                 store.begin(identity)
                 if isinstance(barrier.progress, Frontier):
@@ -170,7 +170,7 @@ class Record:
         elif found.key != identity.key:
             rows = recorded.finished(recorded.rows({}, upstream), barrier.progress.vnode_count)
             with self._open() as store:
-                store.rebuild(identity, recorded.bounds({}, upstream), recorded.barrier_with(barrier, rows))
+                store.rebuild(identity, recorded.bounds({}, upstream), recorded.committed(barrier, rows))
         self._use(barrier.stream, bookmark)
 
     def _require_own(self, found: StreamIdentity, epoch: int | None, barrier: Barrier) -> None:
@@ -216,7 +216,7 @@ class Record:
                         rows = recorded.finished(store.progress(), vnodes)
                     case Finished():
                         rows = recorded.rows({}, upstream)
-                store.commit(recorded.barrier_with(barrier, rows))
+                store.commit(recorded.committed(barrier, rows))
         except StateBusyError as error:
             if not self._said_busy:  # A stream that has nothing to read looks again at once.
                 logger.warning("progress is recorded later: %s", error)
@@ -254,7 +254,7 @@ class Record:
         if began.get(SNAPSHOT_FILTER, "") != self._snapshot_filter:
             raise OptionsError(another_option(_named(began.get(SNAPSHOT_FILTER, "")), _named(self._snapshot_filter)))
 
-    def _has_progress(self, found: StreamIdentity, epoch: int | None) -> str:
+    def _has_progress(self, found: StreamIdentity, epoch: int) -> str:
         resume = " onExistingState=resume to go on where it stopped, if the sink has everything up to there; or"
         return (
             f"stateDir already holds the progress of stream {found.stream_id} (table {found.table}, epoch {epoch}), "

@@ -7,12 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from backfill.offset import Barrier, to_text
+from backfill.errors import StateError
+from backfill.offset import Barrier, Nothing, from_text, to_text
 from backfill.progress import Completed, Frontier, InProgress, Progress, VnodeProgress
 from backfill.upstream import Bookmark, TableSchema, Upstream
 from backfill.vnode import Key
 from backfill_state import Barrier as StoredBarrier
-from backfill_state import StreamIdentity
+from backfill_state import ProgressStore, StreamIdentity
 
 
 def identity(stream: str, bookmark: Bookmark, upstream: Upstream, table: TableSchema) -> StreamIdentity:
@@ -29,7 +30,16 @@ def identity(stream: str, bookmark: Bookmark, upstream: Upstream, table: TableSc
     )
 
 
-def barrier_with(barrier: Barrier, vnodes: pa.Table) -> StoredBarrier:
+def barrier(store: ProgressStore) -> Barrier | None:
+    """Where the stream stands; None before its first barrier. OffsetError or StateError where that is unreadable."""
+    text = store.offset()
+    offset = None if text is None else from_text(text)
+    if isinstance(offset, Nothing):
+        raise StateError("the state directory holds an offset that names no barrier; use an empty one")
+    return offset
+
+
+def committed(barrier: Barrier, vnodes: pa.Table) -> StoredBarrier:
     """The barrier, with the rows of the vnodes that stand elsewhere than before."""
     return StoredBarrier(barrier.epoch.number, to_text(barrier), vnodes)
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from backfill import recorded
 from backfill.control import Control, Request
 from backfill.control_file import changing, keep_control, read_control
 from backfill.errors import KeyTextError, StateError
-from backfill.offset import Barrier, from_text
+from backfill.offset import Barrier
 from backfill.progress import Frontier, settled
 from backfill.record import has_place
 from backfill.views import looking
@@ -44,7 +45,7 @@ def ask_to_stop(state_dir: str) -> str:
     with changing(Path(state_dir)):
         found, barrier, control = _look(state_dir)
         stream = found.stream_id
-        under_way = barrier is not None and barrier.again is not None and barrier.again.frontier is not None
+        under_way = barrier is not None and barrier.takes_again
         waiting = control.waiting(stream, _taken_up(barrier))
         if not (waiting or under_way) or (waiting and waiting[-1].stops):
             raise StateError("no rows are being read again, and no request waits; nothing was changed")
@@ -55,11 +56,9 @@ def ask_to_stop(state_dir: str) -> str:
 def _look(state_dir: str) -> tuple[StreamIdentity, Barrier | None, Control]:
     """Which stream it is, where it stands as far as that is recorded, and what it has been told."""
     with looking(state_dir) as store:
-        identity, text = store.identity(), store.offset()
+        identity, barrier = store.identity(), recorded.barrier(store)
     if identity is None:
         raise StateError(f"the state in {state_dir} is of no stream yet; ask again when the query has begun")
-    offset = None if text is None else from_text(text)
-    barrier = offset if isinstance(offset, Barrier) else None
     return identity, barrier, read_control(Path(state_dir))
 
 
@@ -135,9 +134,9 @@ def _when(stream: str, barrier: Barrier | None, control: Control) -> str:
     if barrier is None or isinstance(settled(barrier.progress), Frontier):
         after.append("when the table has been read for the first time")
     before = [item for item in control.waiting(stream, _taken_up(barrier)) if not item.stops]
-    busy = barrier is not None and barrier.again is not None and barrier.again.frontier is not None
-    if before or busy:
-        count = len(before) + busy
+    under_way = barrier is not None and barrier.takes_again
+    if before or under_way:
+        count = len(before) + under_way
         after.append(f"after {count} request{'s' if count > 1 else ''} that came before")
     if control.holds:
         after.append("when the stream is resumed")

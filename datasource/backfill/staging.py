@@ -109,7 +109,7 @@ class Staging:
         """Says that the changes of this epoch are complete, in this many files."""
         self._replace(epoch, _CHANGES, json.dumps({"version": CHANGES_VERSION, "files": files}).encode())
 
-    def changes(self, epoch: int) -> int:
+    def change_files(self, epoch: int) -> int:
         """How many files `keep_changes` was told of."""
         filesystem, path = self._path(str(epoch), _CHANGES)
         try:

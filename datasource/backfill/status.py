@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from backfill import recorded
 from backfill.adapters import open_upstream, source_of
 from backfill.control import Control
 from backfill.control_file import read_control
@@ -16,7 +17,7 @@ from backfill.counts import Counts, counted
 from backfill.counts_file import read_counts
 from backfill.epoch import Epoch
 from backfill.errors import BackfillError, StateError
-from backfill.offset import Barrier, Nothing, Offset, from_text
+from backfill.offset import Barrier
 from backfill.options import parse
 from backfill.progress import (
     Completed,
@@ -100,7 +101,7 @@ class Pace:
 def status(state_dir: str) -> Status:
     """What the stream with this `stateDir` has recorded last; asks no database, and disturbs nobody."""
     with looking(state_dir) as store:
-        identity, text = store.identity(), store.offset()
+        identity, barrier = store.identity(), recorded.barrier(store)
     if identity is None:
         raise StateError(f"the state in {state_dir} is of no stream yet; look again when the query has begun")
     control, counts = read_control(Path(state_dir)), read_counts(Path(state_dir))
@@ -116,21 +117,20 @@ def status(state_dir: str) -> Status:
         upstream=identity.upstream,
         key=tuple(identity.key.names),
     )
-    return of if text is None else _at(of, from_text(text))
+    return of if barrier is None else _at(of, barrier)
 
 
-def _at(of: Status, offset: Offset) -> Status:
-    if isinstance(offset, Nothing):
-        return of
-    again = offset.again
-    waiting = of.control.waiting(of.stream, None if again is None else again.request)
-    if waiting and waiting[0].stops:
+def _at(of: Status, barrier: Barrier) -> Status:
+    again = barrier.again
+    taken_up = None if again is None else again.request
+    waiting = of.control.waiting(of.stream, taken_up)
+    if of.control.stops(of.stream, taken_up):
         again, waiting = None, waiting[1:]
     return replace(
         of,
-        phase=phase(offset.progress, again),
-        barrier=offset,
-        first=_reading(offset.progress),
+        phase=phase(barrier.progress, again),
+        barrier=barrier,
+        first=_reading(barrier.progress),
         again=None if again is None else _reading(again.progress),
         waiting=len(waiting),
     )

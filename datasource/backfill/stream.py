@@ -10,10 +10,9 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final, TypeAlias
 
-from backfill.advance import UNLIMITED, Budget, advance, grown
+from backfill.advance import UNLIMITED, advance, grown
 from backfill.again import going_on, next_up
 from backfill.batch import Batch
 from backfill.control import Control
@@ -30,7 +29,7 @@ from backfill.release import Release, Watch, in_background
 from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.upsert import LastRows
-from backfill.upstream import Bookmark, Pin, SnapshotReader, Step, TableSchema, Upstream
+from backfill.upstream import Pin, SnapshotReader, Step, TableSchema, Upstream
 from backfill.vnode import Key
 
 logger = logging.getLogger("backfill")
@@ -151,19 +150,19 @@ class Stream:
 
     # -- from an offset to the next --------------------------------------------------------------------------------
 
-    def latest_offset(self, start: Offset, budget: Budget) -> Offset:
-        """Where the batch after `start` ends; `start` itself where nothing is to be read.
+    def latest_offset(self, start: Offset, max_rows: int | None) -> Offset:
+        """Where the batch after `start` ends; `start` itself where nothing is to be read. None is no limit of rows.
 
         `start` has been committed: Spark asks for the next batch only then. So progress is recorded and the
         upstream is acknowledged here.
 
         While the snapshot is held only changes are read; then too `start` is returned where there are none.
         """
-        end = self._next(start, budget)
+        end = self._next(start, max_rows)
         self._rests = end == start
         return end
 
-    def _next(self, start: Offset, budget: Budget) -> Offset:
+    def _next(self, start: Offset, max_rows: int | None) -> Offset:
         self._control = self._read_control()
         if isinstance(start, Nothing):
             if self._control.holds and self._options.startup_mode is StartupMode.SNAPSHOT:
@@ -176,7 +175,7 @@ class Stream:
         if isinstance(base, Barrier) and self._is_over(stands.cursor, base.epoch):
             return self._nothing(start, base)
         ahead = self._ahead(base) if isinstance(base, Barrier) else ()
-        step, moved = self._step(stands.epoch, stands.cursor, budget, *self._most_changes(budget, ahead))
+        step, moved = self._step(stands.epoch, stands.cursor, max_rows, *self._most_changes(max_rows, ahead))
         if step.epoch == stands.epoch:
             return self._nothing(start, base)
         self._prepare(stands.cursor, moved, step)
@@ -211,13 +210,13 @@ class Stream:
         self._counting.begin(base.stream, base.epoch.timestamp)
         return stands
 
-    def _most_changes(self, budget: Budget, ahead: tuple[Ahead, ...]) -> tuple[int, str | None]:
+    def _most_changes(self, max_rows: int | None, ahead: tuple[Ahead, ...]) -> tuple[int, str | None]:
         """How many the next batch may read at the most, and up to where."""
         if ahead and self._options.on_truncate is OnTruncate.EMIT:
             # All the way to the states that are ahead: whether there is a truncation before them matters to the
             # changes after it, and a later batch would not know.
             return UNLIMITED, None
-        return grown(budget.max_rows or UNLIMITED, self._worked_off), self._until
+        return grown(max_rows or UNLIMITED, self._worked_off), self._until
 
     def _prepare(self, cursor: Progress, moved: Progress, step: Step) -> None:
         """Prepares the batch that takes the stream from `cursor` to `moved`."""
@@ -257,7 +256,7 @@ class Stream:
         return ""
 
     def _step(
-        self, after: Epoch | None, progress: Progress, budget: Budget, max_changes: int, until: str | None
+        self, after: Epoch | None, progress: Progress, max_rows: int | None, max_changes: int, until: str | None
     ) -> tuple[Step, Progress]:
         """The state the next batch ends at, and how far it gets there.
 
@@ -277,7 +276,7 @@ class Stream:
             if step.pin is None or not isinstance(progress, Frontier):
                 return step, progress
             try:
-                return step, advance(self._upstream, progress, budget, self._options, self._control)
+                return step, advance(self._upstream, progress, max_rows, self._options, self._control)
             except SnapshotGoneError:
                 lost += 1
                 if lost == MOST_LOST:
@@ -345,14 +344,13 @@ class Stream:
         if self._attached == last.stream:
             return
         ordered = self._is_ordered(last) if after == last else last.has_manifest or last.is_ordered
-        rebuilding = partial(self._without_state_dir, after) if after is not None else lambda: None
         barrier = replace(after or last, upstream=last.upstream)
-
-        def attach(bookmark: Bookmark) -> None:
-            if self._options.startup_mode is not StartupMode.SNAPSHOT:
-                self._upstream.attach(bookmark, barrier.epoch)
-
-        self._record.adopt(self._upstream, self.table, barrier, rebuilding, attach=attach, ordered=ordered)
+        found, bookmark = self._record.checked(self._upstream, barrier, ordered=ordered)
+        if self._options.startup_mode is not StartupMode.SNAPSHOT:
+            self._upstream.attach(bookmark, barrier.epoch)
+        if found is None and after is not None:
+            self._without_state_dir(after)
+        self._record.adopt(self._upstream, self.table, barrier, found, bookmark)
         self._attached = last.stream
 
     def _is_ordered(self, base: Barrier) -> bool:

@@ -121,7 +121,7 @@ class LastRows:
                     files = stage(self._output(state, end, marked(), look_up), self._rows.schema, staging, number)
                     staging.keep_changes(number, files)
                 else:
-                    files = staging.changes(number)
+                    files = staging.change_files(number)
             self._figures = None
         return staged(staging, number, files, readers)
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from backfill import recorded
 from backfill.errors import StateError
-from backfill.offset import Barrier, Offset, from_text
 from backfill.opening import STATE_FILE
 from backfill.options import View
 from backfill.progress import figures
@@ -59,17 +59,11 @@ def _progress(store: ProgressStore) -> pa.Table:
 
 def _summary(store: ProgressStore) -> pa.Table:
     """One row, or none where no stream has begun."""
-    identity, text = store.identity(), store.offset()
+    identity, barrier = store.identity(), recorded.barrier(store)
     if identity is None:
         return SUMMARY.empty_table()
     row: Mapping[str, Any] = {"stream": identity.stream_id, "table": identity.table, "phase": "starting"}
-    if text is not None:
-        row = {**row, **_reached(from_text(text))}
+    if barrier is not None:
+        epoch = barrier.epoch
+        row = {**row, **figures(barrier.progress, barrier.again), "epoch": epoch.number, "as_of": epoch.timestamp}
     return pa.Table.from_pylist([row], schema=SUMMARY)
-
-
-def _reached(offset: Offset) -> Mapping[str, Any]:
-    """The figures of a barrier."""
-    if not isinstance(offset, Barrier):
-        return {}
-    return {**figures(offset.progress, offset.again), "epoch": offset.epoch.number, "as_of": offset.epoch.timestamp}

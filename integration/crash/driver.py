@@ -23,7 +23,6 @@ from typing import Final, TextIO
 import pyarrow as pa
 
 from backfill import handoff
-from backfill.advance import Budget
 from backfill.errors import TransientError
 from backfill.handoff import Part
 from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
@@ -270,7 +269,7 @@ def _run(job: Job) -> None:
     while os.getppid() == parent:  # nobody needs it after a test that was killed itself
         start = checkpoint.offset(number)
         budget = chance.choice(job.budgets) if job.budgets else job.max_rows
-        end = stream.latest_offset(start, Budget(budget))
+        end = stream.latest_offset(start, budget)
         stream.report()
         if to_text(end) != to_text(start):
             number += 1

@@ -111,6 +111,11 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
 # -- a new checkpoint, an empty directory --------------------------------------------------------------------------
 
 
+def adopt(record: Record, upstream: Upstream, table: TableSchema, barrier: Barrier, *, ordered: bool = True) -> None:
+    found, bookmark = record.checked(upstream, barrier, ordered=ordered)
+    record.adopt(upstream, table, barrier, found, bookmark)
+
+
 def test_a_stream_begins_under_a_name_of_its_own(folder: Folder) -> None:
     record = folder.begun()
     assert len(record.stream) == 8
@@ -168,7 +173,7 @@ def test_where_last_rows_are_kept_resuming_is_no_way_out(folder: Folder) -> None
     with pytest.raises(StateError, match="onExistingState=restart") as new:
         record.begin(folder.upstream, TABLE, folder.forgotten.append)
     with pytest.raises(StateError, match="onExistingState=restart") as older:
-        record.adopt(folder.upstream, TABLE, replace(barrier, epoch=Epoch(3, "p3", 3, 3)))
+        adopt(record, folder.upstream, TABLE, replace(barrier, epoch=Epoch(3, "p3", 3, 3)))
     assert "resume" not in new.value.message + older.value.message
 
 
@@ -221,7 +226,7 @@ def test_a_directory_of_this_stream_is_brought_up_to_date(folder: Folder) -> Non
     barrier = folder.recorded(4, MIDDLE)
     record = folder.process()
     later = replace(barrier, epoch=Epoch(6, "p6", 6, 6), progress=DONE)
-    record.adopt(folder.upstream, TABLE, barrier)
+    adopt(record, folder.upstream, TABLE, barrier)
     assert (record.stream, record.bookmark) == (barrier.stream, barrier.upstream)
     assert record.commit(folder.upstream, later)
     assert folder.epoch() == 6
@@ -232,7 +237,7 @@ def test_a_directory_that_is_behind_is_brought_up_to_date(folder: Folder) -> Non
     barrier = folder.recorded(4, START)
     later = replace(barrier, epoch=Epoch(9, "p9", 9, 9), progress=MIDDLE)
     record = folder.process()
-    record.adopt(folder.upstream, TABLE, later)
+    adopt(record, folder.upstream, TABLE, later)
     assert record.commit(folder.upstream, later)
     assert folder.told() == {0: (None, True, 5), 1: ((1, 9), False, 2), 2: (None, False, 0)}
 
@@ -240,7 +245,7 @@ def test_a_directory_that_is_behind_is_brought_up_to_date(folder: Folder) -> Non
 def test_a_directory_that_was_lost_is_rebuilt_from_the_offset(folder: Folder) -> None:
     barrier = Barrier("1f0c9a77", (("slot", "s"),), Epoch(4, "p4", 4, 4), MIDDLE)
     record = folder.process()
-    record.adopt(folder.upstream, TABLE, barrier)
+    adopt(record, folder.upstream, TABLE, barrier)
     assert record.commit(folder.upstream, barrier)
     with folder.open() as store:
         found = store.identity()
@@ -255,14 +260,14 @@ def test_a_directory_of_another_stream_is_refused(folder: Folder) -> None:
     barrier = folder.recorded(4)
     other = replace(barrier, stream="other000")
     with pytest.raises(StateError, match=f"belongs to stream other000, and stateDir to stream {barrier.stream}"):
-        folder.process().adopt(folder.upstream, TABLE, other)
+        adopt(folder.process(), folder.upstream, TABLE, other)
 
 
 def test_a_directory_that_is_ahead_is_refused_with_both_epochs(folder: Folder) -> None:
     barrier = folder.recorded(9)
     older = replace(barrier, epoch=Epoch(4, "p4", 4, 4))
     with pytest.raises(StateError, match="checkpoint stands at epoch 4 and stateDir at epoch 9: an older checkpoint"):
-        folder.process().adopt(folder.upstream, TABLE, older)
+        adopt(folder.process(), folder.upstream, TABLE, older)
 
 
 # -- another table ---------------------------------------------------------------------------------------------------
@@ -282,7 +287,7 @@ def test_another_table_is_refused_by_every_way_in(folder: Folder, upstream: Upst
         folder.process().begin(upstream, TABLE, folder.forgotten.append)
     barrier = folder.recorded(1)
     with pytest.raises(StateError, match=reason):
-        folder.process().adopt(upstream, TABLE, barrier)
+        adopt(folder.process(), upstream, TABLE, barrier)
     with pytest.raises(StateError, match=reason):
         folder.process(OnExistingState.RESUME).begin(upstream, TABLE, folder.forgotten.append)
 
@@ -327,7 +332,7 @@ class Retyped(Rekeyed):
 def test_once_no_position_is_left_the_key_may_be_another(folder: Folder, progress: Progress, now: Upstream) -> None:
     barrier = folder.recorded(4, progress)
     record = folder.process()
-    record.adopt(now, now.schema(), barrier, ordered=False)
+    adopt(record, now, now.schema(), barrier, ordered=False)
     assert record.bookmark == (*barrier.upstream, ("order", "of now"))
     for number in (4, 5):
         assert record.commit(now, replace(barrier, epoch=Epoch(number, f"p{number}", number, number)), at_once=True)
@@ -353,7 +358,7 @@ def test_while_positions_are_left_another_key_is_refused(
 ) -> None:
     barrier = folder.recorded(4, MIDDLE)
     with pytest.raises(kind, match=reason):
-        folder.process().adopt(now, now.schema(), barrier)
+        adopt(folder.process(), now, now.schema(), barrier)
     assert folder.told() == {0: (None, True, 5), 1: ((1, 9), False, 2), 2: (None, False, 0)}
 
 
@@ -384,7 +389,7 @@ def test_recording_the_same_barrier_in_a_new_process_changes_nothing(folder: Fol
     barrier = folder.recorded(4)
     before = folder.told()
     record = folder.process()
-    record.adopt(folder.upstream, TABLE, barrier)
+    adopt(record, folder.upstream, TABLE, barrier)
     assert record.commit(folder.upstream, barrier)
     assert (folder.told(), folder.epoch()) == (before, 4)
 
@@ -425,7 +430,7 @@ def test_a_backfill_that_ended_while_somebody_looked_is_finished_in_the_table_to
     over = barrier_of(record, 3, OVER)
     if restarted:
         record = folder.process()
-        record.adopt(folder.upstream, TABLE, over)
+        adopt(record, folder.upstream, TABLE, over)
     assert record.commit(folder.upstream, over)
     # How many rows the last batches read of each is known to nobody any more.
     assert folder.told() == {0: (None, True, 5), 1: (None, True, None), 2: (None, True, None)}
@@ -434,7 +439,7 @@ def test_a_backfill_that_ended_while_somebody_looked_is_finished_in_the_table_to
 def test_a_directory_lost_after_the_backfill_says_that_all_vnodes_are_finished(folder: Folder) -> None:
     barrier = Barrier("1f0c9a77", (("slot", "s"),), Epoch(4, "p4", 4, 4), OVER)
     record = folder.process()
-    record.adopt(folder.upstream, TABLE, barrier)
+    adopt(record, folder.upstream, TABLE, barrier)
     assert record.commit(folder.upstream, barrier)
     assert folder.told() == dict.fromkeys(range(3), (None, True, None))
 

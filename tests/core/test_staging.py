@@ -226,10 +226,10 @@ def test_how_many_files_of_changes_there_are_is_written_to_the_letter_and_read_a
     listed = file.with_name("changes.json")
     staging.keep_changes(7, 3)
     assert listed.read_text() == '{"version": 1, "files": 3}'
-    assert staging.changes(7) == 3
+    assert staging.change_files(7) == 3
     listed.write_text('{"version": 2, "files": 3}')
     with pytest.raises(StagingError, match="is of version 2, and this release reads 1"):
-        staging.changes(7)
+        staging.change_files(7)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', '{"version": 1, "files": "3"}', "null"])
@@ -237,9 +237,9 @@ def test_what_is_no_list_of_changes_is_refused_with_what_to_do(staging: Staging,
     staging.keep_changes(7, 3)
     file.with_name("changes.json").write_text(text)
     with pytest.raises(StagingError, match=r"epoch 7 .*cannot be read.*onExistingState=restart"):
-        staging.changes(7)
+        staging.change_files(7)
     with pytest.raises(StagingError, match=r"epoch 8 .*cannot be read"):
-        staging.changes(8)
+        staging.change_files(8)
 
 
 @given(manifests)

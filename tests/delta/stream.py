@@ -11,7 +11,6 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from backfill import handoff
-from backfill.advance import Budget
 from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
 from backfill.opening import open_stream
 from backfill.options import parse
@@ -66,7 +65,7 @@ class DeltaRun:
         """Logs the end of the next batch; False where there is nothing to read. A batch that is logged stays."""
         if len(self.offsets) > self.committed:
             return True
-        end = to_text(self.stream().latest_offset(self.start, Budget(max_rows)))
+        end = to_text(self.stream().latest_offset(self.start, max_rows))
         if end == to_text(self.start):
             return False
         self.offsets.append(end)

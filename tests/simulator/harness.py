@@ -14,7 +14,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from backfill import handoff
-from backfill.advance import Budget
 from backfill.control import Control, Request
 from backfill.counts import Counting, Counts
 from backfill.manifest import Manifest
@@ -232,7 +231,7 @@ class Spark:
         if len(self.offsets) > self.committed:
             return True
         start = self.start
-        text = to_text(self.stream().latest_offset(start, Budget(max_rows)))
+        text = to_text(self.stream().latest_offset(start, max_rows))
         self._require_unacknowledged()
         if text == to_text(start):
             return False

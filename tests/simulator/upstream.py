@@ -211,9 +211,8 @@ class SimulatedUpstream:
         table = self._database.table(view)
         return tuple(_extent(table.within(request.range), request.limit) for request in requests)
 
-    def changes(self, after: Epoch | None, upto: Epoch) -> Iterator[pa.RecordBatch]:
-        seen = None if after is None else View.parse(after.position)
-        commits = self._database.between(seen, View.parse(upto.position))
+    def changes(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch]:
+        commits = self._database.between(View.parse(after.position), View.parse(upto.position))
         begin = self._database.slots[self._slot]
         assert all(entry.lsn >= begin for entry in commits), "these changes have been acknowledged"
         yield from _batches(self._server, commits)

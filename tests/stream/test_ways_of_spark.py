@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.advance import Budget
 from backfill.errors import SnapshotGoneError
 from backfill.offset import to_text
 from backfill.stream import MOST_LOST
@@ -43,7 +42,7 @@ def test_nothing_new_is_the_same_text_again(start: StartQuery) -> None:
         pass
     before = spark.start
     for _ in range(3):
-        assert to_text(spark.stream().latest_offset(before, Budget(10))) == to_text(before)
+        assert to_text(spark.stream().latest_offset(before, 10)) == to_text(before)
         spark.crash()
 
 

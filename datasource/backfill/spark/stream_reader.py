@@ -30,7 +30,6 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from backfill import handoff
-from backfill.advance import Budget
 from backfill.claim import claim
 from backfill.offset import Nothing, from_json, to_json, to_text
 from backfill.options import Options, parse
@@ -110,7 +109,7 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         self._rest_while_idle()
         before = from_json(start)
-        after = self._opened().latest_offset(before, _budget(limit))
+        after = self._opened().latest_offset(before, _max_rows(limit))
         self._idle_since = time.monotonic() if to_text(after) == to_text(before) else None
         return to_json(after)
 
@@ -148,12 +147,12 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._claim.close()
 
 
-def _budget(limit: ReadLimit) -> Budget:
+def _max_rows(limit: ReadLimit) -> int | None:
     match limit:
         case ReadMaxRows(max_rows=rows):
-            return Budget(rows)
+            return rows
         case ReadAllAvailable():
-            return Budget(None)
+            return None
         case _:
             raise NotImplementedError(f"Spark asked for {type(limit).__name__}, which this source never offered")
 

@@ -270,7 +270,7 @@ class Upstream(Protocol):
         """
         ...
 
-    def changes(self, after: Epoch | None, upto: Epoch) -> Iterator[pa.RecordBatch]:
+    def changes(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch]:
         """Exactly the changes of the commits that `upto` shows and `after` does not, in commit order.
 
         The layout is that of `backfill.changes`. The same again for the same epochs until they are acknowledged.

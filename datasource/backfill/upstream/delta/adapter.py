@@ -255,9 +255,7 @@ class DeltaUpstream:
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
-    def changes(self, after: Epoch | None, upto: Epoch) -> Iterator[pa.RecordBatch]:
-        if after is None:
-            return
+    def changes(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch]:
         table, history = self._opened()
         versions = range(_version(after) + 1, _version(upto) + 1)
         commits = history.readable(versions)

@@ -197,9 +197,7 @@ class PostgresUpstream:
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
-    def changes(self, after: Epoch | None, upto: Epoch) -> Iterator[pa.RecordBatch]:
-        if after is None:
-            return
+    def changes(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch]:
         yield from self._epochs.log.kept(after, upto) or self._read_again(after, upto)
 
     def _read_again(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch]:
