@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +265,17 @@ def test_nan_which_statistics_do_not_know_is_found_as_a_key(
         rows.table = rows.table.set_column(0, "a", pa.array(keys, kind))
         apply(rows, number)
         assert len(content(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(("digits", "scale"), [(15, 2), (16, 2), (19, 0), (20, 4), (38, 0)])
+def test_a_key_of_more_digits_than_statistics_have_is_found(tmp_path: Path, digits: int, scale: int) -> None:
+    keys = [Decimal(10**digits - 5 + at).scaleb(-scale, Context(digits)) for at in range(5)]
+    apply = apply_to(path=str(tmp_path), key=["a"], query="q")
+    for number, change_type in enumerate(["insert", "update_postimage", "delete"]):
+        rows = Rows(*[row(change_type, 0, "x", str(number)) for _ in keys])
+        rows.table = rows.table.set_column(0, "a", pa.array(keys, pa.decimal128(digits, scale)))
+        apply(rows, number)
+        assert [found[0] for found in content(tmp_path)] == ([] if change_type == "delete" else keys)
 
 
 def test_large_values_stay_in_a_table_with_arrays(tmp_path: Path) -> None:

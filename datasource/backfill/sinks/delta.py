@@ -28,6 +28,7 @@ from backfill.sinks.fitted import fitted
 from backfill.sinks.last_rows import LastRows, columns_of, last_rows
 from backfill.sinks.staged import DELETED, column_name, kept_name, staged
 from backfill.upstream.delta.failures import is_conflict, translating
+from backfill.upstream.delta.keys import EXACT_DIGITS
 from backfill.upstream.delta.table import require_partition_values
 
 logger = logging.getLogger("backfill")
@@ -53,8 +54,8 @@ def apply_to(
 
     A batch passes through the driver's memory, so `maxRowsPerTrigger` bounds what that takes. So does much of what it
     is merged with: the files that may have keys between the batch's least and its greatest. That is little where new
-    rows have keys of their own, and the whole table where a batch has keys from far apart, or the key has a float; so
-    batches should be large while the table is.
+    rows have keys of their own, and the whole table where a batch has keys from far apart, or the key has a float or
+    a decimal of more than 15 digits; so batches should be large while the table is.
     """
     return DeltaSink(path, columns_of(key), query, dict(storage_options or {}))
 
@@ -200,9 +201,8 @@ def _merge(table: DeltaTable, key: Sequence[str], last: LastRows, record: Commit
         same,
         source_alias="s",
         target_alias="t",
-        # Not streamed, files are left out that cannot have the batch's keys, by statistics that do not know NaN: of
-        # such a key deltalake (1.6) would insert a row that is there.
-        streamed_exec=any(pa.types.is_floating(last.rows[name].type) for name in key),
+        # Not streamed, files are left out that cannot have the batch's keys, by their statistics.
+        streamed_exec=any(_misses_keys(last.rows[name].type) for name in key),
         commit_properties=record,
     )
     merger = merger.when_matched_delete(f"s.{DELETED}").when_matched_update(values | kept)
@@ -210,6 +210,14 @@ def _merge(table: DeltaTable, key: Sequence[str], last: LastRows, record: Commit
     if last.emptied:
         merger = merger.when_not_matched_by_source_delete()
     merger.execute()
+
+
+def _misses_keys(kind: pa.DataType) -> bool:
+    """Whether a file's statistics may leave out a key that it has: of that deltalake (1.6) would insert a second row.
+
+    They do not know NaN, and have decimals as floating point.
+    """
+    return pa.types.is_floating(kind) or (pa.types.is_decimal(kind) and kind.precision > EXACT_DIGITS)
 
 
 def _quoted(name: str) -> str:
