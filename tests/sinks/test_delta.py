@@ -89,6 +89,32 @@ def test_a_new_checkpoint_under_the_same_name_wants_an_empty_table(tmp_path: Pat
     assert len(content(tmp_path)) == 2
 
 
+def test_a_table_that_is_gone_is_not_made_again_in_mid_stream(tmp_path: Path) -> None:
+    table = tmp_path / "orders"
+    apply = apply_to(path=str(table), key=["a", "b"], query="q")
+    apply(Rows(), 0)
+    apply(Rows(row("insert", 1, "x", "1")), 1)
+    table.rename(tmp_path / "elsewhere")
+    with pytest.raises(TableError, match=rf"no Delta table at {table}; batch 2 is not the first.*[Pp]ut it back"):
+        apply(Rows(row("insert", 2, "x", "1")), 2)
+    assert not table.exists()
+    (tmp_path / "elsewhere").rename(table)
+    apply(Rows(row("insert", 2, "x", "1")), 2)
+    assert len(content(table)) == 2
+
+
+def test_a_table_is_the_same_from_every_working_directory(tmp_path: Path) -> None:
+    """A relative path would lead to another one."""
+    for path in ("lake/orders", "./orders", ""):
+        with pytest.raises(OptionsError, match=f"path is '{path}'; expected an absolute path, or a URI"):
+            apply_to(path=path, key=["a"], query="q")
+        with pytest.raises(OptionsError, match="expected an absolute path"):
+            start_over(path=path, query="q")
+    apply_to(path=tmp_path.as_uri(), key=["a", "b"], query="q")(Rows(row("insert", 1, "x", "1")), 0)
+    assert len(content(tmp_path)) == 1
+    apply_to(path="s3://bucket/orders", key=["a"], query="q")
+
+
 def test_what_cannot_be_applied_is_refused_and_leaves_no_trace(tmp_path: Path) -> None:
     apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
     apply(Rows(row("insert", 1, "x", "1")), 0)

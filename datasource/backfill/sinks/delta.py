@@ -22,6 +22,7 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from backfill.batches import together
 from backfill.errors import OptionsError, TableError, UnchangedToastError
+from backfill.options.texts import place
 from backfill.sinks.applied import Applied, is_new
 from backfill.sinks.batch import Batch
 from backfill.sinks.fitted import fitted
@@ -48,20 +49,21 @@ def apply_to(
 ) -> Callable[[Batch, int], None]:
     """A function for `foreachBatch` that makes the Delta table at `path` follow the stream.
 
-    The table is created with the columns of the first batch if there is none. `key` is the source's key. `query` names
-    the query in the record of batches: one name for each checkpoint. The rows are those of the stream, with its
-    metadata columns.
+    `path` is absolute, or a URI. The table is created with the columns of batch 0 if there is none by then. `key` is
+    the source's key. `query` names the query in the record of batches: one name for each checkpoint. The rows are those
+    of the stream, with its metadata columns.
 
     A batch passes through the driver's memory, so `maxRowsPerTrigger` bounds what that takes. So does much of what it
     is merged with: the files that may have keys between the batch's least and its greatest. That is little where new
     rows have keys of their own, and the whole table where a batch has keys from far apart, or the key has a float or
     a decimal of more than 15 digits; so batches should be large while the table is.
     """
-    return DeltaSink(path, columns_of(key), query, dict(storage_options or {}))
+    return DeltaSink(_place(path), columns_of(key), query, dict(storage_options or {}))
 
 
 def start_over(*, path: str, query: str, storage_options: Mapping[str, str] | None = None) -> None:
     """Empties the table and forgets which batches of the query it has, for a new checkpoint under the same name."""
+    path = _place(path)
     record = _record(query, Applied(_FORGOTTEN, 0, None, None))
     with translating(path):
         table = DeltaTable(path, storage_options=dict(storage_options or {}))
@@ -86,7 +88,7 @@ class DeltaSink:
         last = last_rows(rows, self.key)
         now = Applied.of(batch_id, rows)
         with translating(self.path):
-            table = self._table(last.rows.schema)
+            table = self._table(batch_id, last.rows.schema)
             if is_new(_last_applied(table, self.query), now, self.query):
                 self._apply(table, last, _record(self.query, now))
 
@@ -108,11 +110,26 @@ class DeltaSink:
             else:
                 return
 
-    def _table(self, columns: pa.Schema) -> DeltaTable:
+    def _table(self, batch_id: int, columns: pa.Schema) -> DeltaTable:
         try:
             return DeltaTable(self.path, storage_options=self.storage_options)
         except TableNotFoundError:
+            if batch_id > 0:
+                raise TableError(
+                    f"there is no Delta table at {self.path}; batch {batch_id} is not the first, and the rows of those "
+                    "before were in it. Put it back, or give its new path, and start the query again; else begin a "
+                    "new stream with a fresh checkpointLocation and onExistingState=restart"
+                ) from None
             return DeltaTable.create(self.path, schema=columns, storage_options=self.storage_options)
+
+
+def _place(path: str) -> str:
+    """The path, which is what the source's option `path` may be; a URI is not shown, as it may have credentials."""
+    try:
+        return place(path)
+    except ValueError as error:
+        shown = "cannot be used" if "://" in path else f"is {path!r}"
+        raise OptionsError(f"path {shown}; expected {error}") from None
 
 
 def _last_applied(table: DeltaTable, query: str) -> Applied | None:
