@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,3 +103,23 @@ def test_a_table_that_is_only_added_to_is_told(table: Path) -> None:
         sink(table)(Rows(row("delete", 3, "x", "1")), 3)
     with pytest.raises(TableError, match=r"'delta.appendOnly' = 'false'"):
         start_over(path=str(table), query="q")
+
+
+@pytest.mark.parametrize("feature", ["clustering", "rowTracking", "typeWidening", "vacuumProtocolCheck"])
+def test_a_feature_that_cannot_be_written_is_no_other_writer(
+    table: Path, caplog: pytest.LogCaptureFixture, feature: str
+) -> None:
+    write_protocol(table, feature)
+    with pytest.raises(TableError, match=r"what the package deltalake does not know: Unsupported.* DROP FEATURE"):
+        sink(table)(Rows(row("insert", 3, "x", "1")), 2)
+    assert not caplog.messages
+    with pytest.raises(TableError, match="DROP FEATURE"):
+        start_over(path=str(table), query="q")
+
+
+def write_protocol(table: Path, feature: str) -> None:
+    """Commits, as deltalake does not, that whoever reads or writes the table has to know this."""
+    version = DeltaTable(table).version() + 1
+    features = {"readerFeatures": [feature] if feature in ("typeWidening", "vacuumProtocolCheck") else []}
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": [feature], **features}
+    (table / "_delta_log" / f"{version:020}.json").write_text(json.dumps({"protocol": protocol}))

@@ -26,6 +26,7 @@ _MAY_PASS: Final = re.compile(
 )
 
 _APPEND_ONLY: Final = "append-only"
+_UNKNOWN_FEATURE: Final = "Unsupported table features"
 
 
 def translated(error: Exception, uri: str) -> BackfillError:
@@ -54,12 +55,17 @@ def translated(error: Exception, uri: str) -> BackfillError:
 
 def is_conflict(error: CommitFailedError) -> bool:
     """Whether another writer was faster, so that the same may be committed after it."""
-    return _APPEND_ONLY not in str(error)
+    return not any(text in str(error) for text in (_APPEND_ONLY, _UNKNOWN_FEATURE))
 
 
 def _not_committed(error: CommitFailedError, uri: str, shown: str) -> BackfillError:
     if is_conflict(error):
         return TableError(f"another writer has changed the Delta table {uri} meanwhile: {shown}. Start the query again")
+    if _UNKNOWN_FEATURE in shown:
+        return TableError(
+            f"the Delta table {uri} uses what the package deltalake does not know: {shown}. Run ALTER TABLE "
+            f"delta.`{uri}` DROP FEATURE … for each, or name another table"
+        )
     return TableError(
         f"no row of the Delta table {uri} can be updated or deleted: {shown}. Run ALTER TABLE delta.`{uri}` SET "
         "TBLPROPERTIES ('delta.appendOnly' = 'false'), or name another table"
