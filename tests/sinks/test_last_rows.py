@@ -91,6 +91,17 @@ def test_columns_of_the_source_are_left_and_the_batch_need_not_have_marks() -> N
     assert last.kept == {}
 
 
+def test_text_and_bytes_of_a_batch_may_be_more_than_offsets_of_32_bits_count() -> None:
+    """Their Arrow types say so: a batch of that size would take gigabytes."""
+    table = batch(row("insert", 1, "x", "1")).append_column("raw", pa.array([b"x"])).append_column("n", pa.array([1]))
+    assert last_rows(table, ["a", "b"]).rows.schema.types == [
+        pa.int64(),
+        *[pa.large_string()] * 3,
+        pa.large_binary(),
+        pa.int64(),
+    ]
+
+
 def test_a_marked_column_may_be_left_out_of_the_batch() -> None:
     table = batch(row("update_postimage", 1, "x", "1", ["v", "w"])).drop_columns(["v"])
     last = last_rows(table, ["a", "b"])

@@ -168,7 +168,7 @@ def _require_partitions(table: DeltaTable, key: Sequence[str], rows: pa.Table) -
     partitioned_by = table.metadata().partition_columns
     require_partition_values(rows.schema, partitioned_by)
     for name in partitioned_by:
-        if name in key and pc.any(pc.equal(rows[name].cast(pa.string()), pa.scalar(""))).as_py():
+        if name in key and pc.any(pc.equal(rows[name].cast(pa.large_string()), pa.scalar(""))).as_py():
             raise TableError(
                 f"the key column {name} partitions the Delta table and is '' in a row, and Delta keeps that as null. "
                 "Make the table anew, partitioned by another column or not at all"

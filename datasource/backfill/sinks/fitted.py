@@ -13,13 +13,14 @@ from deltalake import DeltaTable
 
 from backfill.errors import TableError
 from backfill.sameness import same
+from backfill.sinks.last_rows import large
 from backfill.upstream.delta.types import arrow_type
 
 
 def fitted(rows: pa.Table, table: DeltaTable) -> pa.Table:
     """The rows in the types of the table's columns of the same names; TableError where one cannot hold a value.
 
-    A float or double holds of any number what is nearest to it.
+    Text and bytes stay in their `large` types. A float or double holds of any number what is nearest to it.
     """
     types: Mapping[str, Any] = {field.name: field.type for field in table.schema().fields}
     columns = [_fitted(name, rows[name], arrow_type(name, types[name])) for name in rows.column_names]
@@ -27,7 +28,7 @@ def fitted(rows: pa.Table, table: DeltaTable) -> pa.Table:
 
 
 def _fitted(name: str, values: pa.ChunkedArray[Any], wanted: pa.DataType) -> pa.ChunkedArray[Any]:
-    if values.type == wanted:
+    if values.type in (wanted, large(wanted)):
         return values
     try:
         found = values.cast(wanted)

@@ -24,8 +24,8 @@ NEEDED: Final = (CHANGE_TYPE, "_commit_version", SEQUENCE)
 class LastRows:
     """A batch as it is applied: if `emptied` all rows of the target go first; then `rows`, one for each key.
 
-    `rows` has the table's columns and `deleted`, of equal length. `kept` tells for a column in which rows the target's
-    own value stays, because the change log left it out.
+    `rows` has the table's columns, in their `large` types, and `deleted`, of equal length. `kept` tells for a column in
+    which rows the target's own value stays, because the change log left it out.
     """
 
     emptied: bool
@@ -47,7 +47,7 @@ def last_rows(batch: pa.Table, key: Sequence[str]) -> LastRows:
     Raises OptionsError if a column is missing, UnchangedToastError if a value is neither here nor in the target.
     """
     _require_columns(batch, key)
-    batch, emptied = _after_truncate(batch)
+    batch, emptied = _after_truncate(_large(batch))
     batch = batch.filter(pc.not_equal(batch[CHANGE_TYPE], pa.scalar("update_preimage")))
     batch = batch.take(pc.sort_indices(batch, sort_keys=sorting_by((*key, SEQUENCE))))
     first = _begins_key(batch, key)
@@ -63,6 +63,17 @@ def last_rows(batch: pa.Table, key: Sequence[str]) -> LastRows:
         kept[name] = stays[chosen]
     deleted: Mask = _is(batch, "delete")[chosen]
     return LastRows(emptied, rows, deleted, kept)
+
+
+def large(kind: pa.DataType) -> pa.DataType:
+    """The type for as many values as there may be: text and bytes else end at 2 GiB, where they are put in order."""
+    if pa.types.is_string(kind):
+        return pa.large_string()
+    return pa.large_binary() if pa.types.is_binary(kind) else kind
+
+
+def _large(batch: pa.Table) -> pa.Table:
+    return batch.cast(pa.schema([field.with_type(large(field.type)) for field in batch.schema]))
 
 
 def _require_columns(batch: pa.Table, key: Sequence[str]) -> None:

@@ -88,7 +88,7 @@ def described(table: DeltaTable, options: Options) -> Table:
 def require_partition_values(columns: pa.Schema, partitioned_by: Sequence[str]) -> None:
     """Refuses what the log has in a form that `deltalake` (1.6) takes for the value itself."""
     for field in columns:
-        if field.name in partitioned_by and field.type == pa.binary():
+        if field.name in partitioned_by and field.type in (pa.binary(), pa.large_binary()):
             raise UnsupportedTypeError(
                 f"column {field.name!r} is of the type binary and partitions the table, and the values of such columns "
                 "are not read rightly; leave it out with the option columns"
