@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 TABLE = """
-    CREATE TABLE orders (id bigint PRIMARY KEY, status text, total numeric(10,2));
+    CREATE TABLE orders (id bigint PRIMARY KEY, status text, total numeric(10,2) UNIQUE);
     INSERT INTO orders SELECT i, CASE WHEN i % 3 = 0 THEN 'open' ELSE 'paid' END, i FROM generate_series(1, 300) i;
 """
 
@@ -51,13 +51,27 @@ def run(
     return names
 
 
+CHANGES = """
+    UPDATE orders SET id = -id WHERE id < 9; DELETE FROM orders WHERE id > 290;
+    UPDATE orders SET total = -1 WHERE id = 20; UPDATE orders SET total = 20 WHERE id = 21;
+    UPDATE orders SET total = 21 WHERE id = 20;
+"""
+"""Two rows exchange a value that is unique; applied row by row they would both have it for a moment."""
+
+
+def make_copy(heading: str, database: Database) -> None:
+    """The table that a stream is copied to, as the text has it."""
+    (statement,) = re.findall(r"`(CREATE TABLE orders_copy [^`]*)`", chapter(heading))
+    database.execute(statement)
+
+
 def test_the_quickstart(spark: SparkSession, orders: Database, tmp_path: Path) -> None:
-    orders.execute("CREATE TABLE orders_copy (LIKE orders INCLUDING ALL)")
+    make_copy("Quickstart", orders)
     above = run("pyspark-backfill", spark, orders, tmp_path)
     names = run("Quickstart", spark, orders, tmp_path, orders=above["orders"])
     try:
         names["query"].processAllAvailable()
-        orders.execute("UPDATE orders SET id = -id WHERE id < 9; DELETE FROM orders WHERE id > 290")
+        orders.execute(CHANGES)
         names["query"].processAllAvailable()
         assert orders.execute("TABLE orders_copy ORDER BY id") == orders.execute("TABLE orders ORDER BY id")
     finally:
@@ -130,11 +144,11 @@ def test_whole_rows_before_and_after(spark: SparkSession, orders: Database, tmp_
 
 def test_into_a_keyed_table(spark: SparkSession, orders: Database, tmp_path: Path) -> None:
     heading = "Into a keyed table"
-    orders.execute("CREATE TABLE orders_copy (LIKE orders INCLUDING ALL)")
+    make_copy(heading, orders)
     names = run(heading, spark, orders, tmp_path, slice(1))
     try:
         names["query"].processAllAvailable()
-        orders.execute("UPDATE orders SET id = -id WHERE id < 9; DELETE FROM orders WHERE id > 290")
+        orders.execute(CHANGES)
         names["query"].processAllAvailable()
         difference = "(TABLE {} EXCEPT TABLE {})".format
         assert orders.execute(difference("orders", "orders_copy")) == []
