@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from backfill.errors import (
-    BackfillError,
     OptionsError,
     StateError,
     TableError,
@@ -214,7 +213,9 @@ ROW = {"id": 1, "v": "secret words", "_change_type": "insert", "_commit_version"
         ),
         ("copy", ROW | {"more": 1}, OptionsError, 'table "public"."copy" has no column more'),
         ("copy", ROW | {"v": {"a": 1}}, UnsupportedTypeError, r"column 'v' is a struct.*with to_json"),
-        ("copy", ROW, BackfillError, "value too long for type character varying"),
+        ("copy", ROW, TableError, "value too long for type character varying.*a column of the sink's table"),
+        ("copy", ROW | {"v": "a", "id": 2**31}, TableError, "integer out of range.*a column of the sink's table"),
+        ("picky", ROW, TableError, "violates check constraint.*a constraint of the sink's table"),
         ("copy", ROW | {"v": "a\0b"}, ValueOutOfRangeError, r"a text of the batch has the character U\+0000"),
         ("copy", ROW | {"v": "a", "kind": "secret red"}, TableError, r"lacks a label .* ALTER TYPE … ADD VALUE there"),
         (
@@ -253,6 +254,7 @@ def test_what_cannot_be_applied_is_refused_and_leaves_no_trace(
         "CREATE TABLE keyless (id int, v text); CREATE TABLE copy (id int PRIMARY KEY, v varchar(4), "
         "price numeric(9,2), prices numeric(9,1)[], at timestamp(2), clock time(2), kind colour);"
         "CREATE TABLE later (id int PRIMARY KEY DEFERRABLE, v text); CREATE VIEW shown AS TABLE copy;"
+        "CREATE TABLE picky (id int PRIMARY KEY, v text CHECK (v = ''));"
         "CREATE TABLE counted (id int PRIMARY KEY, v int GENERATED ALWAYS AS IDENTITY)"
     )
     apply = apply_to(url=database.url(tmp_path), table=table, key=["id"], query="t")

@@ -43,6 +43,10 @@ _LIMIT_EXCEEDED: Final = "53400"
 _NOT_IN_ENCODING: Final = "22021"
 _DIVISION_BY_ZERO: Final = "22012"
 _INVALID_TEXT: Final = "22P02"
+_UNFIT: Final = frozenset({"22001", "22003", "22007", "22008", _INVALID_TEXT, "42846"})
+"""A value is too long, too large or of another form for a column's type; or no cast leads to that."""
+
+_CONSTRAINTS: Final = frozenset({"23502", "23503", "23505", "23514", "23P01"})
 _NO_RIGHTS: Final = "42501"
 _NO_COLUMN: Final = "42703"
 _QUOTED: Final = re.compile(r'["«»„“”「」].*(["«»„“”「」]|$)')
@@ -78,9 +82,9 @@ class About(Enum):
     """
 
     TARGET = frozenset(
-        {_LOCKED, _NOT_IN_ENCODING, _NO_RIGHTS, _INVALID_TEXT, _NO_COLUMN, _DIVISION_BY_ZERO, _LIMIT_EXCEEDED}
+        {_LOCKED, _NOT_IN_ENCODING, _NO_RIGHTS, _NO_COLUMN, _DIVISION_BY_ZERO, _LIMIT_EXCEEDED, *_UNFIT, *_CONSTRAINTS}
     )
-    """The table that a sink writes to. Of these errors a stream is told what to do about its source."""
+    """The table that a sink writes to. Of these errors a stream is told what to do about its source, or nothing."""
 
 
 def translated(error: Exception, about: About = About.ANYTHING) -> BackfillError:
@@ -134,6 +138,18 @@ def _of_the_target(state: str, error: Exception, message: str) -> BackfillError:
         return TableError(
             f"{message}: a row-level security policy of the sink's table hides rows from the role. Run ALTER ROLE … "
             "BYPASSRLS, or connect as a role to which none applies"
+        )
+    if state in _UNFIT:
+        return TableError(
+            f"{message}: a column of the sink's table has a type that does not take a value of the batch. Give it the "
+            "type of the source's column, with ALTER TABLE … ALTER COLUMN … TYPE …, and start the query again"
+        )
+    if state in _CONSTRAINTS:
+        return TableError(
+            f"{message}: a constraint of the sink's table refuses a row of the batch. Drop it, with ALTER TABLE … DROP "
+            "CONSTRAINT … (or DROP INDEX, or ALTER COLUMN … DROP NOT NULL), and start the query again. The rows of a "
+            "batch are written in no order: what is UNIQUE or a FOREIGN KEY there has to be DEFERRABLE INITIALLY "
+            "DEFERRED where it is to stay"
         )
     return DatabaseSetupError(f"the database refused a statement on the sink's table: {message}")
 
