@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -168,11 +168,25 @@ def _require_partitions(table: DeltaTable, key: Sequence[str], rows: pa.Table) -
     partitioned_by = table.metadata().partition_columns
     require_partition_values(rows.schema, partitioned_by)
     for name in partitioned_by:
+        if name in rows.column_names and _is_misspelt(rows[name]):
+            raise TableError(
+                f"the column {name} partitions the Delta table and is negative, with a fraction, in a row. deltalake "
+                "writes such a decimal so that the table cannot be read any more. Make the table anew, partitioned by "
+                "another column or not at all"
+            )
         if name in key and pc.any(pc.equal(rows[name].cast(pa.large_string()), pa.scalar(""))).as_py():
             raise TableError(
                 f"the key column {name} partitions the Delta table and is '' in a row, and Delta keeps that as null. "
                 "Make the table anew, partitioned by another column or not at all"
             )
+
+
+def _is_misspelt(values: pa.ChunkedArray[Any]) -> bool:
+    """Whether deltalake (1.6) would write one of these values as no number, such as -0.07 as 0.-7."""
+    if not pa.types.is_decimal(values.type):
+        return False
+    wide: Any = values.cast(pa.decimal256(76, values.type.scale))  # A decimal(2,2) has no room for its whole part.
+    return bool(pc.any(pc.and_(pc.less(wide, pa.scalar(0)), pc.not_equal(pc.trunc(wide), wide))).as_py())
 
 
 def _require_kept(table: DeltaTable, key: Sequence[str], last: LastRows) -> None:
