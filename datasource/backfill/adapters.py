@@ -20,10 +20,10 @@ def open_upstream(options: Options, *, patience: float | None = None) -> Upstrea
     `patience`: for how many seconds a failure that may pass is tried again (default: the adapter's own).
     """
     if options.path:
-        with _needing("a Delta table", "delta"):
+        with needing("reading a Delta table", "delta"):
             from backfill.upstream.delta import DeltaUpstream  # noqa: PLC0415
         return DeltaUpstream(options)
-    with _needing("PostgreSQL", "postgres"):
+    with needing("reading PostgreSQL", "postgres"):
         from backfill.upstream.postgres import PostgresUpstream  # noqa: PLC0415
         from backfill.upstream.postgres.retries import RetryPolicy  # noqa: PLC0415
     return PostgresUpstream.of(options, RetryPolicy() if patience is None else RetryPolicy(give_up_after=patience))
@@ -32,22 +32,22 @@ def open_upstream(options: Options, *, patience: float | None = None) -> Upstrea
 def examine(options: Options) -> tuple[Finding, ...]:
     """What would keep a stream with these options from beginning, or surprise it; changes nothing."""
     if options.path:
-        with _needing("a Delta table", "delta"):
+        with needing("reading a Delta table", "delta"):
             from backfill.upstream.delta.doctor import examine as examine_delta  # noqa: PLC0415
         return examine_delta(options)
-    with _needing("PostgreSQL", "postgres"):
+    with needing("reading PostgreSQL", "postgres"):
         from backfill.upstream.postgres.doctor import examine  # noqa: PLC0415
     return examine(options)
 
 
 @contextmanager
-def _needing(what: str, extra: str) -> Iterator[None]:
-    """Says what to install where the adapter's packages are missing."""
+def needing(what: str, extra: str) -> Iterator[None]:
+    """Says what to install where packages are missing that are imported in its block."""
     try:
         yield
     except ImportError as error:
         raise OptionsError(
-            f"reading {what} needs the package {error.name}; run pip install 'pyspark-backfill[{extra}]' on the driver "
+            f"{what} needs the package {error.name}; run pip install 'pyspark-backfill[{extra}]' on the driver "
             "and on every executor"
         ) from error
 

@@ -17,20 +17,24 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
+from backfill.adapters import needing
 from backfill.batches import together
 from backfill.errors import OptionsError, TableError, UnchangedToastError
 from backfill.options.texts import place
 from backfill.sinks.applied import Applied, is_new
 from backfill.sinks.batch import Batch
-from backfill.sinks.fitted import fitted
 from backfill.sinks.last_rows import LastRows, columns_of, last_rows
 from backfill.sinks.staged import DELETED, column_name, kept_name, staged
-from backfill.upstream.delta.failures import is_conflict, translating
-from backfill.upstream.delta.keys import EXACT_DIGITS
-from backfill.upstream.delta.table import require_partition_values
+
+with needing("writing a Delta table", "delta"):
+    from deltalake import CommitProperties, DeltaTable, Transaction
+    from deltalake.exceptions import CommitFailedError, TableNotFoundError
+
+    from backfill.sinks.fitted import fitted
+    from backfill.upstream.delta.failures import is_conflict, translating
+    from backfill.upstream.delta.keys import EXACT_DIGITS
+    from backfill.upstream.delta.table import require_partition_values
 
 logger = logging.getLogger("backfill")
 

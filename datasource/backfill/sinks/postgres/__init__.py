@@ -16,15 +16,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from backfill.adapters import needing
 from backfill.sinks.applied import Applied, is_new
 from backfill.sinks.batch import Batch
 from backfill.sinks.last_rows import LastRows, columns_of, last_rows
-from backfill.sinks.postgres.merge import merge
-from backfill.sinks.postgres.record import forget, last_applied, record
-from backfill.sinks.postgres.target import execute, find_target
-from backfill.upstream.postgres.connection import Connector
-from backfill.upstream.postgres.failures import About, translating
-from backfill.upstream.postgres.retries import RetryPolicy
+
+with needing("writing to PostgreSQL", "postgres"):
+    from backfill.sinks.postgres.merge import merge
+    from backfill.sinks.postgres.record import forget, last_applied, record
+    from backfill.sinks.postgres.target import execute, find_target
+    from backfill.upstream.postgres.connection import Connector
+    from backfill.upstream.postgres.failures import About, translating
+    from backfill.upstream.postgres.retries import RetryPolicy
 
 __all__ = ["PostgresSink", "apply_to", "start_over"]
 
