@@ -57,10 +57,10 @@ def apply_to(
     the source's key. `query` names the query in the record of batches: one name for each checkpoint. The rows are those
     of the stream, with its metadata columns.
 
-    A batch passes through the driver's memory, so `maxRowsPerTrigger` bounds what that takes. So does much of what it
-    is merged with: the files that may have keys between the batch's least and its greatest. That is little where new
-    rows have keys of their own, and the whole table where a batch has keys from far apart, or the key has a float or
-    a decimal of more than 15 digits; so batches should be large while the table is.
+    A batch passes through the driver's memory; `maxBytesPerTrigger` and `maxRowsPerTrigger` bound what that takes. So
+    does much of what it is merged with: the files that may have keys between the batch's least and its greatest. That
+    is little where new rows have keys of their own, and the whole table where a batch has keys from far apart, or the
+    key has a float or a decimal of more than 15 digits; so batches should be large while the table is.
     """
     return DeltaSink(_place(path), columns_of(key), query, dict(storage_options or {}))
 

@@ -40,7 +40,8 @@ def apply_to(
     `key` are the columns of a primary key or unique index of it, and the source's key. `query` names the query in the
     record of batches: one name for each checkpoint. The rows are those of the stream, with its metadata columns; their
     other columns must be columns of the table, and are cast to its types. Connection errors are tried again for two
-    minutes. A batch passes through the driver's memory, so `maxRowsPerTrigger` bounds what that takes.
+    minutes. A batch passes through the driver's memory; `maxBytesPerTrigger` and `maxRowsPerTrigger` bound what that
+    takes.
     """
     connector = Connector.of(url, user=user, password=password, init_statement="")
     return PostgresSink(connector, table, columns_of(key), query, RetryPolicy())
