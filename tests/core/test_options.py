@@ -254,6 +254,7 @@ def test_a_delta_table_and_a_table_of_a_database_are_told_apart() -> None:
         ({"path": "/data"}, "keyColumns is required with path"),
         ({"path": "data", "keyColumns": "id"}, "path is 'data'; expected an absolute path, or a URI"),
         ({"path": "s3://key:secret@bucket/orders", "keyColumns": "id"}, "expected a URI without credentials"),
+        ({"path": "abfss://lake/orders?sig=secret", "keyColumns": "id"}, "expected a URI without credentials"),
         ({"path": "/data", "keyColumns": "id", "slotName": "s", "user": "u"}, "user, slotName is for PostgreSQL"),
         ({**NEEDED, "keyColumns": "id"}, "keyColumns is for a Delta table"),
     ):

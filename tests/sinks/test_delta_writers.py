@@ -15,7 +15,7 @@ from deltalake.schema import PrimitiveType
 from backfill.errors import TableError
 from backfill.sinks.applied import Applied
 from backfill.sinks.delta import TRIES, _merge, _record, apply_to, start_over
-from backfill.sinks.last_rows import LastRows, last_rows
+from backfill.sinks.last_rows import Outcome, last_rows
 from backfill.sinks.staged import staged
 from backfill.upstream.delta.failures import translating
 from tests.sinks.test_delta import Rows, content
@@ -46,7 +46,7 @@ def meddle(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], times: int) 
     """Does something after a batch has opened the table and before it is merged, at the first so many merges."""
     left = [act] * times
 
-    def after_it(last: LastRows, names: Sequence[str]) -> pa.Table:
+    def after_it(last: Outcome, names: Sequence[str]) -> pa.Table:
         if left:
             left.pop()()
         return staged(last, names)

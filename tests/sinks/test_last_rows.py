@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill.errors import OptionsError, UnchangedToastError
-from backfill.sinks.last_rows import LastRows, last_rows
+from backfill.sinks.last_rows import Outcome, last_rows
 
 FIELDS: list[tuple[str, pa.DataType]] = [
     ("a", pa.int64()),
@@ -37,7 +37,7 @@ def row(change_type: str, a: int, b: str, v: str | None, unchanged: list[str] | 
     return {"a": a, "b": b, **values, "_change_type": change_type, "_unchanged_columns": unchanged}
 
 
-def applied(last: LastRows, target: Target) -> Target:
+def applied(last: Outcome, target: Target) -> Target:
     """What a target makes of it."""
     result = {} if last.emptied else dict(target)
     for at, new in enumerate(last.rows.to_pylist()):

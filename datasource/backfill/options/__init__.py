@@ -151,7 +151,9 @@ def _values(given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
             try:
                 values[key] = option.parse(text)
             except ValueError as error:
-                shown = "cannot be used" if key in ("url", "password", "stagingdir") or "@" in text else f"is {text!r}"
+                # A URI may hold a secret in its query as well.
+                secret = key in ("url", "password", "stagingdir") or "@" in text or "://" in text
+                shown = "cannot be used" if secret else f"is {text!r}"
                 problems.append(f"{option.name} {shown}; expected {error}")
     return values, problems
 

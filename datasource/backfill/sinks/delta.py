@@ -24,7 +24,7 @@ from backfill.errors import OptionsError, TableError, UnchangedToastError
 from backfill.options.texts import place
 from backfill.sinks.applied import Applied, is_new
 from backfill.sinks.batch import Batch
-from backfill.sinks.last_rows import LastRows, columns_of, last_rows
+from backfill.sinks.last_rows import Outcome, columns_of, last_rows
 from backfill.sinks.staged import DELETED, column_name, kept_name, staged
 
 with needing("writing a Delta table", "delta"):
@@ -96,7 +96,7 @@ class DeltaSink:
             if is_new(_last_applied(table, self.query), now, self.query):
                 self._apply(table, last, _record(self.query, now))
 
-    def _apply(self, table: DeltaTable, last: LastRows, record: CommitProperties) -> None:
+    def _apply(self, table: DeltaTable, last: Outcome, record: CommitProperties) -> None:
         """Merges the batch; again where another writer was faster, unless that was a driver of the same query."""
         noted = _noted(table, self.query)
         for tries_left in reversed(range(TRIES)):
@@ -157,7 +157,7 @@ def _names(query: str) -> tuple[str, ...]:
     return query, *(f"{query}/{part}" for part in ("rows", "version", "sequence", "timestamp"))
 
 
-def _require_columns(table: DeltaTable, last: LastRows) -> None:
+def _require_columns(table: DeltaTable, last: Outcome) -> None:
     present = [column.name for column in table.schema().fields]
     unknown = [name for name in last.rows.column_names if name not in present]
     if unknown:
@@ -193,7 +193,7 @@ def _is_misspelt(values: pa.ChunkedArray[Any]) -> bool:
     return bool(pc.any(pc.and_(pc.less(wide, pa.scalar(0)), pc.not_equal(pc.trunc(wide), wide))).as_py())
 
 
-def _require_kept(table: DeltaTable, key: Sequence[str], last: LastRows) -> None:
+def _require_kept(table: DeltaTable, key: Sequence[str], last: Outcome) -> None:
     """Where the target's value stays, the target has the row."""
     kept = np.zeros(last.rows.num_rows, np.bool_)
     for mask in last.kept.values():
@@ -219,7 +219,7 @@ def _require_kept(table: DeltaTable, key: Sequence[str], last: LastRows) -> None
         )
 
 
-def _merge(table: DeltaTable, key: Sequence[str], last: LastRows, record: CommitProperties) -> None:
+def _merge(table: DeltaTable, key: Sequence[str], last: Outcome, record: CommitProperties) -> None:
     if not last.rows.num_rows:
         if last.emptied:
             table.delete(commit_properties=record)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from backfill.adapters import needing
 from backfill.sinks.applied import Applied, is_new
 from backfill.sinks.batch import Batch
-from backfill.sinks.last_rows import LastRows, columns_of, last_rows
+from backfill.sinks.last_rows import Outcome, columns_of, last_rows
 
 with needing("writing to PostgreSQL", "postgres"):
     from backfill.sinks.postgres.merge import merge
@@ -75,7 +75,7 @@ class PostgresSink:
         now = Applied.of(batch_id, rows)
         self.retries.run(lambda: self._apply(now, last), lambda: None)
 
-    def _apply(self, now: Applied, last: LastRows) -> None:
+    def _apply(self, now: Applied, last: Outcome) -> None:
         with translating(About.TARGET), self.connector.arrow_session() as session:
             session.execute("BEGIN")
             target = find_target(session, self.table, self.key)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from backfill.errors import OptionsError, TableError, UnchangedToastError, UnsupportedTypeError
-from backfill.sinks.last_rows import LastRows
+from backfill.sinks.last_rows import Outcome
 from backfill.sinks.postgres.target import Target, execute
 from backfill.sinks.staged import DELETED, column_name, kept_name, staged
 from backfill.upstream.postgres.arrow_session import ArrowSession
@@ -18,7 +18,7 @@ from backfill.upstream.postgres.arrow_session import ArrowSession
 _STAGED: Final = "backfill_batch"
 
 
-def merge(session: ArrowSession, target: Target, key: Sequence[str], last: LastRows) -> None:
+def merge(session: ArrowSession, target: Target, key: Sequence[str], last: Outcome) -> None:
     if last.emptied:
         # Not TRUNCATE, which readers of the table would wait for, and see too early.
         execute(session, "DELETE FROM {rows}", rows=target.rows)
@@ -112,7 +112,7 @@ def _value(target: Target, name: str, at: int) -> sql.Composable:
     return sql.SQL("CAST({} AS {})").format(sql.Identifier("s", column_name(at)), type_name)
 
 
-def _require_kept(session: ArrowSession, parts: dict[str, sql.Composable], key: Sequence[str], last: LastRows) -> None:
+def _require_kept(session: ArrowSession, parts: dict[str, sql.Composable], key: Sequence[str], last: Outcome) -> None:
     """Where the target's value stays, the target has the row."""
     if not last.kept:
         return
@@ -135,7 +135,7 @@ def _require_kept(session: ArrowSession, parts: dict[str, sql.Composable], key: 
 def _upsert(
     session: ArrowSession,
     key: Sequence[str],
-    last: LastRows,
+    last: Outcome,
     values: dict[str, sql.Composable],
     parts: dict[str, sql.Composable],
 ) -> None:
