@@ -71,9 +71,9 @@ class Events:
         return Events(self.change[which], self.removes[which], self.keys.filter(pa.array(which)), number, len(kept))
 
 
-def events_of(changes: pa.RecordBatch, found: Halves, key: Sequence[str]) -> Events:
+def events_of(changes: pa.RecordBatch, halves: Halves, key: Sequence[str]) -> Events:
     """The events of marked changes, which have the layout of `backfill.changes`."""
-    old, new = np.flatnonzero(found.old), np.flatnonzero(found.new)
+    old, new = np.flatnonzero(halves.old), np.flatnonzero(halves.new)
     order = in_turn(old, new)
     keys = keys_of(changes, key, old, new).take(index(order))
     number, count = _numbered(keys)
@@ -124,22 +124,22 @@ NO_ORDER = np.iinfo(np.int64).min
 """Before every order."""
 
 
-def timely(found: Events, given: Indices, before: Indices) -> Timely:
+def timely(events: Events, given: Indices, before: Indices) -> Timely:
     """`given` is the order of each event's row, and `before` that of each key so far or NO_ORDER.
 
     A removal has no order of its own and is never late; the key keeps its order.
     """
     orders, rank = np.unique(
-        np.concatenate([[NO_ORDER], before, np.where(found.removes, NO_ORDER, given)]), return_inverse=True
+        np.concatenate([[NO_ORDER], before, np.where(events.removes, NO_ORDER, given)]), return_inverse=True
     )
     rank = rank[1:]
-    number = np.concatenate([np.arange(found.count), found.number])
+    number = np.concatenate([np.arange(events.count), events.number])
     by_key = np.argsort(number, kind="stable")
     reached = np.maximum.accumulate(number[by_key] * len(orders) + rank[by_key])
     late = np.zeros(len(number), np.bool_)
     late[by_key[1:]] = (number * len(orders) + rank)[by_key[1:]] < reached[:-1]
     last = np.append(np.flatnonzero(np.diff(number[by_key])), len(number) - 1) if len(number) else number
-    kept = found.removes | ~late[found.count :]
-    previous = found.previous
+    kept = events.removes | ~late[events.count :]
+    previous = events.previous
     severed = (previous >= 0) & ~kept[previous]
     return Timely(kept, orders[reached[last] - number[by_key][last] * len(orders)], severed)

@@ -80,7 +80,7 @@ class TooMuch:
 
 def images(
     changes: pa.RecordBatch,
-    found: Halves,
+    halves: Halves,
     events: Events,
     before: Known,
     *,
@@ -97,7 +97,7 @@ def images(
     """
     forest = _Forest(events.count, len(events), _previous(events))
     left_out = {name: mask for name, mask in _listed(changes["unchanged"]).items() if name in before.rows.schema.names}
-    base = _bases(found, events, forest, severed) if left_out else forest.previous
+    base = _bases(halves, events, forest, severed) if left_out else forest.previous
     sources = {
         name: _roots(left_out[name], base, events, before, forest) if name in left_out else None
         for name in before.rows.schema.names
@@ -211,12 +211,12 @@ def _taken(values: pa.Array[Any], source: Indices | None, nodes: Indices) -> pa.
     return values.take(index(nodes if source is None else source[nodes]))
 
 
-def _bases(found: Halves, events: Events, forest: _Forest, severed: Mask) -> Indices:
+def _bases(halves: Halves, events: Events, forest: _Forest, severed: Mask) -> Indices:
     """For each event the row that was changed into its row: under the old key, where the update moved it."""
     base = forest.previous.copy()
     base[severed] = forest.nothing
-    moved = np.flatnonzero(~events.removes & found.moves[events.change])
-    removed = found.old[events.change[moved]]
+    moved = np.flatnonzero(~events.removes & halves.moves[events.change])
+    removed = halves.old[events.change[moved]]
     # The two halves of a change are neighbours.
     base[moved] = np.where(removed, base[moved - 1], forest.nothing)
     return base

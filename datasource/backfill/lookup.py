@@ -26,7 +26,7 @@ _HEADS: Final[Sequence[str]] = ("version", "timestamp", "commit_id")
 
 def looked_up(
     changes: pa.RecordBatch,
-    found: Halves,
+    halves: Halves,
     events: Events,
     lost: Lost,
     look_up: LookUp,
@@ -50,7 +50,7 @@ def looked_up(
         return TooMuch(int(events.change[begins[numbers[rows]]]))
 
     gone = np.arange(len(events)) >= begins[events.number] if shows_the_rest else lost.events
-    kept = without(found, events, gone)
+    kept = without(halves, events, gone)
     place = places(keys, rows.select(keys.schema.names))
     added = _changes(changes, events.change[events.last[numbers]], keys, rows, place)
     table = pa.Table.from_batches([changes, added]).combine_chunks()
@@ -81,12 +81,12 @@ def _rows(keys: pa.RecordBatch, look_up: LookUp, most_bytes: int) -> pa.RecordBa
     return joined(pa.Table.from_batches(found))
 
 
-def without(found: Halves, events: Events, which: Mask) -> Halves:
+def without(halves: Halves, events: Events, which: Mask) -> Halves:
     """The halves but for those that are these events."""
-    old, new = found.old.copy(), found.new.copy()
+    old, new = halves.old.copy(), halves.new.copy()
     old[events.change[which & events.removes]] = False
     new[events.change[which & ~events.removes]] = False
-    return Halves(old, new, found.moves)
+    return Halves(old, new, halves.moves)
 
 
 def _changes(

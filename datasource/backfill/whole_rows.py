@@ -63,7 +63,7 @@ class _Piece:
     """Changes that are told at once: which halves go forward, the events of these, and what is stored of their keys."""
 
     changes: pa.RecordBatch
-    found: Halves
+    halves: Halves
     events: Events
     before: Found
     after_late: Mask | None = None
@@ -89,12 +89,12 @@ class WholeRows:
     look_up: LookUp
     batch: int
 
-    def tell(self, changes: pa.RecordBatch, found: Halves, place: int) -> Told:
+    def tell(self, changes: pa.RecordBatch, halves: Halves, place: int) -> Told:
         """As many of the first changes as are not too much to tell at once.
 
         The rows that their events leave are put, with orders of the batch from `place` on.
         """
-        piece = self._unshown(self._first(changes, found))
+        piece = self._unshown(self._first(changes, halves))
         taken = piece.changes.num_rows
         most = self.rules.most_bytes if taken > 1 else sys.maxsize // IMAGES
         while True:
@@ -103,7 +103,7 @@ class WholeRows:
             if isinstance(made, Lost):
                 replaced = looked_up(
                     piece.changes,
-                    piece.found,
+                    piece.halves,
                     piece.events,
                     made,
                     self.look_up,
@@ -117,7 +117,7 @@ class WholeRows:
             if isinstance(made, TooMuch):
                 # Where it is the rows looked up that are too many, nothing says of how many changes they are.
                 fewer = slice(min(made.changes, max(1, taken // 2)))
-                return self.tell(changes[fewer], found.of(fewer), place)
+                return self.tell(changes[fewer], halves.of(fewer), place)
             self._put(piece, made.after, order, place, piece.events.change >= taken)
             return Told(made.marked, len(piece.events), taken)
 
@@ -134,26 +134,26 @@ class WholeRows:
             tie[looked_up_now & after.present] += LOOKED_UP
         self.state.multi_put(updates(self.state, events.distinct, after.present, after.rows, order, tie))
 
-    def _first(self, changes: pa.RecordBatch, found: Halves) -> _Piece:
+    def _first(self, changes: pa.RecordBatch, halves: Halves) -> _Piece:
         """The first changes, of which what is stored of their keys is not too much to read.
 
         A change that removes a row tells its key and not its length.
         """
-        events = events_of(changes, found, self.table.key)
+        events = events_of(changes, halves, self.table.key)
         before = self.state.multi_get(table_of(events.distinct), most_bytes=self.rules.most_bytes)
         read = before.entries.num_rows
         if read == events.count:
-            return _Piece(changes, found, events, before)
+            return _Piece(changes, halves, events, before)
         # Keys are numbered as they appear, so those of the first changes are the first that were read.
         first = slice(max(1, int(events.change[events.number >= read][0])))
-        events = events_of(changes[first], found.of(first), self.table.key)
+        events = events_of(changes[first], halves.of(first), self.table.key)
         if events.count > read:
-            return self._with_stored(changes[first], found.of(first))
-        return _Piece(changes[first], found.of(first), events, _of_keys(before, np.arange(events.count)))
+            return self._with_stored(changes[first], halves.of(first))
+        return _Piece(changes[first], halves.of(first), events, _of_keys(before, np.arange(events.count)))
 
-    def _with_stored(self, changes: pa.RecordBatch, found: Halves) -> _Piece:
-        events = events_of(changes, found, self.table.key)
-        return _Piece(changes, found, events, self.state.multi_get(table_of(events.distinct)))
+    def _with_stored(self, changes: pa.RecordBatch, halves: Halves) -> _Piece:
+        events = events_of(changes, halves, self.table.key)
+        return _Piece(changes, halves, events, self.state.multi_get(table_of(events.distinct)))
 
     def _unshown(self, piece: _Piece) -> _Piece:
         """Without what the batch does to keys whose row has been looked up for it, and so shows that already."""
@@ -161,9 +161,9 @@ class WholeRows:
             return piece
         in_this = _filled(piece.before.entries["order_key"], 0) == self.batch
         shown = (_was_looked_up(piece.before) & in_this)[piece.events.number]
-        found = without(piece.found, piece.events, shown)
+        halves = without(piece.halves, piece.events, shown)
         kept = np.unique(piece.events.number[~shown])
-        return _Piece(piece.changes, found, piece.events.where(~shown), _of_keys(piece.before, kept))
+        return _Piece(piece.changes, halves, piece.events.where(~shown), _of_keys(piece.before, kept))
 
     def _images(self, piece: _Piece, most_bytes: int) -> Images | Lost | TooMuch:
         present = _filled(piece.before.entries["present"], value=False)
@@ -173,7 +173,7 @@ class WholeRows:
         severed[piece.events.first[another]] = True
         return images(
             piece.changes,
-            piece.found,
+            piece.halves,
             piece.events,
             Known(present, joined(piece.before.rows)),
             columns=self.table.columns,
@@ -196,7 +196,7 @@ class WholeRows:
         only = events.where(found.events), _of_keys(piece.before, kept)
         # One that is whole may be late only after one that is lost, and so is looked at again.
         leaves_out = piece.changes["unchanged"].is_valid().to_numpy(zero_copy_only=False)
-        halves = without(piece.found, events, ~found.events & leaves_out[events.change])
+        halves = without(piece.halves, events, ~found.events & leaves_out[events.change])
         return _Piece(piece.changes, halves, *only, found.severed[found.events]), found.order[kept]
 
 
