@@ -97,39 +97,55 @@ class Record:
         `forget` is told the name of a stream that is given up for this one, maybe more than once.
         """
         with self._open() as store:
-            found = store.identity()
-            if found is not None and found.upstream != upstream.name:
-                raise StateError(
-                    f"stateDir holds stream {found.stream_id} of the {found.upstream} table {found.table}, and the "
-                    f"options name a table of {upstream.name}; give each stream a stateDir of its own"
-                )
-            if found is not None and self._on_existing is OnExistingState.RESTART:
-                if has_place(found):
-                    upstream.detach(found.properties)
-                forget(found.stream_id)
-                store.reset()
-                found = None
-            epoch = store.epoch()
-            if found is not None and epoch is not None and self._on_existing is not OnExistingState.RESUME:
-                raise StateError(self._has_progress(found, epoch))
-            barrier = recorded.barrier(store)
-            if found is not None and barrier is not None:
-                self._use(barrier.stream, barrier.upstream)
-                require_same_table(found, upstream, ordered=False)
-                self._require_same_options(barrier)
-                return barrier
+            found = self._kept(store, upstream, forget)
+            barrier = None if found is None else self._resumed(store, found)
             if found is not None:
                 require_same_table(found, upstream, ordered=False)
-            stream = uuid.uuid4().hex[:8] if found is None else found.stream_id
-            named = recorded.identity(stream, self._with_options(upstream.bookmark(stream)), upstream, table)
-            if found != named:
-                # Also where a first start failed and the options now name another slot or publication.
-                if found is not None and has_place(found) and _has_own_slot(found):
-                    upstream.detach(found.properties)
-                store.reset()
-                store.begin(named)
-            self._use(stream, named.properties)
+            if barrier is None:
+                self._begin_anew(store, found, upstream, table)
+            else:
+                self._require_same_options(barrier)
+                self._use(barrier.stream, barrier.upstream)
+            return barrier
+
+    def _kept(self, store: ProgressStore, upstream: Upstream, forget: Callable[[str], object]) -> StreamIdentity | None:
+        """The stream that the directory is of; none after it was given up, as `onExistingState=restart` asks."""
+        found = store.identity()
+        if found is None:
             return None
+        if found.upstream != upstream.name:
+            raise StateError(
+                f"stateDir holds stream {found.stream_id} of the {found.upstream} table {found.table}, and the "
+                f"options name a table of {upstream.name}; give each stream a stateDir of its own"
+            )
+        if self._on_existing is not OnExistingState.RESTART:
+            return found
+        if has_place(found):
+            upstream.detach(found.properties)
+        forget(found.stream_id)
+        store.reset()
+        return None
+
+    def _resumed(self, store: ProgressStore, found: StreamIdentity) -> Barrier | None:
+        """The barrier to resume from; none where the stream has not come to one."""
+        epoch = store.epoch()
+        if epoch is not None and self._on_existing is not OnExistingState.RESUME:
+            raise StateError(self._has_progress(found, epoch))
+        return recorded.barrier(store)
+
+    def _begin_anew(
+        self, store: ProgressStore, found: StreamIdentity | None, upstream: Upstream, table: TableSchema
+    ) -> None:
+        """Names the stream, as the one that was begun there where it has the same place."""
+        stream = uuid.uuid4().hex[:8] if found is None else found.stream_id
+        named = recorded.identity(stream, self._with_options(upstream.bookmark(stream)), upstream, table)
+        if found != named:
+            # Also where a first start failed and the options now name another slot or publication.
+            if found is not None and has_place(found) and _has_own_slot(found):
+                upstream.detach(found.properties)
+            store.reset()
+            store.begin(named)
+        self._use(stream, named.properties)
 
     def checked(self, upstream: Upstream, barrier: Barrier, *, ordered: bool) -> tuple[StreamIdentity | None, Bookmark]:
         """For a checkpoint that goes on, once in a process: what the state directory is of, None where it was lost, and
