@@ -30,7 +30,11 @@ PATIENCE: Final = 10.0
 
 
 def claim(folder: Path, *, patience: float = PATIENCE) -> TextIO:
-    """What holds the claim until it is closed, or until this process ends; StateBusyError that names who has it."""
+    """What holds the claim until it is closed, or until this process ends; StateBusyError that names who has it.
+
+    Of processes, not of callers: this one gets it as often as it asks, and loses it when it closes any file that it has
+    opened at this path.
+    """
     path = folder / FILE
     try:
         file = held(path, patience=patience)
@@ -49,7 +53,10 @@ def claim(folder: Path, *, patience: float = PATIENCE) -> TextIO:
 
 
 def held(path: Path, *, patience: float, interval: float = 0.1) -> TextIO | None:
-    """The file at this path, which no other process has until it is closed; None where one keeps it for so long."""
+    """The file at this path, which no other process has until it is closed; None where one keeps it for so long.
+
+    Of processes as well, see `claim`.
+    """
     give_up = time.monotonic() + patience
     while True:
         file = path.open("a+")

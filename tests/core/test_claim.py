@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
@@ -18,21 +19,26 @@ OTHER = """
 import sys, time
 from pathlib import Path
 from backfill.claim import claim
-held = claim(Path(sys.argv[1]))
+held = claim(Path(sys.argv[1]), patience=0.2)
 print("has it", flush=True)
 time.sleep(1000)
 """
 
 
-@pytest.fixture
-def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process, which has claimed the folder."""
-    command = [sys.executable, "-c", OTHER, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+@contextmanager
+def another(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process, which claims the folder, and has to get it."""
+    with subprocess.Popen([sys.executable, "-c", OTHER, str(folder)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "has it\n"
         yield process
         process.kill()
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    with another(tmp_path) as process:
+        yield process
 
 
 def test_a_claimed_folder_is_refused_with_the_process_that_has_it(other: subprocess.Popen[str], tmp_path: Path) -> None:
@@ -49,9 +55,18 @@ def test_a_claim_ends_with_its_process(other: subprocess.Popen[str], tmp_path: P
         assert (tmp_path / "claim").exists()
 
 
-def test_a_claim_that_was_closed_can_be_had_again(tmp_path: Path) -> None:
-    for _ in range(2):
+def test_a_claim_that_was_closed_can_be_had_by_another_process(tmp_path: Path) -> None:
+    held = claim(tmp_path)
+    held.close()
+    with another(tmp_path):
+        pass
+
+
+def test_a_claim_is_of_the_process_which_loses_it_with_any_file_that_it_closes_there(tmp_path: Path) -> None:
+    with claim(tmp_path):
         claim(tmp_path, patience=0.0).close()
+        with another(tmp_path):
+            pass
 
 
 def test_a_claim_is_had_on_the_file_that_the_next_process_meets(
