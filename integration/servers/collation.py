@@ -38,19 +38,26 @@ class Locale:
 
 
 def linguistic_locale(sandbox: Sandbox) -> Locale:
-    """The machine's own en_US.utf8, or one compiled in the sandbox, which takes a second or two."""
-    known = subprocess.run(["locale", "-a"], capture_output=True, text=True, check=False).stdout
-    if NAME.lower() in known.lower().replace("utf-8", "utf8").split():
+    """The machine's own locales, or these compiled in the sandbox, which takes a second or two.
+
+    Where the machine has NAME alone, and no definitions, it is taken: little needs MONETARY.
+    """
+    listed = subprocess.run(["locale", "-a"], capture_output=True, text=True, check=False).stdout
+    known = listed.lower().replace("utf-8", "utf8").split()
+    if NAME.lower() in known and MONETARY.lower() in known:
         return Locale()
+    sources = {name: name.partition(".")[0] for name in (NAME, MONETARY)}
     for definitions in DEFINITIONS:
-        if (definitions / "locales" / "en_US").is_file():
+        if all((definitions / "locales" / source).is_file() for source in sources.values()):
             target = sandbox.make_folder("locale")
-            for name in (NAME, MONETARY):
+            for name, source in sources.items():
                 sandbox.run(
-                    ["localedef", "-i", name.partition(".")[0], "-f", "UTF-8", target / name],
+                    ["localedef", "-i", source, "-f", "UTF-8", target / name],
                     environment={"I18NPATH": str(definitions)},
                 )
             return Locale({"LOCPATH": f"{target}:/usr/lib/locale"})
+    if NAME.lower() in known:
+        return Locale()
     raise ServerError(
         f"this machine has neither the locale {NAME} nor the definitions to compile it from."
         " Run `make setup`, or install the package `locales`."
