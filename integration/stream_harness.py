@@ -254,10 +254,15 @@ class StreamRun:
         return require
 
     def backfill(self, max_rows: int | None = None, *, most: int = 500) -> int:
-        """Judged batches until every snapshot row has been read; returns how many."""
+        """Judged batches until every snapshot row has been read; returns how many.
+
+        One of them at least had a pin to be judged by, unless all of them were planned before.
+        """
+        planned, judged = bool(self.offsets) and _backfilled(self._barrier(len(self.offsets))), self.judged
         for number in range(1, most + 1):
             self.judged_batch(max_rows)
             if self.backfilled:
+                assert planned or self.judged > judged
                 return number
         raise AssertionError(f"the backfill is not over after {most} batches")
 
@@ -285,8 +290,7 @@ class StreamRun:
 
     @property
     def backfilled(self) -> bool:
-        progress = self.barrier().progress
-        return isinstance(progress, Finished) or not progress.unfinished
+        return _backfilled(self.barrier())
 
     @property
     def slot(self) -> str:
@@ -357,6 +361,10 @@ class StreamRun:
         assert not differing, (
             f"batch {self.committed}: {len(differing)} rows differ; the sink and the table have {differing[0]}"
         )
+
+
+def _backfilled(barrier: Barrier) -> bool:
+    return isinstance(barrier.progress, Finished) or not barrier.progress.unfinished
 
 
 def _coverage(barrier: Barrier) -> Coverage:
