@@ -51,6 +51,7 @@ Where things are; each module may import only those that stand after it:
 
     pyspark_backfill            what Spark finds
     backfill.spark              Spark's calls and types; the only package that imports pyspark
+    backfill.__main__           the command
     backfill.sinks              keyed targets that follow a stream, for foreachBatch
     backfill.display, status    the command's picture of a stream
     backfill.reported           a running query's own word of where it is

@@ -50,9 +50,22 @@ To recover:
 | `StateBusyError`                           | try again; another process has the file                              |
 | any other error while storing              | what was stored is intact; the call may be made again                |
 
-The package `upsert` keeps the last row of every key, in a file of its own.
-
 Nothing here knows the engine or an upstream. Not thread-safe: a store has one user at a time.
+
+store           the protocol, and its laws
+memory          the reference: a few dictionaries
+duckdb_store    one DuckDB file
+duckdb_rows     the SQL of its tables
+duckdb_copy     looking into it while a stream writes
+duckdb_file     opening a file, and making it
+duckdb_errors   what DuckDB's errors mean
+migrations      format versions
+admission       which calls fit what is stored
+layout          the columns of what is stored
+keytypes        the types that a key may have
+upsert          the last row of every key, in a file of its own
+closing         what a `with` block closes
+errors
 """
 
 from __future__ import annotations

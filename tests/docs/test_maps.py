@@ -13,22 +13,25 @@ import pytest
 
 import backfill
 import backfill.sinks
+import backfill.spark
 import backfill.upstream.delta
 import backfill.upstream.postgres
+import backfill_state
 import backfill_state.upsert
 
 LINE = re.compile(r"^(?:    backfill\.)?(\w+(?:, \w+)*)(?: {2,}\S.*)?$", re.MULTILINE)
 """Names with commas between them, then at least two blanks and what they are for, if that needs a word."""
 
 
-@pytest.mark.parametrize(
-    "package",
-    [backfill, backfill.sinks, backfill.upstream.delta, backfill.upstream.postgres, backfill_state.upsert],
-    ids=lambda package: package.__name__,
-)
+PACKAGES = [
+    *(backfill, backfill.sinks, backfill.spark, backfill.upstream.delta, backfill.upstream.postgres),
+    *(backfill_state, backfill_state.upsert),
+]
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
 def test_a_map_names_every_module_once(package: ModuleType) -> None:
-    modules = [found.name for found in iter_modules(package.__path__) if found.name != "__main__"]
-    assert sorted(named(package)) == sorted(modules)
+    assert sorted(named(package)) == sorted(found.name for found in iter_modules(package.__path__))
 
 
 def test_a_module_imports_only_what_stands_after_it_on_the_map() -> None:

@@ -1,3 +1,16 @@
-"""The only package that imports pyspark: the data source, its stream reader and the types between Arrow and Spark."""
+"""Spark's calls and types; the only package that imports pyspark.
+
+source          what Spark finds under the name `backfill`
+stream_reader   spark.readStream: the stream
+batch_reader    spark.read: the table as it is now
+span_reader     spark.read with startingPosition: the changes between two positions
+view_reader     spark.read with view: where a stream is
+monitor         where a running query is, for notebooks
+prometheus      the same of all queries of a session, as metrics
+types           Arrow's types as Spark's
+refusal         our errors as Spark shows them
+table_options   the options of CREATE TABLE
+head_start      the import of pandas, while the database is waited for
+"""
 
 from __future__ import annotations
