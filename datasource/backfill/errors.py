@@ -4,8 +4,8 @@ A **definite** error stays true however often one tries again: a wrong option, a
 lossless type. A **transient** one may go away by itself: a cut connection, a slot still held by a process
 that is ending. Only transient errors are retried, and only by an adapter's one policy (`upstream.postgres.retries`);
 two have a way on of their own: in place of a pinned state that is lost on the driver a new one is taken (`stream`,
-`batch`), and a state file that is busy is written later (`record`). The state store's own are in
-`backfill_state.errors`.
+`batch`), on an executor another attempt may have staged the rows (`handoff`), and a state file that is busy is written
+later (`record`). The state store's own are in `backfill_state.errors`.
 
 A message says what was found, what was expected and what to do, with the SQL or the option that mends it.
 It never carries row values or secrets, because Spark writes it into logs unredacted.
@@ -75,11 +75,11 @@ class FileGoneError(DefiniteError):
 
 
 class OffsetError(DefiniteError):
-    """An offset in the checkpoint cannot be read by this version, or belongs to another stream."""
+    """An offset in the checkpoint cannot be read by this version, or was written by another upstream."""
 
 
 class StateError(DefiniteError):
-    """The state directory does not fit the checkpoint, or is damaged."""
+    """What is stored, the table and what is asked for do not belong together; or a file in stateDir cannot be used."""
 
 
 class StagingError(DefiniteError):

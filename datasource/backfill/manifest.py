@@ -1,4 +1,7 @@
-"""Who reads what of the snapshot rows of one batch: fixed when it is first planned, and kept beside their chunks."""
+"""How the snapshot rows of one batch are cut, kept beside their chunks.
+
+Where a chunk is lost, its split later says at which state it was read, or that it was given up.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,6 @@ class StagedSplit:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """How the snapshot rows of one batch are cut, fixed when it is first planned."""
-
     splits: tuple[StagedSplit, ...]
 
     @property

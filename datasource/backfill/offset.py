@@ -8,7 +8,8 @@ A barrier (keys in this order, no white space, one text per state):
 
     {"version": 1,
      "stream": "1f0c9a77",                                    the stream's own name
-     "upstream": {"slot": "…", …},                            what the adapter needs to find its place again
+     "upstream": {"slot": "…", …},                            what the adapter needs to find its place again,
+                                                              then what the core keeps (`upstream.Bookmark`)
      "epoch": {"number": 3, "position": "…", "version": 1, "timestamp": 1},
      "progress": [                                            the vnodes in key order, folded
         {"rows": [812, 790], "upto": ["1602"]},               vnodes 0 and 1: completed
@@ -68,10 +69,10 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """Keys whose rows were read at a *later* state than the epoch before this one.
+    """Keys whose rows the sink got as of a *later* state than that of the barrier before this one.
 
-    A chunk that was lost in a crash is read again at the state of that day. The batch that follows does not pass
-    on those changes to its keys which that state already shows.
+    A chunk that was lost in a crash is read again at the state of that day. No batch passes on changes to its keys
+    which that state already shows. The item is carried up to the first barrier that shows all of that state.
     """
 
     range: KeyRange

@@ -40,7 +40,10 @@ class TableSchema:
 
 
 Bookmark: TypeAlias = tuple[tuple[str, str], ...]
-"""An adapter's own names and values, in a fixed order."""
+"""An adapter's own names and values, then the core's: options that a stream keeps, and `offset.ALL_MANIFESTS`.
+
+In a fixed order. Adapters pass over names they do not know.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 An upsert state maps a key to its last row, or to the tombstone of one that was deleted, together with the order of
 the update that brought it. A stream asks it for what a change is about to replace (`multi_get`), and then tells it of
-the change (`multi_put`); both in one `batch`, whose token makes a replay harmless. A state that was lost is made anew
-from the output of the stream (`consolidate_chunk`).
+the change (`multi_put`); both in one `batch`, whose token makes a replay harmless. A state that was lost may be made
+anew (`consolidate_chunk`) by whoever has kept all of the stream's output; the connector does not: it starts over.
 
 For example, with a key `id` and a row `name`, and nothing stored:
 
@@ -26,8 +26,7 @@ admission        which calls fit, and their columns as they are stored
 codec, columns   how a column of any type is stored, bit by bit, and under which name
 sizes            how many bytes a row takes
 
-What is in the file follows from the stream, but not from the checkpoint alone: a state that is lost has to be
-consolidated, or the stream begun anew.
+What is in the file follows from the stream's output, and not from its checkpoint.
 """
 
 from __future__ import annotations
