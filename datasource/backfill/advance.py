@@ -23,7 +23,10 @@ It is also what maxRowsPerTrigger is by default.
 def advance(
     upstream: Upstream, frontier: Frontier, max_rows: int | None, options: StreamOptions, control: Control
 ) -> Frontier:
-    """Where the vnodes stand after the next batch, of at most `max_rows` rows, in the upstream's pinned state."""
+    """Where the vnodes stand after the next batch, of at most `max_rows` rows, in the upstream's pinned state.
+
+    Raises SnapshotGoneError where that was lost while it was measured.
+    """
     size = upstream.size()
     may_read, lanes = _may_read(max_rows, size.row_bytes, options, control), options.num_partitions
     vnode_rows = max(1, size.row_count // max(1, frontier.vnode_count))

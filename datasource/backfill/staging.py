@@ -44,7 +44,9 @@ _WRITE: Final = ipc.IpcWriteOptions(compression="lz4")
 class Staging:
     """A staging directory, or the part of it that belongs to one stream.
 
-    Picklable; opens its file system when it is first used.
+    Picklable; opens its file system when it is first used. Whatever that fails at is a StagingError, of every method;
+    only a file system of Python's may raise what it likes. A file appears under its name as a whole or not at all, and
+    replaces what was there.
     """
 
     def __init__(self, uri: str, stream: str = "") -> None:

@@ -154,7 +154,8 @@ class Stream:
         """Where the batch after `start` ends; `start` itself where nothing is to be read. None is no limit of rows.
 
         `start` has been committed: Spark asks for the next batch only then. So progress is recorded and the
-        upstream is acknowledged here.
+        upstream is acknowledged here. Where Spark did not log the answer it asks again with the same `start`; the plan
+        before, and its pin, are void then.
 
         While the snapshot is held only changes are read; then too `start` is returned where there are none.
         """
@@ -428,6 +429,7 @@ class Stream:
         return self._last_rows
 
     def close(self) -> None:
+        """Lets go of everything, a pin too. May be called again."""
         self._release.stop()
         if self._last_rows is not None:
             self._last_rows.close()

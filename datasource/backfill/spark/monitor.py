@@ -27,7 +27,8 @@ def progress(query: Query, *, table: str = "") -> StreamProgress:
     """Where the query is. Of a query over several tables `table` names one, as its progress shows the name; of several
     of one name the second as `name#2`, in the order of Spark's `sources`.
 
-    Spark makes its record when a batch has ended, and none while there is nothing to read.
+    Spark makes its record when a batch has ended, and none while there is nothing to read. ValueError where the query
+    reads nothing from this source, or where it is not clear which of its tables is meant.
     """
     recent = query.recentProgress
     last = recent[-1] if recent else None
