@@ -77,7 +77,6 @@ class Judge:
     changed: set[tuple[Any, ...]] = field(default_factory=set)
     """Keys of rows that have been changed since they were read."""
 
-    journalled: int = 0
     seen: set[int] = field(default_factory=set)
     outside: int = 0
 

@@ -221,7 +221,7 @@ Phase: TypeAlias = Literal["starting", "snapshot", "changes", "again"]
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 
 
-def phase(progress: Progress, again: Again | None = None) -> Phase:
+def phase(progress: Progress, again: Again | None) -> Phase:
     """`snapshot` while rows are still to be read, then `changes`; `again` while some are taken once more.
 
     Before the first batch a stream is `starting`; then there is no progress to ask.
@@ -231,7 +231,7 @@ def phase(progress: Progress, again: Again | None = None) -> Phase:
     return "changes" if again is None or again.frontier is None else "again"
 
 
-def figures(progress: Progress, again: Again | None = None) -> dict[str, int | str]:
+def figures(progress: Progress, again: Again | None) -> dict[str, int | str]:
     """What whoever watches asks first, under the names by which it is shown everywhere."""
     found: dict[str, int | str] = {
         "phase": phase(progress, again),

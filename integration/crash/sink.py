@@ -100,11 +100,6 @@ class Sink:
         with self._opened() as connection:
             return dict(connection.execute("SELECT key, value FROM table_state").fetchall())
 
-    def last_batch(self) -> int | None:
-        with self._opened() as connection:
-            found: int | None = connection.execute("SELECT max(batch) FROM batches").fetchone()[0]
-        return found
-
     def require_equal_attempts(self) -> int:
         """All complete readings of a batch have the same rows (I4); returns how many there were beyond the first."""
         with self._opened() as connection:

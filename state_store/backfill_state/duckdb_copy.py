@@ -25,7 +25,7 @@ _Stamp: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 
 
 @contextmanager
-def looked_at(path: Path, *, patience: float = PATIENCE) -> Iterator[DuckDBProgressStore]:
+def looked_at(path: Path) -> Iterator[DuckDBProgressStore]:
     """A store with what the file at `path` holds now; what is done to it has no effect on that file.
 
     It is a copy of the file and its log, made while nobody wrote to them: what a crash at that moment would have left,
@@ -33,7 +33,7 @@ def looked_at(path: Path, *, patience: float = PATIENCE) -> Iterator[DuckDBProgr
     """
     with _temporary_folder(path) as folder:
         copy = Path(folder) / path.name
-        _copy(path, copy, time.monotonic() + patience)
+        _copy(path, copy, time.monotonic() + PATIENCE)
         try:
             with DuckDBProgressStore(copy) as store:
                 yield store

@@ -21,7 +21,6 @@ def bits(values: list[int], width: str, arrow: Any) -> pa.Array[Any]:
     return pa.concat_arrays([pa.array(np.array(values, width)).view(arrow), pa.nulls(1, arrow)])
 
 
-INTEGERS = [f"{sign}int{width}" for sign in ("", "u") for width in (8, 16, 32, 64)]
 ENDS = [2**63 - 1, -(2**63), 0]
 DATES = pa.list_(pa.field("day", pa.date32(), nullable=True))
 ARRAYS: list[pa.Array[Any]] = [

@@ -89,14 +89,7 @@ _READ_AT_ONCE: Final = 64 << 20
 class Segments:
     """The SQL of the entries, for one layout. Nothing here commits."""
 
-    def __init__(
-        self,
-        layout: UpsertLayout,
-        *,
-        full: int = SEGMENT_ENTRIES,
-        full_bytes: int = SEGMENT_BYTES,
-        tombstones: bool = True,
-    ) -> None:
+    def __init__(self, layout: UpsertLayout, *, full: int, full_bytes: int, tombstones: bool) -> None:
         key, row = stored_schema(layout.key, KEY), stored_schema(layout.row, ROW)
         self.full, self._full_bytes = full, full_bytes
         # Where a deletion leaves no entry that is greater, the dead have to be told from the living by name.
