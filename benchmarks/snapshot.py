@@ -21,6 +21,7 @@ READERS = (1, 2)
 COPY = "psql COPY binary"
 FETCH_SIZE = 10_000
 SLOT = "bench_snapshot"
+STAGED_FIRST = "snapshot staged first"
 
 AT_LEAST_JDBC = 1.4
 AT_LEAST_COPY = 0.6
@@ -31,8 +32,11 @@ MODES: Final[Mapping[str, Mapping[str, str]]] = {
     "snapshot": {"startupMode": "snapshot"},
     "snapshot without metadata": {"startupMode": "snapshot", "metadataColumns": "none"},
     "initial": {"startupMode": "initial", "slotName": SLOT},
+    STAGED_FIRST: {"startupMode": "snapshot", "stageBeforeEmit": "true"},
 }
 """Options of the streams; the second has the same columns as JDBC."""
+
+AGAINST_OTHERS: Final = tuple(mode for mode in MODES if mode != STAGED_FIRST)
 
 
 def ours(readers: int, mode: str) -> str:
@@ -55,7 +59,7 @@ def in_memory(readers: int) -> str:
     return f"rows in memory, {_partitions(readers)}"
 
 
-OF_ONE_READER: Final = (batch(1), *(ours(1, mode) for mode in MODES))
+OF_ONE_READER: Final = (batch(1), *(ours(1, mode) for mode in AGAINST_OTHERS))
 
 
 def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
@@ -111,9 +115,10 @@ def _compared(
         for mode in MODES:
             contenders[ours(readers, mode)] = partial(_backfill, source, mode, readers)
         contenders[batch(readers)] = partial(_read, source, readers)
+        comparisons.append(Comparison(ours(readers, STAGED_FIRST), ours(readers, "snapshot")))
         if JDBC_DRIVER.exists():
             contenders[jdbc(readers)] = partial(_jdbc, source, readers)
-            names = [batch(readers), *(ours(readers, mode) for mode in MODES)]
+            names = [batch(readers), *(ours(readers, mode) for mode in AGAINST_OTHERS)]
             comparisons += [Comparison(name, jdbc(readers), AT_LEAST_JDBC) for name in names]
     results = take_turns({**contenders, **others}, rounds)
     yield speeds(f"Snapshot of {title}: speed", results, [*_NOTES, *notes])
