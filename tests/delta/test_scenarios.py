@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Schema, convert_to_deltalake, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
 from backfill.errors import (
@@ -295,6 +296,24 @@ def test_rows_deleted_by_a_vector_are_not_there_and_their_deletes_come(tmp_path:
     DeltaTable(table).restore(2)
     run.catch_up()
     assert len(run.fold.rows) == 8
+
+
+def test_files_of_the_same_name_have_vectors_of_their_own(tmp_path: Path) -> None:
+    """As in a table that was converted from Parquet, whose other writers number the files of each folder."""
+    table = tmp_path / "ta ble"
+    by_day = ds.partitioning(pa.schema([("day", pa.int64())]), flavor="hive")
+    ds.write_dataset(
+        pa.table({"id": range(10), "day": [1] * 5 + [2] * 5}), table, format="parquet", partitioning=by_day
+    )
+    partitions = Schema([Field("day", PrimitiveType("long"))])
+    convert_to_deltalake(table, partition_by=partitions, partition_strategy="hive", configuration=FEED)
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors", "changeDataFeed"]}
+    vectors.commit(table, [{"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}])
+    run = all_read(tmp_path, table)
+    for places, day in (([0], 1), ([3], 2), ([0, 1], 1), ([2, 3], 2)):
+        vectors.delete_rows(table, places, within=f"day={day}/")
+        run.catch_up()
+    assert sorted(run.fold.rows) == [(key,) for key in (2, 3, 4, 5, 6, 9)]
 
 
 @pytest.mark.parametrize("kept", [1, 2], ids=["what was before the only commit", "both commits' own versions"])

@@ -17,10 +17,10 @@ _B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-
 PROPERTIES = {"delta.enableDeletionVectors": "true"}
 
 
-def delete_rows(folder: Path, places: Sequence[int]) -> None:
-    """One commit after which the rows at these places of the table's only file are deleted, and no others."""
+def delete_rows(folder: Path, places: Sequence[int], *, within: str = "") -> None:
+    """One commit after which the rows at these places of the only file in this folder are deleted, and no others."""
     version = DeltaTable(folder).version()
-    before = _only_file(folder, version)
+    before = _only_file(folder, version, within)
     after = {**before, "deletionVector": _vector(places)}
     gone = {name: before[name] for name in ("path", "partitionValues", "size", "deletionVector") if before.get(name)}
     gone |= {"partitionValues": before["partitionValues"], "dataChange": True, "extendedFileMetadata": True}
@@ -35,11 +35,11 @@ def commit(folder: Path, actions: Sequence[dict[str, Any]]) -> None:
     (folder / "_delta_log" / f"{version:020}.json").write_text(text)
 
 
-def _only_file(folder: Path, version: int) -> dict[str, Any]:
+def _only_file(folder: Path, version: int, within: str) -> dict[str, Any]:
     for number in range(version, -1, -1):
         text = (folder / "_delta_log" / f"{number:020}.json").read_text()
         for action in map(json.loads, text.splitlines()):
-            if "add" in action:
+            if "add" in action and action["add"]["path"].startswith(within):
                 found: dict[str, Any] = action["add"]
                 return found
     raise AssertionError("the table has no file")

@@ -49,7 +49,7 @@ def change_rows(log: Log, table: Table, commits: Sequence[Commit]) -> Iterator[p
     for commit in commits:
         vectors = _vectors(table, commit)
         for file in commit.files:
-            keep = vectors.get((file.kind, _name_of(file.path))) if file.vector else None
+            keep = vectors.get((file.kind, file.path)) if file.vector else None
             if file.vector and keep is None:
                 raise TableError(f"version {commit.version} of {uri}: the deletion vector of {file.path} is not found")
             for rows, there in _file_rows(log, file, columns, keep):
@@ -125,19 +125,21 @@ def versions_of_vectors(commit: Commit) -> dict[int, Kind]:
 
 
 def _vectors(table: Table, commit: Commit) -> dict[tuple[Kind, str], Mask]:
-    """Which rows of the files with a deletion vector are kept."""
+    """Which rows of the files with a deletion vector are kept, by their paths in the table's folder: files in two
+    folders of it may have the same name.
+    """
     found: dict[tuple[Kind, str], Mask] = {}
     for version, kind in versions_of_vectors(commit).items():
-        names = {_name_of(file.path) for file in commit.files if file.vector and file.kind is kind}
+        paths = {file.path for file in commit.files if file.vector and file.kind is kind}
         opened = open_at(table.uri, Position(version, table.table_id))
+        root = _path(opened.table_uri).rstrip("/") + "/"
         for batch in pa.RecordBatchReader.from_stream(opened.deletion_vectors()):
-            for path, keep in zip(batch.column(0), batch.column(1), strict=True):
-                name = _name_of(unquote(urlsplit(path.as_py()).path))
-                if name in names:
-                    found[kind, name] = keep.values.to_numpy(zero_copy_only=False)
+            for uri, keep in zip(batch.column(0), batch.column(1), strict=True):
+                path = _path(uri.as_py()).removeprefix(root)
+                if path in paths:
+                    found[kind, path] = keep.values.to_numpy(zero_copy_only=False)
     return found
 
 
-def _name_of(path: str) -> str:
-    """A file's own name: Delta's writers give each file a name of its own, wherever it is."""
-    return path.rsplit("/", 1)[-1]
+def _path(uri: str) -> str:
+    return unquote(urlsplit(uri).path)
