@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
@@ -111,6 +113,18 @@ def clean_up(folder: Path, *, keep: int = 0) -> None:
     table.create_checkpoint()
     for file in sorted((folder / "_delta_log").glob("*.json"))[: table.version() + 1 - keep]:
         file.unlink()
+
+
+def cloned(source: Path, folder: Path) -> Path:
+    """A shallow clone as other writers make it: the rows stay in the files of its source."""
+    (folder / "_delta_log").mkdir(parents=True)
+    for commit in sorted((source / "_delta_log").glob("*.json")):
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        for action in actions:
+            if "add" in action:
+                action["add"]["path"] = f"file:{quote(str(source))}/{action['add']['path']}"
+        (folder / "_delta_log" / commit.name).write_text("\n".join(map(json.dumps, actions)))
+    return folder
 
 
 def vacuum(folder: Path) -> None:

@@ -31,7 +31,7 @@ from backfill.plan import Measure
 from backfill.upstream.delta import DeltaUpstream
 from backfill.vnode import WHOLE_TABLE, KeyRange
 from tests.delta import vectors
-from tests.delta.laboratory import FEED, clean_up, vacuum
+from tests.delta.laboratory import FEED, clean_up, cloned, vacuum
 from tests.delta.stream import DeltaRun
 
 _TYPES: dict[str, pa.DataType] = {"id": pa.int64(), "v": pa.string()}
@@ -314,6 +314,23 @@ def test_files_of_the_same_name_have_vectors_of_their_own(tmp_path: Path) -> Non
         vectors.delete_rows(table, places, within=f"day={day}/")
         run.catch_up()
     assert sorted(run.fold.rows) == [(key,) for key in (2, 3, 4, 5, 6, 9)]
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_shallow_clone_has_files_outside_its_folder(tmp_path: Path, strict: str) -> None:
+    source = tmp_path / "sour ce"
+    parts = pa.array(["a b:%", "a#?"] * 3)
+    properties = {**FEED, **vectors.PROPERTIES}
+    write_deltalake(source, pa.table({"id": range(6), "p": parts}), partition_by=["p"], configuration=properties)
+    table = cloned(source, tmp_path / "clone")
+    run = DeltaRun(tmp_path, table, options={"failOnDataLoss": strict})
+    run.catch_up()
+    vectors.delete_rows(table, [1])
+    run.catch_up()
+    assert run.fold.counts == {"insert": 6, "delete": 1}
+    write_deltalake(table, pa.table({"id": [0, 9], "p": parts[:2]}), mode="overwrite")
+    run.catch_up()
+    assert run.fold.counts == {"insert": 7, "delete": 5}
 
 
 @pytest.mark.parametrize("kept", [1, 2], ids=["what was before the only commit", "both commits' own versions"])

@@ -9,6 +9,7 @@ keys, sorted_keys, measuring    values of keys as text and as SQL; in order; cou
 scan        rows of a version by key range, files without such rows left out
 sorting     rows in the order of their key, with little memory
 position    which version of which table
+files       a table's files, some of which may be outside its folder
 log, history    single commits of the transaction log; what they come to, and what of them is lost
 change_files, feed    the rows that commits say are gone or are there, and the changes they come to
 reader, span    reading a version, or the changes between two, on executors

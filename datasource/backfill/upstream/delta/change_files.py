@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from backfill.errors import TableError
+from backfill.upstream.delta.files import Place
 from backfill.upstream.delta.location import open_at
 from backfill.upstream.delta.log import ChangeFile, Commit, Kind, Log
 from backfill.upstream.delta.position import Position
@@ -49,9 +49,9 @@ def change_rows(log: Log, table: Table, commits: Sequence[Commit]) -> Iterator[p
     for commit in commits:
         vectors = _vectors(table, commit)
         for file in commit.files:
-            keep = vectors.get((file.kind, file.path)) if file.vector else None
+            keep = vectors.get((file.kind, file.place)) if file.vector else None
             if file.vector and keep is None:
-                raise TableError(f"version {commit.version} of {uri}: the deletion vector of {file.path} is not found")
+                raise TableError(f"version {commit.version} of {uri}: the deletion vector of {file.place} is not found")
             for rows, there in _file_rows(log, file, columns, keep):
                 count = rows.num_rows
                 arrays: list[pa.Array[Any]] = [
@@ -66,7 +66,7 @@ def change_rows(log: Log, table: Table, commits: Sequence[Commit]) -> Iterator[p
 def _file_rows(
     log: Log, file: ChangeFile, columns: pa.Schema, keep: Mask | None
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array[Any]]]:
-    with log.files.open_input_file(file.path) as opened:
+    with log.files.open(file.place) as opened:
         parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
         present = set(parquet.schema_arrow.names)
         wanted = [name for name in columns.names if name in present and name not in file.partition]
@@ -124,22 +124,18 @@ def versions_of_vectors(commit: Commit) -> dict[int, Kind]:
     return {version: kind for version, kind in versions.items() if kind in kinds}
 
 
-def _vectors(table: Table, commit: Commit) -> dict[tuple[Kind, str], Mask]:
-    """Which rows of the files with a deletion vector are kept, by their paths in the table's folder: files in two
-    folders of it may have the same name.
+def _vectors(table: Table, commit: Commit) -> dict[tuple[Kind, Place], Mask]:
+    """Which rows of the files with a deletion vector are kept, by their places: in two folders of the table there may
+    be files of the same name.
     """
-    found: dict[tuple[Kind, str], Mask] = {}
+    found: dict[tuple[Kind, Place], Mask] = {}
     for version, kind in versions_of_vectors(commit).items():
-        paths = {file.path for file in commit.files if file.vector and file.kind is kind}
         opened = open_at(table.uri, Position(version, table.table_id))
-        root = _path(opened.table_uri).rstrip("/") + "/"
+        files = [file.place for file in commit.files if file.vector and file.kind is kind]
+        places = {place.under(opened.table_uri): place for place in files}
         for batch in pa.RecordBatchReader.from_stream(opened.deletion_vectors()):
             for uri, keep in zip(batch.column(0), batch.column(1), strict=True):
-                path = _path(uri.as_py()).removeprefix(root)
-                if path in paths:
-                    found[kind, path] = keep.values.to_numpy(zero_copy_only=False)
+                place = places.get(Place.of(uri.as_py()))
+                if place is not None:
+                    found[kind, place] = keep.values.to_numpy(zero_copy_only=False)
     return found
-
-
-def _path(uri: str) -> str:
-    return unquote(urlsplit(uri).path)

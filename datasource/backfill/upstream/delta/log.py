@@ -10,13 +10,13 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
-from deltalake.fs import DeltaStorageHandler
+
+from backfill.upstream.delta.files import Files, Place
 
 FEED: Final = "delta.enableChangeDataFeed"
 
@@ -48,7 +48,7 @@ class ChangeFile:
     """
 
     kind: Kind
-    path: str
+    place: Place
     partition: Mapping[str, str | None]
     vector: bool
     row_count: int | None
@@ -94,12 +94,12 @@ class Log:
     """The log of one table."""
 
     def __init__(self, table: DeltaTable) -> None:
-        self.files = pa_fs.PyFileSystem(DeltaStorageHandler(table.table_uri))
+        self.files = Files(table.table_uri)
         self._commits: dict[int, Commit] = {}
 
     def stamp(self, version: int) -> Stamp | None:
         """None where there is no such commit, or the log was cleaned up."""
-        (found,) = self.files.get_file_info([_name(version)])
+        (found,) = self.files.own.get_file_info([_name(version)])
         return Stamp(found.mtime_ns, found.size) if found.type == pa_fs.FileType.File else None
 
     def commit(self, version: int) -> Commit | None:
@@ -108,13 +108,13 @@ class Log:
             stamp = self.stamp(version)
             if stamp is None:
                 return None
-            with self.files.open_input_file(_name(version)) as file:
+            with self.files.own.open_input_file(_name(version)) as file:
                 self._commits[version] = _parsed(version, file.read(), stamp)
         return self._commits[version]
 
     def oldest(self, upto: int) -> int:
         """The oldest version after which the log has every commit up to `upto`; -1 where it has them all."""
-        found = self.files.get_file_info(pa_fs.FileSelector("_delta_log"))
+        found = self.files.own.get_file_info(pa_fs.FileSelector("_delta_log"))
         present = {int(name) for info in found if (name := info.base_name.removesuffix(".json")).isdigit()}
         version = upto
         while version in present:
@@ -140,16 +140,14 @@ class Log:
 
     def _rows(self, file: ChangeFile) -> int:
         try:
-            with self.files.open_input_file(file.path) as opened:
+            with self.files.open(file.place) as opened:
                 return int(pq.read_metadata(opened).num_rows)
         except (OSError, pa.ArrowException):
             return 0  # Whoever reads the changes will say that it is gone.
 
-    def missing(self, commit: Commit) -> Iterator[str]:
+    def missing(self, commit: Commit) -> Iterator[Place]:
         """Which of the files that its changes are read from are gone."""
-        for found in self.files.get_file_info([file.path for file in commit.files]):
-            if found.type != pa_fs.FileType.File:
-                yield found.path
+        return (file.place for file in commit.files if not self.files.has(file.place))
 
 
 def _name(version: int) -> str:
@@ -182,7 +180,7 @@ def _file(kind: Kind, action: Mapping[str, Any]) -> ChangeFile:
     statistics = json.loads(action.get("stats") or "{}")
     return ChangeFile(
         kind=kind,
-        path=unquote(action["path"]),
+        place=Place.of(action["path"]),
         partition=dict(action.get("partitionValues") or {}),
         vector=bool(action.get("deletionVector")),
         row_count=statistics.get("numRecords"),

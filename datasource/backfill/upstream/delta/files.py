@@ -1,0 +1,64 @@
+"""A table's files, where they are: in its folder, or elsewhere, as a shallow clone has those of the table it is of."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+from deltalake.fs import DeltaStorageHandler
+
+_WITH_STORE: Final = re.compile(r"([a-z][a-z0-9+.-]*):(?://([^/]*))?(/.*)", re.IGNORECASE)
+"""Such as `s3://bucket/…`, or `file:/…`, which is the same as `file:///…`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a file is. `store` is the URI that the path begins in; empty for the table's folder."""
+
+    store: str
+    path: str
+
+    def __str__(self) -> str:
+        return self.store + self.path
+
+    @classmethod
+    def of(cls, uri: str) -> Place:
+        """The place that the log says, as a whole URI or as one within the table's folder."""
+        found = _WITH_STORE.fullmatch(uri)
+        if found is None:
+            return cls("", unquote(uri))
+        scheme, authority, path = found.groups(default="")
+        return cls(f"{scheme}://{authority}/", unquote(path).lstrip("/"))
+
+    def under(self, folder: str) -> Place:
+        """The same place, told without the table, which is in this folder."""
+        root = Place.of(folder)
+        return self if self.store else Place(root.store, f"{root.path.rstrip('/')}/{self.path}")
+
+
+class Files:
+    """Opens them all with the same client, which finds its credentials in the environment."""
+
+    def __init__(self, folder: str) -> None:
+        self.own = _file_system(folder)
+        self._stores: dict[str, pa_fs.FileSystem] = {"": self.own}
+
+    def open(self, place: Place) -> pa.NativeFile:
+        return self._store(place).open_input_file(place.path)
+
+    def has(self, place: Place) -> bool:
+        [found] = self._store(place).get_file_info([place.path])
+        return found.type == pa_fs.FileType.File
+
+    def _store(self, place: Place) -> pa_fs.FileSystem:
+        if place.store not in self._stores:
+            self._stores[place.store] = _file_system(place.store)
+        return self._stores[place.store]
+
+
+def _file_system(uri: str) -> pa_fs.FileSystem:
+    return pa_fs.PyFileSystem(DeltaStorageHandler(uri))
