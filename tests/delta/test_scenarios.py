@@ -418,6 +418,23 @@ def test_an_added_column_is_left_out_until_the_stream_is_started_anew(tmp_path: 
     assert [other.fold.rows[key,]["w"] for key in (1, 2)] == [1, None]
 
 
+@pytest.mark.parametrize("only", ["", "id >= 0"], ids=["all rows", "filtered"])
+def test_a_logged_batch_is_read_without_the_column_that_its_version_does_not_have(
+    tmp_path: Path, table: Path, only: str
+) -> None:
+    run = DeltaRun(tmp_path, table, options={"vnodeCount": "3", "numPartitions": "1", "snapshotFilter": only})
+    assert run.plan(5)
+    DeltaTable(table).alter.add_columns([Field("w", PrimitiveType("integer"))])
+    DeltaTable(table).update(updates={"w": "id"})
+    run.restart()
+    found = run.read()
+    assert {(row["v"][:1], row["w"]) for row in found} == {("v", None)}
+    run.fold.apply(found)
+    run.committed += 1
+    run.catch_up()
+    assert {row["w"] for row in run.fold.rows.values()} == set(range(10))
+
+
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [

@@ -74,7 +74,7 @@ def _file_rows(
             wanted.append(_CHANGE_TYPE)
         at = 0
         for batch in parquet.iter_batches(_BATCH_ROWS, columns=wanted):
-            rows = _typed(batch, file.partition, columns)
+            rows = typed(batch, file.partition, columns)
             if file.kind is Kind.FEED:
                 there = pc.is_in(batch.column(_CHANGE_TYPE), pa.array(["insert", "update_postimage"]))
             else:
@@ -92,7 +92,7 @@ def _kept(keep: Mask, at: int, count: int) -> Mask:
     return np.append(found, np.ones(count - len(found), np.bool_))
 
 
-def _typed(batch: pa.RecordBatch, partition: Mapping[str, str | None], columns: pa.Schema) -> pa.RecordBatch:
+def typed(batch: pa.RecordBatch, partition: Mapping[str, str | None], columns: pa.Schema) -> pa.RecordBatch:
     """The batch with these columns: a partition's are of one value, and those that were added later are null."""
     arrays = []
     for field in columns:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from backfill.errors import DataLossError, FileGoneError
+from backfill.upstream.delta.change_files import typed
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.location import KEEP_LONGER, START_OVER, open_at, open_latest
 from backfill.upstream.delta.position import Position
@@ -30,24 +31,26 @@ class DeltaSnapshotReader:
         table = self.table
         only = self.filter if token is None else self.snapshot_filter
 
-        def rows(opened: DeltaTable) -> Iterator[pa.RecordBatch]:
+        def rows(opened: DeltaTable, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
             for item in ranges:
-                yield from self._distinct(rows_within(opened, table.columns, table.key, item, only))
+                yield from self._distinct(rows_within(opened, columns, table.key, item, only))
 
         yield from self._at(token, rows)
 
     def lookup(self, token: str | None, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         if keys.num_rows:
-            yield from self._at(token, lambda opened: rows_of(opened, self.table.columns, self.table.key, keys))
+            yield from self._at(token, lambda opened, columns: rows_of(opened, columns, self.table.key, keys))
 
     def _at(
-        self, token: str | None, rows: Callable[[DeltaTable], Iterator[pa.RecordBatch]]
+        self, token: str | None, rows: Callable[[DeltaTable, pa.Schema], Iterator[pa.RecordBatch]]
     ) -> Iterator[pa.RecordBatch]:
-        uri = self.table.uri
+        uri, columns = self.table.uri, self.table.columns
         opened = open_latest(uri) if token is None else open_at(uri, Position.parse(token))
         try:
             with translating(uri):
-                yield from rows(opened)
+                # A batch may be logged before a column is added and read after that: then it is of a version without.
+                for batch in rows(opened, columns if token is None else _present(opened, columns)):
+                    yield typed(batch, {}, columns)
         except FileGoneError as error:
             raise DataLossError(
                 f"files of version {opened.version()} of the Delta table {uri} are gone ({error}): VACUUM has removed "
@@ -66,3 +69,8 @@ class DeltaSnapshotReader:
             require_distinct([pa.concat_arrays(both) for both in zip(before.columns, keys.columns, strict=True)])
             last = keys.slice(keys.num_rows - 1)
             yield batch
+
+
+def _present(opened: DeltaTable, columns: pa.Schema) -> pa.Schema:
+    names = {field.name for field in opened.schema().fields}
+    return pa.schema([field for field in columns if field.name in names])
