@@ -418,6 +418,29 @@ def test_an_added_column_is_left_out_until_the_stream_is_started_anew(tmp_path: 
     assert [other.fold.rows[key,]["w"] for key in (1, 2)] == [1, None]
 
 
+def test_columns_may_be_added_one_after_the_other_while_the_stream_is_stopped(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    DeltaTable(table).alter.set_table_properties({**FEED, "delta.appendOnly": "false"})
+    for place, name in enumerate("wx"):
+        DeltaTable(table).alter.add_columns([Field(name, PrimitiveType("integer"))])
+        DeltaTable(table).update(updates={name: "id"}, predicate=f"id = {place}")
+    run.restart()
+    run.fold.rows = {key: {**row, "w": None, "x": None} for key, row in run.fold.rows.items()}
+    run.catch_up()
+    assert [run.fold.rows[key,]["w"] for key in range(3)] == [0, None, None]
+    assert [run.fold.rows[key,]["x"] for key in range(3)] == [None, 1, None]
+
+
+def test_a_column_that_was_dropped_and_added_again_is_told(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    write_deltalake(table, pa.table({"id": [1]}), mode="overwrite", schema_mode="overwrite")
+    DeltaTable(table).alter.set_table_properties({**FEED, "delta.appendOnly": "false"})
+    DeltaTable(table).alter.add_columns([Field("v", PrimitiveType("string"))])
+    run.restart()
+    with pytest.raises(SchemaChangedError, match=r"version 2 of .*: column 'v' is missing"):
+        run.plan()
+
+
 @pytest.mark.parametrize("only", ["", "id >= 0"], ids=["all rows", "filtered"])
 def test_a_logged_batch_is_read_without_the_column_that_its_version_does_not_have(
     tmp_path: Path, table: Path, only: str

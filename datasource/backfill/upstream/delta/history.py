@@ -6,6 +6,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from deltalake import Schema
+
 from backfill.errors import DataLossError
 from backfill.upstream.delta.change_files import versions_of_vectors
 from backfill.upstream.delta.failures import translating
@@ -35,13 +37,28 @@ class History:
             self._lost(f"the log of the Delta table {uri} no longer has version {version}: it was cleaned up")
         elif found.definition is not None:
             require_unmapped(found.definition.properties, uri)
-            self.table.require_unchanged(found.definition.columns, version)
+            columns = found.definition.columns
+            self.table.require_unchanged(columns, version, self._to_come(columns, version))
             if not found.definition.has_feed:
                 self._lost(
                     f"version {version} of the Delta table {uri} has switched the change data feed off, so the "
                     "changes after it were not kept"
                 )
         return found
+
+    def _to_come(self, found: Schema, version: int) -> set[str]:
+        """Which of the stream's columns this version lacks because they were added after it: null, as in its rows.
+
+        One that the version before it had was dropped here, even if a later version has it again.
+        """
+        lacking = set(self.table.columns.names) - {field.name for field in found.fields}
+        if not lacking or not version:
+            return lacking
+        try:
+            before = open_at(self.table.uri, Position(version - 1, self.table.table_id))
+        except DataLossError:
+            return set()  # That it was not dropped can no longer be seen.
+        return lacking - {field.name for field in before.schema().fields}
 
     def cut(self, after: int, upto: int, max_changes: int) -> int:
         """The version up to which there are about `max_changes` changes; every commit up to it is looked at."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -46,11 +46,13 @@ class Table:
     def columns(self) -> pa.Schema:
         return self.schema.columns
 
-    def require_unchanged(self, found: Schema, version: int) -> None:
-        """Refuses columns of which one that the stream carries is gone, or has another type."""
+    def require_unchanged(self, found: Schema, version: int, to_come: Collection[str] = ()) -> None:
+        """Refuses columns of which one that the stream carries, and is not `to_come`, is gone or of another type."""
         types = {field.name: field.type for field in found.fields}
         problems = []
         for field in self.columns:
+            if field.name in to_come:
+                continue
             if field.name not in types:
                 problems.append(f"column {field.name!r} is missing")
                 continue
@@ -62,7 +64,8 @@ class Table:
             raise SchemaChangedError(
                 f"version {version} of the Delta table {self.uri} is no longer what the stream reads: "
                 f"{'; '.join(problems)}. Start the stream anew with a fresh checkpointLocation and "
-                "onExistingState=restart; or, if a column was dropped or renamed, leave it out with the option columns"
+                "onExistingState=restart; or, if a column was dropped, renamed or added later, leave it out with the "
+                "option columns"
             )
 
 
