@@ -67,6 +67,9 @@ def test_a_read_has_the_columns_asked_for_in_their_order_and_types(spark: SparkS
     other = spark.read.schema("id int").format("backfill").options(**table.options).option("dbtable", "t").load()
     with pytest.raises(AnalysisException, match="column id is bigint, and int is asked for"):
         other.collect()
+    strict = spark.read.schema("n decimal(8,2) not null").format("backfill").options(**table.options)
+    with pytest.raises(AnalysisException, match="column n may be null, and not null is asked for"):
+        strict.option("dbtable", "t").load().collect()
 
 
 @pytest.mark.parametrize(

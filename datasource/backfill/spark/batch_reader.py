@@ -66,10 +66,15 @@ class BackfillBatchReader(DataSourceReader):
             for field in self._schema
             if field.name in table.output and found[field.name] != field.dataType
         ]
+        wrong += [
+            f"column {field.name} may be null, and not null is asked for"
+            for field in self._schema
+            if field.name in table.output and not field.nullable
+        ]
         if wrong:
             raise SchemaChangedError(
-                f"{'; '.join(wrong)}. If the table was altered, load() it or create its Spark table again; the option "
-                "customSchema chooses types"
+                f"{'; '.join(wrong)}. If the table was altered, load() it or create its Spark table again; leave out "
+                "schema(…), or NOT NULL in it; the option customSchema chooses types"
             )
 
     @plainly_yielding

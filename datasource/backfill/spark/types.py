@@ -42,3 +42,9 @@ def require_same(asked: StructType, found: StructType) -> None:
             "columns and types. A table of Spark's catalog has the columns of a stream if it was made with the option "
             "stateDir or startingPosition, and without a list of columns"
         )
+    strict = [field.name for field, there in zip(asked, found, strict=True) if there.nullable and not field.nullable]
+    if strict:
+        raise SchemaChangedError(
+            f"the DataFrame has {', '.join(strict)} as not null, and every column of the table may be null here. Leave "
+            "out schema(…), or NOT NULL in it"
+        )
