@@ -388,6 +388,22 @@ def test_columns_that_get_other_names_in_the_files_end_a_running_stream(tmp_path
         run.plan()
 
 
+def test_a_removed_file_of_which_the_partition_is_not_said_is_refused(tmp_path: Path) -> None:
+    """The protocol lets a writer leave it out."""
+    table = tmp_path / "table"
+    write_deltalake(table, pa.table({"id": [1, 2], "p": ["x", "y"]}), partition_by=["p"], configuration=FEED)
+    run = DeltaRun(tmp_path, table)
+    run.catch_up()
+    [file] = table.glob("p=x/*")
+    gone = {"path": str(file.relative_to(table)), "dataChange": True}
+    vectors.commit(table, [{"commitInfo": {"timestamp": 1}}, {"remove": gone}])
+    assert run.plan()
+    with pytest.raises(TableError, match=r"version 1 of .* does not say its value of the partition column p"):
+        run.read()
+    run.restart(columns="id")
+    assert [row["id"] for row in run.read()] == [1]
+
+
 # -- the table's definition ----------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from backfill.errors import TableError
 from backfill.upstream.delta.files import Place
-from backfill.upstream.delta.location import open_at
+from backfill.upstream.delta.location import START_OVER, open_at
 from backfill.upstream.delta.log import ChangeFile, Commit, Kind, Log
 from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.table import Table
@@ -49,6 +49,8 @@ def change_rows(log: Log, table: Table, commits: Sequence[Commit]) -> Iterator[p
     for commit in commits:
         vectors = _vectors(table, commit)
         for file in commit.files:
+            if file.partition is None:
+                _require_no_partition(log, table, commit, file)
             keep = vectors.get((file.kind, file.place)) if file.vector else None
             if file.vector and keep is None:
                 raise TableError(f"version {commit.version} of {uri}: the deletion vector of {file.place} is not found")
@@ -63,18 +65,30 @@ def change_rows(log: Log, table: Table, commits: Sequence[Commit]) -> Iterator[p
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def _require_no_partition(log: Log, table: Table, commit: Commit, file: ChangeFile) -> None:
+    """Refuses a file whose partition the log does not say, as it need not for one that is removed."""
+    unknown = [name for name in table.columns.names if name in log.partitioned_by]
+    if unknown:
+        raise TableError(
+            f"version {commit.version} of the Delta table {table.uri} removes {file.place} and does not say its value "
+            f"of the partition column {', '.join(unknown)}, so the rows that are gone cannot be told in full. Leave it "
+            f"out with the option columns, if it is none of keyColumns. {START_OVER}"
+        )
+
+
 def _file_rows(
     log: Log, file: ChangeFile, columns: pa.Schema, keep: Mask | None
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array[Any]]]:
+    partition = file.partition or {}
     with log.files.open(file.place) as opened:
         parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
         present = set(parquet.schema_arrow.names)
-        wanted = [name for name in columns.names if name in present and name not in file.partition]
+        wanted = [name for name in columns.names if name in present and name not in partition]
         if file.kind is Kind.FEED:
             wanted.append(_CHANGE_TYPE)
         at = 0
         for batch in parquet.iter_batches(_BATCH_ROWS, columns=wanted):
-            rows = typed(batch, file.partition, columns)
+            rows = typed(batch, partition, columns)
             if file.kind is Kind.FEED:
                 there = pc.is_in(batch.column(_CHANGE_TYPE), pa.array(["insert", "update_postimage"]))
             else:

@@ -44,12 +44,12 @@ class ChangeFile:
     """A file that a commit's changes are read from.
 
     `partition` has the values of the partition columns as text. `vector`: some of its rows are deleted by a vector
-    beside it. `row_count` is None where the log does not say it.
+    beside it. `partition` and `row_count` are None where the log does not say them.
     """
 
     kind: Kind
     place: Place
-    partition: Mapping[str, str | None]
+    partition: Mapping[str, str | None] | None
     vector: bool
     row_count: int | None
     size: int
@@ -95,6 +95,7 @@ class Log:
 
     def __init__(self, table: DeltaTable) -> None:
         self.files = Files(table.table_uri)
+        self.partitioned_by = frozenset(table.metadata().partition_columns)
         self._commits: dict[int, Commit] = {}
 
     def stamp(self, version: int) -> Stamp | None:
@@ -181,7 +182,7 @@ def _file(kind: Kind, action: Mapping[str, Any]) -> ChangeFile:
     return ChangeFile(
         kind=kind,
         place=Place.of(action["path"]),
-        partition=dict(action.get("partitionValues") or {}),
+        partition=action.get("partitionValues"),
         vector=bool(action.get("deletionVector")),
         row_count=statistics.get("numRecords"),
         size=int(action.get("size") or 0),
