@@ -54,6 +54,7 @@ class SpanLaws:
         assert spanned(laboratory, reader.after, reader.upto) == commits_of(reader.read(), schema)
         assert [commit.writes for commit in spanned(laboratory, reader.upto)] == [(insert(laboratory.keys[1], "two"),)]
         assert spanned(laboratory, LATEST) == []
+        assert spanned(laboratory, EARLIEST, EARLIEST) == []
 
     def test_what_is_no_position_is_refused(self, laboratory: Laboratory) -> None:
         begun(laboratory)

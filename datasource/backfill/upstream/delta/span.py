@@ -57,9 +57,14 @@ def span(table: Table, latest: DeltaTable, starting: str, ending: str) -> DeltaC
     """What reads between the positions; see `backfill.upstream.Upstream.span`."""
     require_followable(latest, table.uri)
     last = latest.version()
-    upto = last if ending.strip().lower() == LATEST else _version("endingPosition", ending, last, least=0)
+    if ending.strip().lower() == EARLIEST:
+        upto = _earliest(table, latest, last)
+    elif ending.strip().lower() == LATEST:
+        upto = last
+    else:
+        upto = _version("endingPosition", ending, last, least=0)
     if starting.strip().lower() == EARLIEST:
-        after = _earliest(table, latest, upto) if ending.strip().lower() != EARLIEST else upto
+        after = _earliest(table, latest, upto)
     elif starting.strip().lower() == LATEST:
         after = last
     else:
