@@ -45,7 +45,7 @@ def test_a_table_gives_back_its_options_and_what_a_read_says_goes_first() -> Non
 def test_a_declared_list_of_columns_keeps_nothing_and_is_told_apart_from_no_table() -> None:
     assert not keeps_options(COLUMNS)
     assert of_table(COLUMNS, GIVEN) == {"url": GIVEN["url"], "dbtable": "orders"}
-    with pytest.raises(OptionsError, match="made with a list of columns"):
+    with pytest.raises(OptionsError, match="made with a list of columns, or with TBLPROPERTIES in place of OPTIONS"):
         of_table(COLUMNS, {"numPartitions": "2"})
 
 

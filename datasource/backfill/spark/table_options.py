@@ -66,9 +66,10 @@ def of_table(columns: StructType, given: Mapping[str, str]) -> dict[str, str]:
         return {**json.loads(columns.fields[0].metadata[KEY]), **own}
     if not own.keys() & {"url", "dbtable", "path", "view"}:
         raise OptionsError(
-            "Spark does not tell which options this table was made with: it was made with a list of columns. Make it "
-            "again without the list (the option columns chooses columns, customSchema their types); or give the "
-            "options with each read: SELECT … FROM … WITH (url = '…', dbtable = '…'), or WITH (path = '…', …)"
+            "Spark does not tell which options this table was made with: it was made with a list of columns, or with "
+            "TBLPROPERTIES in place of OPTIONS. Make it again with OPTIONS and without the list (the option columns "
+            "chooses columns, customSchema their types); or give the options with each read: SELECT … FROM … WITH "
+            "(url = '…', dbtable = '…'), or WITH (path = '…', …)"
         )
     return own
 
