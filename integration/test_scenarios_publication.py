@@ -9,7 +9,7 @@ import pytest
 from backfill.errors import DatabaseSetupError, TableError
 from integration.database import Database
 from integration.fixtures.streams import StartStream
-from integration.stream_harness import table_of
+from integration.stream_harness import StreamRun, table_of
 from integration.versions import require_version
 
 PLAIN = "CREATE TABLE t (id bigint PRIMARY KEY, v text{0}); ALTER TABLE t REPLICA IDENTITY FULL"
@@ -24,6 +24,14 @@ FILL = "INSERT INTO t (id, v) SELECT i, 'v' FROM generate_series(1, 40) i"
 
 def write(database: Database) -> None:
     database.execute("UPDATE t SET v = v || '+' WHERE id % 2 = 0; DELETE FROM t WHERE id % 19 = 0")
+
+
+def goes_on(run: StreamRun) -> None:
+    """The stream begins now, and others write while it reads."""
+    run.restart()
+    run.judged_batch(10)
+    write(run.database)
+    run.finish()
 
 
 def mend(refusal: pytest.ExceptionInfo[TableError]) -> str:
@@ -44,10 +52,7 @@ def test_a_table_whose_writers_would_fail_once_it_is_published_is_refused(
     assert database.execute("SELECT pubname FROM pg_publication") == []
     write(database)
     database.execute(mend(it))
-    run.restart()
-    run.judged_batch(10)
-    write(database)
-    run.finish()
+    goes_on(run)
 
 
 @pytest.mark.parametrize("table", [PLAIN, PARTITIONED], ids=["plain", "partitioned"])
@@ -61,10 +66,7 @@ def test_a_list_of_columns_that_makes_writers_fail_is_refused(
     with pytest.raises(TableError, match=r"publication feed has a list of its columns.* publish it without") as it:
         run.batch()
     database.execute(mend(it))
-    run.restart()
-    run.judged_batch(10)
-    write(database)
-    run.finish()
+    goes_on(run)
 
 
 def test_a_publication_without_stored_columns_that_makes_writers_fail_is_refused(
@@ -78,10 +80,7 @@ def test_a_publication_without_stored_columns_that_makes_writers_fail_is_refused
         run.batch()
     (statement,) = re.findall(r"ALTER PUBLICATION .*? = stored\)", it.value.message)
     database.execute(statement)
-    run.restart()
-    run.judged_batch(10)
-    write(database)
-    run.finish()
+    goes_on(run)
 
 
 def test_whole_rows_of_the_root_alone_keep_nobody_from_writing(database: Database, start_stream: StartStream) -> None:

@@ -22,7 +22,7 @@ from backfill.options.listed import (
     View,
 )
 from backfill.options.rules import contradictions, folders, keeps_rows
-from backfill.options.texts import METADATA_COLUMNS, column_names, column_types
+from backfill.options.texts import METADATA_COLUMNS, as_refused, column_names, column_types
 
 __all__ = [
     "METADATA_COLUMNS",
@@ -151,9 +151,7 @@ def _values(given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
             try:
                 values[key] = option.parse(text)
             except ValueError as error:
-                # A URI may hold a secret in its query as well.
-                secret = key in ("url", "password", "stagingdir") or "@" in text or "://" in text
-                shown = "cannot be used" if secret else f"is {text!r}"
+                shown = as_refused(text, secret=key in ("url", "password", "stagingdir"))
                 problems.append(f"{option.name} {shown}; expected {error}")
     return values, problems
 

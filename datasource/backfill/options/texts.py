@@ -156,6 +156,11 @@ def _has_password(after_scheme: str) -> bool:
     return named.partition(":")[2] != "" or misread or any(name.endswith(_SECRETS) for name, _ in parse_qsl(query))
 
 
+def as_refused(text: str, *, secret: bool = False) -> str:
+    """How an error tells a value that is refused: not by itself where it may hold a secret, as a URI may anywhere."""
+    return "cannot be used" if secret or "@" in text or "://" in text else f"is {text!r}"
+
+
 def place(text: str) -> str:
     """Spark writes the location of a table of its catalog as file:/data/orders."""
     if text.startswith("file:"):

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from backfill.adapters import needing
 from backfill.batches import together
 from backfill.errors import OptionsError, TableError, UnchangedToastError
-from backfill.options.texts import place
+from backfill.options.texts import as_refused, place
 from backfill.sinks.applied import Applied, is_new
 from backfill.sinks.batch import Batch
 from backfill.sinks.last_rows import Outcome, columns_of, last_rows
@@ -128,12 +128,11 @@ class DeltaSink:
 
 
 def _place(path: str) -> str:
-    """The path, which is what the source's option `path` may be; a URI is not shown, as it may have credentials."""
+    """The path, which is what the source's option `path` may be."""
     try:
         return place(path)
     except ValueError as error:
-        shown = "cannot be used" if "://" in path else f"is {path!r}"
-        raise OptionsError(f"path {shown}; expected {error}") from None
+        raise OptionsError(f"path {as_refused(path)}; expected {error}") from None
 
 
 def _last_applied(table: DeltaTable, query: str) -> Applied | None:

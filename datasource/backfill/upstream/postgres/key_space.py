@@ -11,7 +11,7 @@ from psycopg import sql
 from backfill.errors import KeyTextError
 from backfill.upstream import TableSize
 from backfill.upstream.postgres.connection import Session, one_row
-from backfill.upstream.postgres.keys import canonical_text, full_name, key_text_expression, key_value, order_by
+from backfill.upstream.postgres.keys import canonical_text, key_value, order_by
 from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
 from backfill.upstream.postgres.values import encode_text
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
@@ -43,15 +43,14 @@ def cut(
     if parts == 0:
         return ()
     sampled, chosen = _sample(size, vnodes, thinned=within == WHOLE_TABLE)
-    names = [sql.Identifier(f"k{at}") for at in range(len(table.key))]
     statement = sql.SQL(
         "SELECT {texts} FROM (SELECT {columns}, row_number() OVER (ORDER BY {order}), count(*) OVER () "
         "FROM {source} {sampled} WHERE {within} AND {chosen}) AS sample({names}, place, total) "
         "WHERE place * {parts} / total > (place - 1) * {parts} / total ORDER BY place"
     ).format(
-        texts=sql.SQL(", ").join(map(key_text_expression, table.key, names)),
-        names=sql.SQL(", ").join(names),
-        columns=sql.SQL(", ").join(full_name(item, table.name) for item in table.key),
+        texts=table.alias_texts,
+        names=sql.SQL(", ").join(table.aliases),
+        columns=table.key_columns,
         order=table.order,
         source=table.source,
         sampled=sampled,
@@ -113,8 +112,7 @@ def covered_by_database(session: Session, table: KeyedTable, keys: pa.RecordBatc
     # changes, and only while some vnode is under way. They are literals in it, not parameters: in a statement with
     # parameters psycopg takes a percent sign for a placeholder, also one in a key or in the name of its type.
     texts = [sql.Literal(encode_text(column).to_pylist()) for column in keys.columns]
-    names = [sql.Identifier(f"k{at}") for at in range(len(texts))]
-    values = [key_value(part, name) for part, name in zip(table.key, names, strict=True)]
+    values = [key_value(part, name) for part, name in zip(table.key, table.aliases, strict=True)]
     condition = sql.SQL(" OR ").join(sql.SQL("({})").format(table.within(item, values)) for item in coverage)
     statement = sql.SQL(
         "SELECT coalesce(array_agg({condition} ORDER BY place), '{{}}') "
@@ -122,6 +120,6 @@ def covered_by_database(session: Session, table: KeyedTable, keys: pa.RecordBatc
     ).format(
         condition=condition,
         texts=sql.SQL(", ").join(sql.SQL("{}::text[]").format(column) for column in texts),
-        names=sql.SQL(", ").join(names),
+        names=sql.SQL(", ").join(table.aliases),
     )
     return pa.array(one_row(session.execute(statement))[0], pa.bool_())

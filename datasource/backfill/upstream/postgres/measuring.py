@@ -20,7 +20,6 @@ from backfill.plan import Extent, Measure
 from backfill.upstream.postgres.connection import Connector, Session, one_row
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.key_space import prepare_for_ranges
-from backfill.upstream.postgres.keys import full_name, key_text_expression
 from backfill.upstream.postgres.pin import ExportingSession, enter
 from backfill.upstream.postgres.ranges import KeyedTable
 
@@ -105,14 +104,13 @@ class Measuring:
 
     def _last(self, request: Measure) -> sql.Composed:
         """Texts are made of the last key alone, since those of all that it passes over take longer than to pass."""
-        names = [sql.Identifier(f"k{at}") for at in range(len(self.table.key))]
-        columns = [full_name(part, self.table.name) for part in self.table.key]
-        texts = [key_text_expression(part, name) for part, name in zip(self.table.key, names, strict=True)]
-        rows = self.table.select(
-            sql.SQL(", ").join(map(sql.SQL("{} AS {}").format, columns, names)), request.range, self.only
-        )
-        return sql.SQL("SELECT {} FROM ({} ORDER BY {} LIMIT 1 OFFSET {}) AS r").format(
-            sql.SQL(", ").join(texts), rows, self.table.order, sql.Literal(request.limit - 1)
+        rows = self.table.select(self.table.key_columns, request.range, self.only)
+        return sql.SQL("SELECT {} FROM ({} ORDER BY {} LIMIT 1 OFFSET {}) AS r({})").format(
+            self.table.alias_texts,
+            rows,
+            self.table.order,
+            sql.Literal(request.limit - 1),
+            sql.SQL(", ").join(self.table.aliases),
         )
 
 

@@ -68,6 +68,21 @@ class KeyedTable:
         return sql.SQL(", ").join(key_text_expression(part, full_name(part, self.name)) for part in self.key)
 
     @property
+    def key_columns(self) -> sql.Composable:
+        """The key's columns as they are, separated by commas."""
+        return sql.SQL(", ").join(full_name(part, self.name) for part in self.key)
+
+    @property
+    def aliases(self) -> list[sql.Identifier]:
+        """What the key's columns are called outside of the table: their own names may be taken there."""
+        return [sql.Identifier(f"k{at}") for at in range(len(self.key))]
+
+    @property
+    def alias_texts(self) -> sql.Composable:
+        """As `key_texts`, of columns that are called by these aliases."""
+        return sql.SQL(", ").join(map(key_text_expression, self.key, self.aliases))
+
+    @property
     def _columns(self) -> list[sql.Composable]:
         return [key_column(part, self.name) for part in self.key]
 
@@ -77,7 +92,7 @@ class KeyedTable:
 
     def is_one_of(self, texts: Sequence[Sequence[str | None]]) -> sql.Composable:
         """The condition that a row's key is among these, given as their lossless texts, column by column."""
-        names = [sql.Identifier(f"k{at}") for at in range(len(texts))]
+        names = self.aliases
         values = [key_value(part, sql.SQL("asked.{}").format(name)) for part, name in zip(self.key, names, strict=True)]
         return sql.SQL("EXISTS (SELECT FROM unnest({}) AS asked({}) WHERE {})").format(
             sql.SQL(", ").join(sql.SQL("{}::text[]").format(sql.Literal(list(column))) for column in texts),
