@@ -61,6 +61,7 @@ Where things are; each module may import only those that stand after it:
     backfill.opening, adapters  from options to a stream; to the upstream that they name
     backfill.stream             from an offset to the next, and from two offsets to what is read
     backfill.scan, span         batch reads: the table as it is now; the changes between two positions
+    backfill.attachment         its place: state directory, change log, staged chunks
     backfill.batch, record      the readers' parts of one batch; the state directory and its rules
     backfill.recorded           what the state store keeps of a stream, in its types
     backfill.same_table         whether the table is still the one that a stream began with

@@ -14,13 +14,13 @@ from typing import Final, TypeAlias
 
 from backfill.advance import UNLIMITED, advance, grown
 from backfill.again import going_on, next_up
+from backfill.attachment import Attachment
 from backfill.batch import Batch
 from backfill.control import Control
 from backfill.counts import Counting, iso
 from backfill.epoch import Epoch
 from backfill.errors import SnapshotGoneError
 from backfill.handoff import Part, SnapshotPart
-from backfill.manifest import Manifest
 from backfill.offset import Ahead, Barrier, Nothing, Offset
 from backfill.options import OnTruncate, StartupMode, StreamOptions
 from backfill.progress import Again, Finished, Frontier, Progress, figures, phase, rows_left, settled
@@ -30,7 +30,6 @@ from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.upsert import LastRows
 from backfill.upstream import Pin, SnapshotReader, Step, TableSchema, Upstream
-from backfill.vnode import Key
 
 logger = logging.getLogger("backfill")
 
@@ -77,19 +76,12 @@ class Stream:
         counting: Counting | None = None,
     ) -> None:
         self._upstream = upstream
-        self._record = record
-        self._staging_root = staging
-        self._stagings: dict[str, Staging] = {}
+        self._attachment = Attachment(upstream, record, staging, options, keeps_last_rows=open_last_rows is not None)
         self._options = options
-        self._attached: str | None = None
         self._pin: Pin | None = None
         self._until: str | None = None
         self._worked_off = 0
-        self._manifest_of: int | None = None
-        self._last_manifest = Manifest(())
-        self._acknowledged: Barrier | None = None
         self._release = Release(upstream, watch)
-        self._schema: TableSchema | None = None
         self._reported: tuple[Progress, Again | None] | None = None
         self._read_control = read_control
         self._said_never = False
@@ -102,9 +94,7 @@ class Stream:
 
     @property
     def table(self) -> TableSchema:
-        if self._schema is None:
-            self._schema = self._upstream.schema()
-        return self._schema
+        return self._attachment.table
 
     @property
     def rows(self) -> RowFormat:
@@ -142,7 +132,7 @@ class Stream:
     def _waits(self, again: Again | None) -> bool:
         """Whether rows are to be read again after those of `again`."""
         last = None if again is None else again.request
-        return not self._why_never_again() and bool(self._control.waiting(self._record.stream, last))
+        return not self._why_never_again() and bool(self._control.waiting(self._attachment.stream, last))
 
     def stop_at_present(self) -> None:
         """From now on nothing that happens after this moment is read, except what finishing the backfill needs."""
@@ -170,12 +160,14 @@ class Stream:
                 return start
             base = self._begin()
         else:
-            self._settle(start)
+            self._attachment.attach(start, start, self._control)
+            self._let_go(start)
+            self._attachment.settle(start)
             base = start
         stands = self._standing(base)
         if isinstance(base, Barrier) and self._is_over(stands.cursor, base.epoch):
             return self._nothing(start, base)
-        ahead = self._ahead(base) if isinstance(base, Barrier) else ()
+        ahead = self._attachment.ahead(base) if isinstance(base, Barrier) else ()
         step, moved = self._step(stands.epoch, stands.cursor, max_rows, *self._most_changes(max_rows, ahead))
         if step.epoch == stands.epoch:
             return self._nothing(start, base)
@@ -183,8 +175,8 @@ class Stream:
         stands = stands.moved(moved)
         self._reported = stands.progress, stands.again
         return Barrier(
-            stream=self._record.stream,
-            upstream=self._record.bookmark,
+            stream=self._attachment.stream,
+            upstream=self._attachment.bookmark,
             epoch=step.epoch,
             progress=stands.progress,
             ahead=ahead,
@@ -198,7 +190,7 @@ class Stream:
             return start
         if self._until is not None:
             # The query ends here, and nobody is left to record later what was put off.
-            self._record.commit(self._upstream, base, at_once=True)
+            self._attachment.keep(base, at_once=True)
         return replace(base, base=replace(base, base=None)) if isinstance(start, Nothing) else start
 
     def _standing(self, base: Barrier | Progress) -> _Standing:
@@ -223,11 +215,11 @@ class Stream:
         """Prepares the batch that takes the stream from `cursor` to `moved`."""
         self._pin = step.pin
         # A batch of this number may have been planned before: Spark did not log it, or in another checkpoint.
-        self._staging(self._record.stream).forget(step.epoch.number)
+        self._attachment.staging(self._attachment.stream).forget(step.epoch.number)
         works_off = isinstance(cursor, Frontier) and step.pin is None and not self._control.holds
         self._worked_off = self._worked_off + 1 if works_off else 0
         if isinstance(cursor, Frontier) and isinstance(moved, Frontier):
-            self._batch(self._record.stream).cut(cursor, moved, step.epoch.number)
+            self._batch(self._attachment.stream).cut(cursor, moved, step.epoch.number)
 
     def _again(self, base: Barrier, progress: Progress) -> Again | None:
         """What is taken again in the next batch, if anything is."""
@@ -237,7 +229,7 @@ class Stream:
                 self._said_never = True
                 logger.warning("requests to read rows again are passed over: %s", refused)
             return None
-        again = going_on(base.again, self._manifest(base).given_up)
+        again = going_on(base.again, self._attachment.manifest(base).given_up)
         return next_up(
             again,
             progress,
@@ -291,40 +283,12 @@ class Stream:
 
     def _begin(self) -> Barrier | Progress:
         """The first batch: the stream's record is made, then its place in the change log, then the vnodes."""
-        found = self._record.begin(self._upstream, self.table, lambda stream: self._staging(stream).forget_all())
+        found = self._attachment.begin(self._control)
         if found is not None:
-            self._attach(found, found)
             return found
-        if self._options.startup_mode is StartupMode.SNAPSHOT:
-            return Frontier.at_start(self._bounds())
-        self._upstream.attach(self._record.bookmark, None)
-        self._attached = self._record.stream
         if self._options.startup_mode is StartupMode.LATEST:
             return Finished(0, 0)
-        return Frontier.at_start(self._bounds())
-
-    def _bounds(self) -> tuple[Key, ...]:
-        bounds = self._upstream.bounds(self._options.vnode_count)
-        self._record.keep_bounds(self._upstream, bounds)
-        return bounds
-
-    def _settle(self, start: Barrier) -> None:
-        """Spark has committed `start`: lets go of the state it was read at, records it, lets the upstream forget,
-        removes older chunks.
-        """
-        self._attach(start, start)
-        self._let_go(start)
-        # What is not recorded yet is not forgotten either, so that a new checkpoint can go on from the record.
-        if start == self._acknowledged or not self._record.commit(self._upstream, start):
-            return
-        if self._options.startup_mode is not StartupMode.SNAPSHOT:
-            self._upstream.acknowledge(start.epoch)
-        staging = self._staging(start.stream)
-        staging.forget_before(start.epoch.number)
-        if self._options.startup_mode is StartupMode.SNAPSHOT:
-            # It was the only batch, and no other one will remove what this one has left.
-            staging.forget(start.epoch.number)
-        self._acknowledged = start
+        return Frontier.at_start(self._attachment.bounds())
 
     def _let_go(self, start: Barrier) -> None:
         """Lets go of the state at which the batch up to `start` was read; what the sink left unread is lost then."""
@@ -337,62 +301,6 @@ class Stream:
                 self._batch(start.stream).read_rest(start, pin)
         self._upstream.release(pin)
 
-    def _attach(self, after: Barrier | None, last: Barrier) -> None:
-        """Finds the stream's place again, from the last barrier that was committed, if any, and the last one planned.
-
-        Where keys are gone by, the latter says in which order.
-        """
-        if self._attached == last.stream:
-            return
-        ordered = self._is_ordered(last) if after == last else last.has_manifest or last.is_ordered
-        barrier = replace(after or last, upstream=last.upstream)
-        found, bookmark = self._record.checked(self._upstream, barrier, ordered=ordered)
-        if self._options.startup_mode is not StartupMode.SNAPSHOT:
-            self._upstream.attach(bookmark, barrier.epoch)
-        if found is None and after is not None:
-            self._without_state_dir(after)
-        self._record.adopt(self._upstream, self.table, barrier, found, bookmark)
-        self._attached = last.stream
-
-    def _is_ordered(self, base: Barrier) -> bool:
-        """Whether something is left to do after this barrier that goes by the order of keys."""
-        if self._options.startup_mode is StartupMode.SNAPSHOT:
-            return False  # It was the only batch.
-        if base.again is not None and self._control.stops(base.stream, base.again.request):
-            return replace(base, again=None).is_ordered
-        found = self._staging(base.stream).manifest(base.epoch.number) if base.has_manifest else None
-        missed = found is not None and any(item.position or item.given_up for item in found.splits)
-        return missed or base.is_ordered
-
-    def _ahead(self, base: Barrier) -> tuple[Ahead, ...]:
-        """The keys that were read later than `base`, as far as the state at `base` does not show that yet."""
-        carried = [item for item in base.ahead if not self._upstream.reached(base.epoch, item.position)]
-        splits = self._manifest(base).splits
-        found = [Ahead(span, item.position) for item in splits if item.position for span in item.split.ranges]
-        return (*carried, *found)
-
-    def _manifest(self, base: Barrier) -> Manifest:
-        """What the batch that ended at `base` read. An idle stream asks for it many times a second."""
-        number = base.epoch.number
-        if self._manifest_of != number:
-            self._last_manifest = self._staging(base.stream).kept_manifest(base)
-            self._manifest_of = number
-        return self._last_manifest
-
-    def _without_state_dir(self, base: Barrier) -> None:
-        """Where `stateDir` was lost, what was staged most often was in it.
-
-        To end the stream for what that may have told of a crash just before would be worse than to go on. Not so where
-        last rows are kept: they are in `stateDir` as well, and lack those of the chunks.
-        """
-        staging, number = self._staging(base.stream), base.epoch.number
-        if base.has_manifest and self._open_last_rows is None and staging.manifest(number) is None:
-            staging.keep_manifest(number, Manifest(()))
-
-    def _staging(self, stream: str) -> Staging:
-        # Kept, since on an object store each is a client of its own.
-        return self._stagings.setdefault(stream, self._staging_root.of_stream(stream))
-
     # -- from two offsets to what has to be read -------------------------------------------------------------------
 
     def parts(self, start: Offset, end: Offset) -> tuple[Part, ...]:
@@ -404,7 +312,7 @@ class Stream:
         if not isinstance(end, Barrier):
             return ()  # The first batch of a stream that was told to wait before it began.
         begin = end.base if isinstance(start, Nothing) else start
-        self._attach(begin, end)
+        self._attachment.attach(begin, end, self._control)
         if begin is not None and begin.epoch == end.epoch:
             return ()
         batch = self._batch(end.stream)
@@ -415,13 +323,13 @@ class Stream:
         snapshot, self._pin = batch.snapshot(begin, end, held)
         if self._pin is not None:
             names = [part.name for part in snapshot if isinstance(part, SnapshotPart)]
-            self._release.when_staged(self._pin, self._staging(end.stream), end.epoch.number, names)
+            self._release.when_staged(self._pin, self._attachment.staging(end.stream), end.epoch.number, names)
         elif held is not None:
             self._upstream.release(held)
         return (*changes, *snapshot)
 
     def _batch(self, stream: str) -> Batch:
-        return Batch(self._upstream, self._staging(stream), self.rows, self._options, self._kept_rows())
+        return Batch(self._upstream, self._attachment.staging(stream), self.rows, self._options, self._kept_rows())
 
     def _kept_rows(self) -> LastRows | None:
         if self._last_rows is None and self._open_last_rows is not None:

@@ -17,7 +17,7 @@ def test_the_first_batch_may_be_asked_for_many_times_and_by_many_processes(start
     names = set()
     for _ in range(3):
         assert spark.plan(2, logged=False)
-        names.add(spark.stream()._record.stream)
+        names.add(spark.stream()._attachment.stream)
         insert(spark, KEYS[10 + len(spark.database.log)])
         spark.crash()
     while step(spark):

@@ -1,0 +1,150 @@
+"""What ties a stream to its state directory, its place in the change log and the chunks that were staged for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from backfill.control import Control
+from backfill.manifest import Manifest
+from backfill.offset import Ahead, Barrier
+from backfill.options import StartupMode, StreamOptions
+from backfill.record import Record
+from backfill.staging import Staging
+from backfill.upstream import Bookmark, TableSchema, Upstream
+from backfill.vnode import Key
+
+
+class Attachment:
+    """Finds the place once in a process, and keeps it at each barrier that Spark has committed; not thread-safe."""
+
+    def __init__(
+        self, upstream: Upstream, record: Record, staging: Staging, options: StreamOptions, *, keeps_last_rows: bool
+    ) -> None:
+        self._upstream = upstream
+        self._record = record
+        self._staging_root = staging
+        self._stagings: dict[str, Staging] = {}
+        self._options = options
+        self._keeps_last_rows = keeps_last_rows
+        self._schema: TableSchema | None = None
+        self._attached: str | None = None
+        self._acknowledged: Barrier | None = None
+        self._manifest_of: int | None = None
+        self._last_manifest = Manifest(())
+
+    @property
+    def table(self) -> TableSchema:
+        if self._schema is None:
+            self._schema = self._upstream.schema()
+        return self._schema
+
+    @property
+    def stream(self) -> str:
+        """The stream's name; empty before there is one."""
+        return self._record.stream
+
+    @property
+    def bookmark(self) -> Bookmark:
+        """What the stream has to know of the upstream to go on."""
+        return self._record.bookmark
+
+    @property
+    def _has_place(self) -> bool:
+        """Whether the stream has a place in the change log: a single batch needs none."""
+        return self._options.startup_mode is not StartupMode.SNAPSHOT
+
+    def staging(self, stream: str) -> Staging:
+        # Kept, since on an object store each is a client of its own.
+        return self._stagings.setdefault(stream, self._staging_root.of_stream(stream))
+
+    # -- finding the place -----------------------------------------------------------------------------------------
+
+    def begin(self, control: Control) -> Barrier | None:
+        """For a new checkpoint: makes the record and a place in the log; or the barrier to resume from."""
+        found = self._record.begin(self._upstream, self.table, lambda stream: self.staging(stream).forget_all())
+        if found is not None:
+            self.attach(found, found, control)
+        elif self._has_place:
+            self._upstream.attach(self._record.bookmark, None)
+            self._attached = self._record.stream
+        return found
+
+    def bounds(self) -> tuple[Key, ...]:
+        """Where the vnodes end; recorded, since until the first barrier there is no offset that says it."""
+        bounds = self._upstream.bounds(self._options.vnode_count)
+        self._record.keep_bounds(self._upstream, bounds)
+        return bounds
+
+    def attach(self, after: Barrier | None, last: Barrier, control: Control) -> None:
+        """Finds the stream's place again, from the last barrier that was committed, if any, and the last one planned.
+
+        Where keys are gone by, the latter says in which order.
+        """
+        if self._attached == last.stream:
+            return
+        ordered = self._is_ordered(last, control) if after == last else last.has_manifest or last.is_ordered
+        barrier = replace(after or last, upstream=last.upstream)
+        found, bookmark = self._record.checked(self._upstream, barrier, ordered=ordered)
+        if self._has_place:
+            self._upstream.attach(bookmark, barrier.epoch)
+        if found is None and after is not None:
+            self._without_state_dir(after)
+        self._record.adopt(self._upstream, self.table, barrier, found, bookmark)
+        self._attached = last.stream
+
+    def _is_ordered(self, base: Barrier, control: Control) -> bool:
+        """Whether something is left to do after this barrier that goes by the order of keys."""
+        if not self._has_place:
+            return False  # It was the only batch.
+        if base.again is not None and control.stops(base.stream, base.again.request):
+            return replace(base, again=None).is_ordered
+        found = self.staging(base.stream).manifest(base.epoch.number) if base.has_manifest else None
+        missed = found is not None and any(item.position or item.given_up for item in found.splits)
+        return missed or base.is_ordered
+
+    def _without_state_dir(self, base: Barrier) -> None:
+        """Where `stateDir` was lost, what was staged most often was in it.
+
+        To end the stream for what that may have told of a crash just before would be worse than to go on. Not so where
+        last rows are kept: they are in `stateDir` as well, and lack those of the chunks.
+        """
+        staging, number = self.staging(base.stream), base.epoch.number
+        if base.has_manifest and not self._keeps_last_rows and staging.manifest(number) is None:
+            staging.keep_manifest(number, Manifest(()))
+
+    # -- keeping it ------------------------------------------------------------------------------------------------
+
+    def keep(self, barrier: Barrier, *, at_once: bool = False) -> bool:
+        """Records a barrier that Spark has committed; whether that is done, or put off unless it is to be `at_once`."""
+        return self._record.commit(self._upstream, barrier, at_once=at_once)
+
+    def settle(self, start: Barrier) -> None:
+        """Spark has committed `start`: records it, lets the upstream forget, removes older chunks."""
+        # What is not recorded yet is not forgotten either, so that a new checkpoint can go on from the record.
+        if start == self._acknowledged or not self.keep(start):
+            return
+        staging = self.staging(start.stream)
+        if self._has_place:
+            self._upstream.acknowledge(start.epoch)
+        staging.forget_before(start.epoch.number)
+        if not self._has_place:
+            # It was the only batch, and no other one will remove what this one has left.
+            staging.forget(start.epoch.number)
+        self._acknowledged = start
+
+    # -- what the batch before has left ----------------------------------------------------------------------------
+
+    def manifest(self, base: Barrier) -> Manifest:
+        """What the batch that ended at `base` read. An idle stream asks for it many times a second."""
+        number = base.epoch.number
+        if self._manifest_of != number:
+            self._last_manifest = self.staging(base.stream).kept_manifest(base)
+            self._manifest_of = number
+        return self._last_manifest
+
+    def ahead(self, base: Barrier) -> tuple[Ahead, ...]:
+        """The keys that were read later than `base`, as far as the state at `base` does not show that yet."""
+        carried = [item for item in base.ahead if not self._upstream.reached(base.epoch, item.position)]
+        splits = self.manifest(base).splits
+        found = [Ahead(span, item.position) for item in splits if item.position for span in item.split.ranges]
+        return (*carried, *found)
