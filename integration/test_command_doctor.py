@@ -55,14 +55,19 @@ def test_a_table_that_is_fine_is_said_to_be(database: Database, doctor: Doctor, 
 
 
 def test_options_are_looked_at_as_a_stream_does(database: Database, doctor: Doctor) -> None:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, v text); CREATE PUBLICATION p FOR TABLE t (n, v)")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, v text)")
     upsert = ("--option", "envelope=upsert", "--option")
     assert doctor(*upsert, "orderColumn=n")[0] == 0
     code, text = doctor(*upsert, "orderColumn=nope")
     assert (code, "refused: orderColumn names 'nope'" in text) == (1, True)
+    assert doctor("--option", "filter=n > 1")[0] == 1
+
+
+def test_a_publication_is_looked_at_with_the_columns_that_are_asked_for(database: Database, doctor: Doctor) -> None:
+    require_version(database, 150_000, "a publication of some columns")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, v text); CREATE PUBLICATION p FOR TABLE t (n, v)")
     code, text = doctor("--option", "publicationName=p", "--option", "columns=n")
     assert (code, "refused" in text) == (1, True)
-    assert doctor("--option", "filter=n > 1")[0] == 1
 
 
 def test_what_to_know_of_a_table_refuses_nothing(database: Database, doctor: Doctor) -> None:
