@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -100,6 +101,22 @@ def test_what_a_database_sets_for_its_sessions_changes_nothing(database: Databas
     database.execute("BEGIN READ WRITE; UPDATE public.t SET id = id || chr(92), v = 'new' WHERE id < '3'; COMMIT")
     run.backfill(15)
     run.finish()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("PGTZ", "Asia/Kolkata"), ("PGDATESTYLE", "SQL, DMY"), ("PGCLIENTENCODING", "LATIN1")]
+)
+def test_what_libpq_takes_from_the_environment_changes_no_value(
+    database: Database, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    """Rows are read in one process and the changes to them in another, each with an environment of its own."""
+    monkeypatch.setenv(variable, value)
+    connector = Connector.of(database.dsn, user="", password="", init_statement="")
+    for opened in (connector.session, connector.new_arrow_session):
+        with closing(opened()) as session:
+            cursor = session.cursor() if isinstance(session, psycopg.Connection) else session
+            cursor.execute("SELECT pg_catalog.tstzrange('2026-02-01 12:00Z', NULL)::text || chr(246)")
+            assert cursor.fetchone() == ('["2026-02-01 12:00:00+00",)ö',)
 
 
 MONEY = """

@@ -84,22 +84,21 @@ NO_CONNECTION_STRING: Final = (
 _NO_TIMEOUT: Final = (
     "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'"
 )
-_AGAIN: Final = (
-    sql.SQL("SELECT {}")
-    .format(
-        sql.SQL(", ").join(
-            sql.SQL("pg_catalog.set_config({}, {}, false)").format(sql.Literal(name), sql.Literal(value))
-            for name, value in [*SETTINGS.items(), MONETARY, ("client_encoding", "UTF8")]
-            if not name.endswith("_timeout") and not name.startswith("default_transaction")
-        )
+_READING: Final = (
+    sql.SQL(", ")
+    .join(
+        sql.SQL("pg_catalog.set_config({}, {}, false)").format(sql.Literal(name), sql.Literal(value))
+        for name, value in [*SETTINGS.items(), MONETARY, ("client_encoding", "UTF8")]
+        if not name.endswith("_timeout") and not name.startswith("default_transaction")
     )
     .as_string(None)
 )
+_AGAIN: Final = f"SELECT {_READING}"
 """For after a statement of the user's own, which may limit time and rights, and not change what is read."""
 
+# Once more what the connection string says, because libpq also sends PGTZ and PGDATESTYLE, which are taken before it.
 _FIRST: Final = (
-    f"SELECT pg_catalog.current_setting('{ARRIVED}', true) AS arrived, ({_NO_TIMEOUT}) AS timeout, "
-    f"pg_catalog.set_config('{MONETARY[0]}', '{MONETARY[1]}', false) AS monetary"
+    f"SELECT pg_catalog.current_setting('{ARRIVED}', true) AS arrived, ({_NO_TIMEOUT}) AS timeout, {_READING}"
 )
 
 Session: TypeAlias = psycopg.Connection[tuple[Any, ...]]
