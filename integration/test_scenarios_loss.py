@@ -330,8 +330,12 @@ def put_back(server: LocalServer, copy: Path) -> None:
 
 
 def recover_to_a_new_timeline(server: LocalServer, copy: Path) -> None:
-    """As after a recovery to a point in time, or as a standby that was promoted."""
     put_back(server, copy)
+    recover(server)
+
+
+def recover(server: LocalServer) -> None:
+    """It will be on a new timeline, as after a recovery to a point in time, or as a standby that was promoted."""
     with (server.folder / "data" / "postgresql.conf").open("a") as configuration:
         configuration.write("restore_command = 'false'\n")
     subprocess.run(
@@ -372,6 +376,36 @@ def test_a_server_that_was_restored_to_an_earlier_point_in_time_ends_the_stream(
     if restore is recover_to_a_new_timeline and fails:
         database.execute("UPDATE t SET v = repeat('x', 10000)")  # now the log is longer than it was
         refused(run, DataLossError, "timeline 1 .*on timeline 2.*failOnDataLoss=false", restarts=restarts)
+
+
+@pytest.mark.parametrize("came_along", [True, False])
+def test_without_failing_on_data_loss_a_slot_that_did_not_come_along_to_another_timeline_is_said(
+    start_postgres: Callable[..., LocalServer],
+    start_stream: StartStream,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    came_along: bool,
+) -> None:
+    server = start_postgres()
+    database = Database(server, "postgres")
+    table_of(database, 100)
+    run = following(start_stream(database=database, failOnDataLoss="false"), "while the log is followed")
+    run.stop()
+    database.execute("UPDATE t SET v = 'not read yet' WHERE id = 1")
+    server.stop()
+    recover(server)
+    server.start()
+    while database.execute("SELECT pg_is_in_recovery()") == [(True,)]:
+        time.sleep(0.05)
+    if not came_along:
+        database.execute("SELECT pg_drop_replication_slot(%s)", [run.slot])
+    with caplog.at_level(logging.ERROR, "backfill"):
+        run.catch_up()
+    said = [record.getMessage() for record in caplog.records]
+    assert "timeline 1" in said[0]
+    assert len(said) == (1 if came_along else 2)
+    assert came_along or f"slot {run.slot} does not exist any more" in said[1]
+    assert (run.fold.rows[(1,)]["v"] == "not read yet") is came_along
 
 
 def test_an_older_checkpoint_is_refused(database: Database, start_stream: StartStream) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.epoch import Epoch
-from backfill.errors import ConnectionLostError, DataLossError, SnapshotGoneError, TableLockedError
+from backfill.errors import ConnectionLostError, SnapshotGoneError, TableLockedError
 from backfill.options import Options
 from backfill.order import within
 from backfill.plan import Extent, Measure
@@ -150,11 +150,13 @@ class PostgresUpstream:
 
     def _find(self, session: Session, place: Place, after: Position) -> None:
         place.require_reached(session, after.lsn)
-        try:
-            place.require_readable(session, after.lsn)
-            place.require_same_publication(session, self._table)
-        except DataLossError as error:
-            self._epochs.log.go_on_without(error)
+        # Each by itself, because none says anything of the others: a standby that was promoted may lack the slot.
+        checks: tuple[Callable[[], object], ...] = (
+            lambda: place.require_same_log(session, after.lsn),
+            lambda: slot.require_readable(session, place.slot, after.lsn),
+            lambda: place.require_same_publication(session, self._table),
+        )
+        if not all([self._epochs.log.passes(check) for check in checks]):  # noqa: C419 - what each one says is logged
             slot.drop_if_lost(session, place.slot, place.publication if place.own_publication else None)
             place.make(self._connector, session, self._table)
             place.accept_publication(session, self._table)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import pyarrow as pa
@@ -77,6 +77,15 @@ class ChangeLog:
             self.place.make(self._connector, session, self._table)
             self.place.accept_publication(session, self._table)
             self._published = self.place.require_published(session, self._table)
+
+    def passes(self, check: Callable[[], object]) -> bool:
+        """Whether nothing is lost by what this checks; raises what is, unless the stream is to go on without it."""
+        try:
+            check()
+        except DataLossError as error:
+            self.go_on_without(error)
+            return False
+        return True
 
     def go_on_without(self, lost: DataLossError) -> None:
         """Raises the error, unless the stream is to go on without the changes that were lost."""

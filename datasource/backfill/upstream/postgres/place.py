@@ -251,9 +251,12 @@ class Place:
 
         `way_out` is what can be done about it.
         """
-        reached = after if upto is None else upto
-        require_same_log(session, system=self.system, timeline=self.timeline, reached=reached, way_out=way_out)
+        self.require_same_log(session, after if upto is None else upto, way_out=way_out)
         slot.require_readable(session, self.slot, after, way_out=way_out)
+
+    def require_same_log(self, session: Session, reached: int, *, way_out: str = START_OVER) -> None:
+        """Raises DataLossError unless this server goes on with the log in which the LSN was reached."""
+        require_same_log(session, system=self.system, timeline=self.timeline, reached=reached, way_out=way_out)
 
     def require_kept(self, session: Session, reached: int | None) -> None:
         """Raises unless this is the server of the log in which the LSN was reached, and the slot still keeps what comes
