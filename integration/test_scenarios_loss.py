@@ -116,6 +116,39 @@ def test_without_failing_on_data_loss_the_stream_goes_on_behind_the_gap(
     run.finish()
 
 
+MOVED = {
+    "advanced": ["pg_replication_slot_advance('{0}', pg_current_wal_insert_lsn())"],
+    "made again": ["pg_drop_replication_slot('{0}')", "pg_create_logical_replication_slot('{0}', 'pgoutput')"],
+}
+
+
+@RESTARTS
+@AT_ANY_TIME
+@pytest.mark.parametrize("how", MOVED)
+def test_without_failing_on_data_loss_a_slot_that_was_moved_is_said_once(
+    database: Database,
+    start_stream: StartStream,
+    when: str,
+    how: str,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    restarts: bool,
+) -> None:
+    run = started(start_stream, when, failOnDataLoss="false")
+    database.execute("UPDATE t SET v = 'lost' WHERE id = 1")
+    for call in MOVED[how]:
+        database.execute(f"SELECT {call.format(run.slot)}")
+    if restarts:
+        run.restart()
+    with caplog.at_level(logging.ERROR, "backfill"):
+        for number in range(3):
+            database.execute(f"UPDATE t SET v = 'not lost {number}' WHERE id = 2")
+            run.catch_up(30)
+    assert (run.fold.rows[(1,)]["v"], run.fold.rows[(2,)]["v"]) == ("read", "not lost 2")
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "somebody else advanced it or made it again" in said
+
+
 @RESTARTS
 @pytest.mark.parametrize("fails", [True, False], ids=["failing", "going on"])
 def test_a_slot_that_held_back_too_much_and_was_invalidated(

@@ -160,6 +160,7 @@ class PostgresUpstream:
             slot.drop_if_lost(session, place.slot, place.publication if place.own_publication else None)
             place.make(self._connector, session, self._table)
             place.accept_publication(session, self._table)
+            self._epochs.log.accept_slot(session)
 
     def require_same_order(self, bookmark: Bookmark) -> None:
         place = Place.of(bookmark)

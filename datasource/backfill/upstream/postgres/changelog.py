@@ -11,7 +11,7 @@ import pyarrow as pa
 from backfill.epoch import Epoch
 from backfill.errors import DataLossError
 from backfill.options import Options
-from backfill.upstream.postgres import log
+from backfill.upstream.postgres import log, slot
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.partitions import require_leaves_log
 from backfill.upstream.postgres.place import Place
@@ -43,6 +43,8 @@ class ChangeLog:
         self._reported: set[str] = set()
         self._per_change = 1.0
         self._published: Published | None = None
+        self._accepted = 0
+        """The LSN up to which changes that the slot has not any more are known to be lost."""
 
     def read(self, session: Session, after: Position, shown: Position, upto: int, limit: int) -> log.Reading:
         """The changes that `shown` shows and `after` does not, up to the LSN `upto` and about `limit` of them."""
@@ -63,10 +65,22 @@ class ChangeLog:
             self.place.require_readable(session, after.lsn)
         else:
             self.place.require_reached(session, after.lsn)
+            self._note_moved(session, after.lsn)
         self._require_published(session)
         self._require_told(session)
         self._report_added(reading.ignored)
         return reading
+
+    def _note_moved(self, session: Session, after: int) -> None:
+        """Says once that the slot was moved or made again beyond where reading began."""
+        found = slot.require_kept(session, self.place.slot, after)
+        if not self.passes(lambda: slot.require_not_beyond(self.place.slot, found, max(after, self._accepted))):
+            self._accepted = found.confirmed
+
+    def accept_slot(self, session: Session) -> None:
+        """From now on what lies before the place of the slot is known to be gone."""
+        found = slot.find(session, self.place.slot)
+        self._accepted = 0 if found is None else found.confirmed
 
     def _require_published(self, session: Session) -> None:
         """Refuses as well a publication that was made again since the last reading."""

@@ -90,13 +90,17 @@ def _require_committed_alone(name: str, found: SlotState) -> None:
 def require_readable(session: Session, slot: str, after: int, *, way_out: str = START_OVER) -> SlotState:
     """The slot, which still holds every change after the LSN `after`; DataLossError that says what is lost."""
     found = require_kept(session, slot, after, way_out=way_out)
+    require_not_beyond(slot, found, after, way_out=way_out)
+    return found
+
+
+def require_not_beyond(slot: str, found: SlotState, after: int, *, way_out: str = START_OVER) -> None:
     if found.confirmed > after:
         raise DataLossError(
             f"replication slot {slot} stands at {format_lsn(found.confirmed)}, beyond {format_lsn(after)}, where "
             "reading was to begin, so the changes between are gone: somebody else advanced it or made it again, or an "
             f"older checkpoint was restored. {way_out}"
         )
-    return found
 
 
 def require_kept(session: Session, slot: str, after: int, *, way_out: str = START_OVER) -> SlotState:
