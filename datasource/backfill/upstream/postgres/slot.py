@@ -104,7 +104,11 @@ def require_not_beyond(slot: str, found: SlotState, after: int, *, way_out: str 
 
 
 def require_kept(session: Session, slot: str, after: int, *, way_out: str = START_OVER) -> SlotState:
-    """The slot, which can be read from, wherever it stands; DataLossError where it has not what is after `after`."""
+    """The slot, which can be read from, wherever it stands; DataLossError where it has not what is after `after`.
+
+    DatabaseSetupError where it is of another database than the session's: nothing is lost then, and what the session
+    sees is not the stream's, as in a clone (CREATE DATABASE … TEMPLATE), whose tables have the same OIDs.
+    """
     found = find(session, slot)
     if found is None:
         raise DataLossError(
@@ -115,6 +119,12 @@ def require_kept(session: Session, slot: str, after: int, *, way_out: str = STAR
         raise DataLossError(
             f"replication slot {slot} uses {found.plugin or 'no plugin'} and not pgoutput, so it is not the slot "
             f"that was read. {way_out}"
+        )
+    if found.database != session.info.dbname:
+        raise DatabaseSetupError(
+            f"replication slot {slot} is of database {found.database}, and url names {session.info.dbname}; name "
+            f"{found.database} in url. Where the stream is to follow {session.info.dbname} from now on, start over "
+            "with a fresh checkpointLocation and an empty stateDir"
         )
     _require_committed_alone(slot, found)
     if found.wal_status == "lost":

@@ -1,0 +1,64 @@
+"""Behind the url is something else than what the stream began with: nothing of that is emitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from psycopg import sql
+
+from backfill.__main__ import main
+from backfill.errors import DatabaseSetupError
+from integration.database import Database, drop, maintenance, new_name
+from integration.fixtures.streams import StartStream
+from integration.stream_harness import StreamRun, table_of
+
+STATES: dict[str, Callable[[StreamRun], object]] = {
+    "its first batch planned": lambda run: run.plan(30),
+    "in the middle of the backfill": lambda run: run.batch(30),
+    "following the log": lambda run: run.catch_up(),
+}
+
+
+def clone(database: Database) -> Database:
+    """Another database of the same server, with the same tables under the same OIDs."""
+    other = replace(database, name=new_name())
+    with closing(maintenance(database.server)) as session:
+        session.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [database.name])
+        names = sql.Identifier(other.name), sql.Identifier(database.name)
+        session.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*names))
+    return other
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_clone_of_the_database_is_not_taken_for_it(
+    database: Database,
+    start_stream: StartStream,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    state: str,
+    fails: str,
+) -> None:
+    table_of(database, 100)
+    run = start_stream(failOnDataLoss=fails)
+    STATES[state](run)
+    run.stop()
+    other = clone(database)
+    try:
+        other.execute("UPDATE t SET v = 'of the clone'")
+        run.restart(**other.options)
+        with pytest.raises(DatabaseSetupError, match=f"is of database {database.name}.*name {database.name} in url"):
+            run.batch(30)
+        run.stop()
+        if state == "following the log":  # Where it stands is recorded then.
+            main(["status", "--state-dir", run.options["stateDir"], "--url", other.url(tmp_path), "--json"])
+            assert f"is of database {database.name}" in capsys.readouterr().out
+    finally:
+        drop(other)
+    run.restart(**database.options)
+    run.catch_up()
+    run.finish()
