@@ -11,6 +11,7 @@ import pytest
 
 from backfill.errors import TableLockedError
 from backfill.upstream.postgres import published
+from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import table_of
@@ -123,6 +124,25 @@ def test_a_slot_is_waited_for_whatever_the_database_sets_for_locks(
             begun = threads.submit(run.batch)
             eventually(lambda: "waiting for replication slot" in caplog.text or begun.done())
         assert begun.result()
+    run.finish()
+
+
+def test_a_reader_that_meets_a_lock_says_so_and_reads_when_it_is_gone(
+    database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("backfill.upstream.postgres.pin.LOCK_TIMEOUT", "100ms")
+    table_of(database, 20)
+    run = start_stream()
+    assert run.plan()
+    (part,) = run.parts()
+    with in_transaction(database, "LOCK TABLE t"), caplog.at_level(logging.WARNING, "backfill"):
+        run.give_up_after(1)
+        with pytest.raises(TableLockedError, match="ALTER TABLE, VACUUM FULL or TRUNCATE"):
+            run.read_part(part)
+        with pytest.raises(TableLockedError, match="ALTER TABLE, VACUUM FULL or TRUNCATE"):
+            list(run.upstream.reader().read(None, [WHOLE_TABLE]))
+        assert "trying again" in caplog.text
+    run.batch()
     run.finish()
 
 

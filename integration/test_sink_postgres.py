@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -17,11 +18,13 @@ from backfill.errors import (
     OptionsError,
     StateError,
     TableError,
+    TableLockedError,
     UnchangedToastError,
     UnsupportedTypeError,
     ValueOutOfRangeError,
 )
 from backfill.sinks.postgres import PostgresSink, apply_to, start_over
+from backfill.upstream.postgres.retries import RetryPolicy
 from integration.database import Database
 from integration.spark_stream import SparkStream, make_table, wait_for, write
 from integration.writers import COMPOSITE, TABLE, Writers
@@ -315,6 +318,24 @@ def test_each_query_has_batches_of_its_own_and_none_goes_back(database: Database
     recorded = "SELECT query, target, batch_id FROM backfill_batches ORDER BY query"
     copy = '"public"."copy"'
     assert database.execute(recorded) == [("a", copy, 1), ("b", copy, 0)]
+
+
+@pytest.mark.parametrize("lock", ["LOCK TABLE copy", "UPDATE copy SET id = id"], ids=["table", "row"])
+def test_a_lock_of_somebody_else_is_waited_for_and_said(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: str
+) -> None:
+    monkeypatch.setattr("backfill.sinks.postgres.LOCK_TIMEOUT", "100ms")
+    database.execute("CREATE TABLE copy (id int PRIMARY KEY); INSERT INTO copy VALUES (1)")
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    assert isinstance(apply, PostgresSink)
+    rows = Rows(pa.table({"id": [1], "_change_type": ["delete"], "_commit_version": [1], "_sequence": [1]}))
+    with database.connect() as somebody:
+        somebody.execute(lock.encode())
+        with pytest.raises(TableLockedError, match="keeps the sink's table, or a row of it, from being written"):
+            replace(apply, retries=RetryPolicy(give_up_after=0.5))(rows, 0)
+        threading.Timer(0.5, somebody.rollback).start()
+        apply(rows, 0)
+    assert database.execute("TABLE copy") == []
 
 
 def test_a_session_that_was_cut_between_two_batches_is_made_anew(database: Database, tmp_path: Path) -> None:

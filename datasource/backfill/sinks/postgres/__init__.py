@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from backfill.adapters import needing
 from backfill.sinks.applied import Applied, is_new
@@ -29,6 +30,10 @@ with needing("writing to PostgreSQL", "postgres"):
     from backfill.upstream.postgres.failures import About, translating
     from backfill.upstream.postgres.retries import RetryPolicy
 
+LOCK_TIMEOUT: Final = "30s"
+"""How long a batch waits for a lock on the target, or on a row of it, before it is begun anew: not so soon that it
+writes its rows again and again while others write theirs."""
+
 __all__ = ["PostgresSink", "apply_to", "start_over"]
 
 
@@ -39,9 +44,9 @@ def apply_to(
 
     `key` are the columns of a primary key or unique index of it, and the source's key. `query` names the query in the
     record of batches: one name for each checkpoint. The rows are those of the stream, with its metadata columns; their
-    other columns must be columns of the table, and are cast to its types. Connection errors are tried again for two
-    minutes. A batch passes through the driver's memory; `maxBytesPerTrigger` and `maxRowsPerTrigger` bound what that
-    takes.
+    other columns must be columns of the table, and are cast to its types. Connection errors, and locks of others, are
+    tried again for two minutes. A batch passes through the driver's memory; `maxBytesPerTrigger` and
+    `maxRowsPerTrigger` bound what that takes.
     """
     connector = Connector.of(url, user=user, password=password, init_statement="")
     return PostgresSink(connector, table, columns_of(key), query, RetryPolicy())
@@ -78,6 +83,7 @@ class PostgresSink:
     def _apply(self, now: Applied, last: Outcome) -> None:
         with translating(About.TARGET), self.connector.arrow_session() as session:
             session.execute("BEGIN")
+            session.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
             target = find_target(session, self.table, self.key)
             if is_new(last_applied(session, target, self.query), now, self.query):
                 merge(session, target, self.key, last)

@@ -156,8 +156,10 @@ def snapshot_of(token: str) -> str:
 def enter(cursor: Cursor, table: KeyedTable, token: str | None) -> None:
     """Begins a transaction in the state of this token, or in that of now, and locks the table until its end.
 
-    Raises SnapshotGoneError where that state has been released, SchemaChangedError where its columns have other names.
+    Raises TableLockedError where somebody else has it locked for longer than a moment, SnapshotGoneError where that
+    state has been released, SchemaChangedError where its columns have other names.
     """
+    cursor.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'")  # Finding out where rows are stored waits as well.
     before = stored(cursor, table) if token is None else ""
     cursor.execute(BEGIN)
     if token is not None:
