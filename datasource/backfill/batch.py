@@ -18,7 +18,7 @@ import pyarrow as pa
 from backfill.batches import joined, together
 from backfill.changes import TRUNCATE
 from backfill.counts import Tally
-from backfill.errors import SnapshotGoneError
+from backfill.errors import SnapshotGoneError, TruncateError
 from backfill.handoff import Part, SnapshotPart, pack, read
 from backfill.manifest import Manifest, StagedSplit
 from backfill.mark import Forwarded, Indices, Mask, halves, mark, refuse_truncate
@@ -84,6 +84,8 @@ class Batch:
         for changes in self._read(begin, end):
             refuse_truncate(changes, self.options.on_truncate)
             emptied = self._emits & (np.logical_or.accumulate(changes["op"].to_numpy() == TRUNCATE) | cleared)
+            if emptied.any():
+                self._require_no_later_ahead(end)
 
             def forwarded(
                 keys: pa.RecordBatch, rows: Indices, changes: pa.RecordBatch = changes, emptied: Mask = emptied
@@ -94,6 +96,18 @@ class Batch:
 
             yield changes, forwarded
             cleared = bool(emptied[-1:].any())
+
+    def _require_no_later_ahead(self, end: Barrier) -> None:
+        """Raises where the batches after this one will go by rows that were read later, and that a truncation in this
+        one takes away again. A batch that was planned with `onTruncate=emit` goes far enough.
+        """
+        if not all(self.upstream.reached(end.epoch, item.position) for item in end.ahead):
+            raise TruncateError(
+                "the table was truncated, and this batch was planned with another onTruncate: it ends before the state "
+                "at which rows were read again after a crash, and batches after it could not tell which of them are "
+                "gone. Start over with a fresh checkpointLocation, onExistingState=restart and an empty sink; or set "
+                "onTruncate=ignore to keep the rows downstream"
+            )
 
     def _look_up(self, end: Barrier, pin: Pin | None, keys: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of these keys at the batch's end; at a later state where that has gone, as after a crash."""

@@ -61,3 +61,23 @@ def test_rows_that_were_read_after_the_present_at_which_a_query_stops_are_told_a
     spark.crash()
     caught_up(spark)
     assert spark.sink.rows == spark.database.latest()
+
+
+def test_a_truncation_that_ended_the_stream_is_not_emitted_short_of_rows_that_were_read_after_it(
+    start: StartQuery,
+) -> None:
+    """The batches after it would take what was inserted since for what the sink has seen."""
+    spark = start(KEYS[:3], vnodes=1)
+    spark.plan(None)
+    spark.crash()
+    spark.database.commit([TRUNCATION])
+    for key in KEYS[:3]:
+        insert(spark, key)
+    spark.finish(spark.read())
+    spark.plan(1)
+    with pytest.raises(TruncateError, match="onTruncate=emit"):
+        spark.read()
+    spark.crash()
+    spark.on_truncate = OnTruncate.EMIT
+    with pytest.raises(TruncateError, match=r"Start over .* or set onTruncate=ignore"):
+        spark.read()
