@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from backfill.batch import cut, rows_to_read
 from backfill.control import Control
 from backfill.manifest import Manifest
-from backfill.offset import Ahead, Barrier
+from backfill.offset import ALL_MANIFESTS, Ahead, Barrier
 from backfill.options import StartupMode, StreamOptions
 from backfill.record import Record
 from backfill.staging import Staging
 from backfill.upstream import Bookmark, TableSchema, Upstream
 from backfill.vnode import Key
+from backfill_state import StreamIdentity
 
 
 class Attachment:
@@ -89,6 +91,8 @@ class Attachment:
             self._upstream.attach(bookmark, barrier.epoch)
         if found is None and after is not None:
             self._without_state_dir(after)
+        if after is None or after.epoch != last.epoch:
+            self._require_planned(found, after, last)
         self._record.adopt(self._upstream, self.table, barrier, found, bookmark)
         self._attached = last.stream
 
@@ -101,6 +105,18 @@ class Attachment:
         found = self.staging(base.stream).manifest(base.epoch.number) if base.has_manifest else None
         missed = found is not None and any(item.position or item.given_up for item in found.splits)
         return missed or base.is_ordered
+
+    def _require_planned(self, found: StreamIdentity | None, after: Barrier | None, last: Barrier) -> None:
+        """Who reads what of a batch that was logged by a process before; StagingError where that is not there any more.
+
+        The sink may have the batch. Read anew it would be as of a later state, and no other batch would tell of the
+        changes up to there. Where `stateDir` was lost as well that is borne, see `_without_state_dir`.
+        """
+        staging, number = self.staging(last.stream), last.epoch.number
+        if found is not None and ALL_MANIFESTS in dict(last.upstream):
+            staging.kept_manifest(last)
+        elif last.has_manifest and staging.manifest(number) is None:
+            cut(rows_to_read(after, last), staging, number, self._options.num_partitions)
 
     def _without_state_dir(self, base: Barrier) -> None:
         """Where `stateDir` was lost, what was staged most often was in it.

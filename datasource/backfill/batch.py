@@ -156,16 +156,6 @@ class Batch:
             return np.ones(keys.num_rows, np.bool_)
         return self.upstream.covered(keys, coverage).to_numpy(zero_copy_only=False)
 
-    def cut(self, start: Frontier, end: Frontier, number: int) -> None:
-        """Fixes who reads which snapshot rows of the batch that ends at this epoch number."""
-        self._cut(pieces(start, end), number)
-
-    def _cut(self, rows: Sequence[Piece], number: int) -> Manifest:
-        splits = split(rows, count=self.options.num_partitions, min_rows=MIN_SPLIT_ROWS)
-        manifest = Manifest(tuple(StagedSplit(item) for item in splits))
-        self.staging.keep_manifest(number, manifest)
-        return manifest
-
     def snapshot(self, begin: Barrier | None, end: Barrier, pin: Pin | None) -> tuple[tuple[Part, ...], Pin | None]:
         """The snapshot rows of the batch, and the pin its readers need, if any.
 
@@ -175,15 +165,11 @@ class Batch:
         """
         if not end.has_manifest:
             return (), None
-        manifest = self.staging.manifest(end.epoch.number)
-        first_time = _pieces_of_first_time(begin, end)
-        if manifest is None:
-            # The offsets alone are enough to go on where the staging directory was lost.
-            manifest = self._cut(first_time or _pieces_again(begin, end), end.epoch.number)
+        manifest = self.staging.kept_manifest(end)
         done = self._done(manifest, end)
         fits = [_fits(item, end, pin) for item in manifest.splits]
         if not all(one or other for one, other in zip(done, fits, strict=True)):
-            if first_time:
+            if _pieces_of_first_time(begin, end):
                 manifest, pin = self._read_later(manifest, done, end)
             else:
                 manifest = self._give_up(manifest, done, end)
@@ -251,6 +237,17 @@ class Batch:
             exact=staged.position is None,
             staged_first=self.options.stage_before_emit,
         )
+
+
+def cut(rows: Sequence[Piece], staging: Staging, number: int, readers: int) -> None:
+    """Fixes who reads which of these snapshot rows of the batch that ends at this epoch number."""
+    splits = split(rows, count=readers, min_rows=MIN_SPLIT_ROWS)
+    staging.keep_manifest(number, Manifest(tuple(StagedSplit(item) for item in splits)))
+
+
+def rows_to_read(begin: Barrier | None, end: Barrier) -> tuple[Piece, ...]:
+    """The snapshot rows of a batch, as the offsets alone say."""
+    return _pieces_of_first_time(begin, end) or _pieces_again(begin, end)
 
 
 def _distinct(places: Indices, among: int) -> int:

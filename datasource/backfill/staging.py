@@ -86,14 +86,14 @@ class Staging:
         return Manifest.from_text(content)
 
     def kept_manifest(self, base: Barrier) -> Manifest:
-        """What the batch that ended at `base`, and has been committed, read; StagingError where that is not known."""
+        """What the batch that ends at `base`, which has been logged, reads; StagingError where that is not known."""
         number = base.epoch.number
         found = self.manifest(number) if base.has_manifest else Manifest(())
         if found is None and ALL_MANIFESTS in dict(base.upstream):
             raise StagingError(
-                f"batch {number} has been committed, and stagingDir ({self._uri}) does not hold what it read: it is "
-                "not the stagingDir of the run before, or was emptied. Name that one, or restore it; or start over "
-                "with a fresh checkpointLocation and onExistingState=restart"
+                f"stagingDir ({self._uri}) does not hold what batch {number} of the checkpoint reads: it is not the "
+                "stagingDir of the run before, or was emptied. Name that one, or restore it; or start over with a "
+                "fresh checkpointLocation and onExistingState=restart"
             )
         return found or Manifest(())
 

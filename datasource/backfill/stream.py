@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from backfill.advance import UNLIMITED, advance, grown
 from backfill.again import going_on, next_up
 from backfill.attachment import Attachment
-from backfill.batch import Batch
+from backfill.batch import Batch, cut
 from backfill.control import Control
 from backfill.counts import Counting, iso
 from backfill.epoch import Epoch
@@ -23,6 +23,7 @@ from backfill.errors import SnapshotGoneError
 from backfill.handoff import Part, SnapshotPart
 from backfill.offset import Ahead, Barrier, Nothing, Offset
 from backfill.options import OnTruncate, StartupMode, StreamOptions
+from backfill.plan import pieces
 from backfill.progress import Again, Finished, Frontier, Progress, figures, phase, rows_left, settled
 from backfill.record import Record
 from backfill.release import Release, Watch, in_background
@@ -215,11 +216,12 @@ class Stream:
         """Prepares the batch that takes the stream from `cursor` to `moved`."""
         self._pin = step.pin
         # A batch of this number may have been planned before: Spark did not log it, or in another checkpoint.
-        self._attachment.staging(self._attachment.stream).forget(step.epoch.number)
+        staging, number = self._attachment.staging(self._attachment.stream), step.epoch.number
+        staging.forget(number)
         works_off = isinstance(cursor, Frontier) and step.pin is None and not self._control.holds
         self._worked_off = self._worked_off + 1 if works_off else 0
         if isinstance(cursor, Frontier) and isinstance(moved, Frontier):
-            self._batch(self._attachment.stream).cut(cursor, moved, step.epoch.number)
+            cut(pieces(cursor, moved), staging, number, self._options.num_partitions)
 
     def _again(self, base: Barrier, progress: Progress) -> Again | None:
         """What is taken again in the next batch, if anything is."""

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from typing import NoReturn
 
 import pytest
 
-from backfill.errors import StagingError
+from backfill.errors import ConnectionLostError, StagingError
 from tests.simulator.harness import Spark
+from tests.simulator.upstream import SimulatedUpstream
 from tests.stream.scenario import KEYS, StartQuery, caught_up, snapshot_of, step, update
 
-NOT_THERE = r"batch \d+ has been committed, and stagingDir .* does not hold what it read"
+NOT_THERE = r"stagingDir .* does not hold what batch \d+ of the checkpoint reads"
+
+
+def _no_connection(*_: object) -> NoReturn:
+    raise ConnectionLostError("no connection")
 
 
 def emptied(spark: Spark) -> None:
@@ -24,6 +30,26 @@ def test_it_has_to_be_there_while_rows_are_left(start: StartQuery) -> None:
     emptied(spark)
     with pytest.raises(StagingError, match=NOT_THERE):
         step(spark)
+
+
+def test_it_has_to_be_there_for_a_batch_that_the_sink_may_have(start: StartQuery) -> None:
+    """Else its rows would be read as they are by then, and the changes since held back, of which the sink has none."""
+    spark = start(KEYS[:6])
+    step(spark)
+    spark.plan(2)
+    spark.sink.apply(spark.read())
+    emptied(spark)
+    update(spark, KEYS[2])
+    with pytest.raises(StagingError, match=NOT_THERE):
+        spark.read()
+
+
+def test_it_has_to_be_there_for_the_first_batch(start: StartQuery) -> None:
+    spark = start(KEYS[:6])
+    spark.plan(2)
+    emptied(spark)
+    with pytest.raises(StagingError, match=NOT_THERE):
+        spark.read()
 
 
 def test_a_chunk_that_was_read_later_is_not_forgotten_with_it(start: StartQuery) -> None:
@@ -69,6 +95,24 @@ def test_where_the_state_directory_was_lost_with_it_the_checkpoint_is_enough(sta
     assert sorted(found) == sorted(snapshot_of(*KEYS[:6]))
 
 
+def test_where_both_were_lost_a_logged_batch_may_fail_at_first(
+    start: StartQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then there is a state directory again."""
+    spark = start(KEYS[:6])
+    step(spark)
+    spark.plan(2)
+    emptied(spark)
+    spark.store.reset()
+    with monkeypatch.context() as patched:
+        patched.setattr(SimulatedUpstream, "changes", _no_connection)
+        with pytest.raises(ConnectionLostError):
+            spark.read()
+    spark.crash()
+    caught_up(spark)
+    assert spark.sink.rows == spark.database.latest()
+
+
 def test_a_stream_of_an_earlier_release_goes_on_from_a_batch_without_rows(
     start: StartQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,3 +121,11 @@ def test_a_stream_of_an_earlier_release_goes_on_from_a_batch_without_rows(
     found = step(spark, 1)
     emptied(spark)
     assert sorted(found + step(spark)) == sorted(snapshot_of(*KEYS[:2]))
+
+
+def test_a_logged_batch_of_an_earlier_release_is_cut_anew(start: StartQuery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backfill.record.ALL_MANIFESTS", "another")
+    spark = start(KEYS[:2])
+    spark.plan(1)
+    emptied(spark)
+    assert sorted(step(spark) + step(spark)) == sorted(snapshot_of(*KEYS[:2]))
