@@ -47,14 +47,23 @@ def test_startup_mode_snapshot_is_one_batch_of_one_state(database: Database, sta
     assert database.execute("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()") == []
 
 
-@pytest.mark.parametrize(("began", "is_over"), [("initial", False), ("initial", True), ("latest", True)])
+@pytest.mark.parametrize(
+    ("began", "rows", "is_over"),
+    [
+        ("initial", 20, False),
+        ("initial", 20, True),
+        ("initial", 100, False),
+        ("latest", 20, False),
+        ("latest", 20, True),
+    ],
+)
 def test_a_stream_that_follows_changes_cannot_go_on_as_a_snapshot_alone(
-    database: Database, start_stream: StartStream, began: str, is_over: bool
+    database: Database, start_stream: StartStream, began: str, rows: int, is_over: bool
 ) -> None:
-    """It would have nothing left to read, for ever, and hold its slot."""
+    """It would have nothing left to read, for ever, and hold its slot; also where its first batch read all rows."""
     table_of(database, 60)
     run = start_stream(startupMode=began)
-    run.batch(20)
+    run.batch(rows)
     if is_over:
         database.execute("INSERT INTO t VALUES (1000, 'new')")
         run.catch_up()

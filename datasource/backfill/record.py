@@ -263,8 +263,9 @@ class Record:
         place in the change log, or has none.
         """
         began = dict(barrier.upstream)
-        # A stream that began before this was noted has one batch and nothing left to read.
-        unnoted = isinstance(settled(barrier.progress), Finished) and barrier.epoch.number == 1
+        # A stream that began before this was noted, and so before ALL_MANIFESTS was, has one batch and nothing left.
+        over = isinstance(settled(barrier.progress), Finished) and barrier.epoch.number == 1
+        unnoted = over and ALL_MANIFESTS not in began
         if bool(began.get(ONLY_SNAPSHOT)) != self._only_snapshot and not (self._only_snapshot and unnoted):
             raise OptionsError(another_option(_mode(not self._only_snapshot), _mode(self._only_snapshot)))
         if began.get(SNAPSHOT_FILTER, "") != self._snapshot_filter:
