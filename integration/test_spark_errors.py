@@ -246,7 +246,7 @@ def test_a_stream_that_cannot_go_on_says_what_it_would_lose_and_what_to_do(strea
 
     found = of_run(replace(stream, folder=stream.folder / "new"), stateDir=str(stream.state))
     assert re.search(r'stateDir already holds the progress of stream \w+ \(table "public"\."t", epoch \d+\)', found)
-    assert "onExistingState=resume to go on where it stopped" in found
+    assert "onExistingState=resume to go on after epoch" in found
     assert "onExistingState=restart to read everything again" in found
 
     (slot,) = slots(stream.database)

@@ -201,7 +201,10 @@ class Record:
                 f"the checkpoint stands at epoch {barrier.epoch.number} and stateDir at epoch {epoch}: an older "
                 "checkpoint was restored, or two queries use this stateDir. Changes between the two may be gone "
                 "from the upstream. Start over with a fresh checkpointLocation and onExistingState=restart"
-                + self._or(", or resume from stateDir with a fresh checkpointLocation and onExistingState=resume")
+                + self._or(
+                    ", or resume after stateDir's epoch, if the sink has nothing beyond it, with a fresh "
+                    "checkpointLocation and onExistingState=resume"
+                )
             )
 
     def keep_bounds(self, upstream: Upstream, bounds: tuple[Key, ...]) -> None:
@@ -272,7 +275,10 @@ class Record:
             raise OptionsError(another_option(_named(began.get(SNAPSHOT_FILTER, "")), _named(self._snapshot_filter)))
 
     def _has_progress(self, found: StreamIdentity, epoch: int) -> str:
-        resume = " onExistingState=resume to go on where it stopped, if the sink has everything up to there; or"
+        resume = (
+            f" onExistingState=resume to go on after epoch {epoch}, if the sink has all up to there and nothing beyond "
+            "(that of a query which was stopped while it waited for its trigger has one batch more); or"
+        )
         return (
             f"stateDir already holds the progress of stream {found.stream_id} (table {found.table}, epoch {epoch}), "
             f"and the checkpoint is new. Use the checkpoint this progress belongs to; or set{self._or(resume)} "
