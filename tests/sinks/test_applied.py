@@ -13,29 +13,43 @@ from backfill.sinks.applied import Applied, is_new
 LAST = Applied(3, 10, 700, 44, 5)
 
 
+def filled() -> bool:
+    return False
+
+
+def empty() -> bool:
+    return True
+
+
 def test_a_later_batch_is_new_and_the_same_one_is_not() -> None:
-    assert is_new(None, LAST, "q")
-    assert is_new(LAST, replace(LAST, batch_id=4), "q")
-    assert is_new(LAST, Applied(5, 0, None, None), "q")
-    assert not is_new(LAST, LAST, "q")
+    assert is_new(LAST, replace(LAST, batch_id=4), "q", filled)
+    assert is_new(LAST, Applied(5, 0, None, None), "q", empty)
+    assert not is_new(LAST, LAST, "q", filled)
     noted_before = replace(LAST, timestamp=None)
-    assert not is_new(noted_before, LAST, "q")
-    assert not is_new(LAST, noted_before, "q")
+    assert not is_new(noted_before, LAST, "q", filled)
+    assert not is_new(LAST, noted_before, "q", filled)
+
+
+def test_a_target_begins_with_batch_0_or_with_the_rows_of_those_before() -> None:
+    assert is_new(None, replace(LAST, batch_id=0), "q", empty)
+    assert is_new(None, LAST, "q", filled)
+    with pytest.raises(StateError, match="'q' has applied no batch to this table, which is empty, and batch 3 was"):
+        is_new(None, LAST, "q", empty)
 
 
 @pytest.mark.parametrize(
-    "now",
+    ("now", "way_out"),
     [
-        replace(LAST, batch_id=2),
-        Applied(0, 0, None, None),
-        replace(LAST, version=701),
-        replace(LAST, rows=11),
-        replace(LAST, timestamp=6),
+        (replace(LAST, batch_id=2), "older checkpoint"),
+        (Applied(0, 0, None, None), "another name, or, to fill the table anew, call start_over with this name$"),
+        (replace(LAST, version=701), "stagingDir"),
+        (replace(LAST, rows=11), "stagingDir"),
+        (replace(LAST, timestamp=6), "stagingDir .* start_over .* begin a new stream, with a fresh checkpointLocation"),
     ],
 )
-def test_an_earlier_batch_and_another_one_with_the_same_id_are_of_another_checkpoint(now: Applied) -> None:
-    with pytest.raises(StateError, match=r"'q' has applied batch 3, and batch \d with other rows .* start_over"):
-        is_new(LAST, now, "q")
+def test_an_earlier_batch_and_another_one_with_the_same_id_are_refused(now: Applied, way_out: str) -> None:
+    with pytest.raises(StateError, match=rf"'q' has applied batch 3, and batch \d with other rows .*{way_out}"):
+        is_new(LAST, now, "q", filled)
 
 
 def test_a_batch_is_known_by_its_rows_in_any_order() -> None:

@@ -2,18 +2,25 @@
 
 Batch ids begin at 0 with each checkpoint. Spark runs a batch again only if it is the last one it has logged, and the
 stream then gives the same rows again. So a target remembers the last batch with a mark of its rows: the same id with
-the same mark is that batch again, and anything else that is not a later id comes from another checkpoint.
+the same mark is that batch again, and anything else that is not a later id comes from another checkpoint, or from
+options under which that batch has other rows. A batch that is not the first rests on those before.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.errors import StateError
+
+BEGIN_ANEW: Final = (
+    "call start_over with this name and begin a new stream, with a fresh checkpointLocation and onExistingState=restart"
+)
+"""How a query fills its target anew. Both, since the checkpoint that there is goes on after rows that are gone then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +52,35 @@ class Applied:
         return self == last
 
 
-def is_new(last: Applied | None, now: Applied, query: str) -> bool:
-    """Whether the batch is still to be applied; StateError if it is of another checkpoint than the last one."""
-    if last is None or now.batch_id > last.batch_id:
+def is_new(last: Applied | None, now: Applied, query: str, is_empty: Callable[[], bool]) -> bool:
+    """Whether the batch is still to be applied; `is_empty` tells of the target.
+
+    StateError if it does not follow on the last one, or if nothing is there of the batches that it rests on.
+    """
+    if last is None:
+        if now.batch_id > 0 and is_empty():
+            raise StateError(
+                f"the query {query!r} has applied no batch to this table, which is empty, and batch {now.batch_id} was "
+                "to be applied now; the rows of those before would be missing. Name the table that has them, or put it "
+                f"back with the record of its batches; else {BEGIN_ANEW}. Every batch has to be given to the sink, "
+                "also one without rows"
+            )
+        return True
+    if now.batch_id > last.batch_id:
         return True
     if now.is_again(last):
         return False
-    raise StateError(
+    found = (
         f"the query {query!r} has applied batch {last.batch_id}, and batch {now.batch_id} with other rows was to be "
-        "applied now. Batch ids begin at 0 again with a new checkpointLocation: give its query another name, or, to "
+        "applied now. "
+    )
+    if now.batch_id > 0:
+        raise StateError(
+            f"{found}An older checkpoint was put back, or the query was started with options under which the batch "
+            "has other rows: give it the later checkpoint, or the options that it had, stagingDir among them; else "
+            f"{BEGIN_ANEW}"
+        )
+    raise StateError(
+        f"{found}Batch ids begin at 0 again with a new checkpointLocation: give its query another name, or, to "
         "fill the table anew, call start_over with this name"
     )

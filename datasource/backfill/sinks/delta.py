@@ -1,10 +1,10 @@
 """A keyed Delta table that follows a stream, one commit for each batch.
 
 The commit is a MERGE: rows of deleted keys go, all others are updated or inserted. With it goes the record of the
-batch, in Delta's own form for that, application transactions: `{query}` has the batch id as its version, and
-`{query}/rows`, `/version`, `/sequence` and `/timestamp` tell the batch from one of another checkpoint. So a batch that
-Spark runs again changes nothing, and of two drivers that apply the same one the second fails. Where anybody else was
-faster, as OPTIMIZE may be, the batch is merged again.
+batch, also of one that changes nothing, in Delta's own form for that, application transactions: `{query}` has the batch
+id as its version, and `{query}/rows`, `/version`, `/sequence` and `/timestamp` tell the batch from one of another
+checkpoint. So a batch that Spark runs again changes nothing, and of two drivers that apply the same one the second
+fails. Where anybody else was faster, as OPTIMIZE may be, the batch is merged again.
 """
 
 from __future__ import annotations
@@ -73,9 +73,7 @@ def start_over(*, path: str, query: str, storage_options: Mapping[str, str] | No
         table = DeltaTable(path, storage_options=dict(storage_options or {}))
         before = table.version()
         table.delete(commit_properties=record)
-        if table.version() == before:  # Where there is nothing to delete, that is no commit.
-            partitions = table.metadata().partition_columns
-            table.create_write_transaction([], "append", table.schema(), partitions, commit_properties=record)
+        _note(table, before, record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ class DeltaSink:
         now = Applied.of(batch_id, rows)
         with translating(self.path):
             table = self._table(batch_id, last.rows.schema)
-            if is_new(_last_applied(table, self.query), now, self.query):
+            if is_new(_last_applied(table, self.query), now, self.query, lambda: _is_empty(table)):
                 self._apply(table, last, _record(self.query, now))
 
     def _apply(self, table: DeltaTable, last: Outcome, record: CommitProperties) -> None:
@@ -219,10 +217,22 @@ def _require_kept(table: DeltaTable, key: Sequence[str], last: Outcome) -> None:
 
 
 def _merge(table: DeltaTable, key: Sequence[str], last: Outcome, record: CommitProperties) -> None:
-    if not last.rows.num_rows:
-        if last.emptied:
-            table.delete(commit_properties=record)
-        return
+    before = table.version()
+    if last.rows.num_rows:
+        _merge_rows(table, key, last, record)
+    elif last.emptied:
+        table.delete(commit_properties=record)
+    _note(table, before, record)
+
+
+def _note(table: DeltaTable, before: int, record: CommitProperties) -> None:
+    """Commits the record alone if no commit came after that version: of what changes nothing deltalake makes none."""
+    if table.version() == before:
+        partitions = table.metadata().partition_columns
+        table.create_write_transaction([], "append", table.schema(), partitions, commit_properties=record)
+
+
+def _merge_rows(table: DeltaTable, key: Sequence[str], last: Outcome, record: CommitProperties) -> None:
     names = last.rows.column_names
     values = {_quoted(name): f"s.{column_name(at)}" for at, name in enumerate(names)}
     kept = {
@@ -244,6 +254,10 @@ def _merge(table: DeltaTable, key: Sequence[str], last: Outcome, record: CommitP
     if last.emptied:
         merger = merger.when_not_matched_by_source_delete()
     merger.execute()
+
+
+def _is_empty(table: DeltaTable) -> bool:
+    return pa.table(table.get_add_actions()).num_rows == 0
 
 
 def _misses_keys(kind: pa.DataType) -> bool:

@@ -3,9 +3,9 @@
 In that transaction the rows go by COPY into a temporary table, deleted keys are deleted, all others are upserted, and
 the batch is recorded in the table `backfill_batches` of the target's schema:
 
-| query | target | batch_id | row_count | version | sequence | applied_at | commit_timestamp |
-|---|---|---|---|---|---|---|---|
-| orders | "public"."orders_copy" | 41 | 300 | 24051624 | 180388626432 | … | 1772366404000000 |
+| query | target | batch_id | row_count | version | sequence | applied_at | commit_timestamp | target_oid |
+|---|---|---|---|---|---|---|---|---|
+| orders | "public"."orders_copy" | 41 | 300 | 24051624 | 180388626432 | … | 1772366404000000 | 16402 |
 
 So readers of the target see the source's table as of the end of one batch and nothing in between, and a batch that
 Spark runs again changes nothing.
@@ -25,7 +25,7 @@ from backfill.sinks.last_rows import Outcome, columns_of, last_rows
 with needing("writing to PostgreSQL", "postgres"):
     from backfill.sinks.postgres.merge import merge
     from backfill.sinks.postgres.record import forget, last_applied, record
-    from backfill.sinks.postgres.target import execute, find_target
+    from backfill.sinks.postgres.target import execute, find_target, is_empty
     from backfill.upstream.postgres.connection import Connector
     from backfill.upstream.postgres.failures import About, translating
     from backfill.upstream.postgres.retries import RetryPolicy
@@ -58,9 +58,8 @@ def start_over(*, url: str, table: str, query: str, user: str = "", password: st
     with translating(About.TARGET), connector.arrow_session() as session:
         session.execute("BEGIN")
         target = find_target(session, table, ())
-        last_applied(session, target, query)  # Waits for a driver that is in a batch: its rows are to go as well.
+        forget(session, target, query)  # Waits for a driver that is in a batch: its rows are to go as well.
         execute(session, "DELETE FROM {rows}", rows=target.rows)
-        forget(session, target, query)
         session.execute("COMMIT")
 
 
@@ -85,7 +84,8 @@ class PostgresSink:
             session.execute("BEGIN")
             session.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
             target = find_target(session, self.table, self.key)
-            if is_new(last_applied(session, target, self.query), now, self.query):
+            last_now = last_applied(session, target, self.query)
+            if is_new(last_now, now, self.query, lambda: is_empty(session, target)):
                 merge(session, target, self.key, last)
                 record(session, target, self.query, now)
             session.execute("COMMIT")

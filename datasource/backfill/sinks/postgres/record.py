@@ -2,28 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from psycopg import sql
 
-from backfill.sinks.applied import Applied
+from backfill.errors import StateError
+from backfill.sinks.applied import BEGIN_ANEW, Applied
 from backfill.sinks.postgres.target import Target, execute
 from backfill.upstream.postgres.arrow_session import ArrowSession
 
 _CREATE_RECORD: Final = """
     CREATE TABLE IF NOT EXISTS {record} (
         query text, target text, batch_id int8 NOT NULL, row_count int8 NOT NULL, version int8, sequence int8,
-        applied_at timestamptz NOT NULL DEFAULT now(), commit_timestamp int8, PRIMARY KEY (query, target))
+        applied_at timestamptz NOT NULL DEFAULT now(), commit_timestamp int8, target_oid int8,
+        PRIMARY KEY (query, target))
 """
-# Of a release that did not note it.
-_ADD_TIMESTAMP: Final = "ALTER TABLE {record} ADD COLUMN IF NOT EXISTS commit_timestamp int8"
+# Of releases that did not note them; a record without them goes on.
+_ADD_COLUMNS: Final = """
+    ALTER TABLE {record} ADD COLUMN IF NOT EXISTS commit_timestamp int8, ADD COLUMN IF NOT EXISTS target_oid int8
+"""
 
 
 def last_applied(session: ArrowSession, target: Target, query: str) -> Applied | None:
-    """The last batch of the query. Until the transaction ends no other one can apply a batch of it."""
+    """The last batch of the query. Until the transaction ends no other one can apply a batch of it.
+
+    StateError where another table has the target's name since.
+    """
+    *applied, oid = _held(session, target, query)
+    last = Applied(*applied)
+    if last.batch_id < 0:
+        return None
+    if oid not in (None, target.oid):
+        mended = sql.SQL("UPDATE {record} SET target_oid = {oid} WHERE query = {query} AND target = {name}").format(
+            **_names(target, query), oid=sql.Literal(target.oid)
+        )
+        raise StateError(
+            f"the table {target.text} was dropped and made again since the query {query!r} applied batch "
+            f"{last.batch_id} (it had OID {oid}, and has {target.oid}), or it was restored from a dump. If it has the "
+            f"rows of all batches up to that one, run {mended.as_string(None)}; else {BEGIN_ANEW}"
+        )
+    return last
+
+
+def forget(session: ArrowSession, target: Target, query: str) -> None:
+    """The query has applied nothing. Waits for who applies a batch of it, as others wait until the transaction ends."""
+    _held(session, target, query)
+    execute(session, "DELETE FROM {record} WHERE query = {query} AND target = {name}", **_names(target, query))
+
+
+def _held(session: ArrowSession, target: Target, query: str) -> tuple[Any, ...]:
+    """What is noted, locked; with a negative batch id if there was nothing."""
     names = _names(target, query)
     _require_record(session, target)
-    columns = "batch_id, row_count, version, sequence, commit_timestamp"
+    columns = "batch_id, row_count, version, sequence, commit_timestamp, target_oid"
     while True:
         execute(
             session,
@@ -35,13 +66,7 @@ def last_applied(session: ArrowSession, target: Target, query: str) -> Applied |
         execute(session, f"SELECT {columns} FROM {{record}} WHERE query = {{query}} AND target = {{name}}", **names)
         row = session.fetchone()
         if row is not None:  # Else `forget` has taken it away in between.
-            found = Applied(*row)
-            return None if found.batch_id < 0 else found
-
-
-def forget(session: ArrowSession, target: Target, query: str) -> None:
-    """The query has applied nothing. For a transaction that has called `last_applied`."""
-    execute(session, "DELETE FROM {record} WHERE query = {query} AND target = {name}", **_names(target, query))
+            return row
 
 
 def _names(target: Target, query: str) -> dict[str, sql.Composable]:
@@ -53,7 +78,7 @@ def _require_record(session: ArrowSession, target: Target) -> None:
         # Else two queries that create it at the same time would fail.
         session.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('backfill_batches'))")
         session.execute("SET LOCAL client_min_messages = warning")
-        for statement in (_CREATE_RECORD, _ADD_TIMESTAMP):
+        for statement in (_CREATE_RECORD, _ADD_COLUMNS):
             execute(session, statement, record=target.record)
 
 
@@ -61,11 +86,13 @@ def record(session: ArrowSession, target: Target, query: str, now: Applied) -> N
     execute(
         session,
         "UPDATE {record} SET batch_id = {batch_id}, row_count = {rows}, version = {version}, sequence = {sequence}, "
-        "applied_at = now(), commit_timestamp = {timestamp} WHERE query = {query} AND target = {name}",
+        "applied_at = now(), commit_timestamp = {timestamp}, target_oid = {oid} "
+        "WHERE query = {query} AND target = {name}",
         **_names(target, query),
         batch_id=sql.Literal(now.batch_id),
         rows=sql.Literal(now.rows),
         version=sql.Literal(now.version),
         sequence=sql.Literal(now.sequence),
         timestamp=sql.Literal(now.timestamp),
+        oid=sql.Literal(target.oid),
     )

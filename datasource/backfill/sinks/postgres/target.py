@@ -19,9 +19,9 @@ _PARTITIONED: Final = "p"
 _TABLES: Final = ("r", _PARTITIONED)
 
 _TARGET: Final = """
-    SELECT n.nspname::text, c.relname::text, c.relkind::text,
+    SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text,
            EXISTS (SELECT FROM pg_catalog.pg_class r JOIN pg_catalog.pg_attribute a ON a.attrelid = r.oid
-                   WHERE r.relnamespace = n.oid AND r.relname = {record} AND a.attname = 'commit_timestamp')
+                   WHERE r.relnamespace = n.oid AND r.relname = {record} AND a.attname = 'target_oid')
     FROM pg_catalog.pg_class c
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = pg_catalog.to_regclass({table})
@@ -84,6 +84,7 @@ class Equality:
 class Target:
     """A table with the types of the columns that can be written, and what its key's columns are compared by."""
 
+    oid: int
     schema: str
     table: str
     partitioned: bool
@@ -121,7 +122,7 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
     found = session.fetchone()
     if found is None:
         raise TableError(f"there is no table {table!r} to apply batches to; create it with the stream's columns")
-    schema, own_name, kind, has_record = found
+    oid, schema, own_name, kind, has_record = found
     if kind not in _TABLES:
         raise TableError(f"{table} is not a table; name the table that is to follow the stream")
     execute(session, _KEY, key=sql.Literal(list(key)), table=name)
@@ -147,7 +148,12 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
             f"it. Run ALTER TABLE {table} ALTER {computed[0]} DROP EXPRESSION"
         )
     partitioned = kind == _PARTITIONED
-    return Target(schema, own_name, partitioned, has_record, compared, types, generated, inserted_only, rounding)
+    return Target(oid, schema, own_name, partitioned, has_record, compared, types, generated, inserted_only, rounding)
+
+
+def is_empty(session: ArrowSession, target: Target) -> bool:
+    execute(session, "SELECT NOT EXISTS (SELECT FROM {rows})", rows=target.rows)
+    return session.fetchone() == (True,)
 
 
 def execute(session: ArrowSession, statement: str, **parts: sql.Composable) -> None:

@@ -1,0 +1,81 @@
+"""What is noted beside the target of the batches that it has, and what it does not take for one that comes after them.
+
+A target that lost rows which the record says it has would go on without them, and nothing would tell it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from backfill.errors import StateError
+from backfill.sinks.postgres import PostgresSink, apply_to, start_over
+from integration.database import Database
+from integration.test_sink_postgres_drivers import inserts
+
+
+@pytest.fixture
+def apply(database: Database, tmp_path: Path) -> PostgresSink:
+    """Of the query `t`, to a table that has batch 0."""
+    database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
+    made = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    assert isinstance(made, PostgresSink)
+    made(inserts(1), 0)
+    return made
+
+
+def test_a_table_that_was_started_over_takes_no_later_batch(
+    database: Database, apply: PostgresSink, tmp_path: Path
+) -> None:
+    start_over(url=database.url(tmp_path), table="copy", query="t")
+    with pytest.raises(StateError, match="'t' has applied no batch to this table, which is empty, and batch 1 was"):
+        apply(inserts(2), 1)
+    apply(inserts(3), 0)
+    apply(inserts(4), 1)
+    assert database.execute("TABLE copy") == [(3,), (4,)]
+
+
+def test_a_table_that_was_made_again_is_not_gone_on_with(
+    database: Database, apply: PostgresSink, tmp_path: Path
+) -> None:
+    database.execute("DROP TABLE copy; CREATE TABLE copy (id int PRIMARY KEY)")
+    for batch in (0, 1):
+        with pytest.raises(StateError, match=r'"copy" was dropped and made again since .* \(it had OID \d+, and has'):
+            apply(inserts(1), batch)
+    start_over(url=database.url(tmp_path), table="copy", query="t")
+    apply(inserts(3), 0)
+    assert database.execute("TABLE copy") == [(3,)]
+
+
+def test_a_table_that_was_made_again_with_its_rows_goes_on_once_that_is_said(
+    database: Database, apply: PostgresSink
+) -> None:
+    """As after a restore from a dump, which gives every table another OID."""
+    database.execute("ALTER TABLE copy RENAME TO old; CREATE TABLE copy (LIKE old INCLUDING ALL)")
+    database.execute("INSERT INTO copy TABLE old")
+    with pytest.raises(StateError, match="or it was restored from a dump") as refused:
+        apply(inserts(2), 1)
+    (mended,) = re.findall("run (UPDATE .*); else", str(refused.value))
+    database.execute(mended)
+    apply(inserts(2), 1)
+    assert database.execute("TABLE copy") == [(1,), (2,)]
+
+
+def test_a_record_of_an_earlier_release_goes_on(database: Database, apply: PostgresSink) -> None:
+    database.execute("ALTER TABLE backfill_batches DROP target_oid, DROP commit_timestamp")
+    apply(inserts(1), 0)
+    apply(inserts(2), 1)
+    assert database.execute("TABLE copy") == [(1,), (2,)]
+    assert database.execute("SELECT target_oid FROM backfill_batches") == database.execute(
+        "SELECT 'copy'::regclass::oid::int8"
+    )
+
+
+@pytest.mark.usefixtures("apply")
+def test_a_second_copy_made_of_the_first_follows_from_there(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE second (LIKE copy INCLUDING ALL); INSERT INTO second TABLE copy")
+    other = apply_to(url=database.url(tmp_path), table="second", key=["id"], query="t")
+    other(inserts(2), 1)
+    assert database.execute("TABLE second") == [(1,), (2,)]

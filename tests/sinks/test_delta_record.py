@@ -1,0 +1,39 @@
+"""What a Delta table says of the batches that it has, and what it does not take for one that comes after them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from backfill.errors import StateError
+from backfill.sinks.delta import apply_to, start_over
+from tests.sinks.test_delta import TRUNCATE, Rows, content
+from tests.sinks.test_last_rows import row
+
+
+@pytest.mark.parametrize("rows", [Rows(), Rows(TRUNCATE), Rows(row("delete", 9, "x", "1"))], ids=["none", "all", "one"])
+def test_a_batch_that_changes_nothing_is_noted_as_well(tmp_path: Path, rows: Rows) -> None:
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    apply(rows, 0)
+    assert DeltaTable(tmp_path).transaction_version("q") == 0
+    apply(Rows(row("insert", 1, "x", "1")), 1)
+    assert len(content(tmp_path)) == 1
+
+
+def test_a_table_that_was_started_over_takes_no_later_batch(tmp_path: Path) -> None:
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    apply(Rows(row("insert", 1, "x", "1")), 0)
+    start_over(path=str(tmp_path), query="q")
+    with pytest.raises(StateError, match="table, which is empty, and batch 1 was to be applied now"):
+        apply(Rows(row("insert", 2, "x", "1")), 1)
+    apply(Rows(row("insert", 3, "x", "1")), 0)
+    assert content(tmp_path) == [(3, "x", "1", "1")]
+
+
+def test_a_table_that_has_the_rows_takes_the_batches_after_them(tmp_path: Path) -> None:
+    """A second copy, made of the first one, follows from there."""
+    apply_to(path=str(tmp_path), key=["a", "b"], query="q")(Rows(row("insert", 1, "x", "1")), 0)
+    apply_to(path=str(tmp_path), key=["a", "b"], query="second")(Rows(row("insert", 2, "x", "1")), 1)
+    assert len(content(tmp_path)) == 2
