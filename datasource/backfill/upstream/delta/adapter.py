@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from backfill.epoch import Epoch
-from backfill.errors import DataLossError, FileGoneError, OptionsError
+from backfill.errors import DataLossError, FileGoneError, OptionsError, SchemaChangedError
 from backfill.options import Options
 from backfill.plan import Extent, Measure
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
@@ -41,6 +41,9 @@ from backfill.upstream.delta.table import (
     require_readable,
 )
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
+
+_KEY: Final = "key"
+"""What the bookmark calls `Table.order`. A stream that began before it was noted has none."""
 
 LAG_INTERVAL: Final = 1.0
 """Seconds for which the figures for whoever watches are not asked for again."""
@@ -137,7 +140,7 @@ class DeltaUpstream:
     # -- the place in the log --------------------------------------------------------------------------------------
 
     def bookmark(self, stream: str) -> Bookmark:
-        return (("stream", stream), ("table_id", self._table.table_id))
+        return (("stream", stream), ("table_id", self._table.table_id), (_KEY, self._table.order))
 
     def attach(self, bookmark: Bookmark, after: Epoch | None) -> None:
         latest = open_latest(self._uri)
@@ -159,10 +162,16 @@ class DeltaUpstream:
             self._opened()[1].commit(position.version + 1)
 
     def require_same_order(self, bookmark: Bookmark) -> None:
-        """The order is that of the columns' types, of which the state directory knows."""
+        began, now = dict(bookmark).get(_KEY), self._table.order
+        if began not in (None, now):
+            raise SchemaChangedError(
+                f"keyColumns are ({now}) in the Delta table {self._uri} and were ({began}) when the stream began, so "
+                "rows are in another order, and what has been read cannot be told from what has not. Set keyColumns "
+                "back, or start over with a fresh checkpointLocation and onExistingState=restart"
+            )
 
     def reordered(self, bookmark: Bookmark) -> Bookmark:
-        return bookmark
+        return tuple({**dict(bookmark), _KEY: self._table.order}.items())
 
     def detach(self, bookmark: Bookmark) -> tuple[str, ...]:  # noqa: ARG002 - nothing to find
         """Nothing was made."""

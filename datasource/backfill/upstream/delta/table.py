@@ -17,6 +17,7 @@ from backfill.upstream import TableSchema
 from backfill.upstream.delta.keys import KeyColumn, KeyColumns
 from backfill.upstream.delta.log import FEED, is_on
 from backfill.upstream.delta.types import arrow_type, told
+from backfill.wording import in_option
 
 READABLE_FEATURES: Final = frozenset(
     {
@@ -45,6 +46,11 @@ class Table:
     @property
     def columns(self) -> pa.Schema:
         return self.schema.columns
+
+    @property
+    def order(self) -> str:
+        """The key's columns with their types: what positions are made of, and the order that rows are in."""
+        return ", ".join(f"{in_option(field.name)} {field.type}" for field in self.schema.key_schema)
 
     def require_unchanged(self, found: Schema, version: int, to_come: Collection[str] = ()) -> None:
         """Refuses columns of which one that the stream carries, and is not `to_come`, is gone or of another type."""
