@@ -37,6 +37,18 @@ def test_a_table_that_was_started_over_takes_no_later_batch(
     assert database.execute("TABLE copy") == [(3,), (4,)]
 
 
+def test_a_table_that_was_emptied_is_filled_again_only_where_it_was_started_over(
+    database: Database, apply: PostgresSink, tmp_path: Path
+) -> None:
+    """Without writes the first batch of a new checkpoint may be that of the old one."""
+    database.execute("TRUNCATE copy")
+    with pytest.raises(StateError, match="its table was emptied since"):
+        apply(inserts(1), 0)
+    start_over(url=database.url(tmp_path), table="copy", query="t")
+    apply(inserts(1), 0)
+    assert database.execute("TABLE copy") == [(1,)]
+
+
 def test_a_table_that_was_made_again_is_not_gone_on_with(
     database: Database, apply: PostgresSink, tmp_path: Path
 ) -> None:

@@ -13,28 +13,32 @@ from backfill.sinks.applied import Applied, is_new
 LAST = Applied(3, 10, 700, 44, 5)
 
 
-def filled() -> bool:
-    return False
-
-
-def empty() -> bool:
-    return True
+def new(last: Applied | None, now: Applied, *, leaves_rows: bool = True, empty: bool = False) -> bool:
+    return is_new(last, now, "q", leaves_rows=leaves_rows, is_empty=lambda: empty)
 
 
 def test_a_later_batch_is_new_and_the_same_one_is_not() -> None:
-    assert is_new(LAST, replace(LAST, batch_id=4), "q", filled)
-    assert is_new(LAST, Applied(5, 0, None, None), "q", empty)
-    assert not is_new(LAST, LAST, "q", filled)
+    assert new(LAST, replace(LAST, batch_id=4))
+    assert new(LAST, Applied(5, 0, None, None), empty=True)
+    assert not new(LAST, LAST)
     noted_before = replace(LAST, timestamp=None)
-    assert not is_new(noted_before, LAST, "q", filled)
-    assert not is_new(LAST, noted_before, "q", filled)
+    assert not new(noted_before, LAST)
+    assert not new(LAST, noted_before)
 
 
 def test_a_target_begins_with_batch_0_or_with_the_rows_of_those_before() -> None:
-    assert is_new(None, replace(LAST, batch_id=0), "q", empty)
-    assert is_new(None, LAST, "q", filled)
+    assert new(None, replace(LAST, batch_id=0), empty=True)
+    assert new(None, LAST)
     with pytest.raises(StateError, match="'q' has applied no batch to this table, which is empty, and batch 3 was"):
-        is_new(None, LAST, "q", empty)
+        new(None, LAST, empty=True)
+
+
+def test_the_first_batch_again_is_not_taken_for_applied_where_its_rows_are_gone() -> None:
+    first = replace(LAST, batch_id=0)
+    with pytest.raises(StateError, match=r"'q' has applied batch 0 with the same rows, .* emptied since.* start_over"):
+        new(first, first, empty=True)
+    assert not new(first, first, leaves_rows=False, empty=True)
+    assert not new(LAST, LAST, empty=True)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +53,7 @@ def test_a_target_begins_with_batch_0_or_with_the_rows_of_those_before() -> None
 )
 def test_an_earlier_batch_and_another_one_with_the_same_id_are_refused(now: Applied, way_out: str) -> None:
     with pytest.raises(StateError, match=rf"'q' has applied batch 3, and batch \d with other rows .*{way_out}"):
-        is_new(LAST, now, "q", filled)
+        new(LAST, now)
 
 
 def test_a_batch_is_known_by_its_rows_in_any_order() -> None:

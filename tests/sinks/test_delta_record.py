@@ -37,3 +37,16 @@ def test_a_table_that_has_the_rows_takes_the_batches_after_them(tmp_path: Path) 
     apply_to(path=str(tmp_path), key=["a", "b"], query="q")(Rows(row("insert", 1, "x", "1")), 0)
     apply_to(path=str(tmp_path), key=["a", "b"], query="second")(Rows(row("insert", 2, "x", "1")), 1)
     assert len(content(tmp_path)) == 2
+
+
+def test_a_table_that_was_emptied_is_filled_again_only_where_it_was_started_over(tmp_path: Path) -> None:
+    """Without writes the first batch of a new checkpoint is that of the old one."""
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    first = Rows(row("insert", 1, "x", "1"))
+    apply(first, 0)
+    DeltaTable(tmp_path).delete()
+    with pytest.raises(StateError, match="its table was emptied since"):
+        apply(first, 0)
+    start_over(path=str(tmp_path), query="q")
+    apply(first, 0)
+    assert content(tmp_path) == [(1, "x", "1", "1")]

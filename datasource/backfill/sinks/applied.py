@@ -52,8 +52,8 @@ class Applied:
         return self == last
 
 
-def is_new(last: Applied | None, now: Applied, query: str, is_empty: Callable[[], bool]) -> bool:
-    """Whether the batch is still to be applied; `is_empty` tells of the target.
+def is_new(last: Applied | None, now: Applied, query: str, *, leaves_rows: bool, is_empty: Callable[[], bool]) -> bool:
+    """Whether the batch is still to be applied; `leaves_rows`: the target has rows then, `is_empty`: it has none now.
 
     StateError if it does not follow on the last one, or if nothing is there of the batches that it rests on.
     """
@@ -69,6 +69,12 @@ def is_new(last: Applied | None, now: Applied, query: str, is_empty: Callable[[]
     if now.batch_id > last.batch_id:
         return True
     if now.is_again(last):
+        # Without writes the first batch of a new checkpoint has the very same rows. Later ones rest on it.
+        if now.batch_id == 0 and leaves_rows and is_empty():
+            raise StateError(
+                f"the query {query!r} has applied batch 0 with the same rows, and its table was emptied since. To fill "
+                "it anew, call start_over with this name"
+            )
         return False
     found = (
         f"the query {query!r} has applied batch {last.batch_id}, and batch {now.batch_id} with other rows was to be "

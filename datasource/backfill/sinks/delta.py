@@ -91,7 +91,8 @@ class DeltaSink:
         now = Applied.of(batch_id, rows)
         with translating(self.path):
             table = self._table(batch_id, last.rows.schema)
-            if is_new(_last_applied(table, self.query), now, self.query, lambda: _is_empty(table)):
+            found = _last_applied(table, self.query)
+            if is_new(found, now, self.query, leaves_rows=last.leaves_rows, is_empty=lambda: _is_empty(table)):
                 self._apply(table, last, _record(self.query, now))
 
     def _apply(self, table: DeltaTable, last: Outcome, record: CommitProperties) -> None:

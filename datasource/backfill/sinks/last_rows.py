@@ -33,6 +33,10 @@ class Outcome:
     deleted: Mask
     kept: dict[str, Mask]
 
+    @property
+    def leaves_rows(self) -> bool:
+        return not self.deleted.all()
+
 
 def columns_of(key: Sequence[str]) -> tuple[str, ...]:
     """The key as the sinks keep it; OptionsError for a bare name, which is a sequence of letters as well."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from backfill.adapters import needing
@@ -84,8 +85,9 @@ class PostgresSink:
             session.execute("BEGIN")
             session.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
             target = find_target(session, self.table, self.key)
-            last_now = last_applied(session, target, self.query)
-            if is_new(last_now, now, self.query, lambda: is_empty(session, target)):
+            found = last_applied(session, target, self.query)
+            empty = partial(is_empty, session, target)
+            if is_new(found, now, self.query, leaves_rows=last.leaves_rows, is_empty=empty):
                 merge(session, target, self.key, last)
                 record(session, target, self.query, now)
             session.execute("COMMIT")
