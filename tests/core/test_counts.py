@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.counts import Counting, Tally
+from backfill.counts import Counting, Counts, Tally
 from backfill.counts_file import keep_counts, read_counts
 
 
@@ -28,3 +28,13 @@ def test_counts_that_cannot_be_kept_are_said_once_until_they_are(
         assert kept.passed_on == 3 * said
         (folder / "counts.json").unlink()
         folder.rmdir()
+
+
+def test_the_moment_of_a_clock_that_was_set_back_is_noted() -> None:
+    """Else the stream would not be behind until it is that late again, whatever happens."""
+    kept: list[Counts] = []
+    counting = Counting(keep=kept.append)
+    counting.begin("1f0c9a77", 1)
+    for moment in (9_000_000, 9_500_000, 5_000_000):
+        counting.complete(moment)
+    assert [counts.complete_until for counts in kept] == [9_000_000, 5_000_000]
