@@ -38,6 +38,8 @@ def claim(folder: Path, *, patience: float = PATIENCE) -> TextIO:
     path = folder / FILE
     try:
         file = held(path, patience=patience)
+        if file is not None:
+            _sign(file)
     except OSError as error:
         raise StateError(f"stateDir cannot be written: {error}") from error
     if file is None:
@@ -46,10 +48,17 @@ def claim(folder: Path, *, patience: float = PATIENCE) -> TextIO:
             "where a stream is joined with itself. Stop the other query; or load() the table for each use with a "
             "stateDir of its own"
         )
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
     return file
+
+
+def _sign(file: TextIO) -> None:
+    """Says in the file which process has it; gives it back where there is no room for that."""
+    try:
+        file.truncate(0)
+        os.write(file.fileno(), str(os.getpid()).encode())
+    except OSError:
+        file.close()
+        raise
 
 
 def held(path: Path, *, patience: float, interval: float = 0.1) -> TextIO | None:

@@ -229,10 +229,16 @@ def _new_file(filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterat
     Unlike Arrow's stream format its file format has an end, so that a file that was cut short is noticed.
     """
     with ExitStack() as parts:
-        with _being("written"):
-            sink = parts.enter_context(filesystem.open_output_stream(path))
-            writer = parts.enter_context(ipc.new_file(sink, schema, options=_WRITE))
-        yield writer
+        try:
+            with _being("written"):
+                sink = parts.enter_context(filesystem.open_output_stream(path))
+                writer = parts.enter_context(ipc.new_file(sink, schema, options=_WRITE))
+            yield writer
+        except BaseException:
+            # Closing writes what was held back and the file's end, for which a full disk has no room either.
+            with suppress(OSError, pa.ArrowException):
+                parts.close()
+            raise
         with _being("written"):
             parts.close()
 

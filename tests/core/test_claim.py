@@ -14,6 +14,7 @@ import pytest
 
 from backfill.claim import FILE, claim, locked
 from backfill.errors import StateBusyError, StateError
+from tests.core.full_disk import room_for
 
 OTHER = """
 import sys, time
@@ -47,6 +48,13 @@ def test_a_claimed_folder_is_refused_with_the_process_that_has_it(other: subproc
     )
     with pytest.raises(StateBusyError, match=expected):
         claim(tmp_path, patience=0.2)
+
+
+def test_a_claim_on_a_full_disk_says_so(tmp_path: Path) -> None:
+    with room_for(0), pytest.raises(StateError, match=r"stateDir cannot be written: .*File too large"):
+        claim(tmp_path)
+    with another(tmp_path):
+        pass
 
 
 def test_a_claim_ends_with_its_process(other: subprocess.Popen[str], tmp_path: Path) -> None:
@@ -87,5 +95,5 @@ def test_a_claim_is_had_on_the_file_that_the_next_process_meets(
 
 
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match="stateDir cannot be written"):
+    with pytest.raises(StateError, match=r"stateDir cannot be written"):
         claim(tmp_path / "missing")

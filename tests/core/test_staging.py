@@ -19,6 +19,7 @@ from backfill.manifest import Manifest, StagedSplit
 from backfill.plan import Split
 from backfill.staging import Staging
 from backfill.vnode import WHOLE_TABLE
+from tests.core.full_disk import room_for
 from tests.core.strategies import damaged, manifests
 from tests.golden.values import MANIFESTS
 
@@ -93,6 +94,15 @@ def test_a_reader_that_fails_leaves_nothing_and_says_why(staging: Staging, file:
 
     with pytest.raises(ConnectionError, match="cut"):
         staging.write(7, NAME, SCHEMA, failing())
+    assert list(file.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [0, 1000, 7600])
+def test_a_disk_that_is_full_is_told_in_one_sentence(staging: Staging, file: Path, size: int) -> None:
+    """Closing the file fails as well."""
+    rows = batch(*Random(0).choices(range(1 << 40), k=1000))
+    with room_for(size), pytest.raises(StagingError, match=r"stagingDir cannot be written: .*File too large"):
+        staging.write(7, NAME, SCHEMA, [rows])
     assert list(file.parent.iterdir()) == []
 
 
