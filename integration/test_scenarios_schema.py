@@ -112,6 +112,23 @@ def test_a_staged_chunk_without_a_column_that_was_added_is_refused_by_name(
     run.finish()
 
 
+@pytest.mark.parametrize(
+    ("before", "now"), [("int", "bigint"), ("numeric(5, 2)", "numeric(9, 2)"), ("real", "double precision")]
+)
+def test_a_staged_chunk_of_a_column_that_was_widened_is_read_as_its_rows_are_now(
+    database: Database, start_stream: StartStream, before: str, now: str
+) -> None:
+    database.execute(f"CREATE TABLE t (id int PRIMARY KEY, v {before})")
+    database.execute("INSERT INTO t SELECT i, i / 8.0 FROM generate_series(1, 100) i; ANALYZE t")
+    run = start_stream(vnodeCount="1")
+    run.batch(40)
+    run.plan(40)
+    run.read()
+    database.execute(f"ALTER TABLE t ALTER v TYPE {now}")
+    run.restart()
+    run.finish()
+
+
 CHANGES = {
     "dropped": ("DROP COLUMN v", "v"),
     "renamed": ("RENAME COLUMN v TO w", "v"),

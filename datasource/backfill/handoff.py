@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import pyarrow as pa
+import pyarrow.types as pt
 from pyarrow import ipc
 
 from backfill.batches import behind
@@ -14,7 +15,7 @@ from backfill.epoch import Epoch
 from backfill.errors import SchemaChangedError, SnapshotGoneError, StagingError
 from backfill.plan import Split
 from backfill.readahead import ahead
-from backfill.rows import RowFormat
+from backfill.rows import UNCHANGED_COLUMNS, RowFormat
 from backfill.staging import Staging
 from backfill.upstream import SnapshotReader
 
@@ -58,6 +59,16 @@ class SnapshotPart:
     staged_first: bool = False
     """Whether all of the chunk is staged before its first row is passed on."""
 
+
+_WIDENED: Final = frozenset(
+    {
+        (pa.int16(), pa.int32()),
+        (pa.int16(), pa.int64()),
+        (pa.int32(), pa.int64()),
+        (pa.float32(), pa.float64()),
+    }
+)
+"""Column types and wider ones in which each of their values is the same."""
 
 Part: TypeAlias = InlineChanges | StagedChanges | SnapshotPart
 
@@ -105,20 +116,45 @@ def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) ->
 def _read_staged(staging: Staging, epoch: int, name: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     """These columns of a staged file, which an earlier run may have written with others."""
     for batch in staging.read(epoch, name):
-        _require_columns(batch, columns, epoch)
-        yield batch.select(columns.names)
+        found = _with_marks(batch, columns)
+        _require_columns(found.schema, columns, epoch)
+        values = [found[field.name].cast(field.type) for field in columns]
+        yield pa.RecordBatch.from_arrays(values, schema=columns)
 
 
-def _require_columns(batch: pa.RecordBatch, columns: pa.Schema, epoch: int) -> None:
+def _with_marks(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    """A batch that was staged when nothing was to be marked has nothing to mark: it would have been refused."""
+    if UNCHANGED_COLUMNS in batch.schema.names or UNCHANGED_COLUMNS not in columns.names:
+        return batch
+    field = columns.field(UNCHANGED_COLUMNS)
+    return batch.append_column(field, pa.nulls(batch.num_rows, field.type))
+
+
+def _require_columns(found: pa.Schema, columns: pa.Schema, epoch: int) -> None:
     """Refuses a chunk that an earlier run has staged with other columns."""
-    found = set(batch.schema)
-    differing = [field.name for field in columns if field not in found]
-    if differing:
+    missing = [name for name in columns.names if name not in found.names]
+    if missing:
         raise SchemaChangedError(
-            f"a chunk of epoch {epoch} was staged when column {', '.join(differing)} did not exist or had another "
-            "type. Name the columns of that time with the option columns (and metadataColumns); or start over with a "
-            "fresh checkpointLocation and onExistingState=restart"
+            f"a chunk of epoch {epoch} was staged without column {', '.join(missing)}. Name the columns of that time "
+            "with the option columns (and metadataColumns); or start over with a fresh checkpointLocation and "
+            "onExistingState=restart"
         )
+    retyped = [field for field in columns if not _holds(field.type, found.field(field.name).type)]
+    if retyped:
+        told = ", ".join(f"{field.name} ({field.type}) was {found.field(field.name).type}" for field in retyped)
+        raise SchemaChangedError(
+            f"a chunk of epoch {epoch} was staged when column {told}. Until that batch is past, give it the type that "
+            "it had, in the table or with customSchema as it was then; or leave it out with the option columns, where "
+            "the sink can do without its values of that batch; or start over with a fresh checkpointLocation and "
+            "onExistingState=restart"
+        )
+
+
+def _holds(now: pa.DataType, before: pa.DataType) -> bool:
+    """Whether each value of a column's type before is the same in the type that it has now."""
+    if pt.is_decimal128(now) and pt.is_decimal128(before):
+        return bool(now.scale >= before.scale and now.precision - now.scale >= before.precision - before.scale)
+    return now == before or (before, now) in _WIDENED
 
 
 def _counted(part: SnapshotPart, reader: SnapshotReader) -> Generator[pa.RecordBatch, None, None]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -145,8 +147,63 @@ def test_staged_changes_lose_columns_that_are_no_longer_asked_for_and_are_refuse
     batch = pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array([1])], schema=schema)
     parts = staged(staging, 7, stage([batch], schema, staging, 7), 1)
     assert [batch.to_pylist() for part in parts for batch in read(part, Unused(), BARE)] == [[{"v": "a"}]]
-    with pytest.raises(SchemaChangedError, match="epoch 7 was staged when column _sequence did not exist or had anoth"):
+    with pytest.raises(SchemaChangedError, match="epoch 7 was staged without column _sequence"):
         list(read(parts[0], Unused(), replace(BARE, metadata=("_sequence",))))
+
+
+def staged_as(staging: Staging, values: pa.Array[Any], now: pa.DataType) -> list[Any]:
+    """What comes of staged values of a column that has got another type since."""
+    schema = pa.schema([pa.field("v", values.type, nullable=False)])
+    batch = pa.RecordBatch.from_arrays([values], schema=schema)
+    (part,) = staged(staging, 7, stage([batch], schema, staging, 7), 1)
+    columns = pa.schema([pa.field("v", now)])
+    rows = RowFormat(TableSchema(columns, ("v",), ("v",)), mark_unchanged=False, metadata=())
+    found = pa.Table.from_batches(read(part, Unused(), rows), rows.schema)
+    return found["v"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("value", "before", "now"),
+    [
+        (-7, pa.int16(), pa.int32()),
+        (-7, pa.int16(), pa.int64()),
+        (1 << 30, pa.int32(), pa.int64()),
+        (0.25, pa.float32(), pa.float64()),
+        (Decimal("999.99"), pa.decimal128(5, 2), pa.decimal128(9, 2)),
+        (Decimal("999.99"), pa.decimal128(5, 2), pa.decimal128(7, 4)),
+        ("a", pa.string(), pa.string()),
+    ],
+    ids=str,
+)
+def test_staged_values_are_the_same_in_a_wider_type(
+    staging: Staging, value: object, before: pa.DataType, now: pa.DataType
+) -> None:
+    assert staged_as(staging, pa.array([value, None], before), now) == [value, None]
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (pa.int64(), pa.int32()),
+        (pa.int32(), pa.string()),
+        (pa.float64(), pa.float32()),
+        (pa.decimal128(5, 2), pa.decimal128(9, 1)),
+        (pa.decimal128(5, 2), pa.decimal128(6, 4)),
+    ],
+    ids=str,
+)
+def test_staged_values_of_a_type_that_the_column_has_no_more_are_refused_with_what_to_do(
+    staging: Staging, before: pa.DataType, now: pa.DataType
+) -> None:
+    found = rf"epoch 7 was staged when column v \({re.escape(str(now))}\) was {re.escape(str(before))}\. .*customSchema"
+    with pytest.raises(SchemaChangedError, match=found):
+        staged_as(staging, pa.array([1], before), now)
+
+
+def test_changes_that_were_staged_before_they_were_to_be_marked_are_not(staging: Staging) -> None:
+    (part,) = staged(staging, 7, stage(changes(1), SCHEMA, staging, 7), 1)
+    (batch,) = read(part, Unused(), replace(BARE, mark_unchanged=True))
+    assert batch.to_pylist() == [{"v": "a", "_unchanged_columns": None}]
 
 
 def test_an_executor_that_does_not_share_the_directory_is_told_so_before_it_is_told_of_a_loss(tmp_path: Path) -> None:
