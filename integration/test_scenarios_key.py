@@ -95,6 +95,18 @@ def test_a_key_that_is_widened_ends_the_backfill(database: Database, start_strea
     refused(run, SchemaChangedError, r"the key of \"public\".\"t\" is \(id int64\) and was \(id int32\)")
 
 
+def test_a_key_that_is_given_another_type_by_an_option_ends_the_backfill_until_that_is_taken_back(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of_ints(database)
+    run = start_stream(vnodeCount="4", numPartitions="2")
+    run.batch(30)
+    run.restart(customSchema="id STRING")
+    refused(run, SchemaChangedError, "Give it back .* with the option customSchema as it was")
+    run.restart(customSchema="")
+    run.finish()
+
+
 def table_of_ints(database: Database) -> None:
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT i, 'v' FROM generate_series(1, 100) i;"

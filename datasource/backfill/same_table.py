@@ -46,7 +46,8 @@ def _require_same_key(table: str, began: pa.Schema, key: pa.Schema, *, ordered: 
         raise SchemaChangedError(
             f"the key of {table} is ({_typed(key)}) and was ({_typed(began)}) when the stream began, and not all rows "
             "have been read, so what has been read cannot be told from what has not. Give it back the type that it "
-            "had, or start over with a fresh checkpointLocation and onExistingState=restart"
+            "had, in the table or with the option customSchema as it was; or start over with a fresh "
+            "checkpointLocation and onExistingState=restart"
         )
 
 
