@@ -1,8 +1,9 @@
-"""What a stream over a Delta table knows its place by, where `stateDir` was lost."""
+"""What a stream over a Delta table knows its place by: the order of its keys, and the history of the table."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -10,8 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from backfill.errors import SchemaChangedError
-from tests.delta.laboratory import FEED
+from backfill.errors import DataLossError, SchemaChangedError
+from tests.delta.laboratory import FEED, clean_up
 from tests.delta.stream import DeltaRun
 
 
@@ -61,3 +62,49 @@ def test_after_the_backfill_the_key_may_be_in_another_order(run: DeltaRun) -> No
     assert run.plan()
     assert json.loads(run.offsets[-1])["upstream"]["key"] == "b int64, a int64"
     assert len(run.read()) == 10
+
+
+# -- the history -----------------------------------------------------------------------------------------------------
+
+
+def test_an_older_copy_that_was_written_to_is_told(run: DeltaRun, tmp_path: Path) -> None:
+    copy = shutil.copytree(run.table, tmp_path / "copy")
+    DeltaTable(run.table).update(updates={"v": "'lost'"}, predicate="a = 1")
+    run.catch_up()
+    run.restart()
+    shutil.rmtree(run.table)
+    copy.rename(run.table)
+    for key in (2, 3):
+        DeltaTable(run.table).update(updates={"v": "'other'"}, predicate=f"a = {key}")
+    with pytest.raises(
+        DataLossError, match=r"has read version 1 .*, which was committed at .* put back, and written to"
+    ):
+        run.plan()
+
+
+@pytest.mark.parametrize("dated", [True, False], ids=["", "commits that do not say their time"])
+def test_a_copy_of_the_table_as_it_is_goes_on(run: DeltaRun, tmp_path: Path, *, dated: bool) -> None:
+    """Its files have other times, as after `cp` or from an object store."""
+    DeltaTable(run.table).update(updates={"v": "'y'"}, predicate="a = 1")
+    for commit in (run.table / "_delta_log").glob("*.json"):
+        if not dated:
+            actions = [line for line in commit.read_text().splitlines() if "commitInfo" not in line]
+            commit.write_text("\n".join(actions))
+    run.catch_up()
+    run.restart()
+    copy = shutil.copytree(run.table, tmp_path / "copy")
+    for file in (copy / "_delta_log").iterdir():
+        os.utime(file, (1, 1))
+    shutil.rmtree(run.table)
+    copy.rename(run.table)
+    DeltaTable(run.table).update(updates={"v": "'z'"}, predicate="a = 2")
+    run.catch_up()
+
+
+def test_a_version_that_the_log_no_longer_has_is_taken_for_the_same(run: DeltaRun) -> None:
+    run.catch_up()
+    run.restart()
+    DeltaTable(run.table).update(updates={"v": "'z'"}, predicate="a = 2")
+    clean_up(run.table, keep=1)
+    run.catch_up()
+    assert run.version == 1

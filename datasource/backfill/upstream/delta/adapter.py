@@ -26,6 +26,7 @@ from backfill.upstream.delta.location import (
     open_at,
     open_latest,
     require_not_older,
+    require_same_history,
     require_same_table,
 )
 from backfill.upstream.delta.log import Log, Stamp
@@ -157,6 +158,7 @@ class DeltaUpstream:
         position = Position.parse(after.position)
         require_same_table(latest, self._uri, position)
         require_not_older(latest, self._uri, position)
+        require_same_history(latest, self._uri, position, after.timestamp)
         if latest.version() > position.version:
             # The oldest go first. The others are looked for when they are needed.
             self._opened()[1].commit(position.version + 1)

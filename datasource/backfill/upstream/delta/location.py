@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 from deltalake import DeltaTable
 
 from backfill.errors import DataLossError, FileGoneError, TableError
 from backfill.upstream.delta.failures import translating
+from backfill.upstream.delta.log import Log
 from backfill.upstream.delta.position import Position
 
 START_OVER: Final = "Start over with a fresh checkpointLocation and onExistingState=restart"
@@ -61,3 +63,23 @@ def require_not_older(table: DeltaTable, uri: str, position: Position) -> None:
             f"the stream has read version {position.version} of the Delta table {uri}, and its log ends with version "
             f"{table.version()}: an older copy of the table was put back. {START_OVER}"
         )
+
+
+def require_same_history(table: DeltaTable, uri: str, position: Position, timestamp: int) -> None:
+    """Refuses another commit under the version that the stream has read, which is of this time.
+
+    A copy of the table's folder has the same commits at the same times, as they say themselves; their files may have
+    others. One that the log no longer has, or that does not say its time, is taken for the same.
+    """
+    with translating(uri):
+        found = Log(table).commit(position.version)
+    if found is not None and found.dated and found.timestamp != timestamp:
+        raise DataLossError(
+            f"the stream has read version {position.version} of the Delta table {uri}, which was committed at "
+            f"{_told(timestamp)}, and the one that is there now was committed at {_told(found.timestamp)}: an older "
+            f"copy of the table was put back, and written to since. {START_OVER}"
+        )
+
+
+def _told(timestamp: int) -> str:
+    return f"{np.datetime64(timestamp // 1000, 'ms')} UTC"

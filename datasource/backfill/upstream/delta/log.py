@@ -70,10 +70,14 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """`timestamp` in microseconds since 1970; `definition` where the commit says one."""
+    """`timestamp` in microseconds since 1970, which the commit says itself if it is `dated`, and else its file.
+
+    `definition` where the commit says one.
+    """
 
     version: int
     timestamp: int
+    dated: bool
     files: tuple[ChangeFile, ...]
     definition: Definition | None
 
@@ -159,7 +163,7 @@ def _parsed(version: int, content: bytes, stamp: Stamp) -> Commit:
     written: list[ChangeFile] = []
     rewritten: list[ChangeFile] = []
     definition: Definition | None = None
-    timestamp = (stamp.modified or 0) // 1000
+    timestamp, dated = (stamp.modified or 0) // 1000, False
     # A line for each file of the commit, not for each row.
     for line in content.splitlines():
         for kind, action in (json.loads(line) if line.strip() else {}).items():
@@ -172,9 +176,9 @@ def _parsed(version: int, content: bytes, stamp: Stamp) -> Commit:
                     definition = _definition(action)
                 case "commitInfo":
                     said = action.get("inCommitTimestamp") or action.get("timestamp")
-                    timestamp = timestamp if said is None else 1000 * int(said)
+                    timestamp, dated = (1000 * int(said), True) if said else (timestamp, dated)
     # Where a commit says its changes, they are all of them.
-    return Commit(version, timestamp, tuple(written or rewritten), definition)
+    return Commit(version, timestamp, dated, tuple(written or rewritten), definition)
 
 
 def _file(kind: Kind, action: Mapping[str, Any]) -> ChangeFile:
