@@ -85,7 +85,9 @@ def _require_unrounded(
         return
     rounded = [
         # The type's name is the server's own.
-        sql.SQL("coalesce(bool_or(CAST({0} AS {1}) <> {0}), false)").format(values[name], sql.SQL(rounding[name]))
+        sql.SQL("coalesce(pg_catalog.bool_or(CAST({0} AS {1}) OPERATOR(pg_catalog.<>) {0}), false)").format(
+            values[name], sql.SQL(rounding[name])
+        )
         for name in names
     ]
     select = "SELECT {rounded} FROM {staged} s WHERE NOT {deleted}"

@@ -14,7 +14,7 @@ from backfill.upstream.postgres.arrow_session import ArrowSession
 _CREATE_RECORD: Final = """
     CREATE TABLE IF NOT EXISTS {record} (
         query text, target text, batch_id int8 NOT NULL, row_count int8 NOT NULL, version int8, sequence int8,
-        applied_at timestamptz NOT NULL DEFAULT now(), commit_timestamp int8, target_oid int8,
+        applied_at timestamptz NOT NULL DEFAULT pg_catalog.now(), commit_timestamp int8, target_oid int8,
         PRIMARY KEY (query, target))
 """
 # Of releases that did not note them; a record without them goes on.
@@ -86,7 +86,7 @@ def record(session: ArrowSession, target: Target, query: str, now: Applied) -> N
     execute(
         session,
         "UPDATE {record} SET batch_id = {batch_id}, row_count = {rows}, version = {version}, sequence = {sequence}, "
-        "applied_at = now(), commit_timestamp = {timestamp}, target_oid = {oid} "
+        "applied_at = pg_catalog.now(), commit_timestamp = {timestamp}, target_oid = {oid} "
         "WHERE query = {query} AND target = {name}",
         **_names(target, query),
         batch_id=sql.Literal(now.batch_id),

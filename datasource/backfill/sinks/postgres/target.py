@@ -24,7 +24,7 @@ _TARGET: Final = """
                    WHERE r.relnamespace = n.oid AND r.relname = {record} AND a.attname = 'target_oid')
     FROM pg_catalog.pg_class c
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.oid = pg_catalog.to_regclass({table})
+    WHERE c.oid = pg_catalog.to_regclass({table})::oid
 """
 
 # The columns of an index that is the key. An operator of enums is not found for a domain over one, so it is named.
@@ -36,11 +36,11 @@ _KEY: Final = """
                 SELECT t.oid, t.typtype, t.typbasetype FROM base JOIN pg_catalog.pg_type t ON t.oid = base.typbasetype)
             SELECT pg_catalog.format_type(base.oid, -1) FROM base WHERE base.typtype = 'e')
     FROM (SELECT i.* FROM pg_catalog.pg_index i
-          WHERE i.indrelid = pg_catalog.to_regclass({table}) AND i.indisunique AND i.indimmediate
+          WHERE i.indrelid = pg_catalog.to_regclass({table})::oid AND i.indisunique AND i.indimmediate
             AND i.indpred IS NULL AND i.indexprs IS NULL
             AND ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
                       WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[:i.indnkeyatts - 1]) ORDER BY 1)
-                = ARRAY(SELECT pg_catalog.unnest({key}::text[]) ORDER BY 1)
+                OPERATOR(pg_catalog.=) ARRAY(SELECT pg_catalog.unnest({key}::text[]) ORDER BY 1)
           ORDER BY i.indisprimary DESC, i.indexrelid LIMIT 1) i
     CROSS JOIN pg_catalog.generate_series(0, i.indnkeyatts - 1) place
     JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[place]
@@ -55,13 +55,13 @@ _KEY: Final = """
 # is too long, but rounds numbers and times by itself: of those also the name with its modifier, where there is one.
 _COLUMNS: Final = """
     SELECT a.attname::text, pg_catalog.format_type(a.atttypid, -1), a.attgenerated <> '', a.attidentity = 'a',
-           CASE WHEN a.atttypmod >= 0 AND t.typnamespace = 'pg_catalog'::pg_catalog.regnamespace
+           CASE WHEN a.atttypmod >= 0 AND t.typnamespace = 'pg_catalog'::pg_catalog.regnamespace::oid
                  AND pg_catalog.ltrim(t.typname::text, '_')
                      IN ('numeric', 'timestamp', 'timestamptz', 'time', 'timetz', 'interval')
                 THEN pg_catalog.format_type(a.atttypid, a.atttypmod) END
     FROM pg_catalog.pg_attribute a
     JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-    WHERE a.attrelid = pg_catalog.to_regclass({table}) AND a.attnum > 0 AND NOT a.attisdropped
+    WHERE a.attrelid = pg_catalog.to_regclass({table})::oid AND a.attnum > 0 AND NOT a.attisdropped
 """
 
 

@@ -30,7 +30,8 @@ def saying_what_blocks(connector: Connector, pid: int, what: str) -> Iterator[No
                 with translating(), connector.session() as session:
                     rows = session.execute(
                         "SELECT pid FROM pg_catalog.pg_stat_activity "
-                        "WHERE pid <> %(pid)s AND (backend_xid IS NOT NULL OR pid = ANY (pg_blocking_pids(%(pid)s))) "
+                        "WHERE pid <> %(pid)s AND (backend_xid IS NOT NULL "
+                        "OR pid = ANY (pg_catalog.pg_blocking_pids(%(pid)s))) "
                         "ORDER BY xact_start",
                         {"pid": pid},
                     ).fetchall()

@@ -51,7 +51,7 @@ _COLLATIONS: Final = """
     JOIN pg_catalog.pg_database d ON d.datname = pg_catalog.current_database()
     CROSS JOIN LATERAL (
         SELECT CASE WHEN c.collprovider <> 'd' THEN c.collprovider::text
-                    ELSE coalesce(pg_catalog.to_jsonb(d) ->> 'datlocprovider', 'c') END AS provider,
+                    ELSE coalesce(pg_catalog.to_jsonb(d) ->> 'datlocprovider'::text, 'c') END AS provider,
                CASE WHEN c.collprovider = 'd' THEN d.datcollate ELSE c.collcollate END AS locale) p
     WHERE c.oid = ANY (%s::oid[])
 """

@@ -24,7 +24,7 @@ def names_of(table: QualifiedName, columns: Numbered) -> sql.Composed:
     return sql.SQL(
         "ARRAY(SELECT (pg_catalog.pg_identify_object_as_address("
         "'pg_catalog.pg_class'::pg_catalog.regclass, pg_catalog.to_regclass({}), number)).object_names[3] "
-        "FROM unnest({}::int[]) WITH ORDINALITY AS asked(number, place) ORDER BY place)"
+        "FROM pg_catalog.unnest({}::int[]) WITH ORDINALITY AS asked(number, place) ORDER BY place)"
     ).format(sql.Literal(table.quoted()), sql.Literal([number for _, number in columns]))
 
 

@@ -13,6 +13,7 @@ import adbc_driver_manager
 import adbc_driver_postgresql
 import psycopg
 from psycopg import sql
+from psycopg.adapt import Dumper
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from backfill.errors import OptionsError
@@ -104,6 +105,17 @@ _FIRST: Final = (
 Session: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 
+class _Number(Dumper):
+    """Sends an int without a type, as psycopg sends a str, so that the server takes the one that it is compared with.
+
+    For `oid = int2` it would choose an operator that fits more or less, and rather one for just these types that
+    somebody has made in a schema of the search_path.
+    """
+
+    def dump(self, obj: int) -> bytes:
+        return str(obj).encode()
+
+
 class Cursor(Protocol):
     """What cursors of both drivers have in common."""
 
@@ -150,6 +162,7 @@ class Connector:
             connection = psycopg.connect(self.conninfo, autocommit=True)
             with ExitStack() as opened:
                 opened.callback(connection.close)
+                connection.adapters.register_dumper(int, _Number)
                 self._begin(connection.cursor())
                 opened.pop_all()
             return connection

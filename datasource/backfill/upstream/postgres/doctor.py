@@ -33,9 +33,10 @@ _RIGHTS: Final = """
            pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')
 """
 _SLOTS: Final = """
-    SELECT pg_catalog.current_setting('max_replication_slots')::int, count(*)::int,
-           coalesce(array_agg(slot_name::text ORDER BY slot_name) FILTER (WHERE NOT active AND NOT ours), '{}'),
-           coalesce(array_agg(slot_name::text ORDER BY slot_name) FILTER (WHERE ours), '{}')
+    SELECT pg_catalog.current_setting('max_replication_slots')::int, pg_catalog.count(*)::int,
+           coalesce(pg_catalog.array_agg(slot_name::text ORDER BY slot_name)
+                    FILTER (WHERE NOT active AND NOT ours), '{}'),
+           coalesce(pg_catalog.array_agg(slot_name::text ORDER BY slot_name) FILTER (WHERE ours), '{}')
     FROM (SELECT *, slot_name ~ '^backfill_' AS ours FROM pg_catalog.pg_replication_slots) AS s
 """
 _LIMITS: Final = """

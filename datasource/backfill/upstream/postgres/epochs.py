@@ -37,7 +37,7 @@ UNSEEN_PATIENCE: Final = 1.0
 
 UNSEEN_INTERVAL: Final = 0.02
 
-CLOCK: Final = sql.SQL("(extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+CLOCK: Final = sql.SQL("(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000::numeric)::bigint")
 """The time by the server's clock, in microseconds since 1970."""
 
 EVERY_COMMIT: Final = Position((1 << 63) - 1)
@@ -100,7 +100,9 @@ class Epochs:
 
     def _position_now(self, session: Session) -> Position:
         row = session.execute(
-            sql.SQL("SELECT {}, pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text").format(CLOCK)
+            sql.SQL(
+                "SELECT {}, pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text"
+            ).format(CLOCK)
         ).fetchone()
         if row is None:
             raise TransientError("the server did not say where its log ends")

@@ -12,7 +12,7 @@ from backfill.errors import KeyTextError
 from backfill.upstream import TableSize
 from backfill.upstream.postgres.connection import Session, one_row
 from backfill.upstream.postgres.keys import canonical_text, key_value, order_by
-from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
+from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable, unnested
 from backfill.upstream.postgres.values import encode_text
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 
@@ -44,7 +44,8 @@ def cut(
         return ()
     sampled, chosen = _sample(size, vnodes, thinned=within == WHOLE_TABLE)
     statement = sql.SQL(
-        "SELECT {texts} FROM (SELECT {columns}, row_number() OVER (ORDER BY {order}), count(*) OVER () "
+        "SELECT {texts} FROM (SELECT {columns}, "
+        "pg_catalog.row_number() OVER (ORDER BY {order}), pg_catalog.count(*) OVER () "
         "FROM {source} {sampled} WHERE {within} AND {chosen}) AS sample({names}, place, total) "
         "WHERE place * {parts} / total > (place - 1) * {parts} / total ORDER BY place"
     ).format(
@@ -72,7 +73,7 @@ def _sample(size: TableSize, vnodes: int, *, thinned: bool) -> tuple[sql.Composa
     kept = vnodes * ROWS_PER_VNODE / (size.row_count * share)
     if kept >= 1 or not thinned:
         return sampled, sql.SQL("true")
-    return sampled, sql.SQL("pg_catalog.random() < {}").format(sql.Literal(kept))
+    return sampled, sql.SQL("pg_catalog.random() < {}::float8").format(sql.Literal(kept))
 
 
 def range_of(session: Session, table: KeyedTable, first: Key | None, last: Key | None) -> KeyRange:
@@ -111,15 +112,15 @@ def covered_by_database(session: Session, table: KeyedTable, keys: pa.RecordBatc
     # The keys become Python strings here, because only the database can compare them: one statement for a batch of
     # changes, and only while some vnode is under way. They are literals in it, not parameters: in a statement with
     # parameters psycopg takes a percent sign for a placeholder, also one in a key or in the name of its type.
-    texts = [sql.Literal(encode_text(column).to_pylist()) for column in keys.columns]
+    texts = [encode_text(column).to_pylist() for column in keys.columns]
     values = [key_value(part, name) for part, name in zip(table.key, table.aliases, strict=True)]
     condition = sql.SQL(" OR ").join(sql.SQL("({})").format(table.within(item, values)) for item in coverage)
     statement = sql.SQL(
-        "SELECT coalesce(array_agg({condition} ORDER BY place), '{{}}') "
-        "FROM unnest({texts}) WITH ORDINALITY AS keys({names}, place)"
+        "SELECT coalesce(pg_catalog.array_agg({condition} ORDER BY place), '{{}}') "
+        "FROM {texts} WITH ORDINALITY AS keys({names}, place)"
     ).format(
         condition=condition,
-        texts=sql.SQL(", ").join(sql.SQL("{}::text[]").format(column) for column in texts),
+        texts=unnested(texts),
         names=sql.SQL(", ").join(table.aliases),
     )
     return pa.array(one_row(session.execute(statement))[0], pa.bool_())

@@ -100,7 +100,9 @@ class Measuring:
 
     def _count(self, request: Measure) -> sql.Composed:
         rows = self.table.select(sql.SQL(""), request.range, self.only)
-        return sql.SQL("SELECT count(*) FROM ({} LIMIT {}) AS r").format(rows, sql.Literal(request.limit + 1))
+        return sql.SQL("SELECT pg_catalog.count(*) FROM ({} LIMIT {}) AS r").format(
+            rows, sql.Literal(request.limit + 1)
+        )
 
     def _last(self, request: Measure) -> sql.Composed:
         """Texts are made of the last key alone, since those of all that it passes over take longer than to pass."""

@@ -77,11 +77,11 @@ class ExportingSession:
             # transaction's: so the insert position lies behind all commits the snapshot sees.
             row = session.execute(
                 sql.SQL(
-                    "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, "
-                    "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint, {}"
+                    "SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text, "
+                    "(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000::numeric)::bigint, {}"
                 ).format(files_of(self._table.name))
             ).fetchone()
-        exported = session.execute("SELECT pg_export_snapshot()").fetchone()
+        exported = session.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
         if row is None or exported is None:
             raise TransientError("the server gave no snapshot")
         require_same_files(before, row[3])
@@ -210,7 +210,7 @@ def wait_for_flush(session: Session, connector: Connector, lsn: int) -> None:
 
 
 def _flushed(session: Session, lsn: int) -> bool:
-    row = session.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+    row = session.execute("SELECT pg_catalog.pg_current_wal_flush_lsn()::text").fetchone()
     return row is not None and parse_lsn(row[0]) >= lsn
 
 

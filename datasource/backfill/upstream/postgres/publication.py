@@ -30,25 +30,27 @@ _SCHEMAS_ARE_PUBLISHED: Final = 150000
 _PUBLISHED: Final = """
     WITH own AS (SELECT c.oid, c.relnamespace FROM pg_catalog.pg_class c
                  WHERE c.oid = %(oid)s
-                    OR c.oid IN (SELECT relid FROM pg_catalog.pg_partition_ancestors(%(oid)s::oid::regclass)))
+                    OR c.oid IN (SELECT relid::oid FROM pg_catalog.pg_partition_ancestors(%(oid)s::oid::regclass)))
     SELECT p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, p.oid::int8,
            coalesce((SELECT r.oid::int8 FROM pg_catalog.pg_publication_rel r
                      WHERE r.prpubid = p.oid AND r.prrelid = %(oid)s), 0),
-           ARRAY[p.xmin::text]
-           || ARRAY(SELECT r.oid || ' ' || r.xmin FROM pg_catalog.pg_publication_rel r
-                    WHERE r.prpubid = p.oid AND r.prrelid IN (SELECT oid FROM own) ORDER BY r.oid){schemas}
+           ARRAY[p.xmin::text],
+           ARRAY(SELECT pg_catalog.concat(r.oid, ' ', r.xmin) FROM pg_catalog.pg_publication_rel r
+                 WHERE r.prpubid = p.oid AND r.prrelid IN (SELECT oid FROM own) ORDER BY r.oid),
+           {schemas}
     FROM pg_catalog.pg_publication p WHERE p.pubname = %(name)s
 """
 
 _SCHEMAS: Final = """
-           || ARRAY(SELECT s.oid || ' ' || s.xmin FROM pg_catalog.pg_publication_namespace s
-                    WHERE s.pnpubid = p.oid AND s.pnnspid IN (SELECT relnamespace FROM own) ORDER BY s.oid)
+           ARRAY(SELECT pg_catalog.concat(s.oid, ' ', s.xmin) FROM pg_catalog.pg_publication_namespace s
+                 WHERE s.pnpubid = p.oid AND s.pnnspid IN (SELECT relnamespace FROM own) ORDER BY s.oid)
 """
+_NO_SCHEMAS: Final = "'{}'::text[]"
 
 _ABOVE: Final = """
     SELECT c.oid::int8, n.nspname, c.relname
     FROM pg_catalog.pg_partition_ancestors(%s::oid::regclass) AS a
-    JOIN pg_catalog.pg_class c ON c.oid = a.relid
+    JOIN pg_catalog.pg_class c ON c.oid = a.relid::oid
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 """
 
@@ -160,7 +162,7 @@ def find(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Pub
 
     Raises where it would leave out rows, columns or kinds of changes that the stream carries.
     """
-    schemas = _SCHEMAS if session.info.server_version >= _SCHEMAS_ARE_PUBLISHED else ""
+    schemas = _SCHEMAS if session.info.server_version >= _SCHEMAS_ARE_PUBLISHED else _NO_SCHEMAS
     query = sql.SQL(_PUBLISHED).format(schemas=sql.SQL(schemas))
     row = session.execute(query, {"oid": oid, "name": name}).fetchone()
     if row is None:
@@ -182,7 +184,7 @@ def find(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Pub
             f"publication {name} does not publish column {', '.join(sorted(missing))}; publish it, or leave it out "
             "with the option columns"
         )
-    return Published(row[1], row[2], tuple(row[3]), noted_in(session, name))
+    return Published(row[1], row[2], (*row[3], *row[4], *row[5]), noted_in(session, name))
 
 
 def _not_listed(session: Session, name: str, oid: int) -> BackfillError:

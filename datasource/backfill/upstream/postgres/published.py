@@ -27,7 +27,7 @@ _BY_CATALOGS: Final = """
                SELECT pg_catalog.jsonb_agg(a.attname) FROM pg_catalog.pg_attribute a
                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
                  AND CASE WHEN r.prattrs IS NULL
-                          THEN a.attgenerated::text IN ('', pg_catalog.to_jsonb(p) ->> 'pubgencols')
+                          THEN a.attgenerated::text IN ('', pg_catalog.to_jsonb(p) ->> 'pubgencols'::text)
                           ELSE a.attnum = ANY (r.prattrs::int2[]) END))
     FROM pg_catalog.pg_publication p
     JOIN pg_catalog.pg_class c ON c.oid = %(oid)s
@@ -35,9 +35,9 @@ _BY_CATALOGS: Final = """
          AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_namespace
                          WHERE pnpubid = p.oid AND pnnspid = c.relnamespace)
     CROSS JOIN LATERAL (
-        SELECT bool_or(one.oid = c.oid) AS itself, bool_or(one.oid <> c.oid) AS above
+        SELECT pg_catalog.bool_or(one.oid = c.oid) AS itself, pg_catalog.bool_or(one.oid <> c.oid) AS above
         FROM pg_catalog.pg_class one
-        WHERE (one.oid = c.oid OR one.oid IN (SELECT pg_catalog.pg_partition_ancestors(c.oid)))
+        WHERE (one.oid = c.oid OR one.oid IN (SELECT pg_catalog.pg_partition_ancestors(c.oid)::oid))
           AND (p.puballtables
                OR EXISTS (SELECT FROM pg_catalog.pg_publication_rel WHERE prpubid = p.oid AND prrelid = one.oid)
                OR EXISTS (SELECT FROM pg_catalog.pg_publication_namespace

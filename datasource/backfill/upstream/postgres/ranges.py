@@ -94,8 +94,8 @@ class KeyedTable:
         """The condition that a row's key is among these, given as their lossless texts, column by column."""
         names = self.aliases
         values = [key_value(part, sql.SQL("asked.{}").format(name)) for part, name in zip(self.key, names, strict=True)]
-        return sql.SQL("EXISTS (SELECT FROM unnest({}) AS asked({}) WHERE {})").format(
-            sql.SQL(", ").join(sql.SQL("{}::text[]").format(sql.Literal(list(column))) for column in texts),
+        return sql.SQL("EXISTS (SELECT FROM {} AS asked({}) WHERE {})").format(
+            unnested(texts),
             sql.SQL(", ").join(names),
             compare(self.key, self._columns, "=", values),
         )
@@ -128,6 +128,14 @@ class KeyedTable:
         """The rows of the range, or only those for which a condition holds that has passed `require_condition`."""
         rows = sql.SQL("SELECT {} FROM {} WHERE {}").format(columns, self.source, self.where(item))
         return sql.SQL("{} AND {}").format(rows, operand(only)) if only else rows
+
+
+def unnested(texts: Sequence[Sequence[str | None]]) -> sql.Composable:
+    """What stands after FROM for columns of texts. Only a bare `unnest`, which may be anybody's, takes several."""
+    columns = [
+        sql.SQL("pg_catalog.unnest({}::pg_catalog.text[])").format(sql.Literal(list(column))) for column in texts
+    ]
+    return sql.SQL("ROWS FROM ({})").format(sql.SQL(", ").join(columns))
 
 
 def _begun_alike(item: KeyRange) -> int:

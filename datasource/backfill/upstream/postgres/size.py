@@ -11,15 +11,15 @@ from backfill.upstream.postgres.connection import LOCK_TIMEOUT, Session
 
 # Like the planner: the density seen by the last ANALYZE times the present size; 100 bytes a row before the first.
 _SIZE: Final = """
-    SELECT coalesce(sum(CASE WHEN c.reltuples >= 0 AND c.relpages > 0
-                             THEN c.reltuples::float8 / c.relpages * s.bytes
+    SELECT coalesce(pg_catalog.sum(CASE WHEN c.reltuples >= 0::real AND c.relpages > 0
+                             THEN c.reltuples::float8 / c.relpages::float8 * s.bytes
                                   / pg_catalog.current_setting('block_size')::float8
-                             ELSE s.bytes / 100.0 END), 0)::int8,
-           coalesce(sum(pg_catalog.pg_table_size(c.oid)), 0)::int8
+                             ELSE s.bytes / 100::float8 END), 0)::int8,
+           coalesce(pg_catalog.sum(pg_catalog.pg_table_size(c.oid)), 0)::int8
     FROM pg_catalog.pg_class c
     CROSS JOIN LATERAL (SELECT pg_catalog.pg_relation_size(c.oid)::float8 AS bytes) s
     WHERE c.oid = %(table)s AND c.relkind = 'r'
-       OR c.oid IN (SELECT relid FROM pg_catalog.pg_partition_tree(%(table)s::oid::regclass) WHERE isleaf)
+       OR c.oid IN (SELECT relid::oid FROM pg_catalog.pg_partition_tree(%(table)s::oid::regclass) WHERE isleaf)
 """
 
 

@@ -69,7 +69,7 @@ _WHAT_KEEPS_IT: Final = {
 def find(session: Session, slot: str) -> SlotState | None:
     row = session.execute(
         "SELECT plugin, database, confirmed_flush_lsn::text, wal_status, "
-        "pg_catalog.to_jsonb(s) ->> 'invalidation_reason', two_phase "
+        "pg_catalog.to_jsonb(s) ->> 'invalidation_reason'::text, two_phase "
         "FROM pg_catalog.pg_replication_slots s WHERE slot_name = %s",
         [slot],
     ).fetchone()
@@ -219,9 +219,9 @@ def figures(session: Session, slot: str, reached: int | None, complete_until: in
     """How far the present is from the LSN `reached` and the moment `complete_until` (µs since 1970), and how much of
     the log the slot keeps; those that are known."""
     row = session.execute(
-        "SELECT pg_current_wal_insert_lsn()::text, "
+        "SELECT pg_catalog.pg_current_wal_insert_lsn()::text, "
         "(SELECT restart_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = %s), "
-        "floor(extract(epoch FROM clock_timestamp()) - %s::bigint / 1000000.0)::bigint",
+        "pg_catalog.floor(extract(epoch FROM pg_catalog.clock_timestamp()) - %s::numeric / 1000000.0)::bigint",
         [slot, complete_until],
     ).fetchone()
     if row is None:

@@ -24,7 +24,7 @@ _AS_IT_IS: Final = """
 """
 
 _IDENTITY: Final = """
-    SELECT pg_catalog.to_regclass(%(name)s)::oid::int8 IS NOT DISTINCT FROM %(oid)s,
+    SELECT pg_catalog.to_regclass(%(name)s)::oid IS NOT DISTINCT FROM %(oid)s::oid,
            coalesce((SELECT pg_catalog.jsonb_object_agg(attname, pg_catalog.jsonb_build_array(
                                attnum, atttypid::int8, atttypmod,
                                (SELECT pg_catalog.md5(d.adbin::text) FROM pg_catalog.pg_attrdef d
@@ -34,14 +34,14 @@ _IDENTITY: Final = """
            EXISTS (SELECT FROM pg_catalog.pg_index i
                    WHERE i.indrelid = %(oid)s
                      AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL
-                     AND %(key)s::int2[] = ARRAY(
-                         SELECT k FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS u(k, place)
+                     AND %(key)s::int2[] OPERATOR(pg_catalog.=) ARRAY(
+                         SELECT k FROM pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY AS u(k, place)
                          WHERE place <= i.indnkeyatts ORDER BY k))
            AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
                            WHERE attrelid = %(oid)s AND attnum = ANY (%(key)s::int2[]) AND NOT attnotnull)
            AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint
                            WHERE conrelid = %(oid)s AND contype = 'n' AND NOT convalidated
-                             AND conkey <@ %(key)s::int2[])
+                             AND conkey OPERATOR(pg_catalog.<@) %(key)s::int2[])
 """
 
 _NAME: Final = """

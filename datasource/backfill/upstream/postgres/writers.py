@@ -17,7 +17,7 @@ from backfill.upstream.postgres.partitions import with_whole_rows
 
 # From version 15 on a list of columns will not do, not even of all of them; from 18 on generated columns count.
 _LEAVES_OUT: Final = """
-    SELECT pg_catalog.to_jsonb(r) ->> 'prattrs' IS NOT NULL, pg_catalog.to_jsonb(p) ->> 'pubgencols' = 'n'
+    SELECT pg_catalog.to_jsonb(r) ->> 'prattrs'::text IS NOT NULL, pg_catalog.to_jsonb(p) ->> 'pubgencols'::text = 'n'
     FROM pg_catalog.pg_publication p
     LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = %(oid)s
     WHERE p.pubname = %(name)s
