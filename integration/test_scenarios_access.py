@@ -119,6 +119,19 @@ def test_what_libpq_takes_from_the_environment_changes_no_value(
             assert cursor.fetchone() == ('["2026-02-01 12:00:00+00",)ö',)
 
 
+def test_what_pgoptions_sets_holds_in_every_session_as_far_as_it_changes_no_value(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGOPTIONS", "-c search_path=sales -c TimeZone=Asia/Kolkata")
+    connector = Connector.of(database.dsn, user="", password="", init_statement="")
+    monkeypatch.delenv("PGOPTIONS")  # as on an executor
+    for opened in (connector.session, connector.new_arrow_session):
+        with closing(opened()) as session:
+            cursor = session.cursor() if isinstance(session, psycopg.Connection) else session
+            cursor.execute("SELECT current_setting('search_path'), current_setting('TimeZone')")
+            assert cursor.fetchone() == ("sales", "UTC")
+
+
 MONEY = """
     CREATE DOMAIN amount AS money; CREATE TYPE item AS (name text, price amount);
     CREATE TABLE t (id int PRIMARY KEY, v text, price money, many amount[], items item[]);

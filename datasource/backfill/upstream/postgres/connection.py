@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -151,9 +152,9 @@ class Connector:
             given.setdefault(name, value)
         given.setdefault("fallback_application_name", "backfill")
         given["client_encoding"] = "UTF8"
-        given["options"] = " ".join(
-            [_in_options(WATCHED), given.get("options", ""), _in_options({**SETTINGS, ARRIVED: "1"})]
-        )
+        # The server would not be told of PGOPTIONS where there are options; and executors are to have the driver's.
+        own = given.get("options", os.environ.get("PGOPTIONS", ""))
+        given["options"] = " ".join([_in_options(WATCHED), own, _in_options({**SETTINGS, ARRIVED: "1"})])
         return cls(make_conninfo("", **given), init_statement)
 
     def session(self) -> psycopg.Connection[tuple[Any, ...]]:
