@@ -50,6 +50,45 @@ def test_a_role_that_may_read_some_columns_only_streams_and_reads_them(
     run.finish()
 
 
+EXTENSION = """
+    CREATE SCHEMA ext; CREATE EXTENSION citext SCHEMA ext; CREATE DOMAIN ext.name AS ext.citext;
+    REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA ext FROM PUBLIC;
+    CREATE TABLE t (id int PRIMARY KEY, v ext.citext NOT NULL, w ext.citext[], d ext.name);
+    INSERT INTO t SELECT i, 'V' || i, ARRAY['W', NULL], nullif('D' || i, 'D1') FROM generate_series(1, 40) i;
+    CREATE PUBLICATION feed FOR TABLE t
+"""
+
+
+def test_a_role_that_may_read_a_column_needs_no_right_to_its_type(
+    database: Database, start_stream: StartStream, follower: str
+) -> None:
+    database.execute(f"{EXTENSION}; GRANT SELECT ON t TO {follower}")
+    run = start_stream(publicationName="feed", sessionInitStatement=f"SET ROLE {follower}", changelog="full")
+    assert [found.what for found in examine(parse(run.options)) if found.refuses] == []
+    run.batch(20)
+    database.execute("UPDATE t SET v = 'new' WHERE id % 2 = 0")
+    run.catch_up()
+    assert run.fold.rows[(1,)] == {"id": 1, "v": "V1", "w": ["W", None], "d": None}
+    assert run.fold.rows[(40,)] == {"id": 40, "v": "new", "w": ["W", None], "d": "D40"}
+
+
+def test_a_role_that_may_not_compare_the_key_is_told_which_rights_are_missing(
+    database: Database, start_stream: StartStream, follower: str
+) -> None:
+    database.execute(f"{EXTENSION}; GRANT SELECT ON t TO {follower}; ALTER TABLE t DROP COLUMN id, ADD PRIMARY KEY (v)")
+    run = start_stream(publicationName="feed", sessionInitStatement=f"SET ROLE {follower}", key=("v",))
+
+    def refused() -> list[str]:
+        return [found.what for found in examine(parse(run.options)) if found.refuses]
+
+    assert "for schema ext). Run GRANT USAGE ON SCHEMA" in refused()[0]
+    database.execute(f"GRANT USAGE ON SCHEMA ext TO {follower}")
+    assert "for function citext_le). Run" in refused()[0]
+    database.execute(f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA ext TO {follower}")
+    assert refused() == []
+    run.catch_up()
+
+
 def test_an_owner_who_may_not_make_a_publication_is_told_which_right_is_missing(
     database: Database, start_stream: StartStream, follower: str
 ) -> None:

@@ -90,6 +90,6 @@ def resolve(types: Mapping[int, TypeRow], oid: int, typmod: int) -> TypeDescript
 
 def _callable_output(row: TypeRow) -> QualifiedName | None:
     # Some types borrow the output function of another one (refcursor that of text), to which SQL may know no cast.
-    if row.output_takes == row.oid or row.output_takes in _POLYMORPHIC:
-        return QualifiedName(row.output_schema, row.output_name)
-    return None
+    # And that of an extension asks for rights, to its schema and itself, which reading the column does not.
+    own = row.output_takes == row.oid or row.output_takes in _POLYMORPHIC
+    return QualifiedName(row.output_schema, row.output_name) if own and row.output_schema == "pg_catalog" else None

@@ -49,8 +49,9 @@ class TypeDescription:
     """A type as it is stored: domains are replaced by what they are over, down to the element of an array.
 
     `kind` is pg_type.typtype. `typmod` is -1 where the type has no modifier. `output` is the type's output function,
-    None where it cannot be called with a value of this type by SQL. `element` is set for arrays proper, whose text is
-    an array literal; not for int2vector and oidvector. `delimiter` is what separates values of this type in one.
+    None where SQL cannot call it with a value of this type, or the role might not be allowed to. `element` is set for
+    arrays proper, whose text is an array literal; not for int2vector and oidvector. `delimiter` is what separates
+    values of this type in one.
     """
 
     oid: int

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+import psycopg
 from psycopg import sql
 
-from backfill.errors import BackfillError
+from backfill.errors import BackfillError, DatabaseSetupError
 from backfill.options import Options, StartupMode
 from backfill.upstream import Finding
 from backfill.upstream.postgres import publication, slot
@@ -19,7 +20,7 @@ from backfill.upstream.postgres.condition import require_row_condition
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.description import KeyColumn, TableDescription
 from backfill.upstream.postgres.failures import translating
-from backfill.upstream.postgres.keys import require_usable
+from backfill.upstream.postgres.keys import compare, full_name, key_text_expression, key_value, require_usable
 from backfill.upstream.postgres.money import require_same_decimals
 from backfill.upstream.postgres.partitions import without_whole_rows
 from backfill.upstream.postgres.ranges import KeyedTable
@@ -139,10 +140,29 @@ def _columns(session: Session, table: TableDescription, options: Options) -> Ite
     yield from _refused(lambda: require_same_decimals(session, table, [column.name for column in selected]))
     for key in table.key:
         yield from _refused(_require_key, key, types.get(key.column.name))
+    yield from _refused(_require_comparable, session, KeyedTable(table.name, table.partitioned, table.key))
 
 
 def _require_key(key: KeyColumn, custom_type: str | None) -> None:
     require_usable(key, map_column(key.column, custom_type))
+
+
+def _require_comparable(session: Session, table: KeyedTable) -> None:
+    """Refuses a key of an extension's type that the role may read and not compare, for which it needs other rights."""
+    schemas = {part.column.type.name.schema for part in table.key} - {"pg_catalog"}
+    if not schemas:
+        return
+    columns = [full_name(part, table.name) for part in table.key]
+    values = [key_value(part, key_text_expression(part, name)) for part, name in zip(table.key, columns, strict=True)]
+    statement = sql.SQL("EXPLAIN SELECT FROM {} WHERE {}")
+    try:
+        session.execute(statement.format(table.source, compare(table.key, columns, "<=", values)))
+    except psycopg.errors.InsufficientPrivilege as error:
+        named = ", ".join(sql.Identifier(schema).as_string(session) for schema in sorted(schemas))
+        raise DatabaseSetupError(
+            f"the role may not compare values of the key ({error.diag.message_primary}). Run GRANT USAGE ON SCHEMA "
+            f"{named} TO …, and where that is not enough GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {named} TO …"
+        ) from None
 
 
 def _rights(session: Session, options: Options, table: TableDescription | None) -> Iterator[Finding]:
