@@ -218,7 +218,7 @@ def _being(done: str) -> Iterator[None]:
     """A full disk, a store that refuses and the like, as our error."""
     try:
         yield
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: a URI whose %ff is no UTF-8
         raise StagingError(f"stagingDir cannot be {done}: {error}") from error
 
 

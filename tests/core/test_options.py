@@ -192,6 +192,8 @@ def test_an_option_of_the_stream_is_taken(option: str, text: str, field: str, va
         ("slotName", "a" * 64, "expected 1 to 63 lower-case letters"),
         ("stateDir", "state", "is 'state'; expected an absolute path"),
         ("stateDir", "s3://bucket/state", "is a URI; expected a local path of the driver"),
+        ("stateDir", "/data/state?", "is '/data/state?'; expected a path without ? and"),
+        ("stateDir", "/data\\state", "; expected a path without ? and"),
         ("stagingDir", "staging", "is 'staging'; expected an absolute path"),
     ],
 )

@@ -208,9 +208,10 @@ def test_a_uri_is_as_good_as_a_path(folder: Path) -> None:
     assert Staging(str(folder)).of_stream("s1").exists(7, NAME)
 
 
-def test_a_place_that_cannot_be_opened_is_refused() -> None:
+@pytest.mark.parametrize("uri", ["nowhere://bucket/staging", "file:///per%cent"])
+def test_a_place_that_cannot_be_opened_is_refused(uri: str) -> None:
     with pytest.raises(StagingError, match="stagingDir cannot be opened"):
-        Staging("nowhere://bucket/staging").exists(1, NAME)
+        Staging(uri).exists(1, NAME)
 
 
 def test_a_directory_that_is_not_shared_is_noticed(staging: Staging) -> None:
