@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -62,3 +63,16 @@ def test_an_index_of_expressions_beside_the_key_is_not_the_keys(database: Databa
     rows = Rows(pa.table({"id": [1], "_change_type": ["insert"], "_commit_version": [1], "_sequence": [1]}))
     with pytest.raises(TableError, match=r'no unique index on exactly \("id"\)'):
         apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")(rows, 0)
+
+
+def test_a_target_takes_any_xml_whatever_its_database_takes_by_itself(database: Database, tmp_path: Path) -> None:
+    try:
+        database.execute("SELECT xml 'a'")
+    except psycopg.errors.FeatureNotSupported as error:
+        pytest.skip(f"this server was built without it: {error}")
+    database.execute(
+        f"CREATE TABLE copy (id int PRIMARY KEY, v xml); ALTER DATABASE {database.name} SET xmloption = document"
+    )
+    columns = {"id": [1], "v": ["text"], "_change_type": ["insert"], "_commit_version": [1], "_sequence": [1]}
+    apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")(Rows(pa.table(columns)), 0)
+    assert database.execute("SELECT v::text FROM copy") == [("text",)]

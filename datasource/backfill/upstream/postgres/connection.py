@@ -28,6 +28,7 @@ SETTINGS: Final = {
     "TimeZone": "UTC",
     "extra_float_digits": "1",
     "bytea_output": "hex",
+    "xmloption": "content",  # or a sink could not write every xml that there is
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
