@@ -91,3 +91,27 @@ def test_a_second_copy_made_of_the_first_follows_from_there(database: Database, 
     other = apply_to(url=database.url(tmp_path), table="second", key=["id"], query="t")
     other(inserts(2), 1)
     assert database.execute("TABLE second") == [(1,), (2,)]
+
+
+def test_a_table_that_was_put_back_to_an_earlier_state_is_told(database: Database, apply: PostgresSink) -> None:
+    database.execute("CREATE TABLE rows AS TABLE copy; CREATE TABLE noted AS TABLE backfill_batches")
+    apply(inserts(2), 1)
+    database.execute(
+        "DELETE FROM copy; INSERT INTO copy TABLE rows; DELETE FROM backfill_batches;"
+        "INSERT INTO backfill_batches TABLE noted"
+    )
+    with pytest.raises(StateError, match=r"has applied batch 0 .* and batch 2 was .* put back to an earlier state"):
+        apply(inserts(3), 2)
+    assert database.execute("TABLE copy") == [(1,)]
+    apply(inserts(2), 1)
+    apply(inserts(3), 2)
+    assert database.execute("TABLE copy") == [(1,), (2,), (3,)]
+
+
+def test_batches_without_rows_that_were_left_out_are_said_to_be_such(database: Database, apply: PostgresSink) -> None:
+    with pytest.raises(StateError, match="was not given every batch") as refused:
+        apply(inserts(2), 3)
+    (mended,) = re.findall("run (UPDATE .*); else", str(refused.value))
+    database.execute(mended)
+    apply(inserts(2), 3)
+    assert database.execute("SELECT batch_id FROM backfill_batches") == [(3,)]

@@ -25,7 +25,7 @@ from backfill.sinks.last_rows import Outcome, columns_of, last_rows
 
 with needing("writing to PostgreSQL", "postgres"):
     from backfill.sinks.postgres.merge import merge
-    from backfill.sinks.postgres.record import forget, last_applied, record
+    from backfill.sinks.postgres.record import forget, last_applied, record, require_next
     from backfill.sinks.postgres.target import execute, find_target, is_empty
     from backfill.upstream.postgres.connection import Connector
     from backfill.upstream.postgres.failures import About, translating
@@ -47,7 +47,7 @@ def apply_to(
     record of batches: one name for each checkpoint. The rows are those of the stream, with its metadata columns; their
     other columns must be columns of the table, and are cast to its types. Connection errors, and locks of others, are
     tried again for two minutes. A batch passes through the driver's memory; `maxBytesPerTrigger` and
-    `maxRowsPerTrigger` bound what that takes.
+    `maxRowsPerTrigger` bound what that takes. Each batch is to be applied, also one without rows.
     """
     connector = Connector.of(url, user=user, password=password, init_statement="")
     return PostgresSink(connector, table, columns_of(key), query, RetryPolicy())
@@ -88,6 +88,8 @@ class PostgresSink:
             found = last_applied(session, target, self.query)
             empty = partial(is_empty, session, target)
             if is_new(found, now, self.query, leaves_rows=last.leaves_rows, is_empty=empty):
+                if found is not None:
+                    require_next(target, self.query, found, now)
                 merge(session, target, self.key, last)
                 record(session, target, self.query, now)
             session.execute("COMMIT")

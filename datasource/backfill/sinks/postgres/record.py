@@ -33,15 +33,25 @@ def last_applied(session: ArrowSession, target: Target, query: str) -> Applied |
     if last.batch_id < 0:
         return None
     if oid not in (None, target.oid):
-        mended = sql.SQL("UPDATE {record} SET target_oid = {oid} WHERE query = {query} AND target = {name}").format(
-            **_names(target, query), oid=sql.Literal(target.oid)
-        )
+        mended = _setting(target, query, "target_oid", target.oid)
         raise StateError(
             f"the table {target.text} was dropped and made again since the query {query!r} applied batch "
             f"{last.batch_id} (it had OID {oid}, and has {target.oid}), or it was restored from a dump. If it has the "
-            f"rows of all batches up to that one, run {mended.as_string(None)}; else {BEGIN_ANEW}"
+            f"rows of all batches up to that one, run {mended}; else {BEGIN_ANEW}"
         )
     return last
+
+
+def require_next(target: Target, query: str, last: Applied, now: Applied) -> None:
+    """StateError where the batches between the two did not come: what they brought may be missing."""
+    if now.batch_id > last.batch_id + 1:
+        mended = _setting(target, query, "batch_id", now.batch_id - 1)
+        raise StateError(
+            f"the query {query!r} has applied batch {last.batch_id} to the table {target.text}, and batch "
+            f"{now.batch_id} was to be applied now: the table was put back to an earlier state, as by a restore or a "
+            "failover, or the sink was not given every batch, which it wants also without rows. If those in between "
+            f"had none, run {mended}; else {BEGIN_ANEW}"
+        )
 
 
 def forget(session: ArrowSession, target: Target, query: str) -> None:
@@ -67,6 +77,13 @@ def _held(session: ArrowSession, target: Target, query: str) -> tuple[Any, ...]:
         row = session.fetchone()
         if row is not None:  # Else `forget` has taken it away in between.
             return row
+
+
+def _setting(target: Target, query: str, column: str, value: int) -> str:
+    """The statement by which a person sets right what is noted."""
+    statement = sql.SQL("UPDATE {record} SET {column} = {value} WHERE query = {query} AND target = {name}")
+    parts = {"column": sql.Identifier(column), "value": sql.Literal(value)}
+    return statement.format(**_names(target, query), **parts).as_string(None)
 
 
 def _names(target: Target, query: str) -> dict[str, sql.Composable]:
