@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable
 from contextlib import closing
 
@@ -22,6 +21,7 @@ from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.servers import LocalServer
 from integration.servers.address import as_uri
+from integration.standby import become_standby
 from integration.stream_harness import table_of
 
 
@@ -257,10 +257,7 @@ def test_a_standby_can_be_read_and_not_followed(
     server = start_postgres()
     database = Database(server, "postgres")
     table_of(database, 50)
-    server.stop()
-    data = server.folder / "data"
-    subprocess.run(["cp", "-a", data / "PG_VERSION", data / "standby.signal"], check=True)
-    server.start()
+    become_standby(server)
     run = start_stream(database=database)
     rows = [row for batch in run.upstream.reader().read(None, [WHOLE_TABLE]) for row in batch.to_pylist()]
     assert [row["id"] for row in rows] == list(range(1, 51))

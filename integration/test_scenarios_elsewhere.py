@@ -11,9 +11,13 @@ import pytest
 from psycopg import sql
 
 from backfill.__main__ import main
-from backfill.errors import DatabaseSetupError
+from backfill.errors import ConnectionLostError, DatabaseSetupError
+from backfill.options import parse
+from backfill.upstream.postgres.connection import Connector
 from integration.database import Database, drop, maintenance, new_name
 from integration.fixtures.streams import StartStream
+from integration.servers import LocalServer
+from integration.standby import become_primary, become_standby
 from integration.stream_harness import StreamRun, table_of
 
 STATES: dict[str, Callable[[StreamRun], object]] = {
@@ -62,3 +66,40 @@ def test_a_clone_of_the_database_is_not_taken_for_it(
     run.restart(**database.options)
     run.catch_up()
     run.finish()
+
+
+@pytest.mark.parametrize("state", ["in the middle of the backfill", "following the log"])
+def test_a_primary_that_is_a_standby_for_a_while_is_waited_for(
+    start_postgres: Callable[..., LocalServer], start_stream: StartStream, state: str
+) -> None:
+    server = start_postgres()
+    database = Database(server, "postgres")
+    table_of(database, 100)
+    run = start_stream(database=database)
+    STATES[state](run)
+    become_standby(server)
+    run.give_up_after(0.5)
+    for _ in range(2):
+        with pytest.raises(ConnectionLostError, match="the server is a standby, and the stream needs the primary"):
+            run.batch(30)
+    become_primary(server)
+    database.execute("UPDATE t SET v = 'not lost' WHERE id < 50")
+    run.catch_up(30)
+    run.finish()
+
+
+def test_of_several_hosts_a_stream_takes_the_primary_and_reading_a_table_the_first(
+    start_postgres: Callable[..., LocalServer],
+) -> None:
+    primary, standby = start_postgres(), start_postgres()
+    become_standby(standby)
+    url = f"postgresql://postgres@127.0.0.1:{standby.port},127.0.0.1:{primary.port}/postgres"
+    for options, recovers in ({"stateDir": "/state"}, False), ({}, True):
+        connector = Connector.of_options(parse({"url": url, "dbtable": "t", **options}))
+        with connector.session() as session, connector.arrow_session() as other:
+            assert session.execute("SELECT pg_is_in_recovery()").fetchone() == (recovers,)
+            other.execute("SELECT pg_is_in_recovery()")
+            assert other.fetchone() == (recovers,)
+    named = Connector.of(f"{url}?target_session_attrs=standby", user="", password="", init_statement="")
+    with named.session() as session:
+        assert session.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from backfill.errors import (
+    ConnectionLostError,
     OptionsError,
     StateError,
     TableError,
@@ -26,7 +27,9 @@ from backfill.errors import (
 from backfill.sinks.postgres import PostgresSink, apply_to, start_over
 from backfill.upstream.postgres.retries import RetryPolicy
 from integration.database import Database
+from integration.servers import LocalServer
 from integration.spark_stream import SparkStream, make_table, wait_for, write
+from integration.standby import become_primary, become_standby
 from integration.writers import COMPOSITE, TABLE, Writers
 
 if TYPE_CHECKING:
@@ -364,3 +367,20 @@ def test_a_new_checkpoint_under_the_same_name_wants_an_empty_table(database: Dat
     assert database.execute("TABLE copy") == database.execute("TABLE backfill_batches") == []
     apply(Rows(rows), 0)
     assert database.execute("TABLE copy") == [(2,), (3,)]
+
+
+def test_a_sink_waits_for_a_primary_that_is_a_standby_for_a_while(
+    start_postgres: Callable[..., LocalServer], tmp_path: Path
+) -> None:
+    server = start_postgres()
+    database = Database(server, "postgres")
+    database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    assert isinstance(apply, PostgresSink)
+    become_standby(server)
+    rows = pa.table({"id": [1], "_change_type": ["insert"], "_commit_version": [1], "_sequence": [1]})
+    with pytest.raises(ConnectionLostError, match="the server of the sink's table is a standby; point url at the"):
+        replace(apply, retries=RetryPolicy(give_up_after=0.5))(Rows(rows), 0)
+    become_primary(server)
+    apply(Rows(rows), 0)
+    assert database.execute("TABLE copy") == [(1,)]

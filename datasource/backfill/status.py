@@ -159,7 +159,8 @@ def figures_of(of: Status, url: str, user: str) -> tuple[dict[str, int], str]:
 
     OptionsError where this is no URL.
     """
-    options = parse(source_of(of.upstream, of.table, of.key, url=url, user=user))
+    source = source_of(of.upstream, of.table, of.key, url=url, user=user)
+    options = parse({**source, "stateDir": "/stateDir"})  # A stream has one, which is not looked at here.
     if dict(of.bookmark).get(ONLY_SNAPSHOT):
         return {}, ""  # It has no place in the log, and nothing that it could be behind.
     try:

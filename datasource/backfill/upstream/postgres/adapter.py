@@ -181,6 +181,7 @@ class PostgresUpstream:
     def _epochs(self) -> Epochs:
         if self._found is None:
             require_primary(self._table.server)
+            self._sessions.followed = True
             self._found = Epochs(self._connector, self._sessions, self._table)
         return self._found
 

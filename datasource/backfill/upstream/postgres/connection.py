@@ -136,11 +136,16 @@ class Connector:
     def of_options(cls, options: Options) -> Connector:
         require_driver(adbc_driver_postgresql.__version__)
         return cls.of(
-            options.url, user=options.user, password=options.password, init_statement=options.session_init_statement
+            options.url,
+            user=options.user,
+            password=options.password,
+            init_statement=options.session_init_statement,
+            primary=options.has_metadata,
         )
 
     @classmethod
-    def of(cls, url: str, *, user: str, password: str, init_statement: str) -> Connector:
+    def of(cls, url: str, *, user: str, password: str, init_statement: str, primary: bool = True) -> Connector:
+        """`primary`: of several hosts that the url names it is to be the primary, unless the url says otherwise."""
         try:
             given = {key: str(value) for key, value in conninfo_to_dict(url).items()}
         except psycopg.ProgrammingError:  # whose text may quote a password
@@ -152,6 +157,8 @@ class Connector:
         for name, value in NETWORK.items():
             given.setdefault(name, value)
         given.setdefault("fallback_application_name", "backfill")
+        if primary and "," in given.get("host", "") + given.get("hostaddr", ""):
+            given.setdefault("target_session_attrs", "primary")
         given["client_encoding"] = "UTF8"
         # The server would not be told of PGOPTIONS where there are options; and executors are to have the driver's.
         own = given.get("options", os.environ.get("PGOPTIONS", ""))

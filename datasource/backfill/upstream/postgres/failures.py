@@ -49,6 +49,7 @@ _UNFIT: Final = frozenset({"22001", "22003", "22007", "22008", _INVALID_TEXT, "4
 _CONSTRAINTS: Final = frozenset({"23502", "23503", "23505", "23514", "23P01"})
 _NO_RIGHTS: Final = "42501"
 _NO_COLUMN: Final = "42703"
+_READ_ONLY: Final = "25006"
 _QUOTED: Final = re.compile(r'["«»„“”「」].*(["«»„“”「」]|$)')
 """From the first quotation mark to the last one, in the languages that PostgreSQL speaks."""
 
@@ -82,7 +83,11 @@ class About(Enum):
     """
 
     TARGET = frozenset(
-        {_LOCKED, _NOT_IN_ENCODING, _NO_RIGHTS, _NO_COLUMN, _DIVISION_BY_ZERO, _LIMIT_EXCEEDED, *_UNFIT, *_CONSTRAINTS}
+        {
+            *(_LOCKED, _READ_ONLY, _NOT_IN_ENCODING, _NO_RIGHTS, _NO_COLUMN, _DIVISION_BY_ZERO, _LIMIT_EXCEEDED),
+            *_UNFIT,
+            *_CONSTRAINTS,
+        }
     )
     """The table that a sink writes to. Of these errors a stream is told what to do about its source, or nothing."""
 
@@ -124,6 +129,9 @@ def _of_the_target(state: str, error: Exception, message: str) -> BackfillError:
             "relation::regclass FROM pg_locks WHERE granted AND mode <> 'AccessShareLock' shows who; without a pid it "
             "is one of pg_prepared_xacts"
         )
+    if state == _READ_ONLY:
+        # As a primary may be for a moment, while it changes places with another one.
+        return ConnectionLostError(f"{message}: the server of the sink's table is a standby; point url at the primary")
     if state == _NOT_IN_ENCODING:
         return ValueOutOfRangeError(
             f"{message}: a text of the batch has the character U+0000, which PostgreSQL cannot hold. Take it away in "

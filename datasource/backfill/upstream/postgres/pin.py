@@ -26,6 +26,7 @@ from backfill.upstream.postgres.failures import About, translating
 from backfill.upstream.postgres.files import Files, files_of
 from backfill.upstream.postgres.position import Position, Snapshot, end_of_last_record, parse_lsn
 from backfill.upstream.postgres.ranges import KeyedTable
+from backfill.upstream.postgres.server import require_primary_again
 
 BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 FLUSH_PATIENCE: Final = 0.02
@@ -56,6 +57,7 @@ class ExportingSession:
         self.close()
         session = self._connector.session()
         try:
+            require_primary_again(session)
             with translating():
                 exported = self._begin(session)
                 wait_for_flush(session, self._connector, exported.position.lsn)

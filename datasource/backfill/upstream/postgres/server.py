@@ -7,7 +7,7 @@ from typing import Any, Final
 from psycopg import Connection
 from psycopg.rows import class_row
 
-from backfill.errors import DatabaseSetupError, DataLossError, TransientError
+from backfill.errors import ConnectionLostError, DatabaseSetupError, DataLossError, TransientError
 from backfill.upstream.postgres.description import ServerDescription
 from backfill.upstream.postgres.position import format_lsn, parse_lsn
 
@@ -53,9 +53,20 @@ def read_server(conn: Connection[Any]) -> ServerDescription:
     return server
 
 
+STANDBY: Final = "the server is a standby, and the stream needs the primary; point url at that"
+
+
 def require_primary(server: ServerDescription) -> None:
     if server.in_recovery:
-        raise DatabaseSetupError("the server is a standby, and the stream needs the primary; point url at that")
+        raise DatabaseSetupError(STANDBY)
+
+
+def require_primary_again(session: Connection[Any]) -> None:
+    """The same for a further session of a stream that has had the primary: for a moment, while it changes places with
+    another one or is restored, a server may be a standby. It says so by itself when a session begins.
+    """
+    if session.info.parameter_status("in_hot_standby") == "on":
+        raise ConnectionLostError(STANDBY)
 
 
 def require_logical(server: ServerDescription) -> None:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.retries import RetryPolicy
+from backfill.upstream.postgres.server import require_primary_again
 
 T = TypeVar("T")
 
@@ -18,10 +19,14 @@ class ControlSession:
         self._connector = connector
         self.retries = retries
         self._session: Session | None = None
+        self.followed = False
+        """Whether it is the primary that is asked, and a standby in its place is waited out."""
 
     def current(self) -> Session:
         if self._session is None or self._session.closed:
             self._session = self._connector.session()
+        if self.followed:
+            require_primary_again(self._session)
         return self._session
 
     def run(self, operation: Callable[[Session], T]) -> T:
