@@ -199,20 +199,21 @@ def test_a_server_that_stays_away_ends_the_stream_with_its_reason(
 
 
 KEPT_ALIVE = (
-    "SELECT current_setting('tcp_keepalives_idle'), current_setting('tcp_keepalives_interval'), "
-    "current_setting('tcp_keepalives_count')"
+    "SELECT current_setting('tcp_user_timeout'), current_setting('tcp_keepalives_idle'), "
+    "current_setting('tcp_keepalives_interval'), current_setting('tcp_keepalives_count')"
 )
 
 
 def test_either_side_notices_that_the_other_has_vanished(database: Database) -> None:
     """As far as that can be seen without a network that swallows packets: what the kernels have been told."""
     connector = Connector.of(database.dsn, user="", password="", init_statement="")
-    for opened in (connector.session, connector.new_arrow_session):
+    for_rows = connector.for_rows().new_arrow_session
+    for opened, taken in ((connector.session, "60000"), (connector.new_arrow_session, "60000"), (for_rows, "0")):
         before = patience_of_sockets()
         with closing(opened()) as session:
             cursor = session.cursor() if isinstance(session, psycopg.Connection) else session
             cursor.execute(KEPT_ALIVE)
-            assert cursor.fetchone() == ("30", "10", "3")
+            assert cursor.fetchone() == (taken, "30", "10", "3")
             assert [patience_of_sockets()[fd] for fd in patience_of_sockets().keys() - before] == [60_000]
 
 

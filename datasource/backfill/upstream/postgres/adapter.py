@@ -78,9 +78,12 @@ class PostgresUpstream:
         return self._table.schema
 
     def reader(self) -> PostgresSnapshotReader:
+        return self._reader(self._connector.for_rows())
+
+    def _reader(self, connector: Connector) -> PostgresSnapshotReader:
         table = self._table
         return PostgresSnapshotReader(
-            self._connector,
+            connector,
             table.keyed,
             table.columns,
             self._sessions.retries,
@@ -96,7 +99,7 @@ class PostgresUpstream:
         after, upto = self._sessions.run(
             lambda session: span.bounds(session, place, table, self._epochs.end_of_log().lsn, starting, ending)
         )
-        return PostgresChangeReader(self._connector, table, place, self._sessions.retries, after, upto)
+        return PostgresChangeReader(self._connector.for_rows(), table, place, self._sessions.retries, after, upto)
 
     def identity(self) -> Identity:
         table = self._table
@@ -235,7 +238,7 @@ class PostgresUpstream:
         self._epochs.exporter.release(pin.token)
 
     def lookup(self, pin: Pin, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        return self.reader().lookup(pin.token, keys)
+        return self._reader(self._connector).lookup(pin.token, keys)
 
     def measure(self, requests: Sequence[Measure]) -> tuple[Extent, ...]:
         stream, exporter = self._options.stream, self._epochs.exporter

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeAlias
 
 import adbc_driver_manager
@@ -75,9 +75,10 @@ WATCHED: Final = {
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "3",
 }
-"""The same for the server, which keeps the session and its snapshot of a driver that has vanished. Without
-tcp_user_timeout: a reader may rightly take nothing for minutes.
-"""
+"""The same for the server, which keeps the session and its snapshot of a driver that has vanished."""
+
+PROMPT: Final = {"tcp_user_timeout": "60000"}
+"""The same for a session of which the answers are taken at once; in milliseconds."""
 
 NO_CONNECTION_STRING: Final = (
     "the option url cannot be understood; expected postgresql://role@host:5432/database, or host=… dbname=… user=…"
@@ -162,8 +163,16 @@ class Connector:
         given["client_encoding"] = "UTF8"
         # The server would not be told of PGOPTIONS where there are options; and executors are to have the driver's.
         own = given.get("options", os.environ.get("PGOPTIONS", ""))
-        given["options"] = " ".join([_in_options(WATCHED), own, _in_options({**SETTINGS, ARRIVED: "1"})])
+        given["options"] = " ".join(
+            [_in_options(PROMPT), _in_options(WATCHED), own, _in_options({**SETTINGS, ARRIVED: "1"})]
+        )
         return cls(make_conninfo("", **given), init_statement)
+
+    def for_rows(self) -> Connector:
+        """For sessions whose rows go where they may rightly be taken by nobody for minutes."""
+        given = conninfo_to_dict(self.conninfo)
+        given["options"] = str(given["options"]).removeprefix(_in_options(PROMPT))
+        return replace(self, conninfo=make_conninfo("", **given))
 
     def session(self) -> psycopg.Connection[tuple[Any, ...]]:
         """A session for control statements, in autocommit."""
