@@ -217,6 +217,22 @@ def test_either_side_notices_that_the_other_has_vanished(database: Database) -> 
             assert [patience_of_sockets()[fd] for fd in patience_of_sockets().keys() - before] == [60_000]
 
 
+def test_the_server_looks_for_its_client_in_the_midst_of_a_statement(
+    own_database: tuple[LocalServer, Database],
+) -> None:
+    """Else the slot of a driver that was killed is busy until all that it has asked for is decoded."""
+    _, database = own_database
+    looks = "SELECT current_setting('client_connection_check_interval')"
+    connector = Connector.of(database.dsn, user="", password="", init_statement="")
+    with connector.session() as session, closing(connector.new_arrow_session()) as other:
+        assert session.execute(looks).fetchone() == ("10s",)
+        other.execute(looks)
+        assert other.fetchone() == ("10s",)
+    database.execute("ALTER ROLE postgres SET client_connection_check_interval = '100ms'")
+    with connector.session() as session:
+        assert session.execute(looks).fetchone() == ("100ms",)
+
+
 def patience_of_sockets() -> dict[int, int]:
     """How many milliseconds each TCP connection of this process waits for what was sent to be received."""
     found = {}

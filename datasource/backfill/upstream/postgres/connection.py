@@ -88,6 +88,13 @@ NO_CONNECTION_STRING: Final = (
 _NO_TIMEOUT: Final = (
     "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'"
 )
+# In the midst of a statement a server looks whether its client is there only where it is told to; it can be told to
+# where the platform can say so. Else a slot stays busy until all that a killed driver has asked for is decoded.
+_LOOKING: Final = (
+    "CASE WHEN pg_catalog.version() LIKE '%-linux-%' "
+    "AND pg_catalog.current_setting('client_connection_check_interval') = '0' "
+    "THEN pg_catalog.set_config('client_connection_check_interval', '10s', false) END"
+)
 _READING: Final = (
     sql.SQL(", ")
     .join(
@@ -102,7 +109,8 @@ _AGAIN: Final = f"SELECT {_READING}"
 
 # Once more what the connection string says, because libpq also sends PGTZ and PGDATESTYLE, which are taken before it.
 _FIRST: Final = (
-    f"SELECT pg_catalog.current_setting('{ARRIVED}', true) AS arrived, ({_NO_TIMEOUT}) AS timeout, {_READING}"
+    f"SELECT pg_catalog.current_setting('{ARRIVED}', true) AS arrived, ({_NO_TIMEOUT}) AS timeout, "
+    f"{_READING}, {_LOOKING}"
 )
 
 Session: TypeAlias = psycopg.Connection[tuple[Any, ...]]
