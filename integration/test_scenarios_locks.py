@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 
+from backfill.__main__ import main
 from backfill.errors import TableLockedError
 from backfill.upstream.postgres import published
 from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
 from integration.fixtures.streams import StartStream
+from integration.servers import LocalServer
 from integration.stream_harness import table_of
 from integration.versions import require_version
 from integration.waiting import eventually
@@ -124,6 +126,38 @@ def test_a_slot_is_waited_for_whatever_the_database_sets_for_locks(
             begun = threads.submit(run.batch)
             eventually(lambda: "waiting for replication slot" in caplog.text or begun.done())
         assert begun.result()
+    run.finish()
+
+
+def test_a_slot_that_waits_for_a_standby_is_said_to(
+    start_postgres: Callable[..., LocalServer],
+    start_stream: StartStream,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("backfill.upstream.postgres.blockers.SAY_AFTER", 0.3)
+    database = Database(start_postgres(), "postgres")
+    require_version(database, 170_000, "a failover slot")
+    table_of(database, 20)
+    database.execute("CREATE PUBLICATION p FOR TABLE t")
+    database.execute("SELECT pg_create_physical_replication_slot('away', true)")
+    database.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput', failover => true)")
+    run = start_stream(database=database, slotName="s", publicationName="p")
+    run.backfill()
+    database.execute("ALTER SYSTEM SET synchronized_standby_slots = 'away'")
+    database.execute("SELECT pg_reload_conf()")
+    eventually(lambda: database.execute("SHOW synchronized_standby_slots") == [("away",)])
+    database.execute("UPDATE t SET v = 'new'")
+    with caplog.at_level(logging.WARNING, "backfill"), ThreadPoolExecutor() as threads:
+        following = threads.submit(run.batch)
+        eventually(lambda: "waiting for changes of replication slot s: no standby is connected" in caplog.text)
+        named = ("--option", "slotName=s", "--option", "publicationName=p")
+        assert main(["doctor", "--url", run.options["url"], "--dbtable", "t", *named]) == 0
+        assert "would wait: no standby is connected to the slot away. " in capsys.readouterr().out
+        database.execute("ALTER SYSTEM RESET synchronized_standby_slots")
+        database.execute("SELECT pg_reload_conf()")
+        assert following.result()
     run.finish()
 
 

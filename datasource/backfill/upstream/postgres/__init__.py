@@ -15,7 +15,8 @@ measuring    how far ranges of keys go
 pin, files, reader  exported snapshots, whether their rows are still there, and reading them on executors
 position, epochs    which transactions a state shows; the states that batches end at
 doctor       what would refuse a stream, before it is started
-place, slot, blockers    where a stream is in the log; the replication slot; whom making one waits for
+place, slot    where a stream is in the log; the replication slot
+blockers, standbys    whom making a slot waits for; and reading one
 publication, published    the publication, and what it passes on of the table
 writers      whether the table can still be written to once it is published
 changelog, log, spool   a batch's changes; peeking at the slot; keeping what was found until the batch is planned

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 from psycopg import sql
 
-from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.failures import translating
 
 logger = logging.getLogger("backfill")
@@ -19,32 +19,40 @@ SAY_AFTER: Final = 5.0
 """Seconds of waiting for the server after which it is said what is waited for."""
 
 
-@contextmanager
-def saying_what_blocks(connector: Connector, pid: int, what: str) -> Iterator[None]:
+def saying_what_blocks(connector: Connector, pid: int, what: str) -> AbstractContextManager[None]:
     """While the body waits in the server, logs every few seconds which sessions it waits for."""
+
+    def blockers(session: Session) -> str:
+        rows = session.execute(
+            "SELECT pid FROM pg_catalog.pg_stat_activity "
+            "WHERE pid <> %(pid)s AND (backend_xid IS NOT NULL OR pid = ANY (pg_catalog.pg_blocking_pids(%(pid)s))) "
+            "ORDER BY xact_start",
+            {"pid": pid},
+        ).fetchall()
+        prepared = session.execute("SELECT gid FROM pg_catalog.pg_prepared_xacts ORDER BY prepared")
+        gids = "".join(f", {sql.Literal(row[0]).as_string(session)}" for row in prepared.fetchall())
+        pids = ", ".join(str(row[0]) for row in rows) or "none"
+        also = f"; prepared and neither committed nor rolled back: {gids[2:]}" if gids else ""
+        return f"the server waits for open transactions (of its processes {pids}{also})"
+
+    return asking_meanwhile(connector, what, blockers)
+
+
+@contextmanager
+def asking_meanwhile(connector: Connector, what: str, ask: Callable[[Session], str]) -> Iterator[None]:
+    """While the body waits in the server, asks every few seconds in another session why, and logs what it is told."""
     done = threading.Event()
 
     def watch() -> None:
         while not done.wait(SAY_AFTER):
             try:
                 with translating(), connector.session() as session:
-                    rows = session.execute(
-                        "SELECT pid FROM pg_catalog.pg_stat_activity "
-                        "WHERE pid <> %(pid)s AND (backend_xid IS NOT NULL "
-                        "OR pid = ANY (pg_catalog.pg_blocking_pids(%(pid)s))) "
-                        "ORDER BY xact_start",
-                        {"pid": pid},
-                    ).fetchall()
-                    prepared = session.execute("SELECT gid FROM pg_catalog.pg_prepared_xacts ORDER BY prepared")
-                    gids = "".join(f", {sql.Literal(row[0]).as_string(session)}" for row in prepared.fetchall())
+                    found = ask(session)
             except Exception as error:  # noqa: BLE001 - a courtesy must not end the stream
                 logger.warning("still waiting for %s (%s)", what, error)
                 continue
-            pids = ", ".join(str(row[0]) for row in rows) or "none"
-            also = f"; prepared and neither committed nor rolled back: {gids[2:]}" if gids else ""
-            logger.warning(
-                "waiting for %s: the server waits for open transactions (of its processes %s%s)", what, pids, also
-            )
+            if found:
+                logger.warning("waiting for %s: %s", what, found)
 
     threading.Thread(target=watch, name="backfill-waiting", daemon=True).start()
     try:

@@ -17,6 +17,7 @@ from backfill.upstream.postgres.partitions import require_leaves_log
 from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import Position
 from backfill.upstream.postgres.publication import Published
+from backfill.upstream.postgres.standbys import saying_which_is_waited_for
 from backfill.upstream.postgres.table import Table
 from backfill.upstream.postgres.unchanged import require_same_identity
 
@@ -52,7 +53,8 @@ class ChangeLog:
         # again, so that a backlog of small commits makes as few batches as one of large ones.
         most = min(int(limit * self._per_change), log.MOST_MESSAGES)
         try:
-            reading = log.peek(self._connector, self._feed, after=after, shown=shown, upto=upto, limit=most)
+            with saying_which_is_waited_for(self._connector, session, self.place.slot):
+                reading = log.peek(self._connector, self._feed, after=after, shown=shown, upto=upto, limit=most)
         except DataLossError:
             # The server says less about a slot that is gone than its catalog does.
             self.place.require_readable(session, after.lsn)

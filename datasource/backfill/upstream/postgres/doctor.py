@@ -14,7 +14,7 @@ from psycopg import sql
 from backfill.errors import BackfillError, DatabaseSetupError
 from backfill.options import Options, StartupMode
 from backfill.upstream import Finding
-from backfill.upstream.postgres import publication, slot
+from backfill.upstream.postgres import publication, slot, standbys
 from backfill.upstream.postgres.catalog import read_table
 from backfill.upstream.postgres.condition import require_row_condition
 from backfill.upstream.postgres.connection import Connector, Session
@@ -100,6 +100,9 @@ def _slots(session: Session, name: str) -> Iterator[Finding]:
     there = slot.find(session, name) if name else None
     if there is not None:
         yield from _refused(slot.require_usable, session, name, there)
+        away = standbys.away(session, name)
+        if away:
+            yield Finding(f"a stream from replication slot {name} would wait: {away}", refuses=False)
     ((most, used, idle, ours),) = session.execute(_SLOTS).fetchall()
     if used >= most and there is None:
         unused = f"; not in use at this moment: {', '.join(idle)}" if idle else ""
