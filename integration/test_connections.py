@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from operator import attrgetter
 
 import psutil
@@ -238,7 +238,8 @@ def patience_of_sockets() -> dict[int, int]:
     found = {}
     for connection in psutil.Process().net_connections("tcp"):
         if connection.raddr:
-            with socket.socket(fileno=os.dup(connection.fd)) as same:
+            # One that was kept from an earlier test may be closed meanwhile.
+            with suppress(OSError), socket.socket(fileno=os.dup(connection.fd)) as same:
                 found[connection.fd] = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
     return found
 
