@@ -17,7 +17,7 @@ from backfill.upstream.postgres.changelog import ChangeLog
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.key_space import prepare_for_ranges
 from backfill.upstream.postgres.log import MOST_MESSAGES, Reading
-from backfill.upstream.postgres.pin import Exported, ExportingSession, wait_for_flush
+from backfill.upstream.postgres.pin import CLOCK, Exported, ExportingSession, wait_for_flush
 from backfill.upstream.postgres.position import Position, Snapshot, end_of_last_record, parse_lsn
 from backfill.upstream.postgres.sessions import ControlSession
 from backfill.upstream.postgres.table import Table
@@ -36,9 +36,6 @@ UNSEEN_PATIENCE: Final = 1.0
 """Seconds within which a commit that is logged becomes visible, unless it waits for a standby."""
 
 UNSEEN_INTERVAL: Final = 0.02
-
-CLOCK: Final = sql.SQL("(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000::numeric)::bigint")
-"""The time by the server's clock, in microseconds since 1970."""
 
 EVERY_COMMIT: Final = Position((1 << 63) - 1)
 

@@ -28,6 +28,9 @@ from backfill.upstream.postgres.position import Position, Snapshot, end_of_last_
 from backfill.upstream.postgres.ranges import KeyedTable
 from backfill.upstream.postgres.server import require_primary_again
 
+CLOCK: Final = sql.SQL("(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000::numeric)::bigint")
+"""The time by the server's clock, in microseconds since 1970."""
+
 BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 FLUSH_PATIENCE: Final = 0.02
 FLUSH_GIVE_UP: Final = 60.0
@@ -80,8 +83,8 @@ class ExportingSession:
             row = session.execute(
                 sql.SQL(
                     "SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text, "
-                    "(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000::numeric)::bigint, {}"
-                ).format(files_of(self._table.name))
+                    "{}, {}"
+                ).format(CLOCK, files_of(self._table.name))
             ).fetchone()
         exported = session.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
         if row is None or exported is None:
