@@ -150,6 +150,25 @@ def test_rows_of_a_chunk_that_was_read_again_after_a_truncate_outlive_it(
     run.finish()
 
 
+@pytest.mark.parametrize(
+    "beside",
+    ["CREATE TABLE other (id int); INSERT INTO other VALUES (1)", "SELECT pg_switch_wal(); CHECKPOINT"],
+    ids=["another table", "no commit"],
+)
+def test_the_last_chunk_is_read_again_after_a_truncate_and_after_what_is_not_of_the_table(
+    database: Database, start_stream: StartStream, beside: str
+) -> None:
+    """The state that it is read at lies behind the table's last commit, and the batch after it comes as far."""
+    table_of(database, 100)
+    run = start_stream(onTruncate="emit")
+    run.plan(1000)
+    run.stop()
+    database.execute(TRUNCATE)
+    database.execute(beside)
+    run.commit(run.read())
+    run.finish()
+
+
 @contextmanager
 def truncating(database: Database) -> Iterator[None]:
     """Somebody truncates the table and writes to it, and commits when the body has come to wait for it."""

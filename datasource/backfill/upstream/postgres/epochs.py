@@ -239,7 +239,8 @@ class Epochs:
             self._left_at = "" if idle else after.position
         if idle and upto - began.lsn < HEARTBEAT_BYTES:
             return Step(after, None)
-        end = upto if idle else reading.end
+        # All the way where the log was read that far: what is ahead may be there, behind the table's last commit.
+        end = max(upto, reading.end) if reading.complete else reading.end
         position = Position(max(end, began.lsn))
         seen_upto = reading.acknowledgeable(seen, upto)
         if seen_upto < position.lsn:
