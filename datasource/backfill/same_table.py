@@ -40,7 +40,8 @@ def _require_same_key(table: str, began: pa.Schema, key: pa.Schema, *, ordered: 
     if key.names != began.names and (ordered or set(key.names) != set(began.names)):
         raise StateError(
             f"the key of {table} is ({', '.join(key.names)}) and was ({', '.join(began.names)}) when the "
-            "stream began; start over with a fresh checkpointLocation and onExistingState=restart"
+            "stream began; give it back these columns in their order (of a Delta table with keyColumns), or start over "
+            "with a fresh checkpointLocation and onExistingState=restart"
         )
     if ordered and key.types != began.types:
         raise SchemaChangedError(

@@ -160,7 +160,7 @@ def figures_of(of: Status, url: str, user: str) -> tuple[dict[str, int], str]:
     OptionsError where this is no URL.
     """
     source = source_of(of.upstream, of.table, of.key, url=url, user=user)
-    options = parse({**source, "stateDir": "/stateDir"})  # A stream has one, which is not looked at here.
+    options = parse({**source, "stateDir": "/stateDir"})  # Of a stream, so that the primary is asked.
     if dict(of.bookmark).get(ONLY_SNAPSHOT):
         return {}, ""  # It has no place in the log, and nothing that it could be behind.
     try:

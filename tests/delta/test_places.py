@@ -36,7 +36,7 @@ def test_key_columns_in_another_order_end_the_backfill_and_may_be_set_back(run: 
     without_state_dir(run)
     run.key = ("b", "a")
     with pytest.raises(
-        SchemaChangedError, match=r"\(b int64, a int64\).* and were \(a int64, b int64\).*Set keyColumns"
+        SchemaChangedError, match=r"\(b int64, a int64\).* and were \(a int64, b int64\).*Give keyColumns"
     ):
         run.plan()
     run.restart()

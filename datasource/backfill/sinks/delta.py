@@ -55,7 +55,7 @@ def apply_to(
 
     `path` is absolute, or a URI. The table is created with the columns of batch 0 if there is none by then. `key` is
     the source's key. `query` names the query in the record of batches: one name for each checkpoint. The rows are those
-    of the stream, with its metadata columns.
+    of the stream, with its metadata columns. Each batch is to be applied, also one without rows.
 
     A batch passes through the driver's memory; `maxBytesPerTrigger` and `maxRowsPerTrigger` bound what that takes. So
     does much of what it is merged with: the files that may have keys between the batch's least and its greatest. That

@@ -159,7 +159,8 @@ class PostgresUpstream:
             lambda: slot.require_readable(session, place.slot, after.lsn),
             lambda: place.require_same_publication(session, self._table),
         )
-        if not all([self._epochs.log.passes(check) for check in checks]):  # noqa: C419 - what each one says is logged
+        passed = [self._epochs.log.passes(check) for check in checks]
+        if not all(passed):
             slot.drop_if_lost(session, place.slot, place.publication if place.own_publication else None)
             place.make(self._connector, session, self._table)
             place.accept_publication(session, self._table)

@@ -39,18 +39,23 @@ def saying_what_blocks(connector: Connector, pid: int, what: str) -> AbstractCon
 
 
 @contextmanager
-def asking_meanwhile(connector: Connector, what: str, ask: Callable[[Session], str]) -> Iterator[None]:
-    """While the body waits in the server, asks every few seconds in another session why, and logs what it is told."""
+def asking_meanwhile(connector: Connector, what: str, ask: Callable[[Session], str | None]) -> Iterator[None]:
+    """While the body waits in the server, asks every few seconds in another session why, and logs what it is told.
+
+    None ends the asking: there is nothing to say of this wait.
+    """
     done = threading.Event()
 
     def watch() -> None:
+        found: str | None
         while not done.wait(SAY_AFTER):
             try:
                 with translating(), connector.session() as session:
                     found = ask(session)
             except Exception as error:  # noqa: BLE001 - a courtesy must not end the stream
-                logger.warning("still waiting for %s (%s)", what, error)
-                continue
+                found = f"and the server does not say why ({error})"
+            if found is None or done.is_set():
+                return
             if found:
                 logger.warning("waiting for %s: %s", what, found)
 

@@ -149,7 +149,7 @@ class Connector:
             user=options.user,
             password=options.password,
             init_statement=options.session_init_statement,
-            primary=options.has_metadata,
+            primary=options.has_metadata,  # A stream, or changes; a standby has the table as well.
         )
 
     @classmethod

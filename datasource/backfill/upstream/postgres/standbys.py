@@ -10,6 +10,12 @@ from backfill.upstream.postgres.connection import Connector, Session, one_row
 
 _SINCE: Final = 170000
 
+_MAY_WAIT: Final = """
+    SELECT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s
+                   WHERE s.slot_name = %s AND s.failover
+                     AND pg_catalog.current_setting('synchronized_standby_slots') <> '')
+"""
+# Not seen by a role that has not the rights of the one that the session logged in as.
 _WAITS: Final = """
     SELECT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s
                    JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
@@ -38,10 +44,11 @@ def saying_which_is_waited_for(connector: Connector, session: Session, slot: str
     return asking_meanwhile(connector, f"changes of replication slot {slot}", lambda asked: _waited_for(asked, slot))
 
 
-def _waited_for(session: Session, slot: str) -> str:
-    if one_row(session.execute(_WAITS, [slot])) == (False,):
-        return ""
-    return away(session, slot) or f"a standby is behind. {_WAY_OUT}"
+def _waited_for(session: Session, slot: str) -> str | None:
+    if one_row(session.execute(_MAY_WAIT, [slot])) == (False,):
+        return None
+    behind = f"a standby is behind. {_WAY_OUT}" if one_row(session.execute(_WAITS, [slot])) == (True,) else ""
+    return away(session, slot) or behind
 
 
 def away(session: Session, slot: str) -> str:
