@@ -168,8 +168,9 @@ class DeltaUpstream:
         if began not in (None, now):
             raise SchemaChangedError(
                 f"keyColumns are ({now}) in the Delta table {self._uri} and were ({began}) when the stream began, so "
-                "rows are in another order, and what has been read cannot be told from what has not. Give "
-                "keyColumns, or the types of these columns, back what they were; or start over with a fresh checkpointLocation and onExistingState=restart"
+                "rows are in another order, and what has been read cannot be told from what has not. Give keyColumns, "
+                "or the types of these columns, back what they were; or start over with a fresh checkpointLocation and "
+                "onExistingState=restart"
             )
 
     def reordered(self, bookmark: Bookmark) -> Bookmark:
