@@ -14,7 +14,7 @@ import pytest
 
 from backfill.claim import FILE, claim, locked
 from backfill.errors import StateBusyError, StateError
-from tests.core.full_disk import room_for
+from tests.full_disk import room_for
 
 OTHER = """
 import sys, time

@@ -19,8 +19,8 @@ from backfill.manifest import Manifest, StagedSplit
 from backfill.plan import Split
 from backfill.staging import Staging
 from backfill.vnode import WHOLE_TABLE
-from tests.core.full_disk import room_for
 from tests.core.strategies import damaged, manifests
+from tests.full_disk import room_for
 from tests.golden.values import MANIFESTS
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])

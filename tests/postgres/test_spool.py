@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import resource
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +11,7 @@ import pytest
 
 from backfill.errors import StagingError
 from backfill.upstream.postgres.spool import IN_MEMORY, Spool
+from tests.full_disk import room_for
 
 
 def test_a_temporary_folder_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -34,23 +32,12 @@ def test_that_there_is_no_temporary_folder_is_said(monkeypatch: pytest.MonkeyPat
         Spool(large.schema).add(large)
 
 
-@contextmanager
-def full_at(size: int) -> Iterator[None]:
-    """No file of this process grows beyond this size."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_a_disk_that_is_full_at_the_end_of_the_changes_is_named() -> None:
     """They are in the file's buffer until then."""
     large = pa.record_batch({"v": pa.array(["x" * (IN_MEMORY + 1)])})
     spool = Spool(large.schema)
     spool.add(large)
-    with full_at(os.fstat(spool._file.fileno()).st_size):
+    with room_for(os.fstat(spool._file.fileno()).st_size):
         with pytest.raises(StagingError, match="Make room there"):
             spool.finish()
         spool.close()
@@ -61,6 +48,6 @@ def test_changes_are_in_their_file_before_they_are_read() -> None:
     spool = Spool(large.schema)
     spool.add(large)
     spool.finish()
-    with full_at(0):
+    with room_for(0):
         assert list(spool) == [large]
     spool.close()

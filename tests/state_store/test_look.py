@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from backfill_state import DuckDBProgressStore, StateDamagedError, StateFileError, looked_at
+from tests.full_disk import room_for
 from tests.state_store.streams import barrier, everything, rows_of, stream
 
 WRITER = """
@@ -75,11 +75,9 @@ def test_where_no_copy_can_be_kept_the_temporary_folder_is_named_and_not_the_fil
         with pytest.raises(StateFileError, match="TMPDIR"), looked_at(path):
             pass
 
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for size in (0, path.stat().st_size - 1):  # A full disk, which may be so in the midst of it.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-        look()
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    for size in (0, path.stat().st_size - 1):  # The disk may be full in the midst of it.
+        with room_for(size):
+            look()
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "nowhere")])
     look()
