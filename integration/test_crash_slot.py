@@ -107,6 +107,13 @@ def confirmed(run: StreamRun) -> int:
     return found
 
 
+def restart_lsn(run: StreamRun) -> int:
+    """Where the log begins that the server keeps for the slot."""
+    query = "SELECT (restart_lsn - '0/0')::bigint FROM pg_replication_slots WHERE slot_name = %s"
+    ((lsn,),) = run.database.execute(query, [run.slot])
+    return int(lsn)
+
+
 def busy(database: Database, megabytes: int) -> None:
     """Others write to another table; and as every few seconds, the server notes down which transactions run."""
     for _ in range(megabytes):
@@ -121,17 +128,16 @@ def test_an_idle_table_on_a_busy_server_does_not_hold_back_the_log(
     database.execute("CREATE TABLE other (id int)")
     run = start_stream(TABLE, select=BIGINT.select)
     run.catch_up()
+    begun = []
     for _ in range(3):
-        before = confirmed(run)
+        begun.append(confirmed(run))
         busy(database, 20)
         run.catch_up()
         time.sleep(1.1)  # while only changes are followed, progress is recorded once a second
         run.catch_up()
-        assert confirmed(run) > before + (16 << 20), "the slot has not followed"
-    ((retained,),) = database.execute(
-        f"SELECT pg_current_wal_lsn() - restart_lsn FROM pg_replication_slots WHERE slot_name = '{run.slot}'"
-    )
-    assert retained < 24 << 20
+        assert confirmed(run) > begun[-1] + (16 << 20), "the slot has not followed"
+    # Not how many bytes are kept: autovacuum may write as many again at any moment, and holds the log back by a round.
+    assert restart_lsn(run) > begun[1]
     run.finish()
 
 
