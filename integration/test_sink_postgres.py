@@ -125,6 +125,34 @@ def test_a_batch_that_is_applied_again_changes_nothing(stream: SparkStream) -> N
     require_equal(stream.database)
 
 
+# Of the zone below: an hour that comes twice and one that does not come at all, local mean time, and the day's end.
+MOMENTS = ("2025-11-02 01:30:00", "2025-03-09 02:30:00", "1884-01-01 12:34:56.789012", "2026-06-30 23:59:59.999999")
+
+
+@pytest.mark.parametrize("changelog", ["logged", "full"])
+def test_the_zone_of_the_session_changes_no_instant_and_no_local_time(
+    spark: SparkSession, database: Database, tmp_path: Path, changelog: str
+) -> None:
+    database.execute(
+        "CREATE TABLE t (at timestamptz, local timestamp, day date, v text, PRIMARY KEY (at, local, day));"
+        "CREATE TABLE copy (LIKE t INCLUDING ALL)"
+    )
+    rows = [(f"{at}+00", local, local[:10]) for at in MOMENTS for local in MOMENTS]
+    values = ", ".join(["(%s, %s, %s, 'old')"] * len(rows))
+    database.execute(f"INSERT INTO t VALUES {values}", [cell for row in rows for cell in row])
+    elsewhere = spark.newSession()
+    elsewhere.conf.set("spark.sql.session.timeZone", "America/St_Johns")
+    stream = SparkStream(elsewhere, database, tmp_path, {"changelog": changelog, "maxRowsPerTrigger": "5"})
+    apply = sink(stream, "at", "local", "day")
+    follow(stream, apply)
+    require_equal(database)
+    database.execute("UPDATE t SET v = 'new' WHERE local < '2025-06-01'")
+    database.execute("UPDATE t SET at = at + interval '1 h', local = local + interval '1 h' WHERE day > '2026-01-01'")
+    database.execute("DELETE FROM t WHERE day < '1900-01-01' AND at > '2025-04-01'")
+    follow(stream, apply)
+    require_equal(database)
+
+
 def test_the_copy_follows_while_clients_write(
     spark: SparkSession, database: Database, tmp_path: Path, rng: Random
 ) -> None:
