@@ -175,7 +175,7 @@ def test_the_sink_is_exact_whoever_is_killed_and_whenever(
     start_postgres: Callable[..., LocalServer], tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     deadline = time.monotonic() + number(SECONDS, DEFAULT_SECONDS)
-    server = start_postgres(autovacuum="off")
+    server = start_postgres()
     count = Count()
     first = rounds = number(FIRST_ROUND, "1")
     while rounds == first or time.monotonic() < deadline:

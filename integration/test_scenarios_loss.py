@@ -391,7 +391,7 @@ def test_a_server_that_was_restored_to_an_earlier_point_in_time_ends_the_stream(
     fails: bool,
 ) -> None:
     """Whatever failOnDataLoss says while its log is shorter: what is new would lie where the stream has been."""
-    server = start_postgres(autovacuum="off")
+    server = start_postgres()
     database = Database(server, "postgres")
     table_of(database, 100)
     options = {"vnodeCount": "4", "numPartitions": "2", "failOnDataLoss": str(fails).lower()}

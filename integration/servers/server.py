@@ -24,6 +24,8 @@ SETTINGS: Mapping[str, str] = {
     "shared_buffers": "256MB",
     # A test may hold a client still on purpose, for longer than the default minute.
     "wal_sender_timeout": "5min",
+    # Once a minute it would write to the log, hold locks and change what the planner knows, in the midst of any test.
+    "autovacuum": "off",
     "lc_messages": "C",
     "timezone": "UTC",
 }
