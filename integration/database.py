@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from integration.servers.server import Server
 
-PATIENCE = 10.0
-"""Seconds for a terminated backend to let go of its replication slot."""
+PATIENCE = 60.0
+"""Seconds for terminated backends to let go of a database and its replication slots."""
 
 Row = tuple[Any, ...]
 """A row of any query: what its columns are is known to the query only."""
@@ -126,19 +126,16 @@ def end_prepared_transactions(inside: psycopg.Connection[Row]) -> None:
 
 def drop_slots(connection: psycopg.Connection[Row], name: str) -> None:
     """End the database's connections, then remove its slots: one that is in use cannot be dropped."""
+    end_sessions(connection, name)
+    connection.execute(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", [name]
+    )
+
+
+def end_sessions(connection: psycopg.Connection[Row], name: str) -> None:
+    """Returns when nobody is connected to the database any more; CREATE, ALTER and DROP DATABASE wait 5 s at most."""
+    query = "SELECT pid, state, query, pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
     deadline = time.monotonic() + PATIENCE
-    while True:
-        connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
-            [name],
-        )
-        try:
-            connection.execute(
-                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", [name]
-            )
-        except psycopg.errors.ObjectInUse:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
-        else:
-            return
+    while left := connection.execute(query, [name]).fetchall():
+        assert time.monotonic() < deadline, f"still connected to {name}: {left}"
+        time.sleep(0.01)

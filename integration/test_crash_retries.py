@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from backfill.handoff import Part, SnapshotPart
@@ -11,10 +9,10 @@ from backfill.staging import Staging
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import Row, StreamRun
+from integration.waiting import eventually
 from integration.writers import BIGINT, TABLE
 
 SIZE = 300
-PATIENCE = 10.0
 
 
 def planned(database: Database, run: StreamRun) -> list[Part]:
@@ -35,10 +33,7 @@ def held(database: Database) -> list[tuple[object, ...]]:
 
 
 def wait_until_nothing_is_held(database: Database) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while found := held(database):
-        assert time.monotonic() < deadline, f"still open: {found}"
-        time.sleep(0.02)
+    eventually(lambda: not held(database), told=lambda: f"still open: {held(database)}")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from backfill.__main__ import main
 from backfill.errors import ConnectionLostError, DatabaseSetupError
 from backfill.options import parse
 from backfill.upstream.postgres.connection import Connector
-from integration.database import Database, drop, maintenance, new_name
+from integration.database import Database, drop, end_sessions, maintenance, new_name
 from integration.fixtures.streams import StartStream
 from integration.servers import LocalServer
 from integration.standby import become_primary, become_standby
@@ -31,7 +31,7 @@ def clone(database: Database) -> Database:
     """Another database of the same server, with the same tables under the same OIDs."""
     other = replace(database, name=new_name())
     with closing(maintenance(database.server)) as session:
-        session.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [database.name])
+        end_sessions(session, database.name)
         names = sql.Identifier(other.name), sql.Identifier(database.name)
         session.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*names))
     return other

@@ -21,6 +21,7 @@ from backfill.upstream.postgres.retries import RetryPolicy
 from integration.database import Database
 from integration.spark_stream import SparkStream, make_table
 from integration.stream_harness import Fold, Row
+from integration.waiting import eventually
 from integration.writers import BIGINT, TABLE, Writers
 
 if TYPE_CHECKING:
@@ -236,6 +237,8 @@ def test_a_slot_that_somebody_reads_is_waited_for_and_then_named(database: Datab
     with pytest.raises(SlotBusyError, match=f'slot "{SLOT}" is active for PID .* still reads this slot'):
         list(changes.read())
     reader.close()
+    active = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database() AND active"
+    eventually(lambda: database.execute(active) == [])
     assert sum(batch.num_rows for batch in changes.read()) == 3
 
 
