@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "BACKFILL_TEST_PROCESS"
 
-GRACE = 10.0
+GRACE = 60.0
 """Seconds for the kernel to end what was killed."""
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
-PATIENCE = 180.0
+PATIENCE = 600.0
 """Seconds after which a test gives up waiting for what has to happen."""
 
 TABLE = """

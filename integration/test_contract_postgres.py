@@ -23,7 +23,7 @@ from integration.servers import LocalServers
 from tests.contract.laboratory import Held, KeyValue, Rows, Write
 from tests.contract.laws import HidingUpstreamLaws, UpstreamLaws
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 NUMBERS = [-(2**63), -(2**53) - 1, -(2**53), *range(-20, 20), 2**53, 2**53 + 1, 2**31, -(2**31), 2**63 - 1]
 WORDS = [

@@ -21,7 +21,8 @@ from integration.waiting import eventually
 from integration.writers import BIGINT, TABLE
 
 SIZE = 300
-PATIENCE = 30.0
+PATIENCE = 120.0
+"""Seconds for what takes one or two where nobody else uses the machine."""
 
 
 def a_stream(database: Database, folder: Path) -> Lives:
@@ -65,17 +66,19 @@ def test_a_publication_that_was_being_made_when_the_driver_died_is_taken_over(
 ) -> None:
     lives = a_stream(database, tmp_path)
     waiting = (
-        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() "
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
         "AND query LIKE 'CREATE PUBLICATION%' AND wait_event_type = 'Lock'"
     )
     with database.connect() as analyst:
         analyst.execute(f"LOCK TABLE {TABLE} IN SHARE UPDATE EXCLUSIVE MODE")  # as VACUUM and ANALYZE do
         lives.start(until_idle=True)
         eventually(lambda: len(database.execute(waiting)) == 1)
+        first = database.execute(waiting)
         lives.kill()
         write(database, "after the first death")
         lives.start(until_idle=True)
-        eventually(lambda: len(database.execute(waiting)) == 2)
+        # The session of the first one ends when the server looks whether its client is there, within 10 s.
+        eventually(lambda: not set(database.execute(waiting)) <= set(first))
         write(database, "while the second driver waits")
         analyst.commit()
     assert lives.wait_a_little(PATIENCE) == 0, lives.said()
@@ -94,10 +97,10 @@ def test_a_slot_that_the_session_of_a_dead_driver_still_reads_is_waited_for(
     options = f"proto_version '1', publication_names '{run.slot}'"
     result = reader.pgconn.exec_(f"START_REPLICATION SLOT {run.slot} LOGICAL 0/0 ({options})".encode())
     assert result.status == psycopg.pq.ExecStatus.COPY_BOTH
-    threading.Timer(1.0, reader.close).start()
     began = time.monotonic()
+    threading.Timer(1.0, reader.close).start()
     run.finish()
-    assert time.monotonic() - began >= 0.9
+    assert time.monotonic() - began >= 1.0
 
 
 def confirmed(run: StreamRun) -> int:
@@ -202,4 +205,5 @@ def test_a_prepared_transaction_that_the_slot_waits_for_is_named(
             )
         writer.execute(sql.SQL("COMMIT PREPARED {}").format(gid))
     beginning.join(PATIENCE)
+    assert not beginning.is_alive()
     run.stop()

@@ -139,21 +139,21 @@ def test_however_many_read_a_few_count(upstream: PostgresUpstream, opened: list[
 def test_a_query_that_is_stopped_while_rows_are_counted_leaves_no_session_counting(
     database: Database, upstream: PostgresUpstream, count: int
 ) -> None:
-    counts = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%count(*)%' AND query LIKE '%pg_sleep(60)%'"
+    counts = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%count(*)%' AND query LIKE '%pg_sleep(600)%'"
     running = f"{counts} AND state = 'active' AND pid <> pg_backend_pid()"
     before = signal.signal(signal.SIGALRM, lambda *_: sys.exit(0))
     signal.setitimer(signal.ITIMER_REAL, 2)
     began = time.monotonic()
     try:
         with pytest.raises(SystemExit):
-            measuring(upstream, readers=READERS, only="pg_sleep(60) IS NOT NULL").measure(
+            measuring(upstream, readers=READERS, only="pg_sleep(600) IS NOT NULL").measure(
                 requests(Random(2), count), 2000
             )
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert time.monotonic() - began < 20
-    eventually(lambda: database.execute(running) == [], seconds=5)
+    assert time.monotonic() - began < 100
+    eventually(lambda: database.execute(running) == [])
 
 
 def test_rows_that_came_after_the_state_are_counted_by_no_session(
@@ -198,5 +198,5 @@ def test_a_truncate_between_the_sessions_is_noticed_and_holds_up_nobody(
     before(monkeypatch, "_elsewhere", asked.wait)
     with pytest.raises(SnapshotGoneError, match="truncated"):
         upstream.measure(requests(Random(9), 20))
-    truncate.join(30)
+    truncate.join(60)
     assert not truncate.is_alive()

@@ -334,7 +334,7 @@ def test_a_stream_is_not_ended_on_another_database_system(
 ) -> None:
     """Not even where that has a slot of the same name, which is then another stream's."""
     run = started(start_stream, "while the log is followed")
-    slots = "SELECT slot_name FROM pg_replication_slots"
+    slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
     other = Database(start_postgres(), "postgres")
     table_of(other, 100)
     other.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [run.slot])
@@ -505,13 +505,13 @@ def test_a_stream_that_waits_for_changes_keeps_its_slot_where_idle_ones_are_inva
     monkeypatch.setattr("backfill.upstream.postgres.epochs.LOOK_INTERVAL", 0.5)
     database = Database(start_postgres(), "postgres")
     require_version(database, 180_000, "idle_replication_slot_timeout")
-    database.execute("ALTER SYSTEM SET idle_replication_slot_timeout = '2s'")
+    database.execute("ALTER SYSTEM SET idle_replication_slot_timeout = '5s'")
     database.execute("SELECT pg_reload_conf()")
     table_of(database, 100)
     run = following(start_stream(database=database, vnodeCount="4"), when)
     assert main(["pause", "--state-dir", run.options["stateDir"]]) == 0
     run.catch_up()
-    waits = time.monotonic() + 4
+    waits = time.monotonic() + 7
     while time.monotonic() < waits:
         assert not run.batch()
         time.sleep(0.05)

@@ -126,7 +126,7 @@ def test_the_shared_server_is_configured_as_it_says(postgres: Server) -> None:
 def test_the_log_tells_of_a_failed_statement_if_it_can_be_seen(database: Database, postgres: Server) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
         database.execute("SELECT 1 / 0 AS told_in_the_log")
-    eventually(lambda: "told_in_the_log" in postgres.log() or not postgres.log(), seconds=20)
+    eventually(lambda: "told_in_the_log" in postgres.log() or not postgres.log())
 
 
 def test_a_restart_keeps_the_address_and_the_data(own_server: LocalServer) -> None:
@@ -228,7 +228,7 @@ def test_the_shared_server_ends_with_the_process_that_started_it(end: signal.Sig
         assert answers(dsn)
         sharer.send_signal(end)
         sharer.wait()
-        eventually(lambda: not answers(dsn), seconds=20)
+        eventually(lambda: not answers(dsn))
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
@@ -238,7 +238,7 @@ def test_nothing_outlives_the_process_that_owns_a_server(owner: subprocess.Popen
     assert residents(folder)
     owner.send_signal(end)
     owner.wait()
-    eventually(lambda: not folder.exists(), seconds=20)
+    eventually(lambda: not folder.exists())
     assert not residents(folder)
 
 
@@ -249,7 +249,7 @@ def test_nothing_outlives_a_killed_server_whose_owner_is_killed(owner: subproces
     os.kill(int(postmaster), signal.SIGKILL)
     owner.kill()
     owner.wait()
-    eventually(lambda: not Path(folder).exists(), seconds=20)
+    eventually(lambda: not Path(folder).exists())
     held = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
     assert segment not in [int(line.split()[1]) for line in held]
 

@@ -45,20 +45,23 @@ def test_a_query_tells_where_it_is_and_prometheus_is_told(
     spark.streams.addListener(listener)
     port = listener.serve()
     try:
-        with stream.running() as query:
-            assert progress(query).phase in ("starting", "snapshot")
-            wait_for(lambda: progress(query).phase == "changes", query)
-            query.processAllAvailable()
-            database.execute("UPDATE t SET v = 'changed' WHERE id <= 10")
-            query.processAllAvailable()
-            database.execute("UPDATE t SET v = 'again' WHERE id <= 20")
-            query.processAllAvailable()
-            seen = progress(query)
-            rows = sum(each.numInputRows for each in batches(query))
-            count = len(query.recentProgress)
-            wait_for(lambda: samples(listener.text())["backfill_batches_total"] == count, query)
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-                text = answer.read().decode()
+        with database.connect() as writer:
+            writer.execute("CREATE TABLE other (id int)")  # The slot, and with it the first batch, waits for this.
+            with stream.running() as query:
+                assert progress(query).phase == "starting"
+                writer.commit()
+                wait_for(lambda: progress(query).phase == "changes", query)
+                query.processAllAvailable()
+                database.execute("UPDATE t SET v = 'changed' WHERE id <= 10")
+                query.processAllAvailable()
+                database.execute("UPDATE t SET v = 'again' WHERE id <= 20")
+                query.processAllAvailable()
+                seen = progress(query)
+                rows = sum(each.numInputRows for each in batches(query))
+                count = len(query.recentProgress)
+                wait_for(lambda: samples(listener.text())["backfill_batches_total"] == count, query)
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                    text = answer.read().decode()
         wait_for(lambda: samples(listener.text())["backfill_query_active"] == 0)
         ended = progress(query)
     finally:

@@ -16,7 +16,8 @@ from integration.servers.local import free_port
 from integration.spark_session import environment, quick_jvm
 
 HOSTS: Final = ("127.0.0.1", "127.0.0.2")
-PATIENCE: Final = 60.0
+PATIENCE: Final = 180.0
+"""Seconds for what takes two where nobody else uses the machine."""
 
 
 @contextmanager

@@ -24,7 +24,7 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-GRACE = 10.0
+GRACE = 60.0
 """Seconds that a server is given to shut down by itself, and then the kernel to end what was killed."""
 
 IPC_RMID = 0

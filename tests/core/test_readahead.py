@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from backfill.readahead import ahead
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 def soon(happens: Callable[[], bool]) -> bool:
@@ -77,7 +77,7 @@ def test_a_consumer_that_stops_early_ends_the_thread_and_closes_the_items() -> N
     taken = ahead(numbers.make(), 2)
     next(taken)
     taken.close()  # type: ignore[attr-defined]  # a generator, which the signature does not promise
-    assert soon(lambda: numbers.closed and threads() == before)
+    assert soon(lambda: numbers.closed and threads() <= before)
     assert numbers.made < 10
 
 
@@ -93,4 +93,4 @@ def test_stages_can_stand_one_after_the_other() -> None:
     taken = ahead(doubled(), 2)
     next(taken)
     del taken
-    assert soon(lambda: threads() == before)
+    assert soon(lambda: threads() <= before)
