@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 import duckdb
 
-from backfill_state.closing import Closing
+from backfill_state.closing import Closable
 from backfill_state.duckdb_errors import explaining
 from backfill_state.errors import StateUnwritableError
 from backfill_state.layout import CREATE_FORMAT, CREATE_STREAM
@@ -59,7 +59,7 @@ PROGRESS_FILE: Final = FileForm(
 )
 
 
-class StateFile(Closing):
+class StateFile(Closable):
     """A file that the first transaction opens, or makes, and that stays open until `close`.
 
     As long as it is open DuckDB lets no other process open it, not even for reading.

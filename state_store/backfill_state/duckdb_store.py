@@ -14,7 +14,7 @@ from backfill_state.admission import (
     require_fitting_barrier,
     require_fitting_bounds,
 )
-from backfill_state.closing import Closing
+from backfill_state.closing import Closable
 from backfill_state.duckdb_file import StateFile
 from backfill_state.duckdb_rows import (
     forget_stream,
@@ -28,7 +28,7 @@ from backfill_state.duckdb_rows import (
 from backfill_state.store import Barrier, StreamIdentity
 
 
-class DuckDBProgressStore(Closing):
+class DuckDBProgressStore(Closable):
     """A `ProgressStore` in the file at `path`.
 
     Making the object opens nothing. The first verb opens the file, or makes it, and it stays open until `close`: as

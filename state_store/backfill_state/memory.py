@@ -16,7 +16,7 @@ from backfill_state.admission import (
     require_fitting_barrier,
     require_fitting_bounds,
 )
-from backfill_state.closing import Closing
+from backfill_state.closing import Closable
 from backfill_state.layout import bounds_schema, progress_schema
 from backfill_state.store import Barrier, StreamIdentity
 
@@ -24,7 +24,7 @@ _WHERE: Final = "the state in memory"
 _NO_KEY: Final = pa.schema([])
 
 
-class InMemoryProgressStore(Closing):
+class InMemoryProgressStore(Closable):
     """A `ProgressStore` that lasts as long as the object; the reference for all others, and for tests."""
 
     def __init__(self) -> None:

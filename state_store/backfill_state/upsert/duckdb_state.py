@@ -13,7 +13,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill_state.closing import Closing
+from backfill_state.closing import Closable
 from backfill_state.duckdb_file import StateFile
 from backfill_state.errors import ConsolidationError, StateDamagedError, UpsertStateDamagedError
 from backfill_state.upsert.admission import (
@@ -52,7 +52,7 @@ Two row groups of DuckDB's: large writes leave no small ones to be merged later.
 """
 
 
-class DuckDBUpsertState(Closing):
+class DuckDBUpsertState(Closable):
     """An `UpsertState` in the file at `path`.
 
     Making the object opens nothing. The first verb opens the file, or makes it, and it stays open until `close`: as

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from backfill_state.closing import Closing
+from backfill_state.closing import Closable
 from backfill_state.errors import ConsolidationError
 from backfill_state.upsert.admission import (
     ROW,
@@ -66,7 +66,7 @@ class _Content:
     token: str | None = None
 
 
-class InMemoryUpsertState(Closing):
+class InMemoryUpsertState(Closable):
     """An `UpsertState` that lasts as long as the object; the reference for all others, and for tests."""
 
     def __init__(self, layout: UpsertLayout, *, tombstones: bool = True) -> None:
