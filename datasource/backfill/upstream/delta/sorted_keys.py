@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from backfill.upstream.delta.keys import KeyColumns, Values
 from backfill.vnode import Coverage, Key, merged
 
 
-class SortedKeys(Sequence[Values]):
+class SortedKeys:
     """Keys in ascending order, none of them twice."""
 
     def __init__(self, columns: KeyColumns, keys: pa.Table) -> None:
@@ -32,29 +32,25 @@ class SortedKeys(Sequence[Values]):
     def __len__(self) -> int:
         return len(self._arrays[0])
 
-    @overload
-    def __getitem__(self, at: int) -> Values: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Values]: ...
-    def __getitem__(self, at: int | slice) -> Values | Sequence[Values]:
-        if isinstance(at, slice):
-            raise TypeError("single keys only")
-        return tuple(array[at].as_py() for array in self._arrays)
+    def _at(self, place: int) -> Values:
+        return tuple(array[place].as_py() for array in self._arrays)
 
     def extent(self, request: Measure) -> Extent:
         """The first `request.limit` keys of the range."""
         first, end = self._place(request.range.after, 0), self._place(request.range.upto, len(self))
         if end - first <= request.limit:
             return Extent(max(0, end - first), None)
-        return Extent(request.limit, self._columns.key(self[first + request.limit - 1]))
+        return Extent(request.limit, self._columns.key(self._at(first + request.limit - 1)))
 
     def _place(self, end: Key | None, otherwise: int) -> int:
-        return otherwise if end is None else bisect_right(self, self._columns.values(end))
+        if end is None:
+            return otherwise
+        return bisect_right(range(len(self)), self._columns.values(end), key=self._at)
 
     def cut(self, parts: int) -> tuple[Key, ...]:
         """At most `parts - 1` of the keys, that cut them into about equal parts."""
         places = sorted({len(self) * part // parts for part in range(1, parts)}) if len(self) else []
-        return tuple(self._columns.key(self[at]) for at in places)
+        return tuple(self._columns.key(self._at(at)) for at in places)
 
 
 def asked(columns: KeyColumns, requests: Sequence[Measure]) -> Coverage:
