@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from psycopg import Connection
-from psycopg.rows import class_row, tuple_row
+from psycopg.rows import class_row
 
 from backfill.upstream.postgres.column_types import read_types, resolve
+from backfill.upstream.postgres.connection import Session
 from backfill.upstream.postgres.description import (
     CollationDescription,
     ColumnDescription,
@@ -71,21 +71,21 @@ class _Column:
     expression: str | None
 
 
-def read_table(conn: Connection[Any], dbtable: str) -> TableDescription:
+def read_table(session: Session, dbtable: str) -> TableDescription:
     """Describes the table that `dbtable` names, or raises TableError with what to do about it.
 
     Columns that the role may not read or that the log does not carry are described here, and refused by
     `selection.select_columns` where they are asked for.
     """
-    table = find_table(conn, dbtable)
-    indexes = read_indexes(conn, table.oid)
-    with conn.cursor(row_factory=class_row(_Column)) as cursor:
+    table = find_table(session, dbtable)
+    indexes = read_indexes(session, table.oid)
+    with session.cursor(row_factory=class_row(_Column)) as cursor:
         rows = cursor.execute(_COLUMNS, [table.oid]).fetchall()
     collations = _read_collations(
-        conn,
+        session,
         {row.collation_oid for row in rows} | {oid for index in indexes for oid in index.collations},
     )
-    types = read_types(conn, [row.type_oid for row in rows])
+    types = read_types(session, [row.type_oid for row in rows])
     columns = tuple(
         ColumnDescription(
             name=row.name,
@@ -97,18 +97,18 @@ def read_table(conn: Connection[Any], dbtable: str) -> TableDescription:
             collation=collations.get(row.collation_oid),
             not_null=row.not_null,
             generated=Generated(row.generated),
-            logged=_logged(Generated(row.generated), conn.info.server_version),
+            logged=_logged(Generated(row.generated), session.info.server_version),
             readable=row.readable,
             expression=row.expression,
         )
         for row in rows
     )
     index = choose_index(table, columns, indexes)
-    key = read_key(conn, index, columns, collations)
+    key = read_key(session, index, columns, collations)
     names = [column.column.name for column in key]
-    require_never_null(conn, table, names)
+    require_never_null(session, table, names)
     if table.kind == "p":
-        require_leaves_log(conn, table.oid, table.qualified, names, primary=index.primary)
+        require_leaves_log(session, table.oid, table.qualified, names, primary=index.primary)
     return TableDescription(
         oid=table.oid,
         name=table.qualified,
@@ -127,9 +127,8 @@ def _logged(generated: Generated, server_version: int) -> Logged:
     return Logged.IF_PUBLISHED if published else Logged.NEVER
 
 
-def _read_collations(conn: Connection[Any], oids: Iterable[int]) -> dict[int, CollationDescription]:
-    with conn.cursor(row_factory=tuple_row) as cursor:
-        rows = cursor.execute(_COLLATIONS, [sorted(set(oids) - {0})]).fetchall()
+def _read_collations(session: Session, oids: Iterable[int]) -> dict[int, CollationDescription]:
+    rows = session.execute(_COLLATIONS, [sorted(set(oids) - {0})]).fetchall()
     return {
         oid: CollationDescription(QualifiedName(schema, name), provider, deterministic, byte_order)
         for oid, schema, name, provider, deterministic, byte_order in rows

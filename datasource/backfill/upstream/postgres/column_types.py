@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
-from psycopg import Connection
 from psycopg.rows import class_row
 
+from backfill.upstream.postgres.connection import Session
 from backfill.upstream.postgres.description import QualifiedName, TypeDescription
 
 # The polymorphic types an output function may be declared with: record, anyarray, anyenum, anyrange, anymultirange.
@@ -55,12 +55,12 @@ class TypeRow:
         return self.base_oid if self.kind == "d" else self.element_oid if self.is_array else 0
 
 
-def read_types(conn: Connection[Any], oids: Iterable[int]) -> dict[int, TypeRow]:
+def read_types(session: Session, oids: Iterable[int]) -> dict[int, TypeRow]:
     """The rows of these types and of all they are made of: one query for each level."""
     known: dict[int, TypeRow] = {}
     wanted = set(oids)
     while wanted:
-        with conn.cursor(row_factory=class_row(TypeRow)) as cursor:
+        with session.cursor(row_factory=class_row(TypeRow)) as cursor:
             found = cursor.execute(_TYPES, [sorted(wanted)]).fetchall()
         known.update((row.oid, row) for row in found)
         wanted = {row.refers_to for row in found if row.refers_to} - known.keys()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 from psycopg import sql
 
 from backfill.errors import OptionsError
+from backfill.upstream.postgres.connection import Session
 from backfill.upstream.postgres.ranges import KeyedTable, operand
 
 logger = logging.getLogger("backfill")
@@ -23,7 +24,7 @@ _LOST: Final = ("08", "57")
 """Classes of errors that concern the session and not the statement."""
 
 
-def require_condition(session: psycopg.Connection[Any], table: KeyedTable, option: str, text: str) -> None:
+def require_condition(session: Session, table: KeyedTable, option: str, text: str) -> None:
     """Refuses what is no condition on a row of this table; nothing is executed.
 
     In parentheses alone `a) OR (b` would pass, and read rows outside the range it is joined with. Without them it is
@@ -43,7 +44,7 @@ def require_condition(session: psycopg.Connection[Any], table: KeyedTable, optio
             ) from None
 
 
-def require_row_condition(session: psycopg.Connection[Any], table: KeyedTable, option: str, text: str) -> None:
+def require_row_condition(session: Session, table: KeyedTable, option: str, text: str) -> None:
     """Refuses as well what is decided by more than the row: the time, chance, settings of a session, other rows.
 
     Rows are counted in one session and read in others, and the sink keeps a row for which the condition held as long

@@ -182,7 +182,7 @@ class Connector:
         given["options"] = str(given["options"]).removeprefix(_in_options(PROMPT))
         return replace(self, conninfo=make_conninfo("", **given))
 
-    def session(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def session(self) -> Session:
         """A session for control statements, in autocommit."""
         with translating():
             connection = psycopg.connect(self.conninfo, autocommit=True)

@@ -17,7 +17,7 @@ from backfill.upstream import Finding
 from backfill.upstream.postgres import publication, slot, standbys
 from backfill.upstream.postgres.catalog import read_table
 from backfill.upstream.postgres.condition import require_row_condition
-from backfill.upstream.postgres.connection import Connector, Session
+from backfill.upstream.postgres.connection import Connector, Session, one_row
 from backfill.upstream.postgres.description import KeyColumn, TableDescription
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.keys import compare, full_name, key_text_expression, key_value, require_usable
@@ -103,7 +103,7 @@ def _slots(session: Session, name: str) -> Iterator[Finding]:
         away = standbys.away(session, name)
         if away:
             yield Finding(f"a stream from replication slot {name} would wait: {away}", refuses=False)
-    ((most, used, idle, ours),) = session.execute(_SLOTS).fetchall()
+    most, used, idle, ours = one_row(session.execute(_SLOTS))
     if used >= most and there is None:
         unused = f"; not in use at this moment: {', '.join(idle)}" if idle else ""
         streams = f". Of streams: {', '.join(ours)}; {slot.BETWEEN_LOOKS}" if ours else ""
@@ -112,7 +112,7 @@ def _slots(session: Session, name: str) -> Iterator[Finding]:
             "SELECT pg_drop_replication_slot(…), or raise the limit and restart the server",
             f"ALTER SYSTEM SET max_replication_slots = {2 * most or 10}",
         )
-    ((limit, idle_for),) = session.execute(_LIMITS).fetchall()
+    limit, idle_for = one_row(session.execute(_LIMITS))
     if limit == "-1":
         yield Finding(
             "max_slot_wal_keep_size is unlimited: while the stream is stopped the server keeps its log, until the disk "
@@ -169,7 +169,7 @@ def _require_comparable(session: Session, table: KeyedTable) -> None:
 
 
 def _rights(session: Session, options: Options, table: TableDescription | None) -> Iterator[Finding]:
-    ((role, database, creates),) = session.execute(_RIGHTS).fetchall()
+    role, database, creates = one_row(session.execute(_RIGHTS))
     role, database = (sql.Identifier(name).as_string(session) for name in (role, database))
     mend = slot.granting(session)
     if mend:
@@ -181,7 +181,7 @@ def _rights(session: Session, options: Options, table: TableDescription | None) 
         names = tuple(dict.fromkeys([*carried, *(key.column.name for key in table.key)]))
         yield from _refused(lambda: publication.require(session, options.publication_name, table.oid, names))
         return
-    ((owns,),) = session.execute(_OWNED, [table.oid]).fetchall()
+    (owns,) = one_row(session.execute(_OWNED, [table.oid]))
     if not owns:
         name = slot.default_name(table.name.schema, table.name.name, "feed")
         statement = publication.creating(session, name, table.name.identifier(), partitioned=table.partitioned)

@@ -14,7 +14,7 @@ from backfill.epoch import Epoch
 from backfill.errors import TransientError
 from backfill.upstream import Pin, Step
 from backfill.upstream.postgres.changelog import ChangeLog
-from backfill.upstream.postgres.connection import Connector, Session
+from backfill.upstream.postgres.connection import Connector, Session, one_row
 from backfill.upstream.postgres.key_space import prepare_for_ranges
 from backfill.upstream.postgres.log import MOST_MESSAGES, Reading
 from backfill.upstream.postgres.pin import CLOCK, Exported, ExportingSession, wait_for_flush
@@ -96,15 +96,9 @@ class Epochs:
         return position
 
     def _position_now(self, session: Session) -> Position:
-        row = session.execute(
-            sql.SQL(
-                "SELECT {}, pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text"
-            ).format(CLOCK)
-        ).fetchone()
-        if row is None:
-            raise TransientError("the server did not say where its log ends")
-        self._clock = row[0]
-        return Position(end_of_last_record(parse_lsn(row[2])), Snapshot.parse(row[1]))
+        query = "SELECT {}, pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text"
+        self._clock, snapshot, inserted = one_row(session.execute(sql.SQL(query).format(CLOCK)))
+        return Position(end_of_last_record(parse_lsn(inserted)), Snapshot.parse(snapshot))
 
     def end_of_log(self) -> Position:
         """Up to where the log can be read: the end of a whole record, so that no commit is half before it."""

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from psycopg import Connection, sql
-from psycopg.rows import class_row, tuple_row
+from psycopg import sql
+from psycopg.rows import class_row
 
 from backfill.errors import TableError
+from backfill.upstream.postgres.connection import Session
 from backfill.upstream.postgres.description import (
     CollationDescription,
     ColumnDescription,
@@ -100,9 +101,9 @@ class Index:
         return self.method == "btree" and self.immediate and self.valid and not self.partial and 0 not in self.attnums
 
 
-def read_indexes(conn: Connection[Any], table_oid: int) -> list[Index]:
+def read_indexes(session: Session, table_oid: int) -> list[Index]:
     """The table's unique indexes, by name."""
-    with conn.cursor(row_factory=class_row(Index)) as cursor:
+    with session.cursor(row_factory=class_row(Index)) as cursor:
         return cursor.execute(_INDEXES, [table_oid]).fetchall()
 
 
@@ -139,10 +140,9 @@ def choose_index(table: Relation, columns: Sequence[ColumnDescription], indexes:
     return found
 
 
-def require_never_null(conn: Connection[Any], table: Relation, key: Sequence[str]) -> None:
+def require_never_null(session: Session, table: Relation, key: Sequence[str]) -> None:
     """Refuses a table whose rows may be without a value in one of these columns, although that is NOT NULL by now."""
-    with conn.cursor(row_factory=tuple_row) as cursor:
-        found = cursor.execute(_NOT_VALIDATED, [table.oid, list(key)]).fetchone()
+    found = session.execute(_NOT_VALIDATED, [table.oid, list(key)]).fetchone()
     if found is not None:
         column, schema, name, constraint = found
         part = QualifiedName(schema, name).quoted()
@@ -170,14 +170,13 @@ def _mend(table: Relation, columns: Sequence[ColumnDescription], indexes: Sequen
 
 
 def read_key(
-    conn: Connection[Any],
+    session: Session,
     index: Index,
     columns: Sequence[ColumnDescription],
     collations: Mapping[int, CollationDescription],
 ) -> tuple[KeyColumn, ...]:
     """The columns of the index as it orders them."""
-    with conn.cursor(row_factory=tuple_row) as cursor:
-        rows = cursor.execute(_OPERATORS, [list(index.classes)]).fetchall()
+    rows = session.execute(_OPERATORS, [list(index.classes)]).fetchall()
     by_attnum = {column.attnum: column for column in columns}
     for attnum in index.attnums:
         if by_attnum[attnum].logged is Logged.NEVER:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import psycopg
-from psycopg import Connection, sql
-from psycopg.rows import class_row, tuple_row
+from psycopg import sql
+from psycopg.rows import class_row
 
 from backfill.errors import TableError
+from backfill.upstream.postgres.connection import Session, one_row
 from backfill.upstream.postgres.description import QualifiedName
 
 _FIRST_NORMAL_OID: Final = 16384  # below are system objects, which no publication may have (is_publishable_class)
@@ -74,23 +75,22 @@ class Relation:
         return QualifiedName(self.schema, self.name)
 
 
-def find_table(conn: Connection[Any], dbtable: str) -> Relation:
+def find_table(session: Session, dbtable: str) -> Relation:
     """The table that `dbtable` names in this session, by the rules of SQL: folding, quotes, `search_path`."""
-    schema, name = _parsed(conn, dbtable)
-    with conn.cursor(row_factory=class_row(Relation)) as cursor:
+    schema, name = _parsed(session, dbtable)
+    with session.cursor(row_factory=class_row(Relation)) as cursor:
         found = cursor.execute(_RELATION, {"schema": schema, "name": name}).fetchone()
     if found is None:
-        raise TableError(_not_found(conn, dbtable, name))
+        raise TableError(_not_found(session, dbtable, name))
     _require_streamable(found)
     return found
 
 
-def _parsed(conn: Connection[Any], dbtable: str) -> tuple[str | None, str]:
+def _parsed(session: Session, dbtable: str) -> tuple[str | None, str]:
     try:
         # The database's own parser; the cast to name cuts what is too long, as the server would.
         query = "SELECT pg_catalog.parse_ident(%s)::name[]::text[], pg_catalog.current_database()::text"
-        with conn.cursor(row_factory=tuple_row) as cursor:
-            ((parts, database),) = cursor.execute(query, [dbtable]).fetchall()
+        parts, database = one_row(session.execute(query, [dbtable]))
     except psycopg.errors.InvalidParameterValue:
         raise TableError(
             f"the option dbtable is {dbtable!r}, which is not the name of a table. Write orders, public.orders or, "
@@ -110,8 +110,8 @@ def _parsed(conn: Connection[Any], dbtable: str) -> tuple[str | None, str]:
             )
 
 
-def _not_found(conn: Connection[Any], dbtable: str, name: str) -> str:
-    with conn.cursor(row_factory=class_row(QualifiedName)) as cursor:
+def _not_found(session: Session, dbtable: str, name: str) -> str:
+    with session.cursor(row_factory=class_row(QualifiedName)) as cursor:
         others = cursor.execute(_OTHERS, [_FIRST_NORMAL_OID]).fetchall()
     # The same name in another schema is more likely meant than any other name.
     same = [other.quoted() for other in others if other.name.lower() == name.lower()]

@@ -9,11 +9,10 @@ between two of them. So where the database's own has another number of decimals,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
-
-from psycopg import Connection
+from typing import Final
 
 from backfill.errors import UnsupportedTypeError
+from backfill.upstream.postgres.connection import Session, one_row
 from backfill.upstream.postgres.description import TableDescription
 from backfill.wording import in_option
 
@@ -38,15 +37,15 @@ _WITH_MONEY: Final = """
 """The columns that are of type money, or of arrays, domains, ranges or composite types that are made of it."""
 
 
-def require_same_decimals(session: Connection[Any], table: TableDescription, columns: Sequence[str]) -> None:
+def require_same_decimals(session: Session, table: TableDescription, columns: Sequence[str]) -> None:
     """Refuses those of the columns whose amounts would be others under C than in the database."""
     asked = {"table": table.oid, "columns": list(columns), "money": _MONEY}
     found = [name for (name,) in session.execute(_WITH_MONEY, asked).fetchall()]
     if not found:
         return
     with session.transaction():
-        ((own,),) = session.execute(_OWN).fetchall()
-        ((decimals,),) = session.execute(_DECIMALS).fetchall()
+        (own,) = one_row(session.execute(_OWN))
+        (decimals,) = one_row(session.execute(_DECIMALS))
     if decimals != 2:
         others = ", ".join(in_option(name) for name in columns if name not in found)
         raise UnsupportedTypeError(

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from psycopg import Connection
 from psycopg.rows import class_row
 
 from backfill.errors import TableError
+from backfill.upstream.postgres.connection import Session
 from backfill.upstream.postgres.description import QualifiedName
 
 # Not pg_partition_tree, which waits for whoever has locked one of the partitions.
@@ -63,13 +63,13 @@ class _Leaf:
 
 
 def require_leaves_log(
-    conn: Connection[Any], oid: int, root: QualifiedName, key: Sequence[str], *, primary: bool, then: str = ""
+    session: Session, oid: int, root: QualifiedName, key: Sequence[str], *, primary: bool, then: str = ""
 ) -> None:
     """Refuses a partitioned table with a partition whose changes are not logged with the key of the root.
 
     `primary`: that key is the primary key. `then` is what is to be done after that has been mended.
     """
-    leaves = _leaves(conn, oid)
+    leaves = _leaves(session, oid)
     problems = []
     for leaf in leaves:
         name = QualifiedName(leaf.schema, leaf.name).quoted()
@@ -88,16 +88,16 @@ def require_leaves_log(
         )
 
 
-def without_whole_rows(conn: Connection[Any], oid: int) -> list[QualifiedName]:
+def without_whole_rows(session: Session, oid: int) -> list[QualifiedName]:
     """The partitions whose log has of a row before an update or delete no more than a key."""
-    return [QualifiedName(leaf.schema, leaf.name) for leaf in _leaves(conn, oid) if leaf.replica_identity != "f"]
+    return [QualifiedName(leaf.schema, leaf.name) for leaf in _leaves(session, oid) if leaf.replica_identity != "f"]
 
 
-def with_whole_rows(conn: Connection[Any], oid: int) -> list[QualifiedName]:
+def with_whole_rows(session: Session, oid: int) -> list[QualifiedName]:
     """The partitions of which whole rows are logged; or the table itself, where it has none."""
-    return [QualifiedName(leaf.schema, leaf.name) for leaf in _leaves(conn, oid) if leaf.replica_identity == "f"]
+    return [QualifiedName(leaf.schema, leaf.name) for leaf in _leaves(session, oid) if leaf.replica_identity == "f"]
 
 
-def _leaves(conn: Connection[Any], oid: int) -> list[_Leaf]:
-    with conn.cursor(row_factory=class_row(_Leaf)) as cursor:
+def _leaves(session: Session, oid: int) -> list[_Leaf]:
+    with session.cursor(row_factory=class_row(_Leaf)) as cursor:
         return cursor.execute(_LEAVES, [oid]).fetchall()

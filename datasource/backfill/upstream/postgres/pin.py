@@ -21,7 +21,7 @@ from psycopg import sql
 
 from backfill.errors import SnapshotGoneError, TransientError
 from backfill.upstream.postgres.columns import names_of, require_names
-from backfill.upstream.postgres.connection import LOCK_TIMEOUT, Connector, Cursor, Session
+from backfill.upstream.postgres.connection import LOCK_TIMEOUT, Connector, Cursor, Session, one_row
 from backfill.upstream.postgres.failures import About, translating
 from backfill.upstream.postgres.files import Files, files_of
 from backfill.upstream.postgres.position import Position, Snapshot, end_of_last_record, parse_lsn
@@ -80,18 +80,14 @@ class ExportingSession:
         with _locked(session, self._table):
             # Columns are computed after the statement's snapshot has been taken, which under REPEATABLE READ is the
             # transaction's: so the insert position lies behind all commits the snapshot sees.
-            row = session.execute(
-                sql.SQL(
-                    "SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text, "
-                    "{}, {}"
-                ).format(CLOCK, files_of(self._table.name))
-            ).fetchone()
-        exported = session.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
-        if row is None or exported is None:
-            raise TransientError("the server gave no snapshot")
-        require_same_files(before, row[3])
-        position = Position(end_of_last_record(parse_lsn(row[1])), Snapshot.parse(row[0]))
-        return Exported(position, f"{exported[0]} {row[3]}", row[2])
+            query = sql.SQL(
+                "SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text, {}, {}"
+            ).format(CLOCK, files_of(self._table.name))
+            snapshot, inserted, taken, files = one_row(session.execute(query))
+        (name,) = one_row(session.execute("SELECT pg_catalog.pg_export_snapshot()"))
+        require_same_files(before, files)
+        position = Position(end_of_last_record(parse_lsn(inserted)), Snapshot.parse(snapshot))
+        return Exported(position, f"{name} {files}", taken)
 
     @contextmanager
     def looking(self) -> Iterator[Session]:
@@ -141,7 +137,8 @@ def _locked(session: Session, table: KeyedTable) -> Iterator[None]:
 def stored(cursor: Cursor, table: KeyedTable) -> str:
     """Which files hold the rows now, whatever state the session looks at."""
     cursor.execute(sql.SQL("SELECT {}").format(files_of(table.name)).as_string(None))
-    return str((cursor.fetchone() or ("",))[0])
+    (files,) = cursor.fetchone()
+    return str(files)
 
 
 def _look(cursor: Cursor, table: KeyedTable) -> str:
@@ -215,8 +212,8 @@ def wait_for_flush(session: Session, connector: Connector, lsn: int) -> None:
 
 
 def _flushed(session: Session, lsn: int) -> bool:
-    row = session.execute("SELECT pg_catalog.pg_current_wal_flush_lsn()::text").fetchone()
-    return row is not None and parse_lsn(row[0]) >= lsn
+    (flushed,) = one_row(session.execute("SELECT pg_catalog.pg_current_wal_flush_lsn()::text"))
+    return parse_lsn(flushed) >= lsn
 
 
 def _nudge(connector: Connector) -> None:

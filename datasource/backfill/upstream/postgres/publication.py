@@ -15,7 +15,7 @@ from psycopg import sql
 
 from backfill.errors import BackfillError, DatabaseSetupError, TableError
 from backfill.upstream.postgres.blockers import saying_what_blocks
-from backfill.upstream.postgres.connection import Connector, Session
+from backfill.upstream.postgres.connection import Connector, Session, one_row
 from backfill.upstream.postgres.description import QualifiedName
 from backfill.upstream.postgres.published import listed
 
@@ -86,7 +86,7 @@ def make(
         # The latter where the server was still making it for a driver that has died, and has been waited for.
         return
     except psycopg.errors.InsufficientPrivilege as error:
-        ((role,),) = session.execute("SELECT current_user::text").fetchall()
+        (role,) = one_row(session.execute("SELECT current_user::text"))
         role, database = (sql.Identifier(text).as_string(session) for text in (role, session.info.dbname))
         raise DatabaseSetupError(
             f"the role may not publish the table ({error.diag.message_primary}). Where it owns the table, run GRANT "
@@ -107,11 +107,11 @@ def creating(session: Session, name: str, table: sql.Composable, *, partitioned:
 
 def note_membership(session: Session, name: str, oid: int) -> None:
     """Writes into the comment of a publication of ours which membership of the table it was made with."""
-    ((membership,),) = session.execute(
+    query = (
         "SELECT coalesce((SELECT r.oid::int8 FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p "
-        "ON p.oid = r.prpubid WHERE p.pubname = %s AND r.prrelid = %s), 0)",
-        [name, oid],
-    ).fetchall()
+        "ON p.oid = r.prpubid WHERE p.pubname = %s AND r.prrelid = %s), 0)"
+    )
+    (membership,) = one_row(session.execute(query, [name, oid]))
     if noted_in(session, name) == membership:
         return  # which only its owner may write
     statement = noting(name, membership)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from psycopg import Connection
 from psycopg.rows import class_row
 
-from backfill.errors import ConnectionLostError, DatabaseSetupError, DataLossError, TransientError
+from backfill.errors import ConnectionLostError, DatabaseSetupError, DataLossError
+from backfill.upstream.postgres.connection import Session, one_row
 from backfill.upstream.postgres.description import ServerDescription
 from backfill.upstream.postgres.position import format_lsn, parse_lsn
 
@@ -41,14 +41,14 @@ _LOG: Final = f"""
 """
 
 
-def read_server(conn: Connection[Any]) -> ServerDescription:
+def read_server(session: Session) -> ServerDescription:
     """Describes the server behind the connection; a version that is too old is refused."""
-    if conn.info.server_version < OLDEST:
+    if session.info.server_version < OLDEST:
         raise DatabaseSetupError(
-            f"the server is PostgreSQL {conn.info.parameter_status('server_version')}; "
+            f"the server is PostgreSQL {session.info.parameter_status('server_version')}; "
             f"PostgreSQL {OLDEST // 10000} or later is needed"
         )
-    with conn.cursor(row_factory=class_row(ServerDescription)) as cursor:
+    with session.cursor(row_factory=class_row(ServerDescription)) as cursor:
         (server,) = cursor.execute(_SERVER).fetchall()
     return server
 
@@ -61,7 +61,7 @@ def require_primary(server: ServerDescription) -> None:
         raise DatabaseSetupError(STANDBY)
 
 
-def require_primary_again(session: Connection[Any]) -> None:
+def require_primary_again(session: Session) -> None:
     """The same for a further session of a stream that has had the primary: for a moment, while it changes places with
     another one or is restored, a server may be a standby. It says so by itself when a session begins.
     """
@@ -78,9 +78,7 @@ def require_logical(server: ServerDescription) -> None:
         )
 
 
-def require_same_log(
-    session: Connection[Any], *, system: str, timeline: str, reached: int, way_out: str = START_OVER
-) -> None:
+def require_same_log(session: Session, *, system: str, timeline: str, reached: int, way_out: str = START_OVER) -> None:
     """Raises DataLossError unless this primary goes on with the log that was known up to the LSN `reached`."""
     now = require_log(session, system=system, reached=reached)
     if now != timeline:
@@ -90,27 +88,25 @@ def require_same_log(
         )
 
 
-def require_log(session: Connection[Any], *, system: str, reached: int) -> str:
+def require_log(session: Session, *, system: str, reached: int) -> str:
     """The timeline of this primary; DataLossError unless its log is of `system` and comes as far as the LSN `reached`.
 
     There is no going on without what is lost where it is not: in any other log a position means nothing, and in a
     shorter one what is new would lie before it, and be left out as having been read. A server whose files were put back
     as they were some time ago is on the same timeline; it is known by its log, for as long as that is shorter.
     """
-    row = session.execute(_LOG).fetchone()
-    if row is None:
-        raise TransientError("the server did not say where its log ends")
-    if row[0] != system:
+    found, timeline, end = one_row(session.execute(_LOG))
+    if found != system:
         raise DataLossError(
-            f"the log that was read is of system {system} and this server is another one, system {row[0]}. Point url "
+            f"the log that was read is of system {system} and this server is another one, system {found}. Point url "
             "at the former; or, where that is gone for good, start over with a fresh checkpointLocation and an empty "
             "stateDir"
         )
-    if parse_lsn(row[2]) < reached:
+    if parse_lsn(end) < reached:
         raise DataLossError(
-            f"the log had come to {format_lsn(reached)} and this server's log ends at {row[2]}: it was restored to an "
+            f"the log had come to {format_lsn(reached)} and this server's log ends at {end}: it was restored to an "
             "earlier point in time, or is a standby that was promoted without the last of the log, so there is nothing "
             "to go on from, whatever failOnDataLoss says. Start over, a stream with a fresh checkpointLocation and "
             "onExistingState=restart"
         )
-    return str(row[1])
+    return str(timeline)

@@ -7,7 +7,7 @@ from typing import Final
 from psycopg import sql
 
 from backfill.upstream import TableSize
-from backfill.upstream.postgres.connection import LOCK_TIMEOUT, Session
+from backfill.upstream.postgres.connection import LOCK_TIMEOUT, Session, one_row
 
 # Like the planner: the density seen by the last ANALYZE times the present size; 100 bytes a row before the first.
 _SIZE: Final = """
@@ -28,6 +28,6 @@ def read_size(session: Session, oid: int) -> TableSize:
     with session.transaction():
         # The size of a file is not told while somebody has the table for himself.
         session.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT)))
-        ((found, size),) = session.execute(_SIZE, {"table": oid}).fetchall()
+        found, size = one_row(session.execute(_SIZE, {"table": oid}))
     rows = max(1, found)
     return TableSize(rows, max(1, size // rows))

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from backfill.errors import DatabaseSetupError, DataLossError
 from backfill.upstream.postgres.blockers import saying_what_blocks
-from backfill.upstream.postgres.connection import Connector, Session
+from backfill.upstream.postgres.connection import Connector, Session, one_row
 from backfill.upstream.postgres.failures import About, translating
 from backfill.upstream.postgres.position import format_lsn, parse_lsn
 from backfill.upstream.postgres.publication import drop as drop_publication
@@ -170,7 +170,7 @@ def make_slot(connector: Connector, session: Session, name: str) -> None:
 
 def granting(session: Session) -> str:
     """The statement that lets the session's role use slots; empty where it may."""
-    ((role, may, stands_for),) = session.execute(_RIGHT).fetchall()
+    role, may, stands_for = one_row(session.execute(_RIGHT))
     role = sql.Identifier(role).as_string(session)
     if may:
         return ""
@@ -218,20 +218,18 @@ def advance(session: Session, slot: str, to: int) -> None:
 def figures(session: Session, slot: str, reached: int | None, complete_until: int | None) -> dict[str, int]:
     """How far the present is from the LSN `reached` and the moment `complete_until` (µs since 1970), and how much of
     the log the slot keeps; those that are known."""
-    row = session.execute(
+    query = (
         "SELECT pg_catalog.pg_current_wal_insert_lsn()::text, "
         "(SELECT restart_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = %s), "
-        "pg_catalog.floor(extract(epoch FROM pg_catalog.clock_timestamp()) - %s::numeric / 1000000.0)::bigint",
-        [slot, complete_until],
-    ).fetchone()
-    if row is None:
-        return {}
-    end = parse_lsn(row[0])
+        "pg_catalog.floor(extract(epoch FROM pg_catalog.clock_timestamp()) - %s::numeric / 1000000.0)::bigint"
+    )
+    inserted, kept, behind = one_row(session.execute(query, [slot, complete_until]))
+    end = parse_lsn(inserted)
     found = {} if reached is None else {"lag_bytes": max(0, end - reached)}
-    if row[2] is not None:
-        found["lag_seconds"] = max(0, row[2])
-    if row[1]:
-        found["retained_bytes"] = end - parse_lsn(row[1])
+    if behind is not None:
+        found["lag_seconds"] = max(0, behind)
+    if kept:
+        found["retained_bytes"] = end - parse_lsn(kept)
     return found
 
 
