@@ -87,11 +87,10 @@ def _require_committed_alone(name: str, found: SlotState) -> None:
         )
 
 
-def require_readable(session: Session, slot: str, after: int, *, way_out: str = START_OVER) -> SlotState:
-    """The slot, which still holds every change after the LSN `after`; DataLossError that says what is lost."""
+def require_readable(session: Session, slot: str, after: int, *, way_out: str = START_OVER) -> None:
+    """DataLossError that says what is lost unless the slot still holds every change after the LSN `after`."""
     found = require_kept(session, slot, after, way_out=way_out)
     require_not_beyond(slot, found, after, way_out=way_out)
-    return found
 
 
 def require_not_beyond(slot: str, found: SlotState, after: int, *, way_out: str = START_OVER) -> None:
