@@ -10,7 +10,6 @@ import enum
 from dataclasses import dataclass
 
 from psycopg import sql
-from psycopg.abc import AdaptContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +31,7 @@ class QualifiedName:
         if set(self.name) - set("+-*/<>=~!@#%^&|`?"):
             raise ValueError(f"{self.name!r} is not the name of an operator")
         # An operator's name cannot be quoted; the check above leaves nothing but operator characters.
-        return sql.SQL("OPERATOR({}.{})").format(sql.Identifier(self.schema), Verbatim(self.name))
-
-
-class Verbatim(sql.Composable):
-    """SQL made at run time by someone who has seen to it that it cannot mean anything else."""
-
-    _obj: str
-
-    def as_bytes(self, context: AdaptContext | None = None) -> bytes:  # noqa: ARG002 - every session's text is UTF-8
-        return self._obj.encode()
+        return sql.SQL("OPERATOR({}.{})").format(sql.Identifier(self.schema), sql.SQL(self.name))
 
 
 @dataclass(frozen=True, slots=True)
