@@ -17,7 +17,7 @@ selected columns and the key columns, in the order of `TableSchema.columns`.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -52,3 +52,9 @@ def changes_schema(columns: pa.Schema) -> pa.Schema:
 def column_of(row: pa.Array[Any], name: str) -> Any:
     """A column of `new`, `old` or any such struct. As a bare text, a name that begins with a dot would be a path."""
     return pc.struct_field(row, pc.field(name))
+
+
+def columns_of(row: pa.Array[Any]) -> dict[str, Any]:
+    """All of its columns by their names. One by one they took 1.6 s of 1,500: each as long as there are columns."""
+    struct = cast("pa.StructArray", row)
+    return dict(zip((field.name for field in struct.type), struct.flatten(), strict=True))

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from backfill.changes import column_of
+from backfill.changes import columns_of
 from backfill.events import Events
 from backfill.mark import (
     CHANGE_TYPES,
@@ -105,7 +105,8 @@ def images(
     lost = _lost(left_out, base, events, before, forest)
     if lost.any():
         return Lost(lost)
-    values = {name: _values(before.rows[name], changes, events, name) for name in before.rows.schema.names}
+    after = columns_of(changes["new"])
+    values = {name: _values(before.rows[name], after[name], events) for name in before.rows.schema.names}
     fitting = _fitting(values, sources, events, forest, most_bytes)
     if 0 < fitting < changes.num_rows:
         return TooMuch(fitting)
@@ -235,9 +236,9 @@ def _listed(lists: pa.Array[Any]) -> Mapping[str, Mask]:
     return result
 
 
-def _values(before: pa.Array[Any], changes: pa.RecordBatch, events: Events, name: str) -> pa.Array[Any]:
+def _values(before: pa.Array[Any], after: pa.Array[Any], events: Events) -> pa.Array[Any]:
     """A column's value at each node that has one of its own."""
-    return pa.concat_arrays([before, column_of(changes["new"], name).take(index(events.change))])
+    return pa.concat_arrays([before, after.take(index(events.change))])
 
 
 def _fitting(values: Values, sources: Sources, events: Events, forest: _Forest, most_bytes: int) -> int:

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill.changes import column_of
+from backfill.changes import columns_of
 from backfill.epoch import Epoch
 from backfill.errors import OptionsError, UnchangedToastError
 from backfill.options import METADATA_COLUMNS
@@ -95,17 +95,17 @@ class RowFormat:
         row, unchanged = marked["row"], marked["unchanged"]
         if not self.mark_unchanged and unchanged.null_count < len(unchanged):
             raise UnchangedToastError(_missing(unchanged))
-        schema = self.schema
-        columns: list[Any] = [column_of(row, name) for name in self.table.output]
+        schema, values = self.schema, columns_of(row)
+        columns: list[Any] = [values[name] for name in self.table.output]
         ordinals = np.arange(first, first + marked.num_rows, dtype=np.int64) + sequence(epoch, 0)
-        values = {
+        metadata = {
             "_change_type": marked["change_type"],
             "_is_snapshot": pa.repeat(pa.scalar(False, pa.bool_()), marked.num_rows),
             "_commit_version": marked["version"],
             "_commit_timestamp": marked["timestamp"],
             "_sequence": pa.array(ordinals, pa.int64()),
         }
-        columns += [values[name] for name in self.metadata]
+        columns += [metadata[name] for name in self.metadata]
         if self.mark_unchanged:
             columns.append(unchanged.cast(schema.field(UNCHANGED_COLUMNS).type))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
