@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
+from backfill.errors import TableLockedError
 from backfill.sinks.postgres import apply_to, start_over
+from backfill.upstream.postgres.retries import RetryPolicy
 from integration.database import Database
 from integration.test_sink_postgres import Rows
 from integration.waiting import eventually
@@ -96,3 +101,22 @@ def test_a_driver_that_comes_while_the_target_is_emptied_begins_after_it(databas
         new.result()
     assert database.execute("TABLE copy") == [(2,)]
     assert database.execute("SELECT batch_id FROM backfill_batches") == [(0,)]
+
+
+@pytest.mark.parametrize("lock", ["LOCK TABLE copy", "UPDATE copy SET id = id", "DELETE FROM backfill_batches"])
+def test_starting_over_waits_for_a_lock_of_somebody_else_and_says_so(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: str
+) -> None:
+    monkeypatch.setattr("backfill.sinks.postgres.LOCK_TIMEOUT", "100ms")
+    url = database.url(tmp_path)
+    database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
+    apply_to(url=url, table="copy", key=["id"], query="t")(inserts(1), 0)
+    with database.connect() as somebody:
+        somebody.execute(lock.encode())
+        with monkeypatch.context() as soon:
+            soon.setattr("backfill.sinks.postgres.RetryPolicy", partial(RetryPolicy, give_up_after=0.5))
+            with pytest.raises(TableLockedError, match="keeps the sink's table, or a row of it, from being written"):
+                start_over(url=url, table="copy", query="t")
+        threading.Timer(0.5, somebody.rollback).start()
+        start_over(url=url, table="copy", query="t")
+    assert database.execute("TABLE copy") == database.execute("TABLE backfill_batches") == []

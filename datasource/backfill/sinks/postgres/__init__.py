@@ -27,13 +27,14 @@ with needing("writing to PostgreSQL", "postgres"):
     from backfill.sinks.postgres.merge import merge
     from backfill.sinks.postgres.record import forget, last_applied, record, require_next
     from backfill.sinks.postgres.target import execute, find_target, is_empty
+    from backfill.upstream.postgres.arrow_session import ArrowSession
     from backfill.upstream.postgres.connection import Connector
     from backfill.upstream.postgres.failures import About, translating
     from backfill.upstream.postgres.retries import RetryPolicy
 
 LOCK_TIMEOUT: Final = "30s"
-"""How long a batch waits for a lock on the target, or on a row of it, before it is begun anew: not so soon that it
-writes its rows again and again while others write theirs."""
+"""How long a transaction waits for a lock on the target, or on a row of it, before it is begun anew: not so soon that a
+batch writes its rows again and again while others write theirs."""
 
 __all__ = ["PostgresSink", "apply_to", "start_over"]
 
@@ -54,10 +55,17 @@ def apply_to(
 
 
 def start_over(*, url: str, table: str, query: str, user: str = "", password: str = "") -> None:
-    """Empties the table and forgets which batches of the query it has, for a new checkpoint under the same name."""
+    """Empties the table and forgets which batches of the query it has, for a new checkpoint under the same name.
+
+    Connection errors, and locks of others, are tried again for two minutes.
+    """
     connector = Connector.of(url, user=user, password=password, init_statement="")
+    RetryPolicy().run(lambda: _start_over(connector, table, query), lambda: None)
+
+
+def _start_over(connector: Connector, table: str, query: str) -> None:
     with translating(About.TARGET), connector.arrow_session() as session:
-        session.execute("BEGIN")
+        _begin(session)
         target = find_target(session, table, ())
         forget(session, target, query)  # Waits for a driver that is in a batch: its rows are to go as well.
         execute(session, "DELETE FROM {rows}", rows=target.rows)
@@ -82,8 +90,7 @@ class PostgresSink:
 
     def _apply(self, now: Applied, last: Outcome) -> None:
         with translating(About.TARGET), self.connector.arrow_session() as session:
-            session.execute("BEGIN")
-            session.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+            _begin(session)
             target = find_target(session, self.table, self.key)
             found = last_applied(session, target, self.query)
             empty = partial(is_empty, session, target)
@@ -93,3 +100,8 @@ class PostgresSink:
                 merge(session, target, self.key, last)
                 record(session, target, self.query, now)
             session.execute("COMMIT")
+
+
+def _begin(session: ArrowSession) -> None:
+    session.execute("BEGIN")
+    session.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
