@@ -10,10 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from backfill.errors import StateError
+from backfill.errors import StateError, TableError
 from backfill.sinks.postgres import PostgresSink, apply_to, start_over
 from integration.database import Database
 from integration.test_sink_postgres_drivers import inserts
+
+UNLOGGED_TABLE = "CREATE UNLOGGED TABLE copy (id int PRIMARY KEY)"
+UNLOGGED_PARTITION = """
+    CREATE TABLE copy (id int PRIMARY KEY) PARTITION BY HASH (id);
+    CREATE TABLE other PARTITION OF copy FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+    CREATE UNLOGGED TABLE part PARTITION OF copy FOR VALUES WITH (MODULUS 2, REMAINDER 1)
+"""
 
 
 @pytest.fixture
@@ -106,6 +113,18 @@ def test_a_table_that_was_put_back_to_an_earlier_state_is_told(database: Databas
     apply(inserts(2), 1)
     apply(inserts(3), 2)
     assert database.execute("TABLE copy") == [(1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize("unlogged", [UNLOGGED_TABLE, UNLOGGED_PARTITION], ids=["table", "partition"])
+def test_a_table_that_a_crash_would_empty_is_refused(database: Database, tmp_path: Path, unlogged: str) -> None:
+    database.execute(unlogged)
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    with pytest.raises(TableError, match="is UNLOGGED: where the server crashes") as refused:
+        apply(inserts(1), 0)
+    (mended,) = re.findall("Run (ALTER TABLE .*); if", str(refused.value))
+    database.execute(mended)
+    apply(inserts(1), 0)
+    assert database.execute("TABLE copy") == [(1,)]
 
 
 def test_batches_without_rows_that_were_left_out_are_said_to_be_such(database: Database, apply: PostgresSink) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from psycopg import sql
 
 from backfill.errors import TableError
+from backfill.sinks.applied import BEGIN_ANEW
 from backfill.upstream.postgres.arrow_session import ArrowSession
 from backfill.upstream.postgres.description import QualifiedName
 
@@ -21,7 +22,17 @@ _TABLES: Final = ("r", _PARTITIONED)
 _TARGET: Final = """
     SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text,
            EXISTS (SELECT FROM pg_catalog.pg_class r JOIN pg_catalog.pg_attribute a ON a.attrelid = r.oid
-                   WHERE r.relnamespace = n.oid AND r.relname = {record} AND a.attname = 'target_oid')
+                   WHERE r.relnamespace = n.oid AND r.relname = {record} AND a.attname = 'target_oid'),
+           (WITH RECURSIVE part AS (
+                SELECT c.oid AS relid
+                UNION ALL
+                SELECT p.oid FROM part JOIN pg_catalog.pg_inherits h ON h.inhparent = relid
+                JOIN pg_catalog.pg_class p ON p.oid = h.inhrelid AND p.relispartition)
+            SELECT pg_catalog.format('%I.%I', w.nspname, u.relname)
+            FROM part
+            JOIN pg_catalog.pg_class u ON u.oid = relid AND u.relkind = 'r' AND u.relpersistence = 'u'
+            JOIN pg_catalog.pg_namespace w ON w.oid = u.relnamespace
+            LIMIT 1)
     FROM pg_catalog.pg_class c
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = pg_catalog.to_regclass({table})::oid
@@ -122,9 +133,15 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
     found = session.fetchone()
     if found is None:
         raise TableError(f"there is no table {table!r} to apply batches to; create it with the stream's columns")
-    oid, schema, own_name, kind, has_record = found
+    oid, schema, own_name, kind, has_record, unlogged = found
     if kind not in _TABLES:
         raise TableError(f"{table} is not a table; name the table that is to follow the stream")
+    if unlogged is not None:
+        raise TableError(
+            f"the table {unlogged} is UNLOGGED: where the server crashes, or a standby takes its place, its rows are "
+            "gone, and the record of the batches would not say so. Run ALTER TABLE "
+            f"{unlogged} SET LOGGED; if that has happened since batches were applied, {BEGIN_ANEW}"
+        )
     execute(session, _KEY, key=sql.Literal(list(key)), table=name)
     compared = {
         column: Equality(QualifiedName(where, operator), enum) for column, where, operator, enum in session.fetchall()
