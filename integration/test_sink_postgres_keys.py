@@ -58,6 +58,15 @@ def test_a_row_is_found_by_a_key_of_any_type(
     assert database.execute("SELECT v, w FROM copy") == [("new", "old")]
 
 
+def test_an_index_that_could_not_be_built_is_not_the_keys(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE copy (id int); INSERT INTO copy VALUES (1), (1)")
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        database.execute("CREATE UNIQUE INDEX CONCURRENTLY ON copy (id)")
+    rows = Rows(pa.table({"id": [1], "_change_type": ["insert"], "_commit_version": [1], "_sequence": [1]}))
+    with pytest.raises(TableError, match=r'no unique index on exactly \("id"\), or it is DEFERRABLE or INVALID'):
+        apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")(rows, 0)
+
+
 def test_an_index_of_expressions_beside_the_key_is_not_the_keys(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE copy (id int, v text); CREATE UNIQUE INDEX ON copy (id, lower(v))")
     rows = Rows(pa.table({"id": [1], "_change_type": ["insert"], "_commit_version": [1], "_sequence": [1]}))

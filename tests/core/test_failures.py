@@ -123,6 +123,7 @@ def test_what_the_statement_was_about_decides_where_the_sqlstate_does_not(
         ("23503", 'insert on "copy" violates foreign key constraint "f"', TableError, "DEFERRABLE INITIALLY DEFERRED"),
         ("23505", 'duplicate key value violates unique constraint "u"', TableError, "DEFERRABLE INITIALLY DEFERRED"),
         ("23514", 'new row violates check constraint "c"', TableError, "of the sink's table"),
+        ("23514", 'no partition of relation "copy" found for row', TableError, "Make one, .* PARTITION OF … DEFAULT"),
         ("23P01", 'conflicting key value violates exclusion constraint "x"', TableError, "of the sink's table"),
     ],
     ids=lambda item: str(item)[:30],

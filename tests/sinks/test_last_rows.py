@@ -102,6 +102,13 @@ def test_text_and_bytes_of_a_batch_may_be_more_than_offsets_of_32_bits_count() -
     ]
 
 
+def test_a_column_that_the_batch_has_twice_is_named() -> None:
+    table = batch(row("insert", 1, "x", "1"))
+    for name in ("a", "v", "_sequence"):
+        with pytest.raises(OptionsError, match=f"the batch has the column {name} more than once"):
+            last_rows(table.append_column(name, table[name]), ["a", "b"])
+
+
 def test_a_marked_column_may_be_left_out_of_the_batch() -> None:
     table = batch(row("update_postimage", 1, "x", "1", ["v", "w"])).drop_columns(["v"])
     last = last_rows(table, ["a", "b"])

@@ -88,6 +88,9 @@ def _require_columns(batch: pa.Table, key: Sequence[str]) -> None:
             f"The sink needs the key of its table, and of the metadata columns {', '.join(NEEDED)}: leave the option "
             "metadataColumns out, or name them"
         )
+    twice = sorted({name for name in batch.column_names if batch.column_names.count(name) > 1})
+    if twice:
+        raise OptionsError(f"the batch has the column {', '.join(twice)} more than once; give it once, in foreachBatch")
 
 
 def _after_truncate(batch: pa.Table) -> tuple[pa.Table, bool]:

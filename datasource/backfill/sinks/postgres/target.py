@@ -47,8 +47,8 @@ _KEY: Final = """
                 SELECT t.oid, t.typtype, t.typbasetype FROM base JOIN pg_catalog.pg_type t ON t.oid = base.typbasetype)
             SELECT pg_catalog.format_type(base.oid, -1) FROM base WHERE base.typtype = 'e')
     FROM (SELECT i.* FROM pg_catalog.pg_index i
-          WHERE i.indrelid = pg_catalog.to_regclass({table})::oid AND i.indisunique AND i.indimmediate
-            AND i.indpred IS NULL AND i.indexprs IS NULL
+          WHERE i.indrelid = pg_catalog.to_regclass({table})::oid AND i.indisunique AND i.indisvalid
+            AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
             AND ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
                       WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[:i.indnkeyatts - 1]) ORDER BY 1)
                 OPERATOR(pg_catalog.=) ARRAY(SELECT pg_catalog.unnest({key}::text[]) ORDER BY 1)
@@ -149,8 +149,8 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
     if key and not compared:
         columns = sql.SQL(", ").join(map(sql.Identifier, key)).as_string(None)
         raise TableError(
-            f"the table {table} has no unique index on exactly ({columns}), or it is DEFERRABLE or has a WHERE. "
-            f"Run ALTER TABLE {table} ADD PRIMARY KEY ({columns}), or name the columns of the one it has as key"
+            f"the table {table} has no unique index on exactly ({columns}), or it is DEFERRABLE or INVALID or has a "
+            f"WHERE. Run ALTER TABLE {table} ADD PRIMARY KEY ({columns}), or name the columns of the one it has as key"
         )
     execute(session, _COLUMNS, table=name)
     found_columns = session.fetchall()

@@ -62,6 +62,7 @@ _REFUSED_FOR_GOOD: Final = re.compile(
 )
 _ROWS_HIDDEN: Final = ("check_enable_rls", "would be affected by row-level security")
 _NO_SUCH_LABEL: Final = ("enum_in", "invalid input value for enum")
+_NO_PARTITION: Final = ("ExecFindPartition", "no partition of relation")
 """Errors that share their SQLSTATE with others: the server's routine that raises it, which only psycopg tells, and its
 words in English."""
 
@@ -151,6 +152,11 @@ def _of_the_target(state: str, error: Exception, message: str) -> BackfillError:
         return TableError(
             f"{message}: a column of the sink's table has a type that does not take a value of the batch. Give it the "
             "type of the source's column, with ALTER TABLE … ALTER COLUMN … TYPE …, and start the query again"
+        )
+    if _is(_NO_PARTITION, error, message):
+        return TableError(
+            f"{message}: the sink's table has no partition for a row of the batch. Make one, as CREATE TABLE … "
+            "PARTITION OF … DEFAULT does for all rows that have none, and start the query again"
         )
     if state in _CONSTRAINTS:
         return TableError(
