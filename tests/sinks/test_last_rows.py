@@ -116,6 +116,18 @@ def test_a_marked_column_may_be_left_out_of_the_batch() -> None:
     assert list(last.kept) == ["w"]
 
 
+def test_a_marked_column_under_another_name_is_not_written_as_null() -> None:
+    rows = [row("insert", 1, "x", "1"), row("update_postimage", 2, "x", "1", ["v"])]
+    renamed = batch(*rows).rename_columns(["text" if name == "v" else name for name in SCHEMA.names])
+    with pytest.raises(OptionsError, match=r"marks values of the column v, .* in these rows text is null") as refused:
+        last_rows(renamed, ["a", "b"])
+    assert "transform(_unchanged_columns, c -> if(c = 'v', 'text', c))" in str(refused.value)
+    assert "array_remove(_unchanged_columns, 'v')" in str(refused.value)
+    marks = pa.array([None, ["text"]])
+    mended = renamed.set_column(renamed.column_names.index("_unchanged_columns"), "_unchanged_columns", marks)
+    assert [mask.tolist() for mask in last_rows(mended, ["a", "b"]).kept.values()] == [[False, True]]
+
+
 def test_a_value_that_was_left_out_while_the_key_changed_is_nowhere_to_be_had() -> None:
     moved = batch(row("delete", 1, "x", None), row("insert", 2, "x", "1", ["w"]))
     with pytest.raises(UnchangedToastError, match="changed the key of a row and left its large value of column w"):
