@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable
 
 from backfill.errors import StateError
+from backfill.sinks import delta
+from backfill.sinks.applied import Applied
 from backfill.sinks.delta import apply_to, start_over
 from tests.sinks.test_delta import TRUNCATE, Rows, content
 from tests.sinks.test_last_rows import row
@@ -50,3 +53,52 @@ def test_a_table_that_was_emptied_is_filled_again_only_where_it_was_started_over
     start_over(path=str(tmp_path), query="q")
     apply(first, 0)
     assert content(tmp_path) == [(1, "x", "1", "1")]
+
+
+def test_a_table_that_was_put_back_to_an_earlier_state_is_told(tmp_path: Path) -> None:
+    table, earlier = tmp_path / "copy", tmp_path / "earlier"
+    apply = apply_to(path=str(table), key=["a", "b"], query="q")
+    batches = [Rows(row("insert", number, "x", "1")) for number in range(4)]
+    for number in range(3):
+        apply(batches[number], number)
+        if number == 0:
+            shutil.copytree(table, earlier)
+    shutil.rmtree(table)
+    shutil.copytree(earlier, table)
+    with pytest.raises(StateError, match=r"has applied batch 0 .* and batch 3 was .* put back to an earlier state"):
+        apply(batches[3], 3)
+    for number in range(1, 4):
+        apply(batches[number], number)
+    assert len(content(table)) == 4
+
+
+def test_batches_without_rows_that_were_left_out_are_said_to_be_such(tmp_path: Path) -> None:
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    apply(Rows(row("insert", 1, "x", "1")), 0)
+    later = Rows(row("insert", 2, "x", "1"))
+    with pytest.raises(StateError, match=r"for number in range\(1, 3\): apply_batch\(batch.limit\(0\), number\); else"):
+        apply(later, 3)
+    for number in range(1, 3):
+        apply(Rows(), number)
+    apply(later, 3)
+    assert len(content(tmp_path)) == 2
+
+
+def test_a_record_of_a_release_that_did_not_note_each_batch_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    record = delta._record
+
+    def of_earlier(query: str, now: Applied) -> CommitProperties:
+        found = record(query, now)
+        assert found.app_transactions is not None
+        found.app_transactions = [each for each in found.app_transactions if each.app_id != "q/noted"]
+        return found
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr(delta, "_record", of_earlier)
+        apply(Rows(row("insert", 1, "x", "1")), 0)
+    apply(Rows(row("insert", 2, "x", "1")), 4)
+    with pytest.raises(StateError, match="has applied batch 4"):
+        apply(Rows(row("insert", 3, "x", "1")), 6)

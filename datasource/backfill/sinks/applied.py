@@ -90,3 +90,17 @@ def is_new(last: Applied | None, now: Applied, query: str, *, leaves_rows: bool,
         f"{found}Batch ids begin at 0 again with a new checkpointLocation: give its query another name, or, to "
         "fill the table anew, call start_over with this name"
     )
+
+
+def require_next(last: Applied, now: Applied, query: str, *, table: str, mended: str) -> None:
+    """StateError where the batches between the two did not come: what they brought may be missing.
+
+    Only for a target where each batch is noted; `mended`: what says there that those had no rows.
+    """
+    if now.batch_id > last.batch_id + 1:
+        raise StateError(
+            f"the query {query!r} has applied batch {last.batch_id} to the table {table}, and batch {now.batch_id} was "
+            "to be applied now: the table was put back to an earlier state, as by a restore or a failover, or the sink "
+            f"was not given every batch, which it wants also without rows. If those in between had none, {mended}; "
+            f"else {BEGIN_ANEW}"
+        )

@@ -3,8 +3,9 @@
 The commit is a MERGE: rows of deleted keys go, all others are updated or inserted. With it goes the record of the
 batch, also of one that changes nothing, in Delta's own form for that, application transactions: `{query}` has the batch
 id as its version, and `{query}/rows`, `/version`, `/sequence` and `/timestamp` tell the batch from one of another
-checkpoint. So a batch that Spark runs again changes nothing, and of two drivers that apply the same one the second
-fails. Where anybody else was faster, as OPTIMIZE may be, the batch is merged again.
+checkpoint. `/noted` is the id once more, by releases that note every batch: so a gap tells that the table was put back.
+A batch that Spark runs again changes nothing, and of two drivers that apply the same one the second fails. Where
+anybody else was faster, as OPTIMIZE may be, the batch is merged again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ from backfill.adapters import needing
 from backfill.batches import together
 from backfill.errors import OptionsError, TableError, UnchangedToastError
 from backfill.options.texts import as_refused, place
-from backfill.sinks.applied import Applied, is_new
+from backfill.sinks.applied import Applied, is_new, require_next
 from backfill.sinks.batch import Batch
 from backfill.sinks.last_rows import Outcome, columns_of, last_rows
 from backfill.sinks.staged import DELETED, column_name, kept_name, staged
@@ -43,6 +44,9 @@ KEYS_AT_ONCE: Final = 245_760
 
 TRIES: Final = 5
 """How often a batch is merged while others write to the table at the same time."""
+
+Noted: TypeAlias = list[int | None]
+"""The versions of a query's application transactions, in the order of `_names`."""
 
 _FORGOTTEN: Final = -1
 """The batch id of a query that begins anew: application transactions cannot be removed."""
@@ -91,13 +95,15 @@ class DeltaSink:
         now = Applied.of(batch_id, rows)
         with translating(self.path):
             table = self._table(batch_id, last.rows.schema)
-            found = _last_applied(table, self.query)
+            noted = _noted(table, self.query)
+            found = _last_applied(noted)
             if is_new(found, now, self.query, leaves_rows=last.leaves_rows, is_empty=lambda: _is_empty(table)):
-                self._apply(table, last, _record(self.query, now))
+                if found is not None and noted[-1] == found.batch_id:
+                    require_next(found, now, self.query, table=self.path, mended=_without_rows(found, now))
+                self._apply(table, last, noted, _record(self.query, now))
 
-    def _apply(self, table: DeltaTable, last: Outcome, record: CommitProperties) -> None:
+    def _apply(self, table: DeltaTable, last: Outcome, noted: Noted, record: CommitProperties) -> None:
         """Merges the batch; again where another writer was faster, unless that was a driver of the same query."""
-        noted = _noted(table, self.query)
         for tries_left in reversed(range(TRIES)):
             _require_columns(table, last)
             rows = replace(last, rows=fitted(last.rows, table))
@@ -134,25 +140,31 @@ def _place(path: str) -> str:
         raise OptionsError(f"path {as_refused(path)}; expected {error}") from None
 
 
-def _last_applied(table: DeltaTable, query: str) -> Applied | None:
-    batch_id, rows, *others = _noted(table, query)
+def _last_applied(noted: Noted) -> Applied | None:
+    batch_id, rows, *others, _ = noted
     if batch_id is None or batch_id == _FORGOTTEN:
         return None
     return Applied(batch_id, rows or 0, *(None if value == -1 else value for value in others))
 
 
-def _noted(table: DeltaTable, query: str) -> list[int | None]:
+def _without_rows(last: Applied, now: Applied) -> str:
+    """What to do where the batches in between had no rows and were not given to the sink."""
+    between = f"range({last.batch_id + 1}, {now.batch_id})"
+    return f"give them to it once, before this one: for number in {between}: apply_batch(batch.limit(0), number)"
+
+
+def _noted(table: DeltaTable, query: str) -> Noted:
     return [table.transaction_version(name) for name in _names(query)]
 
 
 def _record(query: str, now: Applied) -> CommitProperties:
-    others = (now.version, now.sequence, now.timestamp)
+    others = (now.version, now.sequence, now.timestamp, now.batch_id)
     versions = (now.batch_id, now.rows, *(-1 if value is None else value for value in others))
     return CommitProperties(app_transactions=list(map(Transaction, _names(query), versions)))
 
 
 def _names(query: str) -> tuple[str, ...]:
-    return query, *(f"{query}/{part}" for part in ("rows", "version", "sequence", "timestamp"))
+    return query, *(f"{query}/{part}" for part in ("rows", "version", "sequence", "timestamp", "noted"))
 
 
 def _require_columns(table: DeltaTable, last: Outcome) -> None:

@@ -19,13 +19,13 @@ from functools import partial
 from typing import Final
 
 from backfill.adapters import needing
-from backfill.sinks.applied import Applied, is_new
+from backfill.sinks.applied import Applied, is_new, require_next
 from backfill.sinks.batch import Batch
 from backfill.sinks.last_rows import Outcome, columns_of, last_rows
 
 with needing("writing to PostgreSQL", "postgres"):
     from backfill.sinks.postgres.merge import merge
-    from backfill.sinks.postgres.record import forget, last_applied, record, require_next
+    from backfill.sinks.postgres.record import forget, last_applied, record, without_rows
     from backfill.sinks.postgres.target import execute, find_target, is_empty
     from backfill.upstream.postgres.arrow_session import ArrowSession
     from backfill.upstream.postgres.connection import Connector
@@ -96,7 +96,8 @@ class PostgresSink:
             empty = partial(is_empty, session, target)
             if is_new(found, now, self.query, leaves_rows=last.leaves_rows, is_empty=empty):
                 if found is not None:
-                    require_next(target, self.query, found, now)
+                    mended = without_rows(target, self.query, now.batch_id - 1)
+                    require_next(found, now, self.query, table=target.text, mended=mended)
                 merge(session, target, self.key, last)
                 record(session, target, self.query, now)
             session.execute("COMMIT")

@@ -42,16 +42,9 @@ def last_applied(session: ArrowSession, target: Target, query: str) -> Applied |
     return last
 
 
-def require_next(target: Target, query: str, last: Applied, now: Applied) -> None:
-    """StateError where the batches between the two did not come: what they brought may be missing."""
-    if now.batch_id > last.batch_id + 1:
-        mended = _setting(target, query, "batch_id", now.batch_id - 1)
-        raise StateError(
-            f"the query {query!r} has applied batch {last.batch_id} to the table {target.text}, and batch "
-            f"{now.batch_id} was to be applied now: the table was put back to an earlier state, as by a restore or a "
-            "failover, or the sink was not given every batch, which it wants also without rows. If those in between "
-            f"had none, run {mended}; else {BEGIN_ANEW}"
-        )
+def without_rows(target: Target, query: str, batch_id: int) -> str:
+    """What to do where the batches up to that one had no rows and were not given to the sink."""
+    return f"run {_setting(target, query, 'batch_id', batch_id)}"
 
 
 def forget(session: ArrowSession, target: Target, query: str) -> None:
