@@ -2,8 +2,8 @@
 
     python -m integration.connect_driver '{"folder": …, "url": …, "password": …, "settings": {…}}'
 
-makes the table `orders_feed` over `public.orders` with SQL, reads it as a batch and as a stream, and prints what it
-found as JSON. Wherever a password may be given, one is.
+makes the table `orders_feed` over `public.orders` with SQL, reads it as a batch and as a stream, which `orders_copy`
+follows as well, and prints what it found as JSON. Wherever a password may be given, one is.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from backfill.sinks.postgres import apply_to
 from backfill.spark.monitor import progress
 from backfill.spark.prometheus import PrometheusListener
 from integration.spark_stream import wait_for
@@ -49,6 +50,10 @@ def surfaces(spark: SparkSession, url: str, login: dict[str, str], folder: Path)
     seen = progress(query)
     wait_for(lambda: "backfill_query_active" in listener.text())
     spark.streams.removeListener(listener)
+    copied = spark.sql(f"SELECT * FROM STREAM orders_feed WITH (stateDir = '{folder / 'copying'}', {given})")
+    apply_batch = apply_to(url=url, table="orders_copy", key=["id"], query="copied", **login)
+    copier = copied.writeStream.foreachBatch(apply_batch).option("checkpointLocation", str(folder / "copied"))
+    copier.trigger(availableNow=True).start().awaitTermination()
     return {
         "session": type(spark).__module__,
         "batch": batch.option("filter", "id <= 3").load().count(),

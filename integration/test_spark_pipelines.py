@@ -114,6 +114,7 @@ def compiled(source: Path, folder: Path) -> Path:
 def test_a_connect_session_then_a_pipeline_over_the_table_it_has_made(database: Database, tmp_path: Path) -> None:
     """So the table has outlived its session; and what both have left behind names no password."""
     database.execute(TABLE)
+    database.execute("CREATE TABLE orders_copy (LIKE orders INCLUDING ALL)")
     url, login = database.url(tmp_path), database.login()
     assert connected(tmp_path, url, login) == {
         "session": "pyspark.sql.connect.session",
@@ -123,6 +124,7 @@ def test_a_connect_session_then_a_pipeline_over_the_table_it_has_made(database: 
         "progress": ["changes", 300, False],
         "stream": 300,
     }
+    assert database.execute("TABLE orders_copy ORDER BY id") == database.execute("TABLE orders ORDER BY id")
     database.execute("DELETE FROM orders WHERE id = 300")
     run_pipeline(project("orders", tmp_path, url), tmp_path, kept(tmp_path))
     warehouse = tmp_path / "warehouse"
