@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import time
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.changes import INSERT, OLD_KEY, OLD_NONE, OLD_ROW, UPDATE, changes_schema
+from backfill.changes import INSERT, OLD_KEY, OLD_ROW, UPDATE, changes_schema
 from backfill.epoch import Epoch
 from backfill.errors import OptionsError, UnchangedToastError
 from backfill.mark import Indices, Mask, mark
@@ -81,24 +80,6 @@ def test_rows_have_the_metadata_that_was_chosen_and_it_is_the_same(chosen: tuple
     assert some.schema == pa.schema([MARKING.schema.field(name) for name in names])
     assert some.snapshot_rows(snapshot(3), EPOCH).equals(MARKING.snapshot_rows(snapshot(3), EPOCH).select(names))
     assert some.change_rows(marked(3), EPOCH, 5).equals(MARKING.change_rows(marked(3), EPOCH, 5).select(names))
-
-
-def test_a_column_takes_no_longer_the_more_of_them_there_are() -> None:
-    def seconds(count: int) -> float:
-        columns = pa.schema([pa.field(f"c{at}", pa.int64()) for at in range(count)])
-        rows = RowFormat(TableSchema(columns, tuple(columns.names), ("c0",)), mark_unchanged=False)
-        record = {"op": INSERT, "version": 1, "timestamp": 1, "commit_id": 1, "old_kind": OLD_NONE, "new": {"c0": 1}}
-        changes = pa.RecordBatch.from_pylist([record], schema=changes_schema(columns))
-        found = mark(changes, key=("c0",), forwarded=everything, truncates=False)
-
-        def once() -> float:
-            began = time.process_time()
-            rows.change_rows(found, EPOCH, 0)
-            return time.process_time() - began
-
-        return min(once() for _ in range(5))
-
-    assert seconds(1500) < 40 * seconds(150)
 
 
 @formats

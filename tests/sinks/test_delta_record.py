@@ -6,11 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from deltalake import CommitProperties, DeltaTable
+from deltalake import DeltaTable
 
 from backfill.errors import StateError
-from backfill.sinks import delta
-from backfill.sinks.applied import Applied
 from backfill.sinks.delta import apply_to, start_over
 from tests.sinks.test_delta import TRUNCATE, Rows, content
 from tests.sinks.test_last_rows import row
@@ -82,23 +80,3 @@ def test_batches_without_rows_that_were_left_out_are_said_to_be_such(tmp_path: P
         apply(Rows(), number)
     apply(later, 3)
     assert len(content(tmp_path)) == 2
-
-
-def test_a_record_of_a_release_that_did_not_note_each_batch_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
-    record = delta._record
-
-    def of_earlier(query: str, now: Applied) -> CommitProperties:
-        found = record(query, now)
-        assert found.app_transactions is not None
-        found.app_transactions = [each for each in found.app_transactions if each.app_id != "q/noted"]
-        return found
-
-    with monkeypatch.context() as earlier:
-        earlier.setattr(delta, "_record", of_earlier)
-        apply(Rows(row("insert", 1, "x", "1")), 0)
-    apply(Rows(row("insert", 2, "x", "1")), 4)
-    with pytest.raises(StateError, match="has applied batch 4"):
-        apply(Rows(row("insert", 3, "x", "1")), 6)

@@ -109,23 +109,18 @@ def test_a_column_that_the_batch_has_twice_is_named() -> None:
             last_rows(table.append_column(name, table[name]), ["a", "b"])
 
 
-def test_a_marked_column_may_be_left_out_of_the_batch() -> None:
-    table = batch(row("update_postimage", 1, "x", "1", ["v", "w"])).drop_columns(["v"])
-    last = last_rows(table, ["a", "b"])
-    assert last.rows.column_names == ["a", "b", "w"]
-    assert list(last.kept) == ["w"]
-
-
-def test_a_marked_column_under_another_name_is_not_written_as_null() -> None:
-    rows = [row("insert", 1, "x", "1"), row("update_postimage", 2, "x", "1", ["v"])]
-    renamed = batch(*rows).rename_columns(["text" if name == "v" else name for name in SCHEMA.names])
-    with pytest.raises(OptionsError, match=r"marks values of the column v, .* in these rows text is null") as refused:
-        last_rows(renamed, ["a", "b"])
-    assert "transform(_unchanged_columns, c -> if(c = 'v', 'text', c))" in str(refused.value)
+@pytest.mark.parametrize(("name", "marks"), [("text", ["text"]), ("", [])], ids=["renamed", "left out"])
+def test_a_marked_column_that_the_batch_does_not_have_is_taken_for_no_null(name: str, marks: list[str]) -> None:
+    rows = batch(row("insert", 1, "x", "1"), row("update_postimage", 2, "x", "1", ["v"]))
+    without = rows.rename_columns([name if each == "v" else each for each in SCHEMA.names]) if name else rows.drop("v")
+    with pytest.raises(OptionsError, match="marks values of the column v, which the batch does not have") as refused:
+        last_rows(without, ["a", "b"])
+    assert "transform(_unchanged_columns, c -> if(c = 'v', 'the other name', c))" in str(refused.value)
     assert "array_remove(_unchanged_columns, 'v')" in str(refused.value)
-    marks = pa.array([None, ["text"]])
-    mended = renamed.set_column(renamed.column_names.index("_unchanged_columns"), "_unchanged_columns", marks)
-    assert [mask.tolist() for mask in last_rows(mended, ["a", "b"]).kept.values()] == [[False, True]]
+    mended = without.drop("_unchanged_columns").append_column("_unchanged_columns", pa.array([None, marks]))
+    last = last_rows(mended, ["a", "b"])
+    assert last.rows.column_names == [each for each in without.column_names if not each.startswith("_")]
+    assert {column: mask.tolist() for column, mask in last.kept.items()} == ({name: [False, True]} if name else {})
 
 
 def test_a_value_that_was_left_out_while_the_key_changed_is_nowhere_to_be_had() -> None:

@@ -3,9 +3,8 @@
 The commit is a MERGE: rows of deleted keys go, all others are updated or inserted. With it goes the record of the
 batch, also of one that changes nothing, in Delta's own form for that, application transactions: `{query}` has the batch
 id as its version, and `{query}/rows`, `/version`, `/sequence` and `/timestamp` tell the batch from one of another
-checkpoint. `/noted` is the id once more, by releases that note every batch: so a gap tells that the table was put back.
-A batch that Spark runs again changes nothing, and of two drivers that apply the same one the second fails. Where
-anybody else was faster, as OPTIMIZE may be, the batch is merged again.
+checkpoint. So a batch that Spark runs again changes nothing, a gap between batches is noticed, and of two drivers that
+apply the same one the second fails. Where anybody else was faster, as OPTIMIZE may be, the batch is merged again.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ class DeltaSink:
             noted = _noted(table, self.query)
             found = _last_applied(noted)
             if is_new(found, now, self.query, leaves_rows=last.leaves_rows, is_empty=lambda: _is_empty(table)):
-                if found is not None and noted[-1] == found.batch_id:
+                if found is not None:
                     require_next(found, now, self.query, table=self.path, mended=_without_rows(found, now))
                 self._apply(table, last, noted, _record(self.query, now))
 
@@ -141,7 +140,7 @@ def _place(path: str) -> str:
 
 
 def _last_applied(noted: Noted) -> Applied | None:
-    batch_id, rows, *others, _ = noted
+    batch_id, rows, *others = noted
     if batch_id is None or batch_id == _FORGOTTEN:
         return None
     return Applied(batch_id, rows or 0, *(None if value == -1 else value for value in others))
@@ -158,13 +157,13 @@ def _noted(table: DeltaTable, query: str) -> Noted:
 
 
 def _record(query: str, now: Applied) -> CommitProperties:
-    others = (now.version, now.sequence, now.timestamp, now.batch_id)
+    others = (now.version, now.sequence, now.timestamp)
     versions = (now.batch_id, now.rows, *(-1 if value is None else value for value in others))
     return CommitProperties(app_transactions=list(map(Transaction, _names(query), versions)))
 
 
 def _names(query: str) -> tuple[str, ...]:
-    return query, *(f"{query}/{part}" for part in ("rows", "version", "sequence", "timestamp", "noted"))
+    return query, *(f"{query}/{part}" for part in ("rows", "version", "sequence", "timestamp"))
 
 
 def _require_columns(table: DeltaTable, last: Outcome) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -109,38 +109,22 @@ def _begins_key(batch: pa.Table, key: Sequence[str]) -> Mask:
 
 
 def _marked(batch: pa.Table) -> list[str]:
-    """The columns of the batch of which values are marked; others may have been left out of it on the way."""
+    """The columns of which values are marked.
+
+    One that the batch does not have may have been renamed on the way, and its null be no value: it is refused.
+    """
     if UNCHANGED_COLUMNS not in batch.column_names:
         return []
-    marked = set(map(str, pc.unique(pc.list_flatten(batch[UNCHANGED_COLUMNS].combine_chunks()))))
-    for name in sorted(marked.difference(batch.column_names)):
-        _require_no_other_name(batch, name, marked)
-    return sorted(marked.intersection(batch.column_names))
-
-
-def _require_no_other_name(batch: pa.Table, name: str, marked: Set[str]) -> None:
-    """Refuses what may be a marked column under another name: null would be written over its large values."""
-    rows = pa.array(_has_mark(batch, name))
-    large = [field.name for field in batch.schema if field.name not in RESERVED | marked and _may_be_large(field.type)]
-    null = [other for other in large if not pc.any(pc.and_(pc.is_valid(batch[other]), rows)).as_py()]
-    if null:
-        raise OptionsError(
-            f"{UNCHANGED_COLUMNS} marks values of the column {name}, which the batch does not have, and in these rows "
-            f"{' and '.join(null)} is null. Where {name} was given another name, give it to the marks as well, in "
-            f"Spark's SQL by transform({UNCHANGED_COLUMNS}, c -> if(c = '{name}', '{null[0]}', c)); where it was left "
-            f"out, take it out of them by array_remove({UNCHANGED_COLUMNS}, '{name}')"
-        )
-
-
-def _may_be_large(kind: pa.DataType) -> bool:
-    return pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) or pa.types.is_nested(kind)
-
-
-def _has_mark(batch: pa.Table, name: str) -> Mask:
-    marks = batch[UNCHANGED_COLUMNS].combine_chunks()
-    found = np.zeros(batch.num_rows, np.bool_)
-    found[pc.list_parent_indices(marks).to_numpy()[_mask(pc.equal(pc.list_flatten(marks), pa.scalar(name)))]] = True
-    return found
+    marked = sorted(set(map(str, pc.unique(pc.list_flatten(batch[UNCHANGED_COLUMNS].combine_chunks())))))
+    for name in marked:
+        if name not in batch.column_names:
+            raise OptionsError(
+                f"{UNCHANGED_COLUMNS} marks values of the column {name}, which the batch does not have. Where that was "
+                "given another name, give it to the marks as well, in Spark's SQL by "
+                f"transform({UNCHANGED_COLUMNS}, c -> if(c = '{name}', 'the other name', c)); where it was left out, "
+                f"take it out of them by array_remove({UNCHANGED_COLUMNS}, '{name}')"
+            )
+    return marked
 
 
 def _sources(batch: pa.Table, name: str, first: Mask, last: Mask) -> tuple[Indices, Mask]:
@@ -149,7 +133,10 @@ def _sources(batch: pa.Table, name: str, first: Mask, last: Mask) -> tuple[Indic
     An insert begins a row anew, so nothing from before it can be meant.
     """
     count = batch.num_rows
-    marked = _has_mark(batch, name)
+    marks = batch[UNCHANGED_COLUMNS].combine_chunks()
+    marked = np.zeros(count, np.bool_)
+    named = _mask(pc.equal(pc.list_flatten(marks), pa.scalar(name)))
+    marked[pc.list_parent_indices(marks).to_numpy()[named]] = True
     places = np.arange(count)
     known = np.maximum.accumulate(np.where(~marked | _is(batch, "insert"), places, -1))
     kept = known < np.maximum.accumulate(np.where(first, places, 0))
