@@ -26,8 +26,10 @@ from adbc_driver_manager._reader import AdbcRecordBatchReader
 
 from backfill.errors import OptionsError
 
-OLDEST_DRIVER: Final = (1, 11)
-"""Earlier ones end the whole process, by std::terminate, where a connection is lost before a statement."""
+OLDEST_DRIVER: Final = (1, 13)
+"""Earlier ones ingest a null in an array of texts as an empty text; and before 1.11 they end the whole process, by
+std::terminate, where a connection is lost before a statement.
+"""
 
 BATCH_BYTES: Final = adbc_driver_postgresql.StatementOptions.BATCH_SIZE_HINT_BYTES.value
 
@@ -37,9 +39,9 @@ def require_driver(installed: str) -> None:
     numbers = re.match(r"(\d+)\.(\d+)", installed)  # A build of one's own may be "0+unknown".
     if numbers is not None and (int(numbers[1]), int(numbers[2])) < OLDEST_DRIVER:
         raise OptionsError(
-            f"adbc-driver-postgresql is {installed}, which aborts the whole process when a connection is lost; "
-            f"expected {'.'.join(map(str, OLDEST_DRIVER))} or newer. Run pip install --upgrade adbc-driver-postgresql "
-            "on the driver and on every executor"
+            f"adbc-driver-postgresql is {installed}, which writes nulls in arrays as empty texts, and before 1.11 "
+            f"aborts the whole process when a connection is lost; expected {'.'.join(map(str, OLDEST_DRIVER))} or "
+            "newer. Run pip install --upgrade adbc-driver-postgresql on the driver and on every executor"
         )
 
 
