@@ -39,6 +39,9 @@ WATCH_INTERVAL: Final = 1.0
 LOOKS: Final = 30
 """Over how many looks that differ the rate is taken."""
 
+INTERRUPTED: Final = "Query interrupted"
+"""What DuckDB makes of a Ctrl-C that comes amid one of its queries: the text of a RuntimeError."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status, 1 for an error that was said on stderr or what a doctor refuses.
@@ -50,7 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # A table may have a name that the terminal cannot show.
     try:
         exit_status: int | None = given.run(given)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and str(error) != INTERRUPTED:
+            raise
         return 0 if given.run is _status else 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Else Python writes what is left, and fails.
