@@ -22,8 +22,6 @@ from integration.writers import BIGINT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(900)
-
 SIZE = 600
 PASSWORD = "hunter2-secret"  # noqa: S105 - which the server does not ask for
 

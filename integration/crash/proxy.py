@@ -215,7 +215,7 @@ class Proxy:
         self.refuse()
         for thread in [*self._threads, *timers]:
             if thread is not threading.current_thread() and thread.is_alive():
-                thread.join(10)
+                thread.join(60)
         left = [thread.name for thread in self._threads if thread.is_alive()]
         assert not left, f"threads of the proxy have not ended: {left}"
 

@@ -68,7 +68,7 @@ def refuse_without_engine() -> None:
     that warning for an error.
     """
     try:
-        asked = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, timeout=30, check=False)
+        asked = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, timeout=120, check=False)
     except subprocess.TimeoutExpired:
         raise ServerError("the Docker engine does not answer") from None
     if asked.returncode != 0:

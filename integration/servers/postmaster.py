@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from integration.servers.account import Account
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds for a start, which may include crash recovery, and for a stop."""
 
 STOP_SIGNALS: Mapping[StopMode, signal.Signals] = {

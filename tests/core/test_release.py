@@ -35,11 +35,11 @@ def test_a_look_that_fails_is_not_the_last_one(caplog: pytest.LogCaptureFixture)
             raise failures.pop()
         return next(left)
 
+    before = set(threading.enumerate())
     in_background(look)
-    assert seen.wait(30)
-    ended = [thread for thread in threading.enumerate() if thread.name == "backfill-release"]
-    for thread in ended:
-        thread.join(30)
+    assert seen.wait(60)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
     with pytest.raises(AssertionError, match="looked again"):
         next(left)
     assert caplog.text.count("is not known yet") == 1
