@@ -20,7 +20,7 @@ from integration.crash.sink import Sink
 from integration.database import Database
 from integration.writers import TABLE, Shape
 
-PATIENCE: Final = 120.0
+PATIENCE: Final = 300.0
 """Seconds for what takes one or two where nobody else uses the machine."""
 
 KILLED: Final = -signal.SIGKILL

@@ -83,8 +83,11 @@ def test_where_no_copy_can_be_kept_the_temporary_folder_is_named_and_not_the_fil
     look()
 
 
-def test_looks_show_whole_barriers_and_never_keep_the_writer_from_its_file(path: Path) -> None:
+def test_looks_show_whole_barriers_and_never_keep_the_writer_from_its_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The writer ends with an error if the file is not its own at any moment."""
+    monkeypatch.setattr("backfill_state.duckdb_copy.PATIENCE", 300.0)  # A moment of rest is soon missed by a slow one.
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path), "20"], stderr=subprocess.PIPE, text=True) as writer:
         seen = []
         while writer.poll() is None:
