@@ -206,11 +206,6 @@ def test_a_value_that_the_message_itself_quotes_is_left_out(state: str, text: st
         assert re.split('["«»„“]', text)[0].strip() in found.message
 
 
-def test_an_error_of_ours_stays_what_it_is() -> None:
-    error = TableError("no")
-    assert translated(error) is error
-
-
 def test_the_drivers_error_does_not_travel_along() -> None:
     with pytest.raises(DatabaseSetupError) as caught, translating():
         raise from_psycopg("42601", f"syntax error\n{VALUE}")

@@ -31,8 +31,6 @@ _UNKNOWN_FEATURE: Final = "Unsupported table features"
 
 def translated(error: Exception, uri: str) -> BackfillError:
     """The error as one of ours."""
-    if isinstance(error, BackfillError):
-        return error
     text = str(error)
     shown = _shown(text)
     if isinstance(error, TableNotFoundError):

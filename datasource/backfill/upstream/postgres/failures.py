@@ -95,8 +95,6 @@ class About(Enum):
 
 def translated(error: Exception, about: About = About.ANYTHING) -> BackfillError:
     """The error as one of ours. Only the server's primary message is kept: details may quote rows."""
-    if isinstance(error, BackfillError):
-        return error
     state, message = _state(error), _message(error)
     if state is None:
         return _without_state(error, message)
