@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backfill.batches import joined
 from backfill.changes import DELETE, INSERT, OLD_NONE, OLD_ROW, UPDATE, changes_schema
 from backfill.sameness import same
 from backfill.upstream.delta.change_files import THERE, TIME, VERSION, rows_schema
@@ -33,7 +34,7 @@ def changes(rows: Iterable[pa.RecordBatch], columns: pa.Schema, key: KeyColumns)
     # What is gone comes before what is there instead.
     for found in in_order(rows, rows_schema(columns), [VERSION, *key.names, THERE]):
         require_keys(found.select(key.names))
-        batch = found if held is None else _joined(held, found)
+        batch = found if held is None else joined(pa.Table.from_batches([held, found]))
         # What is of the last row's key may go on in the next batch.
         whole = int(np.flatnonzero(~_follow(batch, key))[-1])
         held = batch.slice(whole)
@@ -73,11 +74,6 @@ def _changes(rows: pa.RecordBatch, columns: pa.Schema, key: KeyColumns) -> Itera
     found = pa.RecordBatch.from_arrays(arrays, schema=changes_schema(columns))
     if changed.any():
         yield found if changed.all() else found.filter(pa.array(changed))
-
-
-def _joined(one: pa.RecordBatch, other: pa.RecordBatch) -> pa.RecordBatch:
-    columns = [pa.concat_arrays(both) for both in zip(one.columns, other.columns, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=one.schema)
 
 
 def _places(rows: npt.NDArray[np.int64], missing: Mask) -> pa.Int64Array:
