@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 
 from backfill import handoff
 from backfill.claim import claim
-from backfill.offset import Nothing, from_json, to_json, to_text
+from backfill.offset import Nothing, from_json, to_json
 from backfill.options import Options, parse
 from backfill.rows import RowFormat
 from backfill.spark.head_start import head_start
@@ -110,7 +110,7 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._rest_while_idle()
         before = from_json(start)
         after = self._opened().latest_offset(before, _max_rows(limit))
-        self._idle_since = time.monotonic() if to_text(after) == to_text(before) else None
+        self._idle_since = time.monotonic() if after == before else None
         return to_json(after)
 
     def _rest_while_idle(self) -> None:
