@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +15,7 @@ import duckdb
 from backfill_state.closing import Closable
 from backfill_state.duckdb_errors import explaining
 from backfill_state.errors import StateUnwritableError
-from backfill_state.layout import CREATE_FORMAT, CREATE_STREAM
-from backfill_state.migrations import FORMAT_VERSION, migrate
+from backfill_state.migrations import Step, migrate
 
 Setting: TypeAlias = str | bool | int | float | list[str]
 
@@ -33,30 +32,15 @@ _EVERY_FILE: Final[Mapping[str, Setting]] = {
 
 @dataclass(frozen=True)
 class FileForm:
-    """What a kind of file is like: DuckDB's settings for it, how an empty one is written, and brought forward."""
+    """What a kind of file is like: DuckDB's settings for it, and the tables of an empty one.
+
+    Beside these, `format_table` keeps the version of its format, to which `steps` lead from older ones.
+    """
 
     settings: Mapping[str, Setting]
-    write_empty: Callable[[duckdb.DuckDBPyConnection], None]
-    migrate: Callable[[duckdb.DuckDBPyConnection, str], None]
-
-
-def _write_empty_progress(connection: duckdb.DuckDBPyConnection) -> None:
-    connection.execute(CREATE_FORMAT)
-    connection.execute(CREATE_STREAM)
-    connection.execute("INSERT INTO format (version) VALUES (?)", [FORMAT_VERSION])
-
-
-PROGRESS_FILE: Final = FileForm(
-    {
-        # The store runs beside the engine and holds a few hundred rows.
-        "threads": 1,
-        "memory_limit": "64MB",
-        # Blocks of DuckDB's usual 256 kB would make the file of a few hundred rows a megabyte.
-        "default_block_size": 16384,
-    },
-    _write_empty_progress,
-    migrate,
-)
+    format_table: str
+    steps: Sequence[Step]
+    create_tables: Callable[[duckdb.DuckDBPyConnection], object]
 
 
 class StateFile(Closable):
@@ -65,7 +49,7 @@ class StateFile(Closable):
     As long as it is open DuckDB lets no other process open it, not even for reading.
     """
 
-    def __init__(self, path: str | os.PathLike[str], form: FileForm = PROGRESS_FILE) -> None:
+    def __init__(self, path: str | os.PathLike[str], form: FileForm) -> None:
         # Absolute, because DuckDB gives a meaning of its own to names such as `:memory:` and `md:state`.
         self.path: Final = Path(path).absolute()
         self._form = form
@@ -102,7 +86,7 @@ class StateFile(Closable):
                 connection.close()
 
 
-def opened(path: Path, form: FileForm = PROGRESS_FILE) -> duckdb.DuckDBPyConnection:
+def opened(path: Path, form: FileForm) -> duckdb.DuckDBPyConnection:
     """A connection to the state file at `path`, in the newest format; the file is made if it is not there."""
     with explaining(path):
         try:
@@ -112,7 +96,7 @@ def opened(path: Path, form: FileForm = PROGRESS_FILE) -> duckdb.DuckDBPyConnect
             raise StateUnwritableError(str(path), error.strerror or str(error)) from error
         connection = _connect(path, form)
         try:
-            form.migrate(connection, str(path))
+            migrate(connection, str(path), form.steps, form.format_table)
         except BaseException:
             connection.close()
             raise
@@ -130,7 +114,9 @@ def _make(path: Path, form: FileForm) -> None:
         fresh = Path(directory) / path.name
         with _connect(fresh, form) as connection:
             connection.begin()
-            form.write_empty(connection)
+            connection.execute(f"CREATE TABLE {form.format_table} (version INTEGER NOT NULL)")
+            connection.execute(f"INSERT INTO {form.format_table} VALUES (?)", [1 + len(form.steps)])
+            form.create_tables(connection)
             connection.commit()
         # The log of a database file that was deleted: DuckDB would replay it into the new one.
         path.with_name(path.name + ".wal").unlink(missing_ok=True)

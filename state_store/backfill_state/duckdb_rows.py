@@ -1,4 +1,4 @@
-"""The SQL of a `DuckDBProgressStore`: reading and writing each table of an open file. Nothing here commits.
+"""The SQL of a `DuckDBProgressStore`: what its file is like, and reading and writing its tables. Nothing here commits.
 
 Every statement is fixed text. Only the DDL of the two tables with key columns is composed, by `layout`; rows are
 matched to columns by name, and names of key columns travel in the `stream` row.
@@ -8,20 +8,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import duckdb
 import pyarrow as pa
 
 from backfill_state.admission import Stream
+from backfill_state.duckdb_file import FileForm
 from backfill_state.keytypes import to_arrow, to_duckdb
 from backfill_state.layout import (
+    CREATE_STREAM,
     bounds_schema,
     create_bounds,
     create_progress,
     progress_schema,
     stored_names,
 )
+from backfill_state.migrations import STEPS
 from backfill_state.store import Barrier, StreamIdentity
+
+PROGRESS_FILE: Final = FileForm(
+    {
+        # The store runs beside the engine and holds a few hundred rows.
+        "threads": 1,
+        "memory_limit": "64MB",
+        # Blocks of DuckDB's usual 256 kB would make the file of a few hundred rows a megabyte.
+        "default_block_size": 16384,
+    },
+    "format",
+    STEPS,
+    lambda connection: connection.execute(CREATE_STREAM),
+)
 
 _READ_STREAM = """
 SELECT stream_id, upstream, system, table_name, table_id, key_names, key_types,

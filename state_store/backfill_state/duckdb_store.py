@@ -17,6 +17,7 @@ from backfill_state.admission import (
 from backfill_state.closing import Closable
 from backfill_state.duckdb_file import StateFile
 from backfill_state.duckdb_rows import (
+    PROGRESS_FILE,
     forget_stream,
     read_bounds,
     read_progress,
@@ -36,7 +37,7 @@ class DuckDBProgressStore(Closable):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._file = StateFile(path)
+        self._file = StateFile(path, PROGRESS_FILE)
 
     @property
     def path(self) -> Path:

@@ -33,7 +33,6 @@ ROW_COUNT: Final = pa.field("row_count", pa.int64())
 
 _RESERVED: Final = (VNODE.name, BACKFILL_FINISHED.name, ROW_COUNT.name)
 
-CREATE_FORMAT: Final = "CREATE TABLE format (version INTEGER NOT NULL)"
 CREATE_STREAM: Final = """
 CREATE TABLE stream (
     stream_id VARCHAR NOT NULL,

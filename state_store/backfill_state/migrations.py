@@ -25,9 +25,7 @@ STEPS: Final[tuple[Step, ...]] = ()
 FORMAT_VERSION: Final = 1 + len(STEPS)
 
 
-def migrate(
-    connection: duckdb.DuckDBPyConnection, path: str, steps: Sequence[Step] = STEPS, table: str = "format"
-) -> None:
+def migrate(connection: duckdb.DuckDBPyConnection, path: str, steps: Sequence[Step], table: str) -> None:
     """Brings an open state file to the newest version; a file from a newer release is refused untouched.
 
     `table` is where the version is kept; each kind of file has its own.
@@ -43,7 +41,7 @@ def migrate(
         connection.commit()
 
 
-def stored_version(connection: duckdb.DuckDBPyConnection, path: str, table: str = "format") -> int:
+def stored_version(connection: duckdb.DuckDBPyConnection, path: str, table: str) -> int:
     """The version an open state file says it has; a DuckDB file that says none is somebody else's."""
     try:
         rows = connection.execute(f"SELECT version FROM {table}").fetchall()

@@ -33,24 +33,24 @@ def broken(connection: duckdb.DuckDBPyConnection) -> None:
 @pytest.mark.parametrize(("version", "taken"), [(1, [("1 to 2",), ("2 to 3",)]), (2, [("2 to 3",)]), (3, [])])
 def test_a_file_takes_the_steps_it_lacks_in_order(version: int, taken: list[tuple[str]]) -> None:
     with file_of_version(version) as connection:
-        migrate(connection, "/s", (first, second))
+        migrate(connection, "/s", (first, second), "format")
         assert connection.execute("SELECT name FROM steps").fetchall() == taken
-        assert stored_version(connection, "/s") == 3
+        assert stored_version(connection, "/s", "format") == 3
 
 
 def test_a_step_that_fails_leaves_the_version_before_it() -> None:
     with file_of_version(1) as connection:
         with pytest.raises(duckdb.CatalogException):
-            migrate(connection, "/s", (first, broken))
+            migrate(connection, "/s", (first, broken), "format")
         connection.rollback()
         assert connection.execute("SELECT name FROM steps").fetchall() == [("1 to 2",)]
-        assert stored_version(connection, "/s") == 2
+        assert stored_version(connection, "/s", "format") == 2
 
 
 def test_a_file_newer_than_the_last_step_is_refused() -> None:
     with file_of_version(4) as connection:
         with pytest.raises(StateVersionError, match="format version 4, and this release reads format versions 1 to 3"):
-            migrate(connection, "/s", (first, second))
+            migrate(connection, "/s", (first, second), "format")
         assert connection.execute("SELECT name FROM steps").fetchall() == []
 
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from backfill_state.duckdb_file import FileForm, Setting
-from backfill_state.migrations import Step, migrate
+from backfill_state.migrations import Step
 from backfill_state.upsert.columns import Field
 from backfill_state.upsert.state import Totals, UpsertLayout
 
@@ -49,7 +49,6 @@ STEPS: Final[tuple[Step, ...]] = (_keep_long_cells_apart,)
 
 UPSERT_FORMAT_VERSION: Final = 1 + len(STEPS)
 
-_CREATE_FORMAT: Final = "CREATE TABLE upsert_format (version INTEGER NOT NULL)"
 _CREATE_STATE: Final = """
 CREATE TABLE upsert_state (
     stream_id VARCHAR NOT NULL,
@@ -94,18 +93,12 @@ def upsert_file(memory_limit: str) -> FileForm:
         # A batch is some ten megabytes: not each of them has to be moved from the log into the file at once.
         "checkpoint_threshold": "128MB",
     }
-    return FileForm(settings, _write_empty, _migrate)
+    return FileForm(settings, "upsert_format", STEPS, _create_tables)
 
 
-def _write_empty(connection: duckdb.DuckDBPyConnection) -> None:
-    connection.execute(_CREATE_FORMAT)
+def _create_tables(connection: duckdb.DuckDBPyConnection) -> None:
     for statement in (_CREATE_STATE, _CREATE_SEGMENTS):
         connection.execute(statement)
-    connection.execute("INSERT INTO upsert_format (version) VALUES (?)", [UPSERT_FORMAT_VERSION])
-
-
-def _migrate(connection: duckdb.DuckDBPyConnection, path: str) -> None:
-    migrate(connection, path, STEPS, "upsert_format")
 
 
 @dataclass(frozen=True)
