@@ -74,7 +74,7 @@ class DeltaUpstream:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._uri = options.path
-        self._described: tuple[Table, History] | None = None
+        self._found: History | None = None
         self._seen: Head | None = None
         self._pinned: Position | None = None
         self._reached: Position | None = None
@@ -82,19 +82,20 @@ class DeltaUpstream:
 
     # -- the table -------------------------------------------------------------------------------------------------
 
-    def _opened(self) -> tuple[Table, History]:
-        if self._described is None:
+    @property
+    def _history(self) -> History:
+        if self._found is None:
             found = open_latest(self._uri)
             with translating(self._uri):
                 table = described(found, self._options)
                 require_condition(found, "filter", self._options.filter)
                 require_row_condition(found, "snapshotFilter", self._options.stream.snapshot_filter)
-                self._described = table, History(table, Log(found), self._options.fail_on_data_loss)
-        return self._described
+                self._found = History(table, Log(found), self._options.fail_on_data_loss)
+        return self._found
 
     @property
     def _table(self) -> Table:
-        return self._opened()[0]
+        return self._history.table
 
     def schema(self) -> TableSchema:
         return self._table.schema
@@ -161,7 +162,7 @@ class DeltaUpstream:
         require_same_history(latest, self._uri, position, after.timestamp)
         if latest.version() > position.version:
             # The oldest go first. The others are looked for when they are needed.
-            self._opened()[1].commit(position.version + 1)
+            self._history.commit(position.version + 1)
 
     def require_same_order(self, bookmark: Bookmark) -> None:
         began, now = dict(bookmark).get(_KEY), self._table.order
@@ -182,15 +183,13 @@ class DeltaUpstream:
 
     def acknowledge(self, epoch: Epoch) -> None:
         """How long a table keeps its versions is its own business."""
-        self._opened()[1].log.forget_before(_version(epoch))
+        self._history.log.forget_before(_version(epoch))
 
     # -- epochs ----------------------------------------------------------------------------------------------------
 
     def _latest(self) -> Head:
         """The latest version. While nothing happens that is two looks at files."""
-        described, history = self._opened()
-        log = history.log
-        seen = self._seen
+        described, log, seen = self._table, self._history.log, self._seen
         with translating(self._uri):
             if seen is not None and seen.is_latest(log):
                 return seen
@@ -218,7 +217,7 @@ class DeltaUpstream:
         return self._step(after, end, pinned=False, stays=True)
 
     def _cut(self, after: Epoch | None, upto: int, max_changes: int) -> int:
-        return upto if after is None else self._opened()[1].cut(_version(after), upto, max_changes)
+        return upto if after is None else self._history.cut(_version(after), upto, max_changes)
 
     def _step(self, after: Epoch | None, version: int, *, pinned: bool, stays: bool) -> Step:
         position = Position(version, self._table.table_id)
@@ -230,7 +229,7 @@ class DeltaUpstream:
         return Step(epoch, Pin(epoch, str(position)) if pinned else None)
 
     def _timestamp(self, version: int, after: Epoch | None) -> int:
-        taken = self._opened()[1].timestamp(version)
+        taken = self._history.timestamp(version)
         if taken is not None:
             return taken
         return time.time_ns() // 1000 if after is None else after.timestamp
@@ -268,7 +267,7 @@ class DeltaUpstream:
     # -- changes ---------------------------------------------------------------------------------------------------
 
     def changes(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch]:
-        table, history = self._opened()
+        table, history = self._table, self._history
         versions = range(_version(after) + 1, _version(upto) + 1)
         commits = history.readable(versions)
         try:
@@ -302,7 +301,7 @@ class DeltaUpstream:
 
     def _figures(self, reached: Position) -> dict[str, int]:
         """How many versions are to be read, how large the files with their changes are, and since when they wait."""
-        log, now = self._opened()[1].log, time.time_ns() // 1000
+        log, now = self._history.log, time.time_ns() // 1000
         unread = range(reached.version + 1, self._latest().position.version + 1)
         figures = {"lag_versions": len(unread), "complete_until": now}
         with translating(self._uri):
