@@ -20,9 +20,9 @@ from backfill.upstream.postgres.keys import (
     compare,
     key_column,
     key_literal,
-    key_order,
     key_text_expression,
     order_by,
+    ordered_locally,
 )
 from backfill.upstream.postgres.selection import select_columns
 from backfill.upstream.postgres.types import map_column
@@ -35,48 +35,48 @@ DATE = stored(1082, "date")
 
 
 @pytest.mark.parametrize(
-    ("of", "collation", "override", "order"),
+    ("of", "collation", "override", "locally"),
     [
-        *((stored(oid, name), None, None, "local") for oid, name in [(20, "int8"), (26, "oid"), (16, "bool")]),
-        *((stored(oid, name), None, None, "local") for oid, name in [(17, "bytea"), (1184, "timestamptz")]),
-        (UUID, None, None, "local"),
-        (UUID, None, "STRING", "local"),
-        (DATE, None, "STRING", "database"),
-        (INT8, None, "STRING", "database"),
-        (TEXT, C, None, "local"),
-        (TEXT, ENGLISH, None, "database"),
-        (stored(1042, "bpchar"), C, None, "database"),
-        (stored(701, "float8"), None, None, "database"),
-        (stored(1700, "numeric"), None, None, "database"),
-        (numeric(12, 2), None, None, "local"),
-        (numeric(12, 2), None, "STRING", "database"),
-        (stored(869, "inet"), None, None, "database"),
-        (stored(20000, "mood", kind="e"), None, None, "database"),
+        *((stored(oid, name), None, None, True) for oid, name in [(20, "int8"), (26, "oid"), (16, "bool")]),
+        *((stored(oid, name), None, None, True) for oid, name in [(17, "bytea"), (1184, "timestamptz")]),
+        (UUID, None, None, True),
+        (UUID, None, "STRING", True),
+        (DATE, None, "STRING", False),
+        (INT8, None, "STRING", False),
+        (TEXT, C, None, True),
+        (TEXT, ENGLISH, None, False),
+        (stored(1042, "bpchar"), C, None, False),
+        (stored(701, "float8"), None, None, False),
+        (stored(1700, "numeric"), None, None, False),
+        (numeric(12, 2), None, None, True),
+        (numeric(12, 2), None, "STRING", False),
+        (stored(869, "inet"), None, None, False),
+        (stored(20000, "mood", kind="e"), None, None, False),
     ],
 )
 def test_arrow_compares_only_what_it_orders_as_the_database_does(
-    of: TypeDescription, collation: CollationDescription | None, override: str | None, order: str
+    of: TypeDescription, collation: CollationDescription | None, override: str | None, locally: bool
 ) -> None:
     described = key(of, collation=collation)
-    assert key_order(described, map_column(described.column, override)) == order
+    assert ordered_locally(described, map_column(described.column, override)) is locally
 
 
 def test_another_operator_class_is_for_the_database() -> None:
     described = key(INT8, default_order=False)
-    assert key_order(described, map_column(described.column)) == "database"
+    assert not ordered_locally(described, map_column(described.column))
 
 
 def test_a_key_that_is_a_name_of_an_object_is_refused() -> None:
     described = key(stored(2205, "regclass"))
     with pytest.raises(UnsupportedTypeError, match="'c' is a regclass"):
-        key_order(described, map_column(described.column))
+        ordered_locally(described, map_column(described.column))
 
 
 def test_an_array_is_a_key_only_as_text() -> None:
     described = key(array_of(INT8))
     with pytest.raises(UnsupportedTypeError, match="c STRING"):
-        key_order(described, map_column(described.column))
-    assert key_order(described, map_column(described.column, "STRING")) == "database"
+        ordered_locally(described, map_column(described.column))
+    assert not ordered_locally(described, map_column(described.column, "STRING"))
 
 
 def text_of(composed: sql.Composable) -> str:

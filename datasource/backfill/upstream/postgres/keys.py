@@ -17,7 +17,6 @@ from backfill.upstream.postgres.description import KeyColumn, QualifiedName
 from backfill.upstream.postgres.types import NUMERIC, MappedColumn, output_text
 from backfill.wording import in_option
 
-KeyOrder: TypeAlias = Literal["local", "database"]
 Comparison: TypeAlias = Literal["<", "<=", "=", ">=", ">"]
 
 _STRATEGIES: Final[tuple[Comparison, ...]] = ("<", "<=", "=", ">=", ">")
@@ -31,25 +30,22 @@ _TEXTS: Final = frozenset({19, 25, 1043})
 _ENUM: Final = "e"
 
 
-def key_order(key: KeyColumn, mapped: MappedColumn) -> KeyOrder:
-    """Who can compare values of this key column: Arrow as well as the database, or only the database.
+def ordered_locally(key: KeyColumn, mapped: MappedColumn) -> bool:
+    """Whether Arrow's order and equality of the values of `mapped.arrow` are exactly those of the key's index.
 
-    "local" means that Arrow's order and equality of the values of `mapped.arrow` are exactly those of the key's index.
     Refuses types that cannot be a key.
     """
     require_usable(key, mapped)
     described = key.column.type
     if not key.default_order:
-        return "database"
+        return False
     if described.oid in _TEXTS:
-        return "local" if key.collation is not None and key.collation.byte_order else "database"
+        return key.collation is not None and key.collation.byte_order
     as_text = pa.types.is_string(mapped.arrow)
     if described.oid in _ALIKE:
         # The text of a uuid has one length, lower case and hyphens at fixed places: it sorts as its bytes do.
-        return "local" if not as_text or described.oid == _UUID else "database"
-    if described.oid == NUMERIC:
-        return "local" if pa.types.is_decimal128(mapped.arrow) else "database"
-    return "database"
+        return not as_text or described.oid == _UUID
+    return described.oid == NUMERIC and pa.types.is_decimal128(mapped.arrow)
 
 
 def require_usable(key: KeyColumn, mapped: MappedColumn) -> None:

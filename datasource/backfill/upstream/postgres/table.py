@@ -20,9 +20,7 @@ from backfill.upstream.postgres.description import (
     ServerDescription,
     TableDescription,
 )
-from backfill.upstream.postgres.keys import (
-    key_order,
-)
+from backfill.upstream.postgres.keys import ordered_locally
 from backfill.upstream.postgres.money import require_same_decimals
 from backfill.upstream.postgres.ranges import KeyedTable
 from backfill.upstream.postgres.relation import WantedColumn
@@ -135,7 +133,7 @@ def describe(session: Session, options: Options) -> Table:
     columns = map_columns(selected, dict(options.custom_schema))
     require_same_decimals(session, description, [column.name for column in columns])
     by_name = {column.name: column for column in columns}
-    local = [key_order(item, by_name[item.column.name]) == "local" for item in description.key]
+    local = [ordered_locally(item, by_name[item.column.name]) for item in description.key]
     output = options.columns or tuple(column.name for column in description.columns)
     table = Table(server, description, columns, output, all(local))
     if options.filter:
