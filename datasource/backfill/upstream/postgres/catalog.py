@@ -13,6 +13,7 @@ from psycopg.rows import class_row
 
 from backfill.upstream.postgres.column_types import read_types, resolve
 from backfill.upstream.postgres.connection import Session
+from backfill.upstream.postgres.dbtable import find_table
 from backfill.upstream.postgres.description import (
     CollationDescription,
     ColumnDescription,
@@ -22,7 +23,6 @@ from backfill.upstream.postgres.description import (
     TableDescription,
 )
 from backfill.upstream.postgres.identity import choose_index, read_indexes, read_key, require_never_null
-from backfill.upstream.postgres.lookup import find_table
 from backfill.upstream.postgres.partitions import require_leaves_log
 
 _STORED_ARE_PUBLISHED: Final = 180000

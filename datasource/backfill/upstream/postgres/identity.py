@@ -23,6 +23,7 @@ from psycopg.rows import class_row
 
 from backfill.errors import TableError
 from backfill.upstream.postgres.connection import Session
+from backfill.upstream.postgres.dbtable import Relation
 from backfill.upstream.postgres.description import (
     CollationDescription,
     ColumnDescription,
@@ -30,7 +31,6 @@ from backfill.upstream.postgres.description import (
     Logged,
     QualifiedName,
 )
-from backfill.upstream.postgres.lookup import Relation
 from backfill.upstream.postgres.partitions import WITH_PARTS
 
 _INDEXES: Final = """
