@@ -62,14 +62,14 @@ def test_a_type_with_arguments_becomes_the_type_that_holds_all_its_values(
 
 @pytest.mark.parametrize("of", [INT4, UUID, array_of(INT4), numeric(12, 2), stored(26, "oid")])
 def test_every_column_can_be_read_as_text(of: TypeDescription) -> None:
-    mapped = map_column(column(of), "string")
+    mapped = map_column(column(of), "STRING")
     assert mapped.arrow == pa.string()
     assert mapped.source is Source.TEXT
     assert "_out" in snapshot_expression(mapped).as_string(None)
 
 
 def test_a_numeric_can_be_read_with_other_digits() -> None:
-    assert map_column(column(stored(1700, "numeric")), "decimal(38, 10)").arrow == pa.decimal128(38, 10)
+    assert map_column(column(stored(1700, "numeric")), "DECIMAL(38,10)").arrow == pa.decimal128(38, 10)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def map_columns(columns: Sequence[ColumnDescription], overrides: Mapping[str, st
 
 
 def map_column(column: ColumnDescription, override: str | None = None) -> MappedColumn:
-    """The column with its own type, or with the one `customSchema` gives it.
+    """The column with its own type, or with the one `customSchema` gives it, in capitals and without blanks.
 
     That is STRING for any column, DECIMAL(p,s) for a numeric, TIME for a time.
     """
@@ -181,15 +181,14 @@ def _numeric(typmod: int) -> pa.DataType:
 
 
 def _overridden(column: ColumnDescription, override: str) -> pa.DataType:
-    wanted = re.sub(r"\s+", "", override).upper()
-    if wanted == "STRING":
+    if override == "STRING":
         return pa.string()
-    decimal = _DECIMAL.fullmatch(wanted)
+    decimal = _DECIMAL.fullmatch(override)
     if decimal is not None and column.type.oid == NUMERIC:
         precision, scale = int(decimal[1]), int(decimal[2])
         if 1 <= precision <= _MOST_DIGITS and 0 <= scale <= precision:
             return pa.decimal128(precision, scale)
-    if wanted == "TIME" and column.type.oid == _TIME:
+    if override == "TIME" and column.type.oid == _TIME:
         return _NATIVE[_TIME]
     also = {NUMERIC: " or DECIMAL(p,s) with 0 <= s <= p <= 38", _TIME: " or TIME"}
     allowed = f"STRING{also.get(column.type.oid, '')}"
