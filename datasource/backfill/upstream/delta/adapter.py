@@ -127,9 +127,9 @@ class DeltaUpstream:
     def bounds(self, vnodes: int, within: KeyRange = WHOLE_TABLE) -> tuple[Key, ...]:
         """Reads the key columns of all these rows, once for a stream or a request; puts a sample of them in order."""
         table, rows = self._table, self.size().row_count
-        columns, latest = table.schema.key_schema, self._latest().table
+        latest = self._latest().table
         with translating(self._uri):
-            return bounds(latest, table.key, columns, vnodes=vnodes, rows=rows, within=within)
+            return bounds(latest, table.key, vnodes=vnodes, rows=rows, within=within)
 
     def range_of(self, first: Key | None, last: Key | None) -> KeyRange:
         table = self._table
@@ -137,7 +137,7 @@ class DeltaUpstream:
         if begin is None:
             return KeyRange(None, upto)
         with translating(self._uri):
-            return KeyRange(last_before(self._latest().table, table.key, table.schema.key_schema, begin), upto)
+            return KeyRange(last_before(self._latest().table, table.key, begin), upto)
 
     # -- the place in the log --------------------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ class DeltaUpstream:
         try:
             with translating(self._uri):
                 only = self._options.stream.snapshot_filter
-                return measured(opened, table.key, table.schema.key_schema, requests, only)
+                return measured(opened, table.key, requests, only)
         except FileGoneError as error:
             raise self._vacuumed(str(self._pinned.version), error) from None
 

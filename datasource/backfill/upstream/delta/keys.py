@@ -122,6 +122,10 @@ class KeyColumns:
     def names(self) -> list[str]:
         return [column.name for column in self.columns]
 
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field(column.name, column.type) for column in self.columns])
+
     def values(self, key: Key) -> Values:
         return tuple(column.value(text) for column, text in zip(self.columns, key, strict=True))
 

@@ -25,13 +25,11 @@ MANY: Final = 1 << 31
 """A request for so many rows is one for all of them, which need not be in memory together."""
 
 
-def measured(
-    table: DeltaTable, key: KeyColumns, columns: pa.Schema, requests: Sequence[Measure], condition: str
-) -> tuple[Extent, ...]:
-    """How far each request goes over the rows for which the condition holds; `columns` are those of the key."""
-    batches = _keys_within(table, key, columns, asked(key, requests), condition)
+def measured(table: DeltaTable, key: KeyColumns, requests: Sequence[Measure], condition: str) -> tuple[Extent, ...]:
+    """How far each request goes over the rows for which the condition holds."""
+    batches = _keys_within(table, key, asked(key, requests), condition)
     if min(request.limit for request in requests) < MANY:
-        keys = SortedKeys(key, pa.Table.from_batches(batches, columns))
+        keys = SortedKeys(key, pa.Table.from_batches(batches, key.schema))
         return tuple(keys.extent(request) for request in requests)
     counts = [0] * len(requests)
     for chunk in together(batches, CHUNK_ROWS):
@@ -40,27 +38,25 @@ def measured(
     return tuple(Extent(count, None) for count in counts)
 
 
-def bounds(
-    table: DeltaTable, key: KeyColumns, columns: pa.Schema, *, vnodes: int, rows: int, within: KeyRange
-) -> tuple[Key, ...]:
+def bounds(table: DeltaTable, key: KeyColumns, *, vnodes: int, rows: int, within: KeyRange) -> tuple[Key, ...]:
     """At most `vnodes - 1` keys that cut what is within the range into about equal parts; the table has `rows` rows.
 
     All these keys are looked at for nulls, and some of them are put in order.
     """
     every = max(1, rows // (SAMPLE * vnodes))
     at, found = 0, []
-    for batch in _keys_within(table, key, columns, (within,), ""):
+    for batch in _keys_within(table, key, (within,), ""):
         picked = range(-at % every, batch.num_rows, every)
         at += batch.num_rows
         found.append(batch.take(pa.array(picked, pa.int64())))
-    return SortedKeys(key, pa.Table.from_batches(found, columns)).cut(vnodes)
+    return SortedKeys(key, pa.Table.from_batches(found, key.schema)).cut(vnodes)
 
 
-def last_before(table: DeltaTable, key: KeyColumns, columns: pa.Schema, end: Key) -> Key | None:
+def last_before(table: DeltaTable, key: KeyColumns, end: Key) -> Key | None:
     """The greatest key in the table that is less than `end`; None where there is none."""
-    greatest = columns.empty_table()
+    greatest = key.schema.empty_table()
     descending = sorting_by(key.names, "descending")
-    for batch in _keys_within(table, key, columns, (KeyRange(None, end),), ""):
+    for batch in _keys_within(table, key, (KeyRange(None, end),), ""):
         less = batch.filter(pc.invert(key.equal(batch, end)))
         if not less.num_rows:
             continue  # Of no rows pyarrow 18 to 21 cannot choose any.
@@ -69,9 +65,8 @@ def last_before(table: DeltaTable, key: KeyColumns, columns: pa.Schema, end: Key
     return key.texts(greatest.combine_chunks().to_batches()[0])[0] if greatest.num_rows else None
 
 
-def _keys_within(
-    table: DeltaTable, key: KeyColumns, columns: pa.Schema, coverage: Coverage, condition: str
-) -> Iterator[pa.RecordBatch]:
+def _keys_within(table: DeltaTable, key: KeyColumns, coverage: Coverage, condition: str) -> Iterator[pa.RecordBatch]:
+    columns = key.schema
     for batch in rows_where(table, key.names, key.predicate(coverage), condition):
         keys = batch.cast(columns)
         require_keys(keys)

@@ -50,7 +50,7 @@ class Table:
     @property
     def order(self) -> str:
         """The key's columns with their types: what positions are made of, and the order that rows are in."""
-        return ", ".join(f"{in_option(field.name)} {field.type}" for field in self.schema.key_schema)
+        return ", ".join(f"{in_option(field.name)} {field.type}" for field in self.key.schema)
 
     def require_unchanged(self, found: Schema, version: int, to_come: Collection[str] = ()) -> None:
         """Refuses columns of which one that the stream carries, and is not `to_come`, is gone or of another type."""
