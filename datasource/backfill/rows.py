@@ -112,6 +112,7 @@ class RowFormat:
 
 
 def sequence(epoch: Epoch, ordinal: int) -> int:
+    """The `_sequence` of the row at this place in the batch that ends at the epoch."""
     return (epoch.number << ORDINAL_BITS) + ordinal
 
 

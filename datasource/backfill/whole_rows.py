@@ -211,6 +211,7 @@ def order_of(column: Any) -> Indices:
 def updates(
     state: UpsertState, keys: pa.RecordBatch, present: Mask, rows: pa.RecordBatch, order: Indices, tie: Indices
 ) -> Updates:
+    """What `multi_put` takes, a line for each key: its row, where it is `present`, and the two numbers of its order."""
     heads: list[Any] = [pa.array(order, pa.int64()), pa.array(tie, pa.int64()), pa.array(present)]
     stored = pa.Table.from_arrays(list[Any](rows.columns), schema=state.layout.row)
     return Updates(table_of(keys), pa.table(heads, names=["order_key", "order_tie", "present"]), stored)

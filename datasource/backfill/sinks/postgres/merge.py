@@ -19,6 +19,7 @@ _STAGED: Final = "backfill_batch"
 
 
 def merge(session: ArrowSession, target: Target, key: Sequence[str], last: Outcome) -> None:
+    """Makes of the target what the batch comes to, in the transaction that the session has begun."""
     if last.emptied:
         # Not TRUNCATE, which readers of the table would wait for, and see too early.
         execute(session, "DELETE FROM {rows}", rows=target.rows)

@@ -93,6 +93,7 @@ def _require_record(session: ArrowSession, target: Target) -> None:
 
 
 def record(session: ArrowSession, target: Target, query: str, now: Applied) -> None:
+    """Notes the batch as the last one of the query; `last_applied` has come before it in the same transaction."""
     execute(
         session,
         "UPDATE {record} SET batch_id = {batch_id}, row_count = {rows}, version = {version}, sequence = {sequence}, "

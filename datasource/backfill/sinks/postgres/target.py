@@ -128,6 +128,10 @@ class Target:
 
 
 def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target:
+    """The table that this name has in the session; TableError where no batches with this key can be applied to it.
+
+    Without a key it is not asked for one.
+    """
     name = sql.Literal(table)
     execute(session, _TARGET, record=sql.Literal(RECORD), table=name)
     found = session.fetchone()
@@ -169,10 +173,12 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
 
 
 def is_empty(session: ArrowSession, target: Target) -> bool:
+    """Whether the target has no row, as the session's transaction sees it."""
     execute(session, "SELECT NOT EXISTS (SELECT FROM {rows})", rows=target.rows)
     return session.fetchone() == (True,)
 
 
 def execute(session: ArrowSession, statement: str, **parts: sql.Composable) -> None:
+    """Carries out a statement with these parts in the place of their names; there may be more of them."""
     composed: Any = sql.SQL(statement)
     session.execute(composed.format(**parts).as_string(None))

@@ -39,6 +39,7 @@ def bitmap(valid: NDArray[np.bool_]) -> pa.Buffer | None:
 
 
 def flatten(text: pa.Array[Any]) -> Flat:
+    """The array's values; their bytes are copied only where there are nulls among them."""
     valid = np.asarray(text.is_valid().to_numpy(zero_copy_only=False), np.bool_)
     # A null may stand over bytes that mean nothing; dropping nulls also makes the rest compact.
     values = text.drop_null() if text.null_count else text

@@ -214,6 +214,7 @@ def _not_listed(session: Session, name: str, oid: int) -> BackfillError:
 
 
 def drop(session: Session, publication: str) -> str:
+    """Drops the publication, unless a person made it; says for people what became of it."""
     if not _is_there(session, publication):
         return f"publication {publication} (gone already)"
     if noted_in(session, publication) is None:

@@ -87,6 +87,7 @@ class Descriptions:
 
 
 def descriptions_of(messages: Messages, relation_id: int, before: Relation | None) -> Descriptions:
+    """What the messages say about this relation, which was `before` as far as it was described already."""
     described = np.flatnonzero(messages.kind == RELATION)
     described = described[messages.uint32(messages.start[described] + 1) == relation_id]
     # In Python, one by one: there is one for each change of the table's definition, not for each row.

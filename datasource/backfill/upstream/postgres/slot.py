@@ -67,6 +67,7 @@ _WHAT_KEEPS_IT: Final = {
 
 
 def find(session: Session, slot: str) -> SlotState | None:
+    """The slot; None where there is none. While it is still being made, `confirmed` is 0."""
     row = session.execute(
         "SELECT plugin, database, confirmed_flush_lsn::text, wal_status, "
         "pg_catalog.to_jsonb(s) ->> 'invalidation_reason'::text, two_phase "
@@ -94,6 +95,7 @@ def require_readable(session: Session, slot: str, after: int, *, way_out: str = 
 
 
 def require_not_beyond(slot: str, found: SlotState, after: int, *, way_out: str = START_OVER) -> None:
+    """DataLossError where the slot stands beyond the LSN `after`: it has not got what lies between the two."""
     if found.confirmed > after:
         raise DataLossError(
             f"replication slot {slot} stands at {format_lsn(found.confirmed)}, beyond {format_lsn(after)}, where "
