@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from backfill.epoch import Epoch
 from backfill.errors import DataLossError
+from backfill.upstream import Upstream
 from tests.contract.laboratory import Laboratory, Write, delete, insert, update
 from tests.contract.laws.moves import STREAM, begun, commits, fill, followed, now_and_then, pinned, reopened
 
@@ -75,25 +79,11 @@ class PlaceLaws:
         for adapter in now_and_then(laboratory, upstream, epochs[-2]):
             assert [len(commit.writes) for commit in commits(adapter, epochs[-2], epochs[-1])] == [1, 1]
 
-    def test_acknowledging_keeps_a_transaction_that_was_open_meanwhile(self, laboratory: Laboratory) -> None:
-        keys = laboratory.keys
-        fill(laboratory, 10)
-        upstream = begun(laboratory)
-        epoch = pinned(upstream).epoch
-        held = laboratory.hold(update(keys[0], "held"))
-        for number in range(1, 4):
-            laboratory.write(update(keys[number]))
-            later = pinned(upstream, epoch).epoch
-            assert len(commits(upstream, epoch, later)) == 1
-            upstream.acknowledge(later)
-            epoch = later
-        held.commit()
-        upstream = reopened(laboratory, epoch)
-        (commit,) = commits(upstream, epoch, pinned(upstream, epoch).epoch)
-        assert commit.writes == (update(keys[0], "held"),)
-
-    def test_acknowledging_while_following_keeps_a_transaction_that_was_open_meanwhile(
-        self, laboratory: Laboratory
+    @pytest.mark.parametrize(
+        "moved", [lambda upstream, after: pinned(upstream, after).epoch, followed], ids=["reading", "following"]
+    )
+    def test_acknowledging_keeps_a_transaction_that_was_open_meanwhile(
+        self, laboratory: Laboratory, moved: Callable[[Upstream, Epoch], Epoch]
     ) -> None:
         keys = laboratory.keys
         fill(laboratory, 10)
@@ -102,13 +92,13 @@ class PlaceLaws:
         held = laboratory.hold(update(keys[0], "held"))
         for number in range(1, 4):
             laboratory.write(update(keys[number]))
-            later = followed(upstream, epoch)
+            later = moved(upstream, epoch)
             assert len(commits(upstream, epoch, later)) == 1
             upstream.acknowledge(later)
             epoch = later
         held.commit()
         upstream = reopened(laboratory, epoch)
-        (commit,) = commits(upstream, epoch, followed(upstream, epoch))
+        (commit,) = commits(upstream, epoch, moved(upstream, epoch))
         assert commit.writes == (update(keys[0], "held"),)
 
     def test_acknowledging_an_older_state_again_takes_nothing_back(self, laboratory: Laboratory) -> None:
