@@ -63,8 +63,23 @@ def test_an_index_that_could_not_be_built_is_not_the_keys(database: Database, tm
     with pytest.raises(psycopg.errors.UniqueViolation):
         database.execute("CREATE UNIQUE INDEX CONCURRENTLY ON copy (id)")
     rows = Rows(pa.table({"id": [1], "_change_type": ["insert"], "_commit_version": [1], "_sequence": [1]}))
-    with pytest.raises(TableError, match=r'no unique index on exactly \("id"\), or it is DEFERRABLE or INVALID'):
+    with pytest.raises(TableError, match=r'no unique index on exactly \("id"\), or it is DEFERRABLE, INVALID'):
         apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")(rows, 0)
+
+
+def test_rows_that_overlap_are_not_found_by_a_key_without_overlaps(database: Database, tmp_path: Path) -> None:
+    if database.server.version < 180_000:
+        pytest.skip("there is no such key before PostgreSQL 18")
+    database.execute("CREATE TABLE copy (n int4range, k int4range, PRIMARY KEY (n, k WITHOUT OVERLAPS))")
+    database.execute("INSERT INTO copy VALUES ('[1,2)', '[1,5)'), ('[1,2)', '[5,9)')")
+    columns = {"n": ["[1,2)"], "k": ["[4,6)"], "_change_type": ["delete"], "_commit_version": [1], "_sequence": [1]}
+    rows = Rows(pa.table(columns))
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["n", "k"], query="t")
+    with pytest.raises(TableError, match=r"WITHOUT OVERLAPS, or has a WHERE. Run CREATE UNIQUE INDEX ON copy \("):
+        apply(rows, 1)
+    database.execute("CREATE UNIQUE INDEX ON copy (n, k)")
+    apply(rows, 1)
+    assert database.execute("SELECT count(*) FROM copy") == [(2,)]
 
 
 def test_an_index_of_expressions_beside_the_key_is_not_the_keys(database: Database, tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ _TARGET: Final = """
     WHERE c.oid = pg_catalog.to_regclass({table})::oid
 """
 
-# The columns of an index that is the key. An operator of enums is not found for a domain over one, so it is named.
+# The columns of an index that is the key; of one WITHOUT OVERLAPS the operator would find rows that overlap. An
+# operator of enums is not found for a domain over one, so it is named.
 _KEY: Final = """
     SELECT a.attname::text, n.nspname::text, o.oprname::text,
            (WITH RECURSIVE base AS (
@@ -47,8 +48,8 @@ _KEY: Final = """
                 SELECT t.oid, t.typtype, t.typbasetype FROM base JOIN pg_catalog.pg_type t ON t.oid = base.typbasetype)
             SELECT pg_catalog.format_type(base.oid, -1) FROM base WHERE base.typtype = 'e')
     FROM (SELECT i.* FROM pg_catalog.pg_index i
-          WHERE i.indrelid = pg_catalog.to_regclass({table})::oid AND i.indisunique AND i.indisvalid
-            AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+          WHERE i.indrelid = pg_catalog.to_regclass({table})::oid AND i.indisunique AND NOT i.indisexclusion
+            AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
             AND ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
                       WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[:i.indnkeyatts - 1]) ORDER BY 1)
                 OPERATOR(pg_catalog.=) ARRAY(SELECT pg_catalog.unnest({key}::text[]) ORDER BY 1)
@@ -153,8 +154,9 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
     if key and not compared:
         columns = sql.SQL(", ").join(map(sql.Identifier, key)).as_string(None)
         raise TableError(
-            f"the table {table} has no unique index on exactly ({columns}), or it is DEFERRABLE or INVALID or has a "
-            f"WHERE. Run ALTER TABLE {table} ADD PRIMARY KEY ({columns}), or name the columns of the one it has as key"
+            f"the table {table} has no unique index on exactly ({columns}), or it is DEFERRABLE, INVALID or WITHOUT "
+            f"OVERLAPS, or has a WHERE. Run CREATE UNIQUE INDEX ON {table} ({columns}), or name the columns of the one "
+            "it has as key"
         )
     execute(session, _COLUMNS, table=name)
     found_columns = session.fetchall()
