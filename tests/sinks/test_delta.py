@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
@@ -198,6 +198,33 @@ def test_a_column_of_another_type_holds_what_it_can_as_it_is(
     tmp_path: Path, values: pa.Array[Any], kind: pa.DataType, held: list[Any]
 ) -> None:
     assert applied(tmp_path, kind, values) == held
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (pa.array([time(12)], pa.time64("ns")), r"column 'v' is a time64\[ns\], for which Delta has no type"),
+        (pa.array([None]), "column 'v' has the type void, which cannot be carried"),
+    ],
+)
+def test_a_table_that_cannot_have_a_column_is_not_made(tmp_path: Path, values: pa.Array[Any], message: str) -> None:
+    rows = Rows(ROW)
+    rows.table = rows.table.select(["a", "_change_type", "_commit_version", "_sequence"]).append_column("v", values)
+    apply = apply_to(path=str(tmp_path), key=["a"], query="q")
+    with pytest.raises(UnsupportedTypeError, match=message):
+        apply(rows, 0)
+    assert not DeltaTable.is_deltatable(str(tmp_path))
+
+
+def test_a_row_that_a_constraint_refuses_is_said_to_be_such(tmp_path: Path) -> None:
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    apply(Rows(row("insert", 1, "x", "1")), 0)
+    DeltaTable(tmp_path).alter.add_constraint({"few": "a < 2"})
+    with pytest.raises(TableError, match=r"a constraint of the Delta table .* refuses a row .* DROP CONSTRAINT"):
+        apply(Rows(row("insert", 2, "x", "1")), 1)
+    DeltaTable(tmp_path).alter.drop_constraint("few")
+    apply(Rows(row("insert", 2, "x", "1")), 1)
+    assert len(content(tmp_path)) == 2
 
 
 def test_large_values_stay_where_the_key_is_narrower_in_the_table(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from backfill.adapters import needing
 from backfill.batches import together
-from backfill.errors import OptionsError, TableError, UnchangedToastError
+from backfill.errors import OptionsError, TableError, UnchangedToastError, UnsupportedTypeError
 from backfill.options.texts import as_refused, place
 from backfill.sinks.applied import Applied, is_new, require_next
 from backfill.sinks.batch import Batch
@@ -28,13 +28,14 @@ from backfill.sinks.last_rows import Outcome, columns_of, last_rows
 from backfill.sinks.staged import DELETED, column_name, kept_name, staged
 
 with needing("writing a Delta table", "delta"):
-    from deltalake import CommitProperties, DeltaTable, Transaction
+    from deltalake import CommitProperties, DeltaTable, Field, Transaction
     from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
     from backfill.sinks.fitted import fitted
     from backfill.upstream.delta.failures import is_conflict, translating
     from backfill.upstream.delta.keys import EXACT_DIGITS
     from backfill.upstream.delta.table import require_partition_values
+    from backfill.upstream.delta.types import arrow_type
 
 logger = logging.getLogger("backfill")
 
@@ -128,6 +129,7 @@ class DeltaSink:
                     "before were in it. Put it back, or give its new path, and start the query again; else begin a "
                     "new stream with a fresh checkpointLocation and onExistingState=restart"
                 ) from None
+            _require_types(columns)
             return DeltaTable.create(self.path, schema=columns, storage_options=self.storage_options)
 
 
@@ -164,6 +166,19 @@ def _record(query: str, now: Applied) -> CommitProperties:
 
 def _names(query: str) -> tuple[str, ...]:
     return query, *(f"{query}/{part}" for part in ("rows", "version", "sequence", "timestamp"))
+
+
+def _require_types(columns: pa.Schema) -> None:
+    """Refuses, before there is a table of them, columns that Delta has no type for."""
+    for column in columns:
+        try:
+            kind = Field.from_arrow(column).type
+        except Exception:  # noqa: BLE001 - deltalake raises Exception itself
+            raise UnsupportedTypeError(
+                f"column {column.name!r} is a {column.type}, for which Delta has no type. Make it a string in "
+                "foreachBatch, or leave it out"
+            ) from None
+        arrow_type(column.name, kind)
 
 
 def _require_columns(table: DeltaTable, last: Outcome) -> None:

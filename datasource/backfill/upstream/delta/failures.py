@@ -27,6 +27,7 @@ _MAY_PASS: Final = re.compile(
 
 _APPEND_ONLY: Final = "append-only"
 _UNKNOWN_FEATURE: Final = "Unsupported table features"
+_CONSTRAINED: Final = "failed validation check"
 
 
 def translated(error: Exception, uri: str) -> BackfillError:
@@ -39,6 +40,11 @@ def translated(error: Exception, uri: str) -> BackfillError:
         return FileGoneError(shown)
     if isinstance(error, CommitFailedError):
         return _not_committed(error, uri, shown)
+    if _CONSTRAINED in text:
+        return TableError(
+            f"a constraint of the Delta table {uri} refuses a row of the batch: {shown}. Run ALTER TABLE delta.`{uri}` "
+            "DROP CONSTRAINT …, or ALTER COLUMN … DROP NOT NULL, and start the query again"
+        )
     if isinstance(error, DeltaProtocolError) or "unsupported" in text.lower():
         return TableError(f"the Delta table {uri} uses what the package deltalake does not know: {shown}")
     if _FORBIDDEN.search(text):
