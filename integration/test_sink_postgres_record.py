@@ -6,6 +6,7 @@ A target that lost rows which the record says it has would go on without them, a
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from backfill.errors import StateError, TableError
 from backfill.sinks.postgres import PostgresSink, apply_to, start_over
 from integration.database import Database
+from integration.servers import LocalServer
 from integration.test_sink_postgres_drivers import inserts
 
 UNLOGGED_TABLE = "CREATE UNLOGGED TABLE copy (id int PRIMARY KEY)"
@@ -134,3 +136,18 @@ def test_batches_without_rows_that_were_left_out_are_said_to_be_such(database: D
     database.execute(mended)
     apply(inserts(2), 3)
     assert database.execute("SELECT batch_id FROM backfill_batches") == [(3,)]
+
+
+def test_a_batch_that_was_applied_outlives_a_crash_of_the_server(
+    start_postgres: Callable[..., LocalServer], tmp_path: Path
+) -> None:
+    """Also where commits do not wait for the disk: Spark does not give it again."""
+    server = start_postgres(synchronous_commit="off", wal_writer_delay="10s")
+    database = Database(server, "postgres")
+    database.execute("SET synchronous_commit = on; CREATE TABLE copy (id int PRIMARY KEY)")
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    for number in range(2):
+        apply(inserts(number), number)
+    server.stop("immediate")
+    server.start()
+    assert database.execute("TABLE copy") == [(0,), (1,)]

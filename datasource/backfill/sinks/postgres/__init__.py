@@ -106,3 +106,8 @@ class PostgresSink:
 def _begin(session: ArrowSession) -> None:
     session.execute("BEGIN")
     session.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+    # Spark does not give a batch again of which it has noted that it was applied, so a crash must not lose it.
+    session.execute(
+        "SELECT pg_catalog.set_config('synchronous_commit', 'local', true) "
+        "WHERE pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'off'"
+    )
