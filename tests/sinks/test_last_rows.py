@@ -109,6 +109,23 @@ def test_a_column_that_the_batch_has_twice_is_named() -> None:
             last_rows(table.append_column(name, table[name]), ["a", "b"])
 
 
+@pytest.mark.parametrize("change", [{"_change_type": "DELETE"}, {"_change_type": None}, {"_sequence": None}], ids=str)
+def test_rows_that_are_not_the_streams_are_refused(change: Row) -> None:
+    with pytest.raises(OptionsError, match="leave the metadata columns in foreachBatch as they are"):
+        last_rows(batch(row("insert", 1, "x", "1"), row("delete", 1, "x", None) | change), ["a", "b"])
+
+
+def test_rows_that_the_key_does_not_tell_apart_are_refused() -> None:
+    """As snapshot rows under a key that is not the table's: all those of a batch have one place."""
+    table = batch(*(row("insert", 1, b, b) | {"_sequence": 7} for b in "xy"))
+    with pytest.raises(
+        OptionsError, match=r"rows with the same a and the same _sequence, .* Name the key of the stream"
+    ):
+        last_rows(table, ["a"])
+    assert last_rows(table, ["a", "b"]).rows.num_rows == 2
+    assert last_rows(pa.concat_tables([table, table]), ["a", "b"]).rows.num_rows == 2
+
+
 @pytest.mark.parametrize(("name", "marks"), [("text", ["text"]), ("", [])], ids=["renamed", "left out"])
 def test_a_marked_column_that_the_batch_does_not_have_is_taken_for_no_null(name: str, marks: list[str]) -> None:
     rows = batch(row("insert", 1, "x", "1"), row("update_postimage", 2, "x", "1", ["v"]))

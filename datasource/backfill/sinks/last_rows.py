@@ -14,10 +14,12 @@ from backfill.errors import OptionsError, UnchangedToastError
 from backfill.mark import Indices, Mask
 from backfill.order import differ, sorting_by
 from backfill.rows import RESERVED, UNCHANGED_COLUMNS
+from backfill.sameness import same
 
 CHANGE_TYPE: Final = "_change_type"
 SEQUENCE: Final = "_sequence"
 NEEDED: Final = (CHANGE_TYPE, "_commit_version", SEQUENCE)
+CHANGE_TYPES: Final = frozenset({"insert", "update_preimage", "update_postimage", "delete", "truncate"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ def last_rows(batch: pa.Table, key: Sequence[str]) -> Outcome:
     batch = batch.filter(pc.not_equal(batch[CHANGE_TYPE], pa.scalar("update_preimage")))
     batch = batch.take(pc.sort_indices(batch, sort_keys=sorting_by((*key, SEQUENCE))))
     first = _begins_key(batch, key)
+    _require_one_last(batch, key, first)
     last = np.append(first[1:], True)[: len(first)]
     chosen = np.flatnonzero(last)
     rows = batch.select([name for name in batch.column_names if name not in RESERVED]).take(chosen)
@@ -91,6 +94,12 @@ def _require_columns(batch: pa.Table, key: Sequence[str]) -> None:
     twice = sorted({name for name in batch.column_names if batch.column_names.count(name) > 1})
     if twice:
         raise OptionsError(f"the batch has the column {', '.join(twice)} more than once; give it once, in foreachBatch")
+    changed = not CHANGE_TYPES.issuperset(pc.unique(batch[CHANGE_TYPE]).to_pylist()) or batch[SEQUENCE].null_count
+    if changed:
+        raise OptionsError(
+            f"the batch has rows of which {CHANGE_TYPE} is none of {', '.join(sorted(CHANGE_TYPES))}, or {SEQUENCE} is "
+            "null; leave the metadata columns in foreachBatch as they are, and add no rows of your own without them"
+        )
 
 
 def _after_truncate(batch: pa.Table) -> tuple[pa.Table, bool]:
@@ -106,6 +115,21 @@ def _begins_key(batch: pa.Table, key: Sequence[str]) -> Mask:
         values = batch[name].combine_chunks()
         first[1:] |= differ(values[1:], values[:-1])
     return first
+
+
+def _require_one_last(batch: pa.Table, key: Sequence[str], first: Mask) -> None:
+    """Refuses different rows with one key and one place; any of them will do where they are the same."""
+    sequence = batch[SEQUENCE].to_numpy()
+    tied = np.flatnonzero(~first[1:] & (sequence[1:] == sequence[:-1]))
+    one, other = batch.take(tied), batch.take(tied + 1)
+    if len(tied) and not all(
+        same(one[name].combine_chunks(), other[name].combine_chunks()).all() for name in batch.column_names
+    ):
+        raise OptionsError(
+            f"the batch has different rows with the same {', '.join(key)} and the same {SEQUENCE}, so none of them is "
+            "the last one. Name the key of the stream's table as key; and where foreachBatch makes several rows of "
+            "one, as a join may, name what tells them apart as well"
+        )
 
 
 def _marked(batch: pa.Table) -> list[str]:
