@@ -155,8 +155,8 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
         columns = sql.SQL(", ").join(map(sql.Identifier, key)).as_string(None)
         raise TableError(
             f"the table {table} has no unique index on exactly ({columns}), or it is DEFERRABLE, INVALID or WITHOUT "
-            f"OVERLAPS, or has a WHERE. Run CREATE UNIQUE INDEX ON {table} ({columns}), or name the columns of the one "
-            "it has as key"
+            f"OVERLAPS, or has a WHERE. Run ALTER TABLE {table} ADD PRIMARY KEY ({columns}), or, where it has one, "
+            f"CREATE UNIQUE INDEX ON {table} ({columns}); or name the columns of the one it has as key"
         )
     execute(session, _COLUMNS, table=name)
     found_columns = session.fetchall()
