@@ -11,7 +11,7 @@ import pytest
 from backfill.errors import TableError
 from backfill.sinks.postgres import apply_to
 from integration.database import Database
-from integration.test_sink_postgres import Rows
+from integration.test_sink_postgres import NEW_YEAR, Rows
 
 TYPES = """
     CREATE SCHEMA ext; CREATE EXTENSION citext SCHEMA ext; CREATE EXTENSION ltree SCHEMA ext;
@@ -56,6 +56,17 @@ def test_a_row_is_found_by_a_key_of_any_type(
     database.execute("UPDATE copy SET v = 'old', w = 'old'")
     apply(rows((first, "delete"), (second_again, "update_postimage")), 1)
     assert database.execute("SELECT v, w FROM copy") == [("new", "old")]
+
+
+@pytest.mark.parametrize(("kind", "keys"), [("integer", [1.5, 2.0]), ("date", [NEW_YEAR, NEW_YEAR.replace(hour=1)])])
+def test_keys_that_are_one_in_the_target_are_said_to_be_so(
+    database: Database, tmp_path: Path, kind: str, keys: list[object]
+) -> None:
+    database.execute(f"CREATE TABLE copy (k {kind} PRIMARY KEY, v int)")
+    metadata = {"_change_type": ["insert"] * 2, "_commit_version": [1] * 2, "_sequence": [1] * 2}
+    rows = pa.table({"k": keys, "v": [1, 2], **metadata})
+    with pytest.raises(TableError, match="takes different values of the batch for the same one, by its type"):
+        apply_to(url=database.url(tmp_path), table="copy", key=["k"], query="t")(Rows(rows), 0)
 
 
 def test_an_index_that_could_not_be_built_is_not_the_keys(database: Database, tmp_path: Path) -> None:

@@ -124,6 +124,12 @@ def test_what_the_statement_was_about_decides_where_the_sqlstate_does_not(
         ("23505", 'duplicate key value violates unique constraint "u"', TableError, "DEFERRABLE INITIALLY DEFERRED"),
         ("23514", 'new row violates check constraint "c"', TableError, "of the sink's table"),
         ("23514", 'no partition of relation "copy" found for row', TableError, "Make one, .* PARTITION OF … DEFAULT"),
+        (
+            "21000",
+            "ON CONFLICT DO UPDATE command cannot affect row a second time",
+            TableError,
+            "by its type or its coll",
+        ),
         ("23P01", 'conflicting key value violates exclusion constraint "x"', TableError, "of the sink's table"),
     ],
     ids=lambda item: str(item)[:30],

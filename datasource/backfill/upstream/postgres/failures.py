@@ -47,6 +47,7 @@ _UNFIT: Final = frozenset({"22001", "22003", "22007", "22008", _INVALID_TEXT, "4
 """A value is too long, too large or of another form for a column's type; or no cast leads to that."""
 
 _CONSTRAINTS: Final = frozenset({"23502", "23503", "23505", "23514", "23P01"})
+_ROW_TWICE: Final = "21000"
 _NO_RIGHTS: Final = "42501"
 _NO_COLUMN: Final = "42703"
 _READ_ONLY: Final = "25006"
@@ -88,6 +89,7 @@ class About(Enum):
             *(_LOCKED, _READ_ONLY, _NOT_IN_ENCODING, _NO_RIGHTS, _NO_COLUMN, _DIVISION_BY_ZERO, _LIMIT_EXCEEDED),
             *_UNFIT,
             *_CONSTRAINTS,
+            _ROW_TWICE,
         }
     )
     """The table that a sink writes to. Of these errors a stream is told what to do about its source, or nothing."""
@@ -150,6 +152,12 @@ def _of_the_target(state: str, error: Exception, message: str) -> BackfillError:
         return TableError(
             f"{message}: a column of the sink's table has a type that does not take a value of the batch. Give it the "
             "type of the source's column, with ALTER TABLE … ALTER COLUMN … TYPE …, and start the query again"
+        )
+    if state == _ROW_TWICE:
+        return TableError(
+            f"{message}: a column of the key of the sink's table takes different values of the batch for the same one, "
+            "by its type or its collation. Give it those of the source's column, with ALTER TABLE … ALTER COLUMN … "
+            "TYPE … COLLATE …, and start the query again"
         )
     if _is(_NO_PARTITION, error, message):
         return TableError(
