@@ -68,8 +68,8 @@ class ChangeLog:
         else:
             self.place.require_reached(session, after.lsn)
             self._note_moved(session, after.lsn)
+        self._require_told(session)  # first: what the table has not any more is not for the publication to publish
         self._require_published(session)
-        self._require_told(session)
         self._report_added(reading.ignored)
         return reading
 

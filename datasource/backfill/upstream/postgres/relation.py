@@ -147,9 +147,10 @@ def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn]) -> Non
     if problems:
         raise SchemaChangedError(
             f"in the change log the table {relation.schema}.{relation.name} is no longer what the stream reads: "
-            f"{'; '.join(problems)}. Later rows cannot be read as the old columns. Start the stream anew with a fresh "
-            "checkpointLocation and onExistingState=restart; or, if a column was dropped, or added only after these "
-            "changes were made, leave it out with the option columns."
+            f"{'; '.join(problems)}. Start the query again, without what is gone in the option columns: it goes on "
+            "with the columns of now. Where that is refused as well, these changes were made before a column was added "
+            "or altered: leave it out with the option columns until the stream is past them, and have the rows read "
+            "again with backfill re-backfill; or start over with a fresh checkpointLocation and onExistingState=restart"
         )
 
 

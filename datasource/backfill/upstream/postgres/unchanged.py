@@ -89,7 +89,10 @@ def require_same_identity(session: Session, table: Table) -> None:
     same, now, unique = one_row(session.execute(_IDENTITY, asked))
     if not same:
         raise _another_table(session, described)
-    there = {column: now[column.name] for column in table.carried if column.name in now}
+    gone = [column.name for column in table.carried if column.name not in now]
+    if gone:
+        raise _lost(described, gone)
+    there = {column: now[column.name] for column in table.carried}
     others = [column.name for column, (attnum, *_) in there.items() if attnum != column.attnum]
     if others:
         raise another_column(described.name, others)
@@ -124,8 +127,9 @@ def require_same_identity(session: Session, table: Table) -> None:
 def _lost(described: TableDescription, columns: list[str]) -> SchemaChangedError:
     return SchemaChangedError(
         f"column {', '.join(columns)} of {described.name.quoted()} was dropped, renamed or given another type since "
-        "the stream began. Start over with a fresh checkpointLocation and onExistingState=restart, leaving out with "
-        "the option columns what is gone"
+        "the query began. Start the query again, without what is gone in the option columns: it goes on with the "
+        "columns of now, and backfill re-backfill reads the rows again that came before. Where that is refused, start "
+        "over with a fresh checkpointLocation and onExistingState=restart"
     )
 
 
