@@ -208,10 +208,17 @@ class Place:
         What happened in between is not in the log, and PostgreSQL 18 passes over it in silence. Of one that was made
         for the stream that is known without `before`.
         """
-        if not self.own_publication:
-            found = self.require_published(session, table)
-        else:
-            found = self._require_own_publication(session, table, noted=before is None)
+        try:
+            if self.own_publication:
+                found = self._require_own_publication(session, table, noted=before is None)
+            else:
+                found = self.require_published(session, table)
+        except DatabaseSetupError as error:
+            # Once it is mended, nothing tells that it was ever otherwise.
+            raise DatabaseSetupError(
+                f"{error}. What it has left out by then is not in the log, and is not missed once it is mended: if "
+                "that may be anything, start over with a fresh checkpointLocation and onExistingState=restart"
+            ) from None
         if before not in (None, found):
             raise DataLossError(
                 f"publication {self.publication} was altered, or dropped and made again, or the table or its schema "
