@@ -115,9 +115,8 @@ class ChangeLog:
         described = self._table.description
         if described.partitioned:
             key = [item.column.name for item in described.key]
-            then = ". Changes were perhaps logged without it: then start over with onExistingState=restart"
             primary = described.replica_identity != "i"
-            require_leaves_log(session, described.oid, described.name, key, primary=primary, then=then)
+            require_leaves_log(session, described.oid, described.name, key, primary=primary)
 
     def report_carried(self) -> None:
         """Says which columns are carried now that the stream began without."""

@@ -128,7 +128,11 @@ def _require_streamable(table: Relation) -> None:
     if table.kind in _OTHER_KINDS:
         raise TableError(f"{name} is {_OTHER_KINDS[table.kind]}")
     if table.persistence == "u":
-        raise TableError(f"{name} is unlogged, so its changes are not in the log. Run ALTER TABLE {name} SET LOGGED")
+        raise TableError(
+            f"{name} is unlogged, so its changes are not in the log. Run ALTER TABLE {name} SET LOGGED. A stream that "
+            "had begun before has missed what was written meanwhile: start over with a fresh checkpointLocation and "
+            "onExistingState=restart"
+        )
     if table.persistence == "t":
         raise TableError(f"{name} is a temporary table; its changes are not logged, and other sessions cannot read it")
     if table.has_children:

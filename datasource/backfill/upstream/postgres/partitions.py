@@ -62,12 +62,10 @@ class _Leaf:
     logged: list[str]
 
 
-def require_leaves_log(
-    session: Session, oid: int, root: QualifiedName, key: Sequence[str], *, primary: bool, then: str = ""
-) -> None:
+def require_leaves_log(session: Session, oid: int, root: QualifiedName, key: Sequence[str], *, primary: bool) -> None:
     """Refuses a partitioned table with a partition whose changes are not logged with the key of the root.
 
-    `primary`: that key is the primary key. `then` is what is to be done after that has been mended.
+    `primary`: that key is the primary key.
     """
     leaves = _leaves(session, oid)
     problems = []
@@ -84,7 +82,9 @@ def require_leaves_log(
     if problems:
         raise TableError(
             f"the changes of {len(problems)} of {len(leaves)} partitions of {root.quoted()} cannot be "
-            f"followed: {'; '.join(problems[:_NAMED])}{'; …' if len(problems) > _NAMED else ''}{then}"
+            f"followed: {'; '.join(problems[:_NAMED])}{'; …' if len(problems) > _NAMED else ''}. A stream that had "
+            "begun before has perhaps missed changes, and is not told of them: then start over with a fresh "
+            "checkpointLocation and onExistingState=restart"
         )
 
 
