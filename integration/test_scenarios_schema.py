@@ -311,6 +311,24 @@ def test_a_partition_that_ceases_to_log_the_key_ends_the_stream(
     refused(run, TableError, '"t_1" does not log the old key.*start over')
 
 
+@pytest.mark.parametrize("change", ["RENAME TO temper", "SET SCHEMA elsewhere"])
+def test_a_type_of_the_key_that_got_another_name_ends_a_running_backfill_which_may_be_started_again(
+    database: Database, start_stream: StartStream, change: str
+) -> None:
+    database.execute(
+        "CREATE SCHEMA elsewhere; CREATE TYPE mood AS ENUM ('glad', 'sad');"
+        "CREATE TABLE t (mood mood, id int, v text, PRIMARY KEY (mood, id));"
+        "INSERT INTO t SELECT (ARRAY['glad', 'sad'])[i % 2 + 1]::mood, i, 'v' FROM generate_series(1, 100) i; ANALYZE t"
+    )
+    run = start_stream(key=("mood", "id"), vnodeCount="4", numPartitions="2")
+    run.batch(30)
+    database.execute(f"ALTER TYPE mood {change}")
+    refused(run, SchemaChangedError, 'type "public.mood" does not exist.*Start the query again')
+    run.restart()
+    run.backfill(30)
+    run.finish()
+
+
 def test_a_lost_column_that_is_not_carried_is_not_missed(database: Database, start_stream: StartStream) -> None:
     table_of(database, 100)
     database.execute("ALTER TABLE t ADD COLUMN extra int, ADD COLUMN other int DEFAULT 3")

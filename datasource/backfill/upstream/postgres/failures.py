@@ -55,6 +55,10 @@ _QUOTED: Final = re.compile(r'["«»„“”「」].*(["«»„“”「」]|$)
 """From the first quotation mark to the last one, in the languages that PostgreSQL speaks."""
 
 _UNDEFINED: Final = "42704"
+_NO_TABLE: Final = "42P01"
+_NOT_THERE: Final = frozenset({_NO_TABLE, _NO_COLUMN, _UNDEFINED, "42883"})
+"""What a statement names is not there: a table, a column, a type or collation, an operator or function."""
+
 _NOT_READY: Final = "55000"
 _REFUSED_FOR_GOOD: Final = re.compile(
     r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry|permission denied|"
@@ -229,17 +233,26 @@ def _with_state(state: str, message: str) -> BackfillError:
         )
     if state in _TRANSIENT_STATES or state.startswith(_TRANSIENT_CLASSES):
         return ConnectionLostError(message)
-    if state == "42P01":
+    if state in _NOT_THERE:
+        return _not_there(state, message)
+    return DatabaseSetupError(f"the database refused a statement: {message}")
+
+
+def _not_there(state: str, message: str) -> BackfillError:
+    if state == _NO_TABLE:
         return TableError(
             f"{message}; was the table dropped or renamed? Where it was renamed, set the option dbtable to its new "
             "name; a stream then goes on where it stopped"
         )
     if state == _NO_COLUMN:
         return SchemaChangedError(
-            f"{message}; was the column dropped or renamed? Start over, or name the columns that are left with the "
-            "option columns"
+            f"{message}; was the column dropped or renamed? Start the query again, without what is gone in the option "
+            "columns"
         )
-    return DatabaseSetupError(f"the database refused a statement: {message}")
+    return SchemaChangedError(
+        f"{message}; was it renamed, moved to another schema or dropped, as by ALTER TYPE or ALTER EXTENSION? Start "
+        "the query again, which goes by the names of now"
+    )
 
 
 def _changes_gone(message: str) -> BackfillError:
