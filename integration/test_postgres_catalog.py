@@ -311,17 +311,40 @@ def test_a_partitioned_table_is_described_by_its_root_and_sized_by_its_partition
     )
     assert table.partitioned
     assert key_of(table) == ["r", "id"]
-    size = read_size(session, table.oid)
+    size = read_size(session, table)
     assert size.row_count == pytest.approx(10_000, rel=0.01)
     assert 130 < size.row_bytes < 300
-    assert read_size(session, read_table(session, "t_a").oid).row_count == pytest.approx(3_000, rel=0.01)
+    assert read_size(session, read_table(session, "t_a")).row_count == pytest.approx(3_000, rel=0.01)
 
 
-def test_a_table_that_was_never_analyzed_has_a_guessed_size(session: Session) -> None:
-    oid = described(session, "CREATE TABLE t (id int PRIMARY KEY)").oid
-    assert read_size(session, oid) == TableSize(1, 1)
-    session.execute("INSERT INTO t SELECT generate_series(1, 10000)")
-    assert 1_000 < read_size(session, oid).row_count < 100_000
+@pytest.mark.parametrize(
+    ("before", "partitions", "width"),
+    [("", "", 1), ("", "", 6_000), ("ANALYZE t", "", 6_000), ("", "PARTITION BY HASH (id)", 6_000)],
+)
+def test_a_table_that_was_never_analyzed_with_rows_has_a_sampled_size(
+    session: Session, before: str, partitions: str, width: int
+) -> None:
+    session.execute(f"CREATE TABLE t (id int PRIMARY KEY, v text STORAGE PLAIN) {partitions}")
+    if partitions:
+        session.execute("CREATE TABLE t_0 PARTITION OF t FOR VALUES WITH (MODULUS 1, REMAINDER 0)")
+    session.execute(f"ALTER TABLE {'t_0' if partitions else 't'} SET (autovacuum_enabled = false); {before}")
+    table = read_table(session, "t")
+    assert read_size(session, table) == TableSize(1, 1)
+    session.execute(f"INSERT INTO t SELECT g, repeat('x', {width}) FROM generate_series(1, 10000) g")
+    size = read_size(session, table)
+    assert 5_000 < size.row_count < 20_000
+    assert width < size.row_bytes < 2 * (width + 100)
+
+
+def test_a_table_that_was_all_but_empty_when_it_was_analyzed_has_a_row_on_each_page(session: Session) -> None:
+    table = described(session, "CREATE TABLE t (id int PRIMARY KEY) WITH (autovacuum_enabled = false)")
+    session.execute("INSERT INTO t SELECT generate_series(1, 100000)")
+    session.execute("DELETE FROM t WHERE id < 100000")
+    session.execute("VACUUM t")
+    session.execute("INSERT INTO t SELECT generate_series(1, 99999)")
+    size = read_size(session, table)
+    assert size.row_count == 443
+    assert 8192 <= size.row_bytes < 8500
 
 
 @pytest.mark.parametrize(

@@ -108,8 +108,8 @@ class PostgresUpstream:
 
     def size(self) -> TableSize:
         """Of this moment: since the process began the table may have become many times as large."""
-        oid = self._table.description.oid
-        self._sized = self._sessions.run(lambda session: read_size(session, oid))
+        described = self._table.description
+        self._sized = self._sessions.run(lambda session: read_size(session, described))
         return self._sized
 
     def typed(self, keys: Sequence[Key]) -> pa.RecordBatch:
