@@ -59,7 +59,6 @@ class ChangeFile:
 class Definition:
     """What a commit made of the table: its columns and properties."""
 
-    table_id: str
     columns: Schema
     properties: Mapping[str, str]
 
@@ -194,5 +193,4 @@ def _file(kind: Kind, action: Mapping[str, Any]) -> ChangeFile:
 
 
 def _definition(action: Mapping[str, Any]) -> Definition:
-    columns = Schema.from_json(action["schemaString"])
-    return Definition(str(action["id"]), columns, dict(action.get("configuration") or {}))
+    return Definition(Schema.from_json(action["schemaString"]), dict(action.get("configuration") or {}))
