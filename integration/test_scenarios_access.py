@@ -124,6 +124,21 @@ def test_a_role_that_may_not_use_slots_is_told_the_statement_that_lets_it(
     run.finish()
 
 
+@pytest.mark.parametrize("right", ["REVOKE ALL ON t FROM {0}", "ALTER ROLE {0} NOREPLICATION"])
+def test_a_role_that_loses_a_right_while_the_stream_runs_is_told_what_names_it(
+    database: Database, start_stream: StartStream, right: str
+) -> None:
+    table_of(database, 60)
+    role = database.name  # which goes with it
+    database.execute(f"CREATE ROLE {role} REPLICATION; ALTER TABLE t OWNER TO {role}")
+    database.execute(f"GRANT CREATE ON DATABASE {database.name} TO {role}")
+    run = start_stream(sessionInitStatement=f"SET ROLE {role}")
+    run.batch(20)
+    database.execute(right.format(role))
+    with pytest.raises(DatabaseSetupError, match=r"permission denied.*backfill doctor"):
+        run.batch(20)
+
+
 SETTINGS = (
     *("default_transaction_read_only = on", "default_transaction_isolation = serializable"),
     *("default_transaction_deferrable = on", "standard_conforming_strings = off", "search_path = ''"),

@@ -59,6 +59,23 @@ _NO_TABLE: Final = "42P01"
 _NOT_THERE: Final = frozenset({_NO_TABLE, _NO_COLUMN, _UNDEFINED, "42883"})
 """What a statement names is not there: a table, a column, a type or collation, an operator or function."""
 
+_OF_THE_SETUP: Final = {
+    _NO_RIGHTS: (
+        "the database refused a statement: {}. The role lacks a right; backfill doctor, with the url, dbtable and user "
+        "of the stream, says which one, and the SQL that gives it"
+    ),
+    _DIVISION_BY_ZERO: (
+        "{}: where a condition of the option filter or snapshotFilter divides, write NULLIF(divisor, 0)"
+    ),
+    _DISK_FULL: "the database's disk is full: {}",
+    _LIMIT_EXCEEDED: (
+        "a limit of the server's settings was exceeded: {}. Where it is temp_file_limit, let a superuser run ALTER "
+        "ROLE … SET temp_file_limit = '100GB', or -1 for none: the changes of one transaction are read at once, "
+        "however many they are"
+    ),
+}
+"""What is told of such an error, with the server's words in it."""
+
 _NOT_READY: Final = "55000"
 _REFUSED_FOR_GOOD: Final = re.compile(
     r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry|permission denied|"
@@ -219,18 +236,8 @@ def _with_state(state: str, message: str) -> BackfillError:
             "PostgreSQL 15 or newer, and publicationName=p. REPLICA IDENTITY FULL and such a list of columns make "
             "updates and deletes fail: ALTER TABLE … REPLICA IDENTITY DEFAULT first"
         )
-    if state == _DIVISION_BY_ZERO:
-        return DatabaseSetupError(
-            f"{message}: where a condition of the option filter or snapshotFilter divides, write NULLIF(divisor, 0)"
-        )
-    if state == _DISK_FULL:
-        return DatabaseSetupError(f"the database's disk is full: {message}")
-    if state == _LIMIT_EXCEEDED:
-        return DatabaseSetupError(
-            f"a limit of the server's settings was exceeded: {message}. Where it is temp_file_limit, let a superuser "
-            "run ALTER ROLE … SET temp_file_limit = '100GB', or -1 for none: the changes of one transaction are read "
-            "at once, however many they are"
-        )
+    if state in _OF_THE_SETUP:
+        return DatabaseSetupError(_OF_THE_SETUP[state].format(message))
     if state in _TRANSIENT_STATES or state.startswith(_TRANSIENT_CLASSES):
         return ConnectionLostError(message)
     if state in _NOT_THERE:
