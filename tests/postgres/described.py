@@ -12,8 +12,8 @@ from backfill.upstream.postgres.description import (
     TypeDescription,
 )
 
-C = CollationDescription(QualifiedName("pg_catalog", "C"), "c", deterministic=True, byte_order=True)
-ENGLISH = CollationDescription(QualifiedName("pg_catalog", "en_US"), "c", deterministic=True, byte_order=False)
+C = CollationDescription(QualifiedName("pg_catalog", "C"), byte_order=True)
+ENGLISH = CollationDescription(QualifiedName("pg_catalog", "en_US"), byte_order=False)
 
 
 def system(name: str) -> QualifiedName:

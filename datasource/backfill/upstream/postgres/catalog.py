@@ -43,7 +43,7 @@ _COLUMNS: Final = """
 # provider all collations compare code points, which in UTF-8 is byte order; of libc only C and POSIX are sure to:
 # C.UTF-8 is what the operating system makes of it.
 _COLLATIONS: Final = """
-    SELECT c.oid::int8 AS oid, n.nspname AS schema, c.collname AS name, p.provider, c.collisdeterministic,
+    SELECT c.oid::int8 AS oid, n.nspname AS schema, c.collname AS name,
            pg_catalog.current_setting('server_encoding') = 'UTF8' AND (
                p.provider = 'b' OR p.provider = 'c' AND p.locale IN ('C', 'POSIX')) AS byte_order
     FROM pg_catalog.pg_collation c
@@ -130,6 +130,5 @@ def _logged(generated: Generated, server_version: int) -> Logged:
 def _read_collations(session: Session, oids: Iterable[int]) -> dict[int, CollationDescription]:
     rows = session.execute(_COLLATIONS, [sorted(set(oids) - {0})]).fetchall()
     return {
-        oid: CollationDescription(QualifiedName(schema, name), provider, deterministic, byte_order)
-        for oid, schema, name, provider, deterministic, byte_order in rows
+        oid: CollationDescription(QualifiedName(schema, name), byte_order) for oid, schema, name, byte_order in rows
     }

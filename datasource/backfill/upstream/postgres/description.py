@@ -55,14 +55,9 @@ class TypeDescription:
 
 @dataclass(frozen=True, slots=True)
 class CollationDescription:
-    """`provider` is the resolved one ('c' libc, 'i' ICU, 'b' built in), also for the database's default collation.
-
-    `byte_order`: text sorts as its UTF-8 bytes do, and equal means equal bytes.
-    """
+    """`byte_order`: text sorts as its UTF-8 bytes do, and equal means equal bytes."""
 
     name: QualifiedName
-    provider: str
-    deterministic: bool
     byte_order: bool
 
 
