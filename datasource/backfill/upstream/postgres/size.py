@@ -54,4 +54,4 @@ def _sampled(session: Session, table: TableDescription, heap: int) -> int:
     sampled = sql.SQL("TABLESAMPLE SYSTEM ({})").format(sql.Literal(100 * share))
     statement = sql.SQL("SELECT pg_catalog.count(*), pg_catalog.current_setting('block_size')::int4 FROM {} {}")
     counted, page = one_row(session.execute(statement.format(source, sampled)))
-    return max(int(counted / share), heap // page)
+    return max(int(counted / share), heap // int(page))
