@@ -71,6 +71,13 @@ def test_the_sqlstate_decides_what_an_error_is(state: str, text: str, kind: type
         assert VALUE not in found.message
 
 
+def test_a_table_of_more_partitions_than_the_server_has_locks_is_answered_with_the_setting() -> None:
+    found = translated(from_psycopg("53200", "out of shared memory"))
+    assert "out of shared memory (53200)" in found.message
+    assert "ALTER SYSTEM SET max_locks_per_transaction" in found.message
+    assert "numPartitions" in found.message
+
+
 @pytest.mark.parametrize(
     ("about", "state", "text", "kind"),
     [

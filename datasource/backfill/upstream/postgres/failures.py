@@ -82,6 +82,13 @@ _REFUSED_FOR_GOOD: Final = re.compile(
     r"invalid (connection option|URI|port|dsn|sslmode|integer value)|is not permitted to log in|missing \"=\"",
     re.IGNORECASE,
 )
+_WHERE_IT_LASTS: Final = {
+    "53200": "; where it is shared memory, the server has no room for more locks, of which each session that reads a "
+    "partitioned table takes one for every partition and one for its key's index: let a superuser run ALTER SYSTEM SET "
+    "max_locks_per_transaction = 512 and restart the server, or make numPartitions smaller"
+}
+"""What to do about errors that mostly pass by themselves."""
+
 _ROWS_HIDDEN: Final = ("check_enable_rls", "would be affected by row-level security")
 _NO_SUCH_LABEL: Final = ("enum_in", "invalid input value for enum")
 _NO_PARTITION: Final = ("ExecFindPartition", "no partition of relation")
@@ -239,7 +246,7 @@ def _with_state(state: str, message: str) -> BackfillError:
     if state in _OF_THE_SETUP:
         return DatabaseSetupError(_OF_THE_SETUP[state].format(message))
     if state in _TRANSIENT_STATES or state.startswith(_TRANSIENT_CLASSES):
-        return ConnectionLostError(message)
+        return ConnectionLostError(f"{message}{_WHERE_IT_LASTS.get(state, '')}")
     if state in _NOT_THERE:
         return _not_there(state, message)
     return DatabaseSetupError(f"the database refused a statement: {message}")
