@@ -123,6 +123,27 @@ def test_a_table_of_one_row(database: Database, start_stream: StartStream) -> No
     assert run.fold.counts == {"insert": 3, "delete": 1}
 
 
+@pytest.mark.parametrize("size", [1, 20])
+def test_batches_that_follow_quickly_take_no_more_changes_than_slow_ones(
+    database: Database, start_stream: StartStream, size: int
+) -> None:
+    table_of(database, 100)
+    run = start_stream()
+    run.backfill()
+    run.catch_up()
+    with database.connect(autocommit=True) as writer:
+        for at in range(3000 // size):
+            writer.execute(f"UPDATE t SET v = 'c{at}' WHERE id <= {size}".encode())
+    taken = []
+    while run.plan(400):  # the slot moves once in a second, which is once in many of these batches
+        rows = run.read()
+        taken.append(len(rows))
+        run.commit(rows)
+    assert len(taken) < 12
+    assert max(taken) < 450
+    run.finish()
+
+
 def test_available_now_stops_at_what_was_there_when_it_began(database: Database, start_stream: StartStream) -> None:
     table_of(database, 100)
     run = start_stream()

@@ -228,6 +228,7 @@ class PostgresUpstream:
         log = self._epochs.log
         to = log.acknowledgeable(epoch)
         if to:
+            log.slot_moves()
             self._sessions.run(lambda session: slot.advance(session, log.place.slot, to))
 
     # -- snapshot rows ---------------------------------------------------------------------------------------------

@@ -43,6 +43,9 @@ class ChangeLog:
         self._acknowledgeable: dict[str, int] = {}
         self._reported: set[str] = set()
         self._per_change = 1.0
+        self._passed = (0, 0)
+        """Up to which LSN the log was read last, and how many messages that took from where the slot stands."""
+
         self._published: Published | None = None
         self._accepted = 0
         """The LSN up to which changes that the slot has not any more are known to be lost."""
@@ -50,8 +53,10 @@ class ChangeLog:
     def read(self, session: Session, after: Position, shown: Position, upto: int, limit: int) -> log.Reading:
         """The changes that `shown` shows and `after` does not, up to the LSN `upto` and about `limit` of them."""
         # The server counts messages, of which a commit has two more than changes: what was met lately is expected
-        # again, so that a backlog of small commits makes as few batches as one of large ones.
-        most = min(int(limit * self._per_change), log.MOST_MESSAGES)
+        # again, so that a backlog of small commits makes as few batches as one of large ones. And it counts from the
+        # slot, which stays where it is while quick batches follow one another.
+        again = self._met_again(after)
+        most = min(int(limit * self._per_change) + again, log.MOST_MESSAGES)
         try:
             with saying_which_is_waited_for(self._connector, session, self.place.slot):
                 reading = log.peek(self._connector, self._feed, after=after, shown=shown, upto=upto, limit=most)
@@ -60,7 +65,8 @@ class ChangeLog:
             self.place.require_readable(session, after.lsn)
             self.place.require_same_publication(session, self._table, self._published)
             raise
-        self._per_change = log.messages_per_change(reading, self._per_change)
+        self._per_change = log.messages_per_change(reading, again, self._per_change)
+        self._passed = reading.end, reading.message_count
         # Afterwards, so that a slot which was moved or made again in the meantime is noticed as well. Changes that are
         # not published are not in the log; without the publication itself, PostgreSQL 18 gives none at all.
         if self._fails_on_data_loss:
@@ -72,6 +78,15 @@ class ChangeLog:
         self._require_published(session)
         self._report_added(reading.ignored)
         return reading
+
+    def _met_again(self, after: Position) -> int:
+        """How many messages before those after this position are known to be met again."""
+        upto, messages = self._passed
+        return messages if after.lsn >= upto else 0
+
+    def slot_moves(self) -> None:
+        """What was passed since it stood still is not met again."""
+        self._passed = (0, 0)
 
     def _note_moved(self, session: Session, after: int) -> None:
         """Says once that the slot was moved or made again beyond where reading began."""

@@ -32,7 +32,7 @@ MESSAGE_BATCH_BYTES: Final = 4 << 20
 READ_AHEAD: Final = 4
 """How many such batches may wait to be decoded."""
 
-FEW_CHANGES: Final = 1000
+FEW_CHANGES: Final = 100
 """Fewer do not tell what is to be expected of many."""
 
 MOST_MESSAGES: Final = 2**31 - 1
@@ -99,14 +99,15 @@ class Reading:
         return leading.last_end_lsn or 0
 
 
-def messages_per_change(reading: Reading, before: float) -> float:
+def messages_per_change(reading: Reading, again: int, before: float) -> float:
     """How many messages a change takes, its share of BEGIN and COMMIT included; `before` where too few were read.
 
-    Three where each has a commit of its own, the most that is expected: what is skipped counts as well, and may be
-    all there is.
+    Of the messages the first `again` were known. Three where each change has a commit of its own, the most that is
+    expected: what else is skipped counts as well, and may be all there is.
     """
     changes = reading.rows.row_count
-    return before if changes < FEW_CHANGES else min(max(reading.message_count / changes, 1.0), 3.0)
+    found = (reading.message_count - again) / max(1, changes)
+    return before if changes < FEW_CHANGES else min(max(found, 1.0), 3.0)
 
 
 def keeping(after: Position, upto: Position) -> Keep:
