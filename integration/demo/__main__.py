@@ -122,7 +122,7 @@ def forget_callbacks(spark: SparkSession) -> None:
 def demo(folder: Path) -> bool:
     with LocalServers(os.environ) as servers:
         with step("Starting PostgreSQL"):
-            server = servers.start()
+            server = servers.start({"autovacuum": "on"})
         with temporary_database(server) as database:
             pgbench = Pgbench(database, folder)
             with step(f"pgbench makes its table of {SCALE * ROWS_PER_SCALE:,} accounts"):
