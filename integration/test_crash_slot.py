@@ -139,7 +139,7 @@ def test_an_idle_table_on_a_busy_server_does_not_hold_back_the_log(
         time.sleep(1.1)  # while only changes are followed, progress is recorded once a second
         run.catch_up()
         assert confirmed(run) > begun[-1] + (16 << 20), "the slot has not followed"
-    # Not how many bytes are kept: autovacuum may write as many again at any moment, and holds the log back by a round.
+    # Not how many bytes are kept: the server may write as many by itself, and holds the log back by a round.
     assert restart_lsn(run) > begun[1]
     run.finish()
 

@@ -296,3 +296,12 @@ def test_a_table_that_is_made_unlogged_ends_the_stream(database: Database, start
         with pytest.raises(TableError, match=r"unlogged.*start over"):
             run.batch(20)
         run.restart()
+
+
+@pytest.mark.parametrize("statement", ["SET statment_timeout = 0", "SELECT no_such_function()", "SET ROLE postgres; x"])
+def test_what_is_wrong_with_the_init_statement_is_the_servers_word_alone(
+    database: Database, start_stream: StartStream, statement: str
+) -> None:
+    table_of(database, 10)
+    with pytest.raises(DatabaseSetupError, match=r"option sessionInitStatement: [^.]*\(42\w{3}\)$"):
+        start_stream(sessionInitStatement=statement).batch(10)

@@ -150,8 +150,11 @@ def _last_applied(noted: Noted) -> Applied | None:
 
 def _without_rows(last: Applied, now: Applied) -> str:
     """What to do where the batches in between had no rows and were not given to the sink."""
-    between = f"range({last.batch_id + 1}, {now.batch_id})"
-    return f"give them to it once, before this one: for number in {between}: apply_batch(batch.limit(0), number)"
+    between = f"range({last.batch_id + 1}, {now.batch_id}) if batch_id == {now.batch_id} else ()"
+    return (
+        f"give them to it in foreachBatch, before this one: for number in {between}: "
+        "apply_batch(batch.limit(0), number)"
+    )
 
 
 def _noted(table: DeltaTable, query: str) -> Noted:

@@ -39,7 +39,8 @@ def another_column(table: QualifiedName, names: Iterable[str]) -> SchemaChangedE
     return SchemaChangedError(
         f"column {', '.join(names)} of {table.quoted()} is not the one any more that it was when the query began: it "
         "was dropped, or dropped and added again, or renamed, so that another one may have its name. The change log "
-        "does not tell what that did to the rows. Start the query again, and have the rows read again with backfill "
-        "re-backfill; or start over with a fresh checkpointLocation and onExistingState=restart. A batch is loaded "
-        "anew, and a stream with startupMode=snapshot only started again"
+        "does not tell what that did to the rows. Where a column of the key is among them, start over with a fresh "
+        "checkpointLocation, onExistingState=restart and an empty sink; else start the query again, and have the rows "
+        "read again with backfill re-backfill. A batch is loaded anew, and a stream with startupMode=snapshot only "
+        "started again"
     )

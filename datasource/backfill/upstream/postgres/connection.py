@@ -20,7 +20,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from backfill.errors import OptionsError
 from backfill.options import Options
 from backfill.upstream.postgres.arrow_session import ArrowSession, require_driver
-from backfill.upstream.postgres.failures import behind_a_pooler, translated, translating
+from backfill.upstream.postgres.failures import About, behind_a_pooler, translated, translating
 
 SETTINGS: Final = {
     "DateStyle": "ISO",
@@ -228,7 +228,7 @@ class Connector:
             try:
                 cursor.execute(self.init_statement)
             except (psycopg.Error, adbc_driver_manager.Error) as error:
-                found = translated(error)
+                found = translated(error, About.INIT_STATEMENT)
                 raise type(found)(f"the option sessionInitStatement: {found.message}") from None
             cursor.execute(_AGAIN)
 

@@ -61,8 +61,8 @@ _NOT_THERE: Final = frozenset({_NO_TABLE, _NO_COLUMN, _UNDEFINED, "42883"})
 
 _OF_THE_SETUP: Final = {
     _NO_RIGHTS: (
-        "the database refused a statement: {}. The role lacks a right; backfill doctor, with the url, dbtable and user "
-        "of the stream, says which one, and the SQL that gives it"
+        "the database refused a statement: {}. The role lacks a right; backfill doctor, with the options of the "
+        "stream, may say which one, and the SQL that gives it"
     ),
     _DIVISION_BY_ZERO: (
         "{}: where a condition of the option filter or snapshotFilter divides, write NULLIF(divisor, 0)"
@@ -112,11 +112,15 @@ class About(Enum):
     A publication does not exist if it did not when a change was made; up to version 17 that is an error.
     """
 
+    INIT_STATEMENT = _NOT_THERE | {_NO_RIGHTS}
+    """Nothing: it is a person's, of which nobody but the server knows what is wrong with it."""
+
     TARGET = frozenset(
         {
             *(_LOCKED, _READ_ONLY, _NOT_IN_ENCODING, _NO_RIGHTS, _NO_COLUMN, _DIVISION_BY_ZERO, _LIMIT_EXCEEDED),
             *_UNFIT,
             *_CONSTRAINTS,
+            *_NOT_THERE,
             _ROW_TWICE,
         }
     )
@@ -146,6 +150,8 @@ def _judged(about: About, state: str, error: Exception, message: str) -> Backfil
             return SnapshotGoneError(message)
         case About.SLOT:
             return _changes_gone(message)
+        case About.INIT_STATEMENT:
+            return DatabaseSetupError(message)
         case _:
             return _of_the_target(state, error, message)
 
