@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.errors import OptionsError, UnchangedToastError
-from backfill.mark import Indices, Mask
+from backfill.mark import CHANGE_TYPES, Indices, Mask
 from backfill.order import differ, sorting_by
 from backfill.rows import RESERVED, UNCHANGED_COLUMNS
 from backfill.sameness import same
@@ -19,7 +19,6 @@ from backfill.sameness import same
 CHANGE_TYPE: Final = "_change_type"
 SEQUENCE: Final = "_sequence"
 NEEDED: Final = (CHANGE_TYPE, "_commit_version", SEQUENCE)
-CHANGE_TYPES: Final = frozenset({"insert", "update_preimage", "update_postimage", "delete", "truncate"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +93,9 @@ def _require_columns(batch: pa.Table, key: Sequence[str]) -> None:
     twice = sorted({name for name in batch.column_names if batch.column_names.count(name) > 1})
     if twice:
         raise OptionsError(f"the batch has the column {', '.join(twice)} more than once; give it once, in foreachBatch")
-    changed = not CHANGE_TYPES.issuperset(pc.unique(batch[CHANGE_TYPE]).to_pylist()) or batch[SEQUENCE].null_count
-    if changed:
+    if not set(pc.unique(batch[CHANGE_TYPE]).to_pylist()).issubset(CHANGE_TYPES) or batch[SEQUENCE].null_count:
         raise OptionsError(
-            f"the batch has rows of which {CHANGE_TYPE} is none of {', '.join(sorted(CHANGE_TYPES))}, or {SEQUENCE} is "
+            f"the batch has rows of which {CHANGE_TYPE} is none of {', '.join(CHANGE_TYPES)}, or {SEQUENCE} is "
             "null; leave the metadata columns in foreachBatch as they are, and add no rows of your own without them"
         )
 

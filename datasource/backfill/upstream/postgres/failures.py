@@ -117,11 +117,10 @@ class About(Enum):
 
     TARGET = frozenset(
         {
-            *(_LOCKED, _READ_ONLY, _NOT_IN_ENCODING, _NO_RIGHTS, _NO_COLUMN, _DIVISION_BY_ZERO, _LIMIT_EXCEEDED),
+            *(_LOCKED, _READ_ONLY, _NOT_IN_ENCODING, _NO_RIGHTS, _ROW_TWICE, _DIVISION_BY_ZERO, _LIMIT_EXCEEDED),
             *_UNFIT,
             *_CONSTRAINTS,
             *_NOT_THERE,
-            _ROW_TWICE,
         }
     )
     """The table that a sink writes to. Of these errors a stream is told what to do about its source, or nothing."""
