@@ -20,6 +20,7 @@ from integration.servers import Can, LocalServer, LocalServers, Server, ServerEr
 from integration.servers.address import as_uri
 from integration.servers.external import DSN, ExternalServer
 from integration.servers.guard import residents, shared_memory
+from integration.servers.local import free_port
 from integration.waiting import eventually
 
 if TYPE_CHECKING:
@@ -252,6 +253,10 @@ def test_nothing_outlives_a_killed_server_whose_owner_is_killed(owner: subproces
     eventually(lambda: not Path(folder).exists())
     held = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
     assert segment not in [int(line.split()[1]) for line in held]
+
+
+def test_no_server_gets_the_port_of_one_before() -> None:
+    assert len({free_port() for _ in range(300)}) == 300
 
 
 @pytest.mark.parametrize(

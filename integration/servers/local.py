@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Self
 
 import psycopg
@@ -19,7 +20,7 @@ from integration.servers.sandbox import Sandbox
 from integration.servers.server import SETTINGS, Can, ServerError, StopMode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 ROLE = "postgres"
@@ -38,13 +39,23 @@ def own_ports(environment: Mapping[str, str]) -> range:
     return PORTS[int(worker) :: int(workers)]
 
 
+@cache
+def _in_any_order() -> Iterator[int]:
+    ports = list(own_ports(os.environ))
+    secrets.SystemRandom().shuffle(ports)
+    return iter(ports)
+
+
 def free_port() -> int:
-    """A port that nobody listens on now; somebody may by the time it is used."""
-    while True:
-        port = secrets.choice(own_ports(os.environ))
+    """A port that nobody listens on now; somebody may by the time it is used.
+
+    This process gets none twice: what still has a connection to the server before would take the next for that one.
+    """
+    for port in _in_any_order():
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) != 0:
                 return port
+    raise RuntimeError("this process has tried all of its ports")
 
 
 def quoted(value: str) -> str:
