@@ -18,6 +18,7 @@ full.py        what whole rows before and after each change cost
 staging.py     what keeping the chunks costs
 memory.py      how large the driver's Python process gets while much is waiting
 upsert.py      what a batch costs in an upsert state, by the number of its keys
+rocks.py       RocksDB, as one more contender there where it is installed
 """
 
 from __future__ import annotations

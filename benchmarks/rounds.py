@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+import numpy as np
 import psutil
 
 IDLE_PERCENT: Final = 10
@@ -62,6 +63,11 @@ class Results:
     def part(self, name: str, part: str) -> Spread:
         """Seconds."""
         return Spread.of([run.parts[part] for run in self.runs[name]])
+
+
+def clocks() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """The time, and the processor's time, in seconds."""
+    return np.array([time.perf_counter(), time.process_time()])
 
 
 def wait_for_calm(patience: float) -> None:

@@ -3,7 +3,8 @@
 Rows are like pgbench's accounts, with a filler that hardly packs. A batch asks for the entries of its keys and then
 writes new ones. Its keys lie anywhere in the state, or among the newest: as with a table whose recent rows are those
 that change. DuckDB has `MEMORY` for each state; what it reads beyond that comes from the file, which the system may
-still have in its own memory. `--rows 50000000` measures 1, 10 and 50 million keys; it takes 5 GB of disk.
+still have in its own memory. `--rows 50000000` measures 1, 10 and 50 million keys; it takes 5 GB of disk, and as much
+again with RocksDB beside it.
 
 Then the same for few rows that are long, as those of tables with documents in them.
 """
@@ -11,9 +12,8 @@ Then the same for few rows that are long, as those of tables with documents in t
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ import pyarrow as pa
 from backfill_state.upsert import DuckDBUpsertState, Updates, UpsertLayout
 from benchmarks.bed import Bed
 from benchmarks.report import Comparison, Table, ratios, speeds, where
-from benchmarks.rounds import Rounds, Run, take_turns
+from benchmarks.rocks import LEFT_OUT, ROCKSDB, Keys, Rocks, installed
+from benchmarks.rounds import Rounds, Run, clocks, take_turns
 
 ROWS = 10_000_000
 PARTS_OF_ROWS = (50, 5, 1)
@@ -38,7 +39,11 @@ FILLER = 84
 LONG_FILLERS = (FILLER, 2_000, 20_000)
 LONG_ROWS = 50_000
 LONG_BATCH = 1_000
-MEMORY = "512MB"
+MEMORY_BYTES = 512_000_000
+MEMORY = f"{MEMORY_BYTES // 1_000_000}MB"
+ROW_BYTES = 100
+"""About what a row of `LAYOUT` has."""
+
 PARTS = ("get", "get: processor", "put", "put: processor")
 AT_LEAST = 0.5
 
@@ -57,15 +62,20 @@ def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
         for size, state in zip(sizes, states, strict=True):
             contenders[_anywhere(size)] = partial(_batch, state, orders, range(size))
             contenders[_newest(size)] = partial(_batch, state, orders, range(size - NEWEST, size))
+            if installed():
+                rocks = stack.enter_context(closing(Rocks(folder / f"{size}.rocks", size, ROW_BYTES, MEMORY_BYTES)))
+                contenders[_rocks(size)] = partial(_rocks_batch, rocks, orders, range(size))
         results = take_turns(contenders, rounds)
         files = [f"{state.usage().file / 1e6:.0f} MB for {size:,}" for size, state in zip(sizes, states, strict=True)]
     notes = [f"Batches of {BATCH:,} keys, {MEMORY} of memory; on disk {', '.join(files)} keys."]
+    notes += [] if installed() else [LEFT_OUT]
     yield speeds("Upsert state: speed of a batch", results, notes, unit="keys")
     yield where("Upsert state: where the time goes", results, PARTS)
     smallest, *larger = sizes
     newest = [Comparison(_newest(size), _newest(smallest), AT_LEAST) for size in larger]
     anywhere = [Comparison(_anywhere(size), _anywhere(smallest)) for size in larger]
-    yield ratios("Upsert state: ratio", results, [*newest, *anywhere])
+    beside = [Comparison(_anywhere(size), _rocks(size)) for size in sizes if installed()]
+    yield ratios("Upsert state: ratio", results, [*newest, *anywhere, *beside])
     yield from _long_rows(folder, rounds)
 
 
@@ -92,6 +102,10 @@ def _newest(size: int) -> str:
     return f"{size:,} keys, the newest"
 
 
+def _rocks(size: int) -> str:
+    return f"{size:,} keys, anywhere, {ROCKSDB}"
+
+
 def _filled(path: Path, size: int, filler: int = FILLER) -> DuckDBUpsertState:
     state = DuckDBUpsertState(path, LAYOUT, memory_limit=MEMORY)
     random = np.random.default_rng(size)
@@ -107,28 +121,31 @@ def _batch(
 ) -> Run:
     order = next(orders)
     random = np.random.default_rng(order)
-    keys = np.unique(random.integers(among.start, among.stop, count * 2))
-    updates = _updates(random.permutation(keys)[:count], order, random, filler)
-    began = _clocks()
+    updates = _updates(_drawn(random, among, count), order, random, filler)
+    began = clocks()
     with state.batch(f"batch-{order}"):
         found = state.multi_get(updates.keys)
-        got = _clocks()
+        got = clocks()
         put = state.multi_put(updates)
-    ended = _clocks()
+    ended = clocks()
     if found.stats.found != len(updates.keys) or put.updates != found.stats.found:
         raise AssertionError(f"{found.stats.found} of {count} keys were found and {put.updates} updated")
     parts = dict(zip(PARTS, [*(got - began), *(ended - got)], strict=True))
     return Run(count, float((ended - began)[0]), parts)
 
 
-def _clocks() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """The time, and the processor's time."""
-    return np.array([time.perf_counter(), time.process_time()])
+def _rocks_batch(rocks: Rocks, orders: Iterator[int], among: range) -> Run:
+    random = np.random.default_rng(next(orders))
+    return rocks.batch(_drawn(random, among, BATCH), random, PARTS)
 
 
-def _updates(
-    keys: np.ndarray[tuple[int], np.dtype[np.int64]], order: int, random: np.random.Generator, filler: int
-) -> Updates:
+def _drawn(random: np.random.Generator, among: range, count: int) -> Keys:
+    """So many keys that differ, in no order."""
+    keys = np.unique(random.integers(among.start, among.stop, count * 2))
+    return random.permutation(keys)[:count]
+
+
+def _updates(keys: Keys, order: int, random: np.random.Generator, filler: int) -> Updates:
     count = len(keys)
     orders = np.full(count, order, np.int64)
     letters = random.integers(97, 123, count * filler, np.uint8)
