@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from integration.database import Database
-from integration.stream_harness import Fold, Row
+from integration.fold import Fold, Row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

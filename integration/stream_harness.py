@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +12,18 @@ from psycopg import sql
 
 from backfill import handoff
 from backfill.handoff import Part
-from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
 from backfill.opening import open_stream
 from backfill.options import parse
-from backfill.progress import Finished, Frontier
-from backfill.rows import RESERVED
+from backfill.progress import Frontier
 from backfill.stream import Stream
 from backfill.upstream import Pin
 from backfill.upstream.postgres.adapter import PostgresUpstream
 from backfill.upstream.postgres.pin import snapshot_of
 from backfill.upstream.postgres.retries import RetryPolicy
-from backfill.vnode import WHOLE_TABLE, Coverage
+from backfill.vnode import Coverage
 from integration.database import Database
-
-Row = dict[str, Any]
-Rows = dict[tuple[Any, ...], Row]
+from integration.fold import Fold, Row, Rows
+from tests.query import Query
 
 QUICK = RetryPolicy(first=0.01, most=0.1, give_up_after=120.0)
 """What a stream does about transient errors here: as in production, only sooner."""
@@ -50,68 +47,7 @@ def churn(database: Database, number: int) -> None:
     )
 
 
-@dataclass
-class Fold:
-    """Applies rows in the order of `_sequence`, and refuses what no consumer could apply (I2, I3).
-
-    `full`: it also refuses an update without the row before it, and a delete without the whole row. Rows that are taken
-    again are snapshot rows of keys that are there: they supersede what was there. `supersedes`: any snapshot row may,
-    for whoever does not know of which batches they are.
-    """
-
-    key: tuple[str, ...]
-    full: bool = False
-    supersedes: bool = False
-    rows: Rows = field(default_factory=dict)
-    sequences: dict[tuple[Any, ...], int] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
-    commits: set[int] = field(default_factory=set)
-
-    def apply(self, batch: list[Row], *, again: bool = False) -> None:
-        commits = {row["_commit_version"] for row in batch if not row["_is_snapshot"]}
-        assert not commits & self.commits, f"commits in more than one batch: {commits & self.commits}"
-        self.commits |= commits
-        before: Row | None = None
-        for row in sorted(batch, key=lambda row: row["_sequence"]):
-            if self.full and row["_change_type"] == "update_postimage":
-                alone = before is None or before["_change_type"] != "update_preimage" or not self._same_key(before, row)
-                assert not alone, f"an update without the row before it: {row}"
-            self._apply(row, again=again)
-            before = row
-
-    def _same_key(self, one: Row, other: Row) -> bool:
-        return all(one[name] == other[name] for name in self.key)
-
-    def _apply(self, row: Row, *, again: bool) -> None:
-        key = tuple(row[name] for name in self.key)
-        kind = row["_change_type"]
-        self.counts[kind] = self.counts.get(kind, 0) + 1
-        if kind == "truncate":
-            self.rows.clear()
-            return
-        assert row["_sequence"] > self.sequences.get(key, -1), f"_sequence does not grow: {row}"
-        self.sequences[key] = row["_sequence"]
-        values = {name: value for name, value in row.items() if name not in RESERVED}
-        match kind:
-            case "insert":
-                there = key in self.rows
-                right = there == (again and row["_is_snapshot"]) or (self.supersedes and row["_is_snapshot"])
-                assert right, f"insert of {'a present' if there else 'an absent'} key: {row}"
-                self.rows[key] = values
-            case "update_preimage":
-                assert self.rows.get(key) == values, f"not the row before: {row}"
-            case "update_postimage":
-                assert key in self.rows, f"update of an absent key: {row}"
-                self.rows[key] = values
-            case "delete":
-                assert key in self.rows, f"delete of an absent key: {row}"
-                assert not self.full or self.rows[key] == values, f"not the row that is deleted: {row}"
-                del self.rows[key]
-            case _:
-                raise AssertionError(f"unknown change type {kind}")
-
-
-class StreamRun:
+class StreamRun(Query[Row]):
     """One checkpoint over any number of processes of the driver; tasks run here.
 
     `key` names the columns by which the sink tells rows apart. `select` is what makes the database give the same
@@ -185,26 +121,6 @@ class StreamRun:
 
     # -- one batch, step by step -----------------------------------------------------------------------------------
 
-    def offset(self, number: int) -> Offset:
-        return from_text(self.offsets[number - 1]) if number else Nothing()
-
-    def ask(self, max_rows: int | None = None) -> str:
-        """Where the next batch would end, as Spark asks before it logs anything."""
-        return to_text(self.stream().latest_offset(self.offset(self.committed), max_rows))
-
-    def plan(self, max_rows: int | None = None) -> bool:
-        """Logs the end of the next batch; False where there is nothing to read. A batch that is logged stays."""
-        if len(self.offsets) > self.committed:
-            return True
-        end = self.ask(max_rows)
-        if end == to_text(self.offset(self.committed)):
-            return False
-        self.offsets.append(end)
-        return True
-
-    def parts(self) -> tuple[Part, ...]:
-        return self.stream().parts(self.offset(self.committed), from_text(self.offsets[-1]))
-
     def batches_of(self, part: Part) -> Iterator[list[Row]]:
         """What a task reads, batch by batch."""
         stream = self.stream()
@@ -219,15 +135,9 @@ class StreamRun:
         return [row for part in self.parts() for row in self.read_part(part)]
 
     def commit(self, rows: list[Row]) -> None:
-        again = self._barrier(self.committed + 1).again
+        again = self.barrier(self.committed + 1).again
         self.fold.apply(rows, again=again is not None and isinstance(again.progress, Frontier))
         self.committed += 1
-
-    def batch(self, max_rows: int | None = None) -> bool:
-        if not self.plan(max_rows):
-            return False
-        self.commit(self.read())
-        return True
 
     def judged_batch(self, max_rows: int | None = None) -> bool:
         """A batch after which the sink must be what the database itself shows at the batch's epoch (I1).
@@ -258,7 +168,8 @@ class StreamRun:
 
         One of them at least had a pin to be judged by, unless all of them were planned before.
         """
-        planned, judged = bool(self.offsets) and _backfilled(self._barrier(len(self.offsets))), self.judged
+        planned = bool(self.offsets) and not self.barrier(len(self.offsets)).progress.unfinished
+        judged = self.judged
         for number in range(1, most + 1):
             self.judged_batch(max_rows)
             if self.backfilled:
@@ -266,36 +177,16 @@ class StreamRun:
                 return number
         raise AssertionError(f"the backfill is not over after {most} batches")
 
-    def catch_up(self, max_rows: int | None = None, *, most: int = 500) -> int:
-        """Batches until nothing is left to read; returns how many."""
-        for number in range(most):
-            if not self.batch(max_rows):
-                return number
-        raise AssertionError(f"still not caught up after {most} batches")
-
     # -- where it stands -------------------------------------------------------------------------------------------
-
-    def barrier(self) -> Barrier:
-        """The end of the last batch that was committed."""
-        return self._barrier(self.committed)
-
-    def _barrier(self, number: int) -> Barrier:
-        offset = self.offset(number)
-        assert isinstance(offset, Barrier)
-        return offset
 
     @property
     def coverage(self) -> Coverage:
-        return _coverage(self.barrier())
-
-    @property
-    def backfilled(self) -> bool:
-        return _backfilled(self.barrier())
+        return self.barrier().progress.coverage
 
     @property
     def slot(self) -> str:
         """The replication slot's name, and the publication's."""
-        return dict(self.barrier().upstream)["slot"]
+        return dict(self.barrier().bookmark)["slot"]
 
     # -- the judge -------------------------------------------------------------------------------------------------
 
@@ -321,11 +212,11 @@ class StreamRun:
         self.stop()
 
     def _shown_at(self, pin: Pin) -> Rows:
-        barrier = self._barrier(len(self.offsets))
+        barrier = self.barrier(len(self.offsets))
         with self.database.connect() as connection:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot_of(pin.token)))
-            return self.table(connection, self._covered(connection, _coverage(barrier)))
+            return self.table(connection, self._covered(connection, barrier.progress.coverage))
 
     def _covered(self, connection: psycopg.Connection[Any], coverage: Coverage) -> sql.Composable:
         """The condition that a row's key lies in `coverage`: the text of a bound becomes a value of the column."""
@@ -361,11 +252,3 @@ class StreamRun:
         assert not differing, (
             f"batch {self.committed}: {len(differing)} rows differ; the sink and the table have {differing[0]}"
         )
-
-
-def _backfilled(barrier: Barrier) -> bool:
-    return isinstance(barrier.progress, Finished) or not barrier.progress.unfinished
-
-
-def _coverage(barrier: Barrier) -> Coverage:
-    return barrier.progress.coverage if isinstance(barrier.progress, Frontier) else (WHOLE_TABLE,)

@@ -71,11 +71,11 @@ def test_how_far_it_is_behind_is_since_it_was_known_to_have_everything(
     run.database.execute("SELECT pg_sleep(2.1)")
     run.ask()
     behind = run.stream().report()["lag_seconds"]
-    told = run.upstream.lag_of(run.barrier().upstream, run.barrier().epoch)
+    told = run.upstream.lag_of(run.barrier().bookmark, run.barrier().epoch)
     assert isinstance(behind, int)
     assert told["lag_seconds"] > behind
     found = look(run, capsys, "--url", run.database.url(tmp_path))
-    told = run.upstream.lag_of(run.barrier().upstream, run.barrier().epoch)
+    told = run.upstream.lag_of(run.barrier().bookmark, run.barrier().epoch)
     assert told["lag_seconds"] > found["lag_seconds"] >= behind
     assert (found["changes_passed_on"], found["changes_held_back"]) == (3, 0)
     (run.folder / "state" / "counts.json").write_text("{")

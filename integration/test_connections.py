@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import warnings
 from collections.abc import Callable
 from contextlib import closing, suppress
 from operator import attrgetter
@@ -274,3 +275,34 @@ def test_a_session_that_is_used_often_is_kept_once_and_then_closed(
 
 def timers() -> int:
     return sum(isinstance(thread, threading.Timer) for thread in threading.enumerate())
+
+
+def test_a_process_that_was_forked_has_sessions_of_its_own(database: Database) -> None:
+    connector = Connector.of(database.dsn, user="", password="", init_statement="")
+    with connector.arrow_session() as session:
+        session.execute("SELECT pg_backend_pid()")
+        (kept,) = session.fetchone() or ()
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # From 3.12 on, where other threads run.
+        child = os.fork()
+    if child == 0:
+        with suppress(BaseException), connector.arrow_session() as session:
+            session.execute("SELECT pg_backend_pid()")
+            os.write(write, str(session.fetchone()).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    assert os.read(read, 100).decode() not in ("", str((kept,)))
+    os.close(read)
+    with connector.arrow_session() as session:
+        session.execute("SELECT pg_backend_pid()")
+        assert session.fetchone() == (kept,)
+
+
+def test_a_statement_for_each_session_may_have_rows_of_any_type(database: Database) -> None:
+    connector = Connector.of(database.dsn, user="", password="", init_statement="SELECT row(1, 2), '{}'::json")
+    with connector.arrow_session() as session:
+        session.execute("SELECT 1")
+        assert session.fetchone() == (1,)
+    connector.session().close()

@@ -8,7 +8,8 @@ from backfill.handoff import Part, SnapshotPart
 from backfill.staging import Staging
 from integration.database import Database
 from integration.fixtures.streams import StartStream
-from integration.stream_harness import Row, StreamRun
+from integration.fold import Row
+from integration.stream_harness import StreamRun
 from integration.waiting import eventually
 from integration.writers import BIGINT, TABLE
 
@@ -39,7 +40,7 @@ def wait_until_nothing_is_held(database: Database) -> None:
 @pytest.fixture
 def run(database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch) -> StreamRun:
     BIGINT.create(database, SIZE, identity="FULL")
-    monkeypatch.setattr("backfill.batch.MIN_SPLIT_ROWS", 20)
+    monkeypatch.setattr("backfill.chunks.MIN_SPLIT_ROWS", 20)
     monkeypatch.setattr("backfill.upstream.postgres.reader.BATCH_BYTES", 1000)
     return start_stream(TABLE, select=BIGINT.select, vnodeCount="3", numPartitions="3")
 

@@ -21,7 +21,8 @@ from integration.crash.proxy import Fault, Kind, Proxy
 from integration.crash.weather import proxied
 from integration.database import Database
 from integration.fixtures.streams import StartStream
-from integration.stream_harness import Row, StreamRun
+from integration.fold import Row
+from integration.stream_harness import StreamRun
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 UNDOING: tuple[Kind, ...] = ("refused", "lost")

@@ -11,7 +11,7 @@ import pytest
 
 from backfill.errors import DefiniteError, SlotBusyError, SnapshotGoneError
 from backfill.upstream.postgres.connection import Connector
-from backfill.upstream.postgres.failures import About, translating
+from backfill.upstream.postgres.failures import about_snapshot, translating
 from backfill.upstream.postgres.retries import RetryPolicy
 from integration.database import Database
 
@@ -127,7 +127,7 @@ def test_what_stays_as_it_is_is_not_tried_again(database: Database, failing: Fai
 def test_a_slot_in_use_and_a_snapshot_that_has_ended_are_known_by_name(database: Database) -> None:
     with pytest.raises(SlotBusyError), translating():
         failing_by_psycopg(database, "55006")()
-    with pytest.raises(SnapshotGoneError), translating(About.SNAPSHOT):
+    with pytest.raises(SnapshotGoneError), translating(about_snapshot):
         database.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '00000003-0000001B-1'")
 
 

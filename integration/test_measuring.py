@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from random import Random
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 from psycopg import sql
@@ -21,6 +22,7 @@ from backfill.options import parse
 from backfill.plan import Extent, Measure
 from backfill.upstream.postgres import PostgresUpstream
 from backfill.upstream.postgres.measuring import MOST_SESSIONS, Measuring
+from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
 from backfill.vnode import KeyRange
 from integration.database import Database, maintenance
 from integration.fixtures.streams import StartStream
@@ -124,6 +126,60 @@ def test_several_sessions_measure_what_one_would(
     asked = requests(Random(count), count)
     assert upstream.measure(asked) == expected(asked)
     assert len(opened) == sessions
+
+
+def test_ranges_of_all_forms_are_counted_whatever_the_table_and_its_columns_are_called(database: Database) -> None:
+    names = "after0 text, upto0 int, most int, place int, PRIMARY KEY (after0, upto0)"
+    database.execute(f"CREATE TABLE asked ({names})")
+    database.execute("INSERT INTO asked SELECT 't' || i / 100, i % 100 FROM generate_series(0, 499) i; ANALYZE asked")
+    keys = [(f"t{i // 100}", str(i % 100)) for i in range(500)]
+    upstream = open_upstream(parse({**database.options, "dbtable": "asked"}))
+    ends = [-1, 7, 20, 99, 150, 151, 151, 340, 400, 420, 499]
+    asked = [
+        Measure(KeyRange(None if after < 0 else keys[after], None if upto == 499 else keys[upto]), limit)
+        for after, upto in pairwise(ends)
+        for limit in (1, 40, 1 << 62)
+    ]
+    counts = [(upto - after, after, limit) for after, upto in pairwise(ends) for limit in (1, 40, 1 << 62)]
+    try:
+        upstream.next_epoch(None, snapshot=True, max_changes=9, until=None)
+        assert upstream.measure(asked) == tuple(
+            Extent(limit, keys[after + limit]) if rows > limit else Extent(rows, None) for rows, after, limit in counts
+        )
+    finally:
+        upstream.close()
+
+
+def test_ranges_are_counted_with_the_index_of_the_key(database: Database) -> None:
+    """Not with another one that begins as it does, and that would lead to all rows of each tenant."""
+    database.execute(
+        "CREATE TABLE t (tenant int, id int, v text, PRIMARY KEY (tenant, id)); CREATE INDEX ON t (tenant)"
+    )
+    database.execute("INSERT INTO t SELECT i / 10000, i % 10000, repeat('v', 80) FROM generate_series(0, 199999) i")
+    database.execute("VACUUM ANALYZE t")
+    database.execute("UPDATE t SET v = 'w' WHERE id % 100 = 0")
+    upstream = open_upstream(parse({**database.options, "dbtable": "t"}))
+    assert isinstance(upstream, PostgresUpstream)
+    ranges = [KeyRange((str(tenant), "5000"), (str(tenant + 1), "5000")) for tenant in range(19)]
+    counting = upstream._table.keyed.counts(ranges, [1 << 30] * len(ranges))
+    upstream.close()
+    with database.connect() as connection, connection.transaction():
+        connection.execute(INDEX_PLANS_ONLY)
+        plan = str(connection.execute(sql.SQL("EXPLAIN {}").format(counting)).fetchall())
+        counts = connection.execute(counting).fetchall()
+    assert "t_pkey" in plan
+    assert "t_tenant_idx" not in plan
+    assert counts == [(10_000,)] * len(ranges)
+
+
+def test_a_table_of_many_partitions_is_not_planned_for_each_range(
+    upstream: PostgresUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = requests(Random(3), 61)
+    statements = create_autospec(KeyedTable.counts, side_effect=KeyedTable.counts)
+    monkeypatch.setattr(KeyedTable, "counts", statements)
+    assert measuring(upstream, readers=0).measure(asked, 2000) == expected(asked)
+    assert statements.call_count == 3
 
 
 def measuring(upstream: PostgresUpstream, *, readers: int, only: str = "") -> Measuring:

@@ -19,7 +19,8 @@ from backfill.upstream.postgres import PostgresUpstream
 from backfill.vnode import KeyRange
 from integration.database import Database
 from integration.fixtures.streams import StartStream
-from integration.stream_harness import Row, StreamRun, table_of
+from integration.fold import Row
+from integration.stream_harness import StreamRun, table_of
 from integration.writers import COMPOSITE, TABLE, TEXT, Shape, Writers, total
 
 SIZE = 600

@@ -135,6 +135,19 @@ def test_a_role_that_may_not_accept_a_publication_that_was_made_again_is_told_wh
     run.finish()
 
 
+def test_a_partition_that_is_published_by_itself_and_with_its_root_is_followed(
+    database: Database, start_stream: StartStream
+) -> None:
+    database.execute("CREATE TABLE root (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)")
+    database.execute("CREATE TABLE t PARTITION OF root FOR VALUES FROM (0) TO (100)")
+    database.execute("INSERT INTO t SELECT i, 'v' FROM generate_series(0, 20) i")
+    database.execute("CREATE PUBLICATION feed FOR TABLE root, t")
+    run = start_stream(publicationName="feed")
+    run.judged_batch(10)
+    database.execute("UPDATE root SET v = 'w' WHERE id % 2 = 0; DELETE FROM t WHERE id = 3")
+    run.finish()
+
+
 @pytest.mark.parametrize("of", ["TABLE t", "ALL TABLES"])
 def test_a_partition_that_is_published_as_its_root_is_told_the_ways_out(
     database: Database, start_stream: StartStream, of: str

@@ -8,7 +8,8 @@ from backfill.progress import Finished, Frontier
 from backfill.record import FOLLOW_INTERVAL
 from integration.database import Database
 from integration.fixtures.streams import StartStream
-from integration.stream_harness import Row, table_of
+from integration.fold import Row
+from integration.stream_harness import table_of
 from integration.waiting import eventually
 
 
@@ -250,10 +251,10 @@ def test_the_file_of_a_large_transaction_goes_with_its_batch_and_not_with_the_ne
     run.batch()
     kept = run.upstream._epochs.log._kept
     assert kept is not None
-    assert not kept[2].rows._file.closed
+    assert not kept.reading.rows._file.closed
 
     def is_gone() -> bool:  # Progress is recorded, and the log acknowledged, now and then.
-        return not run.batch() and bool(kept[2].rows._file.closed)
+        return not run.batch() and bool(kept.reading.rows._file.closed)
 
     eventually(is_gone, seconds=FOLLOW_INTERVAL + 30)
     run.finish()

@@ -7,7 +7,8 @@ import pytest
 from backfill.errors import UnchangedToastError
 from integration.database import Database
 from integration.fixtures.streams import StartStream
-from integration.stream_harness import Row, StreamRun
+from integration.fold import Row
+from integration.stream_harness import StreamRun
 
 LARGE = "string_agg(md5((s * 1000 + i)::text), '')"
 """Some 6 kB that do not compress: the server keeps them outside the row."""

@@ -14,7 +14,8 @@ from backfill.errors import SnapshotGoneError, StagingError, TransientError, Tru
 from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
 from integration.fixtures.streams import StartStream
-from integration.stream_harness import Row, StreamRun, table_of
+from integration.fold import Row
+from integration.stream_harness import StreamRun, table_of
 from integration.waiting import eventually
 
 TRUNCATE = "TRUNCATE t; INSERT INTO t SELECT i, 'after' FROM generate_series(5, 60, 5) i"

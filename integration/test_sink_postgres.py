@@ -280,7 +280,7 @@ ROW = {"id": 1, "v": "secret words", "_change_type": "insert", "_commit_version"
         ),
     ],
 )
-def test_what_cannot_be_applied_is_refused_and_leaves_no_trace(
+def test_what_cannot_be_applied_is_refused_and_not_noted(
     database: Database, tmp_path: Path, table: str, row: dict[str, object], error: type[Exception], message: str
 ) -> None:
     database.execute(
@@ -296,7 +296,8 @@ def test_what_cannot_be_applied_is_refused_and_leaves_no_trace(
         apply(Rows(pa.Table.from_pylist([row])), 0)
     assert "secret" not in str(caught.value)
     assert database.execute("TABLE copy") == []
-    assert database.execute("SELECT to_regclass('backfill_batches')") == [(None,)]
+    if database.execute("SELECT to_regclass('backfill_batches')") != [(None,)]:
+        assert database.execute("TABLE backfill_batches") == []
 
 
 @pytest.mark.parametrize(
@@ -324,7 +325,8 @@ def test_what_a_narrower_column_holds_as_it_is_arrives(
 
 def test_the_rows_of_a_table_that_inherits_from_the_copy_stay(database: Database, tmp_path: Path) -> None:
     database.execute(
-        "CREATE TABLE copy (id int PRIMARY KEY); CREATE TABLE heir () INHERITS (copy); INSERT INTO heir VALUES (1), (2)"
+        "CREATE TABLE copy (id int PRIMARY KEY); CREATE UNLOGGED TABLE heir () INHERITS (copy); "
+        "INSERT INTO heir VALUES (1), (2)"
     )
     url = database.url(tmp_path)
     apply = apply_to(url=url, table="copy", key=["id"], query="t")

@@ -120,3 +120,19 @@ def test_starting_over_waits_for_a_lock_of_somebody_else_and_says_so(
         threading.Timer(0.5, somebody.rollback).start()
         start_over(url=url, table="copy", query="t")
     assert database.execute("TABLE copy") == database.execute("TABLE backfill_batches") == []
+
+
+def test_the_first_batches_of_two_tables_do_not_wait_for_each_other(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute(BARRED + AT_COMMIT + "; CREATE TABLE other (id int PRIMARY KEY)")
+    url = database.url(tmp_path)
+    with ThreadPoolExecutor(1) as drivers:
+        with barred(database):
+            slow = drivers.submit(apply_to(url=url, table="copy", key=["id"], query="t"), inserts(1), 0)
+            wait_until_waiting(database, 1)
+            monkeypatch.setattr("backfill.sinks.postgres.LOCK_TIMEOUT", "1s")
+            monkeypatch.setattr("backfill.sinks.postgres.RetryPolicy", partial(RetryPolicy, give_up_after=0.5))
+            apply_to(url=url, table="other", key=["id"], query="o")(inserts(2), 0)
+        slow.result()
+    assert database.execute("SELECT query, batch_id FROM backfill_batches ORDER BY 1") == [("o", 0), ("t", 0)]

@@ -25,8 +25,9 @@ from backfill.upstream.postgres import PostgresUpstream
 from backfill.upstream.postgres.pin import snapshot_of
 from integration.database import Database
 from integration.fixtures.streams import StartStream
+from integration.fold import Fold, Row, Rows
 from integration.spark_stream import SparkStream, make_table
-from integration.stream_harness import Fold, Row, Rows, StreamRun, table_of
+from integration.stream_harness import StreamRun, table_of
 from integration.writers import BIGINT, TABLE, Writers
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Judge:
             before = now = everything
             if pin is not None:
                 connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot_of(pin.token)))
-                end = self.run._barrier(len(self.run.offsets)).progress
+                end = self.run.barrier(len(self.run.offsets)).progress
                 now = self.run._covered(connection, getattr(end, "coverage", ()))
                 before = sql.SQL("false")
                 if self.run.committed:

@@ -19,8 +19,8 @@ from backfill.rows import METADATA
 from backfill.upstream.postgres import PostgresUpstream
 from backfill.upstream.postgres.retries import RetryPolicy
 from integration.database import Database
+from integration.fold import Fold, Row
 from integration.spark_stream import SparkStream, make_table
-from integration.stream_harness import Fold, Row
 from integration.waiting import eventually
 from integration.writers import BIGINT, TABLE, Writers
 

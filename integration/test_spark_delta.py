@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import AnalysisException
 
-from integration.stream_harness import Fold, Row
+from integration.fold import Fold, Row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,8 +11,8 @@ import pytest
 
 from backfill.status import Status, status
 from integration.database import Database
+from integration.fold import Fold
 from integration.spark_stream import SparkStream, batches, figures, make_table, wait_for, write
-from integration.stream_harness import Fold
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,11 +28,11 @@ Refinements, in the order in which one meets them in the code:
 - **Many positions.** The key space is cut into *vnodes*, slices of the key's range, and each has a position of its own
   (`progress`: NotStarted, InProgress, Completed). Several readers work at once, and their number may differ in every
   batch, because it is nobody's state. A Completed vnode passes on every change, whatever its last position was.
-- **Marking** (`mark`): a change goes forward if the part of the table already emitted covers its key. The two halves
-  of an update that moves its key are marked each on its own.
+- **Marking** (`mark`, `following`): a change goes forward if the part of the table already emitted covers its key. The
+  two halves of an update that moves its key are marked each on its own.
 - **Planning** (`plan`): how far each vnode goes is measured at E' before anything is read. So the offset that Spark
   logs says exactly what the batch contains, and the same offsets give the same rows again.
-- **Chunks are staged** (`staging`, `batch`). PostgreSQL cannot go back to E' after a crash. So each reader keeps its
+- **Chunks are staged** (`staging`, `chunks`). PostgreSQL cannot go back to E' after a crash. So each reader keeps its
   rows before the last of them is passed on, and a batch that is run again reads them from there. A chunk that was not
   staged cannot have been part of a finished batch; it is read at a later state, and the batches after it, up to the
   first that ends at that state or after it, leave out the changes to its keys which that state shows (`offset.Ahead`).
@@ -44,8 +44,8 @@ Refinements, in the order in which one meets them in the code:
   says how far reading them is; they are read exactly as of E' and come after the batch's changes, as inserts of keys
   that are present, which supersede what was there. Such a chunk is never read later than planned: lost in a crash, it
   is left out, and its keys are taken in another batch. So the sink is right at each barrier.
-- **Acknowledging** (`stream`): what Spark asks the next batch to start from has been committed. Only then is progress
-  recorded and may the upstream forget.
+- **Acknowledging** (`attachment`): what Spark asks the next batch to start from has been committed. Only then is
+  progress recorded and may the upstream forget.
 
 Where things are; each module may import only those that stand after it:
 
@@ -62,7 +62,8 @@ Where things are; each module may import only those that stand after it:
     backfill.stream             from an offset to the next, and from two offsets to what is read
     backfill.scan, span         batch reads: the table as it is now; the changes between two positions
     backfill.attachment         its place: state directory, change log, staged chunks
-    backfill.batch, record      the readers' parts of one batch; the state directory and its rules
+    backfill.following, chunks  the readers' parts of one batch: its changes; its snapshot rows
+    backfill.record             the state directory and its rules
     backfill.recorded           what the state store keeps of a stream, in its types
     backfill.same_table         whether the table is still the one that a stream began with
     backfill.advance, release   how far a batch reads; letting go of the state it read at

@@ -31,16 +31,13 @@ from backfill.record import has_place
 from backfill.requests import ask_again, ask_to_stop
 from backfill.staging import Staging
 from backfill.status import Status, as_json, figures_of, pace, status
-from backfill.upstream import Finding
+from backfill.upstream.findings import Finding
 from backfill.whole_rows import require_order
 from backfill_state import StateStoreError
 
 WATCH_INTERVAL: Final = 1.0
 LOOKS: Final = 30
 """Over how many looks that differ the rate is taken."""
-
-INTERRUPTED: Final = "Query interrupted"
-"""What DuckDB makes of a Ctrl-C that comes amid one of its queries: the text of a RuntimeError."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,9 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # A table may have a name that the terminal cannot show.
     try:
         exit_status: int | None = given.run(given)
-    except (KeyboardInterrupt, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and str(error) != INTERRUPTED:
-            raise
+    except KeyboardInterrupt:
         return 0 if given.run is _status else 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Else Python writes what is left, and fails.

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from backfill.errors import OptionsError
 from backfill.options import Options
-from backfill.upstream import Finding, Upstream
+from backfill.upstream import Upstream
+from backfill.upstream.findings import Finding
 from backfill.wording import in_option
 
 DELTA = "delta"

@@ -30,49 +30,53 @@ def going_on(again: Again | None, lost: tuple[KeyRange, ...]) -> Again | None:
     return Again(again.request, settled(again.progress.reopened(lost)))
 
 
-def next_up(
-    again: Again | None,
-    progress: Progress,
-    control: Control,
-    *,
-    stream: str,
-    upstream: Upstream,
-    vnodes: int,
-    refused: set[str],
-) -> Again | None:
-    """What the next batch takes again: what is under way, else what was asked for next, else the last that was.
+class InTurn:
+    """Takes up what a stream was asked for, one request after the other, each cut into `vnodes` at the most.
 
-    A request is cut into `vnodes` at the most. `refused` are those that are known to name no key, and grows: as long as
-    there is no batch whose offset says that they are done, they are met at each call.
+    It keeps what it has said of requests that it passes over: as long as there is no batch whose offset says that they
+    are done, they are met at each call.
     """
-    taken_up = None if again is None else again.request
-    waiting = control.waiting(stream, taken_up)
-    if control.stops(stream, taken_up):
-        done = Finished(0, 0) if again is None else again.progress
-        again = Again(waiting[0].id, Finished(done.vnode_count, done.row_count))
-        waiting = waiting[1:]
-    if isinstance(progress, Frontier) or control.holds:
+
+    def __init__(self, upstream: Upstream, vnodes: int) -> None:
+        self._upstream = upstream
+        self._vnodes = vnodes
+        self._refused: set[str] = set()
+        self._said_never = False
+
+    def next_up(self, again: Again | None, progress: Progress, control: Control, stream: str) -> Again | None:
+        """What the next batch takes again: what is under way, else what was asked for next, else the last that was."""
+        taken_up = None if again is None else again.request
+        waiting = control.waiting(stream, taken_up)
+        if control.stops(stream, taken_up):
+            done = Finished(0, 0) if again is None else again.progress
+            again = Again(waiting[0].id, Finished(done.vnode_count, done.row_count))
+            waiting = waiting[1:]
+        if isinstance(progress, Frontier) or control.holds:
+            return again
+        for request in waiting:
+            if again is not None and again.frontier is not None:
+                break
+            again = self._taken_up(request)
         return again
-    for request in waiting:
-        if again is not None and again.frontier is not None:
-            break
-        again = _taken_up(request, upstream, vnodes, refused)
-    return again
 
+    def _taken_up(self, request: Request) -> Again:
+        if request.id not in self._refused:
+            try:
+                within = self._range_of(request)
+                return Again(request.id, Frontier.at_start(self._upstream.bounds(self._vnodes, within), within))
+            except KeyTextError as error:
+                # A slip of the pen is no reason to end the stream.
+                logger.error("request %s to read rows again is passed over: %s", request.id, error.message)  # noqa: TRY400
+                self._refused.add(request.id)
+        return Again(request.id, Finished(0, 0))
 
-def _taken_up(request: Request, upstream: Upstream, vnodes: int, refused: set[str]) -> Again:
-    if request.id not in refused:
-        try:
-            within = _range_of(request, upstream)
-            return Again(request.id, Frontier.at_start(upstream.bounds(vnodes, within), within))
-        except KeyTextError as error:
-            # A slip of the pen is no reason to end the stream.
-            logger.error("request %s to read rows again is passed over: %s", request.id, error.message)  # noqa: TRY400
-            refused.add(request.id)
-    return Again(request.id, Finished(0, 0))
+    def _range_of(self, request: Request) -> KeyRange:
+        if request.first is None and request.last is None:
+            return WHOLE_TABLE
+        return self._upstream.range_of(request.first, request.last)
 
-
-def _range_of(request: Request, upstream: Upstream) -> KeyRange:
-    if request.first is None and request.last is None:
-        return WHOLE_TABLE
-    return upstream.range_of(request.first, request.last)
+    def pass_over(self, control: Control, stream: str, why: str) -> None:
+        """For a stream that takes nothing again: says so where it is asked to."""
+        if control.waiting(stream, None) and not self._said_never:
+            self._said_never = True
+            logger.warning("requests to read rows again are passed over: %s", why)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.batch import cut, rows_to_read
+from backfill.chunks import cut, rows_to_read
 from backfill.control import Control
 from backfill.manifest import Manifest
 from backfill.offset import ALL_MANIFESTS, Ahead, Barrier
 from backfill.options import StartupMode, StreamOptions
-from backfill.record import Record
+from backfill.record import Named, Record
 from backfill.staging import Staging
-from backfill.upstream import Bookmark, TableSchema, Upstream
+from backfill.upstream import Upstream
 from backfill.vnode import Key
 from backfill_state import StreamIdentity
 
@@ -28,27 +28,9 @@ class Attachment:
         self._stagings: dict[str, Staging] = {}
         self._options = options
         self._keeps_last_rows = keeps_last_rows
-        self._schema: TableSchema | None = None
-        self._attached: str | None = None
+        self._attached: Named | None = None
         self._acknowledged: Barrier | None = None
-        self._manifest_of: int | None = None
-        self._last_manifest = Manifest(())
-
-    @property
-    def table(self) -> TableSchema:
-        if self._schema is None:
-            self._schema = self._upstream.schema()
-        return self._schema
-
-    @property
-    def stream(self) -> str:
-        """The stream's name; empty before there is one."""
-        return self._record.stream
-
-    @property
-    def bookmark(self) -> Bookmark:
-        """What the stream has to know of the upstream to go on."""
-        return self._record.bookmark
+        self._manifest: tuple[int, Manifest] | None = None
 
     @property
     def _has_place(self) -> bool:
@@ -61,62 +43,66 @@ class Attachment:
 
     # -- finding the place -----------------------------------------------------------------------------------------
 
-    def begin(self, control: Control) -> Barrier | None:
-        """For a new checkpoint: makes the record and a place in the log; or the barrier to resume from."""
-        found = self._record.begin(self._upstream, self.table, lambda stream: self.staging(stream).forget_all())
-        if found is not None:
-            self.attach(found, found, control)
-        elif self._has_place:
-            self._upstream.attach(self._record.bookmark, None)
-            self._attached = self._record.stream
-        return found
+    def begin(self, control: Control) -> tuple[Named, Barrier | None]:
+        """For a new checkpoint: makes the record and a place in the log; with the barrier to resume from, if any."""
+        found = self._record.begin(lambda stream: self.staging(stream).forget_all())
+        if isinstance(found, Barrier):
+            return self.attach(found, found, control), found
+        if self._has_place:
+            # Before a slot is made, which would hold the database's log for a stream that cannot begin.
+            self.staging(found.stream).require_writable()
+            self._upstream.attach(found.bookmark, None)
+        self._attached = found
+        return found, None
 
     def bounds(self) -> tuple[Key, ...]:
         """Where the vnodes end; recorded, since until the first barrier there is no offset that says it."""
         bounds = self._upstream.bounds(self._options.vnode_count)
-        self._record.keep_bounds(self._upstream, bounds)
+        self._record.keep_bounds(bounds)
         return bounds
 
-    def attach(self, after: Barrier | None, last: Barrier, control: Control) -> None:
+    def attach(self, committed: Barrier | None, planned: Barrier, control: Control) -> Named:
         """Finds the stream's place again, from the last barrier that was committed, if any, and the last one planned.
 
         Where keys are gone by, the latter says in which order.
         """
-        if self._attached == last.stream:
-            return
-        ordered = self._is_ordered(last, control) if after == last else last.has_manifest or last.is_ordered
-        barrier = replace(after or last, upstream=last.upstream)
-        found, bookmark = self._record.checked(self._upstream, barrier, ordered=ordered)
+        if self._attached is not None and self._attached.stream == planned.stream:
+            return self._attached
+        barrier = replace(committed or planned, bookmark=planned.bookmark)
+        found, bookmark = self._record.checked(barrier, ordered=self._is_ordered(committed, planned, control))
         if self._has_place:
             self._upstream.attach(bookmark, barrier.epoch)
-        if found is None and after is not None:
-            self._without_state_dir(after)
-        if after is None or after.epoch != last.epoch:
-            self._require_planned(found, after, last)
-        self._record.adopt(self._upstream, self.table, barrier, found, bookmark)
-        self._attached = last.stream
+        if found is None and committed is not None:
+            self._without_state_dir(committed)
+        if committed is None or committed.epoch != planned.epoch:
+            self._require_planned(found, committed, planned)
+        self._record.adopt(barrier, found, bookmark)
+        self._attached = Named(planned.stream, bookmark)
+        return self._attached
 
-    def _is_ordered(self, base: Barrier, control: Control) -> bool:
-        """Whether something is left to do after this barrier that goes by the order of keys."""
+    def _is_ordered(self, committed: Barrier | None, planned: Barrier, control: Control) -> bool:
+        """Whether something is left to do, in the batch that is planned or after it, that goes by the order of keys."""
+        if committed != planned:
+            return planned.has_manifest or planned.is_ordered
         if not self._has_place:
             return False  # It was the only batch.
-        if base.again is not None and control.stops(base.stream, base.again.request):
-            return replace(base, again=None).is_ordered
-        found = self.staging(base.stream).manifest(base.epoch.number) if base.has_manifest else None
+        if committed.again is not None and control.stops(committed.stream, committed.again.request):
+            return replace(committed, again=None).is_ordered
+        found = self.staging(committed.stream).manifest(committed.epoch.number) if committed.has_manifest else None
         missed = found is not None and any(item.position or item.given_up for item in found.splits)
-        return missed or base.is_ordered
+        return missed or committed.is_ordered
 
-    def _require_planned(self, found: StreamIdentity | None, after: Barrier | None, last: Barrier) -> None:
+    def _require_planned(self, found: StreamIdentity | None, committed: Barrier | None, planned: Barrier) -> None:
         """Who reads what of a batch that was logged by a process before; StagingError where that is not there any more.
 
         The sink may have the batch. Read anew it would be as of a later state, and no other batch would tell of the
         changes up to there. Where `stateDir` was lost as well that is borne, see `_without_state_dir`.
         """
-        staging, number = self.staging(last.stream), last.epoch.number
-        if found is not None and ALL_MANIFESTS in dict(last.upstream):
-            staging.kept_manifest(last)
-        elif last.has_manifest and staging.manifest(number) is None:
-            cut(rows_to_read(after, last), staging, number, self._options.num_partitions)
+        staging, number = self.staging(planned.stream), planned.epoch.number
+        if found is not None and ALL_MANIFESTS in dict(planned.bookmark):
+            staging.kept_manifest(planned)
+        elif planned.has_manifest and staging.manifest(number) is None:
+            cut(rows_to_read(committed, planned), staging, number, self._options.num_partitions)
 
     def _without_state_dir(self, base: Barrier) -> None:
         """Where `stateDir` was lost, what was staged most often was in it.
@@ -132,7 +118,7 @@ class Attachment:
 
     def keep(self, barrier: Barrier, *, at_once: bool = False) -> bool:
         """Records a barrier that Spark has committed; whether that is done, or put off unless it is to be `at_once`."""
-        return self._record.commit(self._upstream, barrier, at_once=at_once)
+        return self._record.commit(barrier, at_once=at_once)
 
     def settle(self, start: Barrier) -> None:
         """Spark has committed `start`: records it, lets the upstream forget, removes older chunks."""
@@ -152,11 +138,9 @@ class Attachment:
 
     def manifest(self, base: Barrier) -> Manifest:
         """What the batch that ended at `base` read. An idle stream asks for it many times a second."""
-        number = base.epoch.number
-        if self._manifest_of != number:
-            self._last_manifest = self.staging(base.stream).kept_manifest(base)
-            self._manifest_of = number
-        return self._last_manifest
+        if self._manifest is None or self._manifest[0] != base.epoch.number:
+            self._manifest = base.epoch.number, self.staging(base.stream).kept_manifest(base)
+        return self._manifest[1]
 
     def ahead(self, base: Barrier) -> tuple[Ahead, ...]:
         """The keys that were read later than `base`, as far as the state at `base` does not show that yet."""

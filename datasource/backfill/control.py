@@ -84,23 +84,23 @@ class Control:
     def throttled(self, max_rows: int | None) -> Control:
         return replace(self, max_rows=max_rows)
 
-    def waiting(self, stream: str, done: str | None) -> tuple[Request, ...]:
+    def waiting(self, stream: str, taken_up: str | None) -> tuple[Request, ...]:
         """What was asked of this stream after the request that it has taken up last; a stop is the first of them."""
         found = [request for request in self.requests if request.stream == stream]
-        at = next((at for at, request in enumerate(found) if request.id == done), -1)
+        at = next((at for at, request in enumerate(found) if request.id == taken_up), -1)
         found = found[at + 1 :]
         stops = [at for at, request in enumerate(found) if request.stops]
         return tuple(found[stops[-1] :] if stops else found)
 
-    def stops(self, stream: str, done: str | None) -> bool:
-        """Whether what this stream takes again by the request `done` is to be left now."""
-        waiting = self.waiting(stream, done)
+    def stops(self, stream: str, taken_up: str | None) -> bool:
+        """Whether what this stream takes again by the request `taken_up` is to be left now."""
+        waiting = self.waiting(stream, taken_up)
         return bool(waiting) and waiting[0].stops
 
-    def asked(self, request: Request, done: str | None) -> Control:
-        """With one request more. `done` is known to have been taken up; what came before it is forgotten."""
+    def asked(self, request: Request, taken_up: str | None) -> Control:
+        """With one request more. `taken_up` is known to have been; what came before it is forgotten."""
         kept = [item for item in self.requests if item.stream == request.stream]
-        at = next((at for at, item in enumerate(kept) if item.id == done), 0)
+        at = next((at for at, item in enumerate(kept) if item.id == taken_up), 0)
         return replace(self, requests=(*kept[at:], request))
 
     def told(self) -> str:
@@ -108,6 +108,11 @@ class Control:
         if self.holds:
             return "paused" if self.paused else "throttled to 0 rows a batch"
         return "" if self.max_rows is None else f"throttled to {self.max_rows} rows a batch"
+
+    def figures(self) -> dict[str, int | str]:
+        """The same for programs: in these words, and how many snapshot rows a batch may read by it."""
+        limit = 0 if self.holds else self.max_rows
+        return {} if limit is None else {"control": self.told(), "control_rows": limit}
 
     def to_text(self) -> str:
         value: dict[str, Any] = {"version": 1, "paused": self.paused, "max_rows": self.max_rows}

@@ -104,12 +104,12 @@ class Counting:
         if self._counts is not None:
             self._replace(self._counts.and_batch(epoch, tally))
 
-    def complete(self, until: int) -> None:
-        """Tells other processes, now and then, that a stream with nothing to read is not behind.
+    def complete(self, until: int | None) -> None:
+        """Tells other processes, now and then, that a stream with nothing to read is not behind; None is not known.
 
         Also where the upstream's clock was set back: it would not be behind until it is that late again.
         """
-        if self._counts is not None and abs(until - self._counts.complete_until) >= NOTE_INTERVAL:
+        if self._counts is not None and until is not None and abs(until - self._counts.complete_until) >= NOTE_INTERVAL:
             self._replace(replace(self._counts, complete_until=until))
 
     def _replace(self, counts: Counts) -> None:

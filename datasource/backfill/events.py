@@ -26,6 +26,9 @@ class Events:
     """The change it is a half of."""
 
     removes: Mask
+    moves: Mask
+    """Whether that is an update which moves its key."""
+
     keys: pa.RecordBatch
     number: Indices
     """That of its key, of `count` keys that differ, in the order in which they first appear."""
@@ -68,7 +71,8 @@ class Events:
         if which.all():
             return self
         kept, number = np.unique(self.number[which], return_inverse=True)
-        return Events(self.change[which], self.removes[which], self.keys.filter(pa.array(which)), number, len(kept))
+        keys = self.keys.filter(pa.array(which))
+        return Events(self.change[which], self.removes[which], self.moves[which], keys, number, len(kept))
 
 
 def events_of(changes: pa.RecordBatch, halves: Halves, key: Sequence[str]) -> Events:
@@ -77,7 +81,8 @@ def events_of(changes: pa.RecordBatch, halves: Halves, key: Sequence[str]) -> Ev
     order = in_turn(old, new)
     keys = keys_of(changes, key, old, new).take(index(order))
     number, count = _numbered(keys)
-    return Events(np.concatenate([old, new])[order], order < len(old), keys, number, count)
+    change = np.concatenate([old, new])[order]
+    return Events(change, order < len(old), halves.moves[change], keys, number, count)
 
 
 def places(keys: pa.RecordBatch, among: pa.RecordBatch) -> Indices:
@@ -132,14 +137,16 @@ def timely(events: Events, given: Indices, before: Indices) -> Timely:
     orders, rank = np.unique(
         np.concatenate([[NO_ORDER], before, np.where(events.removes, NO_ORDER, given)]), return_inverse=True
     )
-    rank = rank[1:]
+    # A line for each key, then one for each event; sorted by key. The key's number counts more than any rank, so that
+    # one running maximum is that of each key.
     number = np.concatenate([np.arange(events.count), events.number])
     by_key = np.argsort(number, kind="stable")
-    reached = np.maximum.accumulate(number[by_key] * len(orders) + rank[by_key])
+    placed = (number * len(orders) + rank[1:])[by_key]
+    reached = np.maximum.accumulate(placed)
     late = np.zeros(len(number), np.bool_)
-    late[by_key[1:]] = (number * len(orders) + rank)[by_key[1:]] < reached[:-1]
+    late[by_key[1:]] = placed[1:] < reached[:-1]
     last = np.append(np.flatnonzero(np.diff(number[by_key])), len(number) - 1) if len(number) else number
     kept = events.removes | ~late[events.count :]
     previous = events.previous
     severed = (previous >= 0) & ~kept[previous]
-    return Timely(kept, orders[reached[last] - number[by_key][last] * len(orders)], severed)
+    return Timely(kept, orders[reached[last] % len(orders)], severed)

@@ -178,9 +178,7 @@ def pack(
     Uses memory for about one file's worth of rows. The same batches make the same parts, and files left by an
     earlier attempt at the same batch are replaced by equal ones.
     """
-    files = _Files(schema, staging, epoch)
-    for batch in batches:
-        files.add(batch)
+    files = _Files(batches, schema, staging, epoch)
     if files.count == 0 and files.size <= INLINE_BYTES:
         return _inline(files.held, schema)
     return staged(staging, epoch, files.finish(), readers)
@@ -188,10 +186,7 @@ def pack(
 
 def stage(batches: Iterable[pa.RecordBatch], schema: pa.Schema, staging: Staging, epoch: int) -> int:
     """As `pack`, but in files however few rows there are, for rows that cannot be made again; how many files."""
-    files = _Files(schema, staging, epoch)
-    for batch in batches:
-        files.add(batch)
-    return files.finish()
+    return _Files(batches, schema, staging, epoch).finish()
 
 
 def staged(staging: Staging, epoch: int, files: int, readers: int) -> tuple[StagedChanges, ...]:
@@ -208,20 +203,19 @@ def _name(number: int) -> str:
 class _Files:
     """Rows on their way to staged files, of which memory holds one file's worth."""
 
-    def __init__(self, schema: pa.Schema, staging: Staging, epoch: int) -> None:
+    def __init__(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, staging: Staging, epoch: int) -> None:
         self._schema = schema
         self._staging = staging
         self._epoch = epoch
         self.held: list[pa.RecordBatch] = []
         self.size = 0
         self.count = 0
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows:
-            self.held.append(batch)
-            self.size += batch.nbytes
-        if self.size >= FILE_BYTES:
-            self._write()
+        for batch in batches:
+            if batch.num_rows:
+                self.held.append(batch)
+                self.size += batch.nbytes
+            if self.size >= FILE_BYTES:
+                self._write()
 
     def _write(self) -> None:
         self._staging.write(self._epoch, _name(self.count), self._schema, self.held)

@@ -21,9 +21,9 @@ one before a row that was left out because it came late.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +39,6 @@ from backfill.mark import (
     POSTIMAGE,
     PREIMAGE,
     REMOVED,
-    Halves,
     Indices,
     Mask,
     in_turn,
@@ -80,7 +79,6 @@ class TooMuch:
 
 def images(
     changes: pa.RecordBatch,
-    halves: Halves,
     events: Events,
     before: Known,
     *,
@@ -95,54 +93,126 @@ def images(
     changes nothing is not told. Values that the log left out may stand in the images any number of times; of them
     there are at most `most_bytes`, unless it is one change's. Nothing is taken from the row before a `severed` event.
     """
-    forest = _Forest(events.count, len(events), _previous(events))
-    left_out = {name: mask for name, mask in _listed(changes["unchanged"]).items() if name in before.rows.schema.names}
-    base = _bases(halves, events, forest, severed) if left_out else forest.previous
-    sources = {
-        name: _roots(left_out[name], base, events, before, forest) if name in left_out else None
-        for name in before.rows.schema.names
-    }
-    lost = _lost(left_out, base, events, before, forest)
+    names, forest = before.rows.schema.names, _Forest.of(events, before.present, severed)
+    left_out = {name: mask for name, mask in _listed(changes["unchanged"]).items() if name in names}
+    lost = forest.lost(left_out)
     if lost.any():
         return Lost(lost)
     after = columns_of(changes["new"])
-    values = {name: _values(before.rows[name], after[name], events) for name in before.rows.schema.names}
-    fitting = _fitting(values, sources, events, forest, most_bytes)
+    values = {name: forest.column(before.rows[name], after[name], left_out.get(name)) for name in names}
+    fitting = _fitting(values.values(), forest, most_bytes)
     if 0 < fitting < changes.num_rows:
         return TooMuch(fitting)
-    marked = _marked(changes, events, before, forest, values, sources, columns, skips_equal=skips_equal)
-    return Images(marked, _after(events, forest, values, sources))
+    return Images(_marked(changes, forest, values, columns, skips_equal=skips_equal), _after(forest, values))
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column's values at the nodes of a forest."""
+
+    given: pa.Array[Any]
+    """What each node has of its own, but for the one that nothing is known of."""
+
+    source: Indices | None
+    """For each node the one where its value was given; None where each has its own."""
+
+    def at(self, nodes: Indices, absent: Mask | None = None) -> pa.Array[Any]:
+        sources = nodes if self.source is None else self.source[nodes]
+        return self.given.take(pa.array(sources, pa.int64(), mask=absent))
+
+
+@dataclass(frozen=True, slots=True)
+class _Forest:
+    """Rows as nodes: that of each key before all events, then that after each event, then one nothing is known of."""
+
+    events: Events
+    present: Mask
+    """For each key whether there is a row before all events."""
+
+    previous: Indices
+    """For each event the node of its key's row before."""
+
+    base: Indices
+    """For each event the node of the row that became its row: under the old key, where the update moved it."""
+
+    @classmethod
+    def of(cls, events: Events, present: Mask, severed: Mask) -> _Forest:
+        before, nothing = events.previous, events.count + len(events)
+        previous = np.where(before < 0, events.number, events.count + before)
+        base = np.where(severed, nothing, previous)
+        moved = np.flatnonzero(events.moves & ~events.removes)
+        # The two halves of a change are neighbours, if both are events.
+        other = np.maximum(moved - 1, 0)
+        removed = (moved > 0) & (events.change[other] == events.change[moved])
+        base[moved] = np.where(removed, base[other], nothing)
+        return cls(events, present, previous, base)
+
+    @property
+    def nothing(self) -> int:
+        return self.events.count + len(self.events)
+
+    def after(self, events: Indices) -> Indices:
+        """The nodes of the rows after these events."""
+        return self.events.count + events
+
+    @property
+    def had(self) -> Mask:
+        """For each event whether there is a row of its key before."""
+        had: Mask = np.concatenate([self.present, ~self.events.removes])[self.previous]
+        return had
+
+    def column(self, before: pa.Array[Any], after: pa.Array[Any], leaves_out: Mask | None) -> _Column:
+        """A column of which `before` has a value for each key and `after` for each change, but where it left it out."""
+        given = pa.concat_arrays([before, after.take(index(self.events.change))])
+        return _Column(given, None if leaves_out is None else self._roots(leaves_out))
+
+    def _roots(self, leaves_out: Mask) -> Indices:
+        """For each node the node that its value comes from, if the changes in `leaves_out` left it as it was."""
+        removes = self.events.removes
+        node = np.arange(self.nothing + 1)
+        node[np.flatnonzero(~self.present)] = self.nothing
+        node[self.after(np.flatnonzero(removes))] = self.nothing
+        inherits = np.flatnonzero(~removes & leaves_out[self.events.change])
+        node[self.after(inherits)] = self.base[inherits]
+        while not np.array_equal(node[node], node):
+            node = node[node]
+        return node
+
+    def lost(self, left_out: Mapping[str, Mask]) -> Mask:
+        """Which events take any value from a row that is not known, or from one that does so.
+
+        Of the latter the value may be known, but the row goes with all its values, and with it whatever comes of it.
+        """
+        if not left_out:
+            return np.zeros(len(self.events), np.bool_)
+        node = self._roots(np.logical_or.reduce(list(left_out.values())))
+        lost: Mask = (node[self.events.count : self.nothing] == self.nothing) & ~self.events.removes
+        return lost
 
 
 def _marked(
     changes: pa.RecordBatch,
-    events: Events,
-    before: Known,
     forest: _Forest,
-    values: Values,
-    sources: Sources,
+    values: Mapping[str, _Column],
     columns: pa.Schema,
     *,
     skips_equal: bool,
 ) -> pa.RecordBatch:
     """What goes forward, once the source of every value is known."""
-    had = np.concatenate([before.present, ~events.removes])[forest.previous]
+    events, had = forest.events, forest.had
     told = np.ones(len(events), np.bool_)
     if skips_equal:
         pairs = np.flatnonzero(had & ~events.removes)
-        told[pairs] = ~_equal(values, sources, forest.previous[pairs], forest.of(pairs))
+        told[pairs] = ~_equal(values.values(), forest.previous[pairs], forest.after(pairs))
     first, second = np.flatnonzero(had & told), np.flatnonzero(~events.removes & told)
     order = in_turn(first, second)
     line = np.concatenate([first, second])[order]
-    node = np.concatenate([forest.previous[first], forest.of(second)])[order]
+    node = np.concatenate([forest.previous[first], forest.after(second)])[order]
     kinds = np.concatenate(
         [np.where(events.removes, REMOVED, PREIMAGE)[first], np.where(had, POSTIMAGE, INSERTED)[second]]
     )[order]
     keys = events.keys.take(index(line))
-    row = [
-        _taken(values[field.name], sources[field.name], node) if field.name in values else keys[field.name]
-        for field in columns
-    ]
+    row = [values[field.name].at(node) if field.name in values else keys[field.name] for field in columns]
     fields = [field.with_nullable(True) for field in columns]
     change = index(events.change[line])
     marked: list[Any] = [
@@ -155,72 +225,19 @@ def _marked(
     return pa.RecordBatch.from_arrays(marked, names=list(MARKED_COLUMNS))
 
 
-@dataclass(frozen=True, slots=True)
-class _Forest:
-    """Rows as nodes: that of each key before all events, then that after each event, then one nothing is known of."""
-
-    keys: int
-    events: int
-    previous: Indices
-    """For each event the node of its key's row before."""
-
-    def of(self, events: Indices) -> Indices:
-        return self.keys + events
-
-    @property
-    def nothing(self) -> int:
-        return self.keys + self.events
+def _after(forest: _Forest, values: Mapping[str, _Column]) -> Known:
+    last = forest.events.last
+    removed = forest.events.removes[last]
+    rows = [column.at(forest.after(last), removed) for column in values.values()]
+    return Known(~removed, pa.RecordBatch.from_arrays(rows, names=list(values)))
 
 
-def _previous(events: Events) -> Indices:
-    previous = events.previous
-    return np.where(previous < 0, events.number, events.count + previous)
-
-
-Values: TypeAlias = Mapping[str, "pa.Array[Any]"]
-"""The values of each column that nodes have of their own, by node."""
-
-Sources: TypeAlias = Mapping[str, Indices | None]
-"""For each column and each node the node where its value was given; None where each has its own."""
-
-
-def _roots(leaves_out: Mask, base: Indices, events: Events, before: Known, forest: _Forest) -> Indices:
-    """For each node the node that its value comes from, if the changes in `leaves_out` left it as it was."""
-    node = np.arange(forest.nothing + 1)
-    node[np.flatnonzero(~before.present)] = forest.nothing
-    node[forest.of(np.flatnonzero(events.removes))] = forest.nothing
-    inherits = np.flatnonzero(~events.removes & leaves_out[events.change])
-    node[forest.of(inherits)] = base[inherits]
-    while not np.array_equal(node[node], node):
-        node = node[node]
-    return node
-
-
-def _lost(left_out: Mapping[str, Mask], base: Indices, events: Events, before: Known, forest: _Forest) -> Mask:
-    """Which events take any value from a row that is not known, or from one that does so.
-
-    Of the latter the value may be known, but the row goes with all its values, and with it whatever comes of it.
-    """
-    if not left_out:
-        return np.zeros(len(events), np.bool_)
-    node = _roots(np.logical_or.reduce(list(left_out.values())), base, events, before, forest)
-    lost: Mask = (node[forest.keys : forest.nothing] == forest.nothing) & ~events.removes
-    return lost
-
-
-def _taken(values: pa.Array[Any], source: Indices | None, nodes: Indices) -> pa.Array[Any]:
-    return values.take(index(nodes if source is None else source[nodes]))
-
-
-def _bases(halves: Halves, events: Events, forest: _Forest, severed: Mask) -> Indices:
-    """For each event the row that was changed into its row: under the old key, where the update moved it."""
-    base = forest.previous.copy()
-    base[severed] = forest.nothing
-    moved = np.flatnonzero(~events.removes & halves.moves[events.change])
-    removed = halves.old[events.change[moved]]
-    # The two halves of a change are neighbours.
-    base[moved] = np.where(removed, base[moved - 1], forest.nothing)
-    return base
+def _equal(values: Iterable[_Column], left: Indices, right: Indices) -> Mask:
+    """Which pairs of nodes have rows that are the same in every column."""
+    result = np.ones(len(left), np.bool_)
+    for column in values:
+        result &= same(column.at(left), column.at(right))
+    return result
 
 
 def _listed(lists: pa.Array[Any]) -> Mapping[str, Mask]:
@@ -236,18 +253,14 @@ def _listed(lists: pa.Array[Any]) -> Mapping[str, Mask]:
     return result
 
 
-def _values(before: pa.Array[Any], after: pa.Array[Any], events: Events) -> pa.Array[Any]:
-    """A column's value at each node that has one of its own."""
-    return pa.concat_arrays([before, after.take(index(events.change))])
-
-
-def _fitting(values: Values, sources: Sources, events: Events, forest: _Forest, most_bytes: int) -> int:
+def _fitting(values: Iterable[_Column], forest: _Forest, most_bytes: int) -> int:
     """Of how many of the first changes the values that were left out take no more than so many bytes."""
+    events = forest.events
     size = np.zeros(len(events), np.int64)
-    for name, source in sources.items():
-        if source is not None:
-            lengths = np.append(_lengths(values[name]), 0)
-            size += lengths[source[forest.previous]] + lengths[source[forest.keys : forest.nothing]]
+    for column in values:
+        if column.source is not None:
+            lengths = np.append(_lengths(column.given), 0)[column.source]
+            size += lengths[forest.previous] + lengths[events.count : forest.nothing]
     beyond = np.cumsum(size) > most_bytes
     return max(1, int(events.change[beyond.argmax()])) if beyond.any() else sys.maxsize
 
@@ -263,22 +276,3 @@ def _lengths(column: pa.Array[Any]) -> Indices:
         found = pa.nulls(len(column), pa.int64())
     lengths: Indices = found.fill_null(0).to_numpy().astype(np.int64)
     return lengths
-
-
-def _after(events: Events, forest: _Forest, values: Values, sources: Sources) -> Known:
-    last = events.last
-    present = ~events.removes[last]
-    rows = []
-    for name, column in values.items():
-        source = sources[name]
-        nodes = forest.of(last) if source is None else source[forest.of(last)]
-        rows.append(column.take(pa.array(nodes, pa.int64(), mask=~present)))
-    return Known(present, pa.RecordBatch.from_arrays(rows, names=list(values)))
-
-
-def _equal(values: Values, sources: Sources, left: Indices, right: Indices) -> Mask:
-    """Which pairs of nodes have rows that are the same in every column."""
-    result = np.ones(len(left), np.bool_)
-    for name, column in values.items():
-        result &= same(_taken(column, sources[name], left), _taken(column, sources[name], right))
-    return result

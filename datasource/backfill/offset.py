@@ -47,7 +47,6 @@ from backfill.progress import (
     Progress,
     Slice,
     Vnode,
-    settled,
     touch,
 )
 from backfill.vnode import Key, KeyRange
@@ -84,7 +83,7 @@ class Barrier:
     """The end of a batch: the state of the upstream and the progress of every vnode."""
 
     stream: str
-    upstream: tuple[tuple[str, str], ...]
+    bookmark: tuple[tuple[str, str], ...]
     epoch: Epoch
     progress: Progress
     ahead: tuple[Ahead, ...] = ()
@@ -96,7 +95,12 @@ class Barrier:
     @property
     def is_ordered(self) -> bool:
         """Whether something is left to do that goes by which keys lie before others."""
-        return isinstance(settled(self.progress), Frontier) or bool(self.ahead) or self.takes_again
+        return bool(self.progress.unfinished or self.ahead) or self.takes_again
+
+    @property
+    def taken_up(self) -> str | None:
+        """The last request to read rows again that the stream has begun to carry out, or passed over."""
+        return None if self.again is None else self.again.request
 
     @property
     def takes_again(self) -> bool:
@@ -167,7 +171,7 @@ def _barrier_to_json(barrier: Barrier) -> Json:
     value: Json = {
         "version": 1 if barrier.again is None else 2,
         "stream": barrier.stream,
-        "upstream": dict(barrier.upstream),
+        "upstream": dict(barrier.bookmark),
         "epoch": {
             "number": epoch.number,
             "position": epoch.position,
@@ -191,7 +195,7 @@ def _barrier_from_json(value: Mapping[str, Any]) -> Barrier:
     epoch = value["epoch"]
     return Barrier(
         stream=stored.text(value["stream"]),
-        upstream=tuple((stored.text(name), stored.text(text)) for name, text in value["upstream"].items()),
+        bookmark=tuple((stored.text(name), stored.text(text)) for name, text in value["upstream"].items()),
         epoch=Epoch(
             number=stored.whole(epoch["number"]),
             position=stored.text(epoch["position"]),

@@ -10,7 +10,7 @@ from backfill.control_file import read_control
 from backfill.counts import Counting
 from backfill.counts_file import keep_counts, read_counts
 from backfill.errors import StateError
-from backfill.options import Options, StartupMode
+from backfill.options import Options
 from backfill.record import Record
 from backfill.rows import RowFormat
 from backfill.staging import Staging
@@ -48,17 +48,16 @@ def open_stream(options: Options) -> Stream:
         Path(options.state_dir).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StateError(f"stateDir cannot be made: {error}") from error
-    record = Record(
-        lambda: open_store(options.state_dir),
-        options.stream.on_existing_state,
-        clock=time.monotonic,
-        snapshot_filter=options.stream.snapshot_filter,
-        only_snapshot=options.stream.startup_mode is StartupMode.SNAPSHOT,
-        keeps_last_rows=options.last_rows.kept,
-    )
+    upstream = open_upstream(options)
     return Stream(
-        open_upstream(options),
-        record,
+        upstream,
+        Record(
+            upstream,
+            lambda: open_store(options.state_dir),
+            options.stream,
+            clock=time.monotonic,
+            keeps_last_rows=options.last_rows.kept,
+        ),
         Staging(options.staging_dir),
         options.stream,
         open_last_rows=(lambda rows: open_last_rows(options, rows)) if options.last_rows.kept else None,

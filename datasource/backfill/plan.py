@@ -6,7 +6,7 @@ answers, so one algorithm serves every upstream and needs none to be tested.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from backfill.progress import Completed, CompletedRun, Finished, Frontier, InProgress, Progress, Vnode
@@ -66,8 +66,8 @@ def plan(frontier: Frontier, limits: Limits) -> Generator[tuple[Measure, ...], S
     queue = sorted(frontier.unfinished, key=_turn)[: limits.max_vnodes]
     left = limits.max_rows
     moved: dict[int, InProgress | Completed] = {}
+    expected = guess = max(1, min(share, limits.vnode_rows))
     while queue and left > 0:
-        expected = max(1, min(share, limits.vnode_rows))
         count = min(len(queue), MAX_REQUESTS, -(-left // expected))
         asked, queue = queue[:count], queue[count:]
         extents = yield tuple(Measure(vnode.remaining, min(share, left)) for vnode in asked)
@@ -79,6 +79,10 @@ def plan(frontier: Frontier, limits: Limits) -> Generator[tuple[Measure, ...], S
                 (extent,) = yield (Measure(vnode.remaining, left),)
             moved[vnode.number] = _after(vnode, extent)
             left -= extent.row_count
+        # Where they hold fewer than was guessed more are measured together, or there might be a round for each. But
+        # behind some that are empty there may be others that are not.
+        found = sum(extent.row_count for extent in extents) // count
+        expected = max(1, min(expected, max(found, expected // 2, 0 if found else guess // 4)))
     return frontier.advanced(moved)
 
 
@@ -112,54 +116,34 @@ def pieces(start: Progress | None, end: Progress) -> tuple[Piece, ...]:
 
     In key order, but for vnodes that were added at the end.
     """
-    if isinstance(start, Finished):
+    if isinstance(start, Finished) or isinstance(end, Finished):
         return ()
-    if start is None:
-        return _from_nothing(end)
-    reached: dict[int, Vnode] = {}
-    completed: dict[int, int] = {}
-    if isinstance(end, Frontier):
-        for item in end.slices:
-            match item:
-                case Vnode(number=number):
-                    reached[number] = item
-                case CompletedRun(first=first, row_counts=counts):
-                    completed.update(enumerate(counts, start=first))
-    result = []
-    for vnode in start.unfinished:
-        if vnode.number in completed:
-            result.append(Piece(vnode.remaining, completed[vnode.number] - vnode.row_count))
-            continue
-        now = reached.get(vnode.number)
-        if now is not None and isinstance(now.progress, InProgress) and now.progress != vnode.progress:
-            span = KeyRange(vnode.remaining.after, now.progress.current_pos)
-            result.append(Piece(span, now.row_count - vnode.row_count))
-    return (*result, *_from_nothing(end, start))
+    return (*_continued(start, end), *_added(start, end))
 
 
-def _from_nothing(end: Progress, start: Frontier | None = None) -> tuple[Piece, ...]:
-    """All rows of the vnodes that are not in `start`; they come after those that are."""
-    if isinstance(end, Finished):
-        return ()
-    first = start.vnode_count if start else 0
-    result = []
+def _continued(start: Frontier | None, end: Frontier) -> Iterator[Piece]:
+    """Those of the vnodes that were there, and not completed, at the start."""
+    stands = dict(end.per_vnode())
+    for vnode in () if start is None else start.unfinished:
+        match stands.get(vnode.number):
+            case Completed(row_count=rows):
+                yield Piece(vnode.remaining, rows - vnode.row_count)
+            case InProgress(current_pos=pos, row_count=rows) as now if now != vnode.progress:
+                yield Piece(KeyRange(vnode.remaining.after, pos), rows - vnode.row_count)
+
+
+def _added(start: Frontier | None, end: Frontier) -> Iterator[Piece]:
+    """All rows of the vnodes that were not there at the start: they have the numbers after those that were."""
+    there, reached = (0, None) if start is None else (start.vnode_count, start.slices[-1].range.upto)
     for item in end.slices:
         match item:
-            case CompletedRun(first=number, range=whole, row_counts=rows) if start and number < first < number + len(
-                rows
-            ):
-                # The first of them goes on where the last of `start` ends, and so has been folded with it.
-                known = start.slices[-1].range.upto
-                result.append(Piece(KeyRange(known, whole.upto), sum(rows[first - number :])))
-            case CompletedRun(first=number) | Vnode(number=number) if number < first:
-                pass
-            case CompletedRun(range=whole, row_counts=counts):
-                result.append(Piece(whole, sum(counts)))
-            case Vnode(range=whole, progress=InProgress(current_pos=pos, row_count=rows)):
-                result.append(Piece(KeyRange(whole.after, pos), rows))
-            case Vnode():
-                pass
-    return tuple(result)
+            case CompletedRun(first=first, range=whole, row_counts=rows) if first + len(rows) > there:
+                # The first of them may go on where the last that was there ends, and has been folded with it then.
+                after = whole.after if first >= there else reached
+                yield Piece(KeyRange(after, whole.upto), sum(rows[max(0, there - first) :]))
+            case Vnode(number=number, range=whole, progress=InProgress(current_pos=pos, row_count=rows)):
+                if number >= there:
+                    yield Piece(KeyRange(whole.after, pos), rows)
 
 
 def split(parts: Sequence[Piece], *, count: int, min_rows: int) -> tuple[Split, ...]:

@@ -186,6 +186,15 @@ class Finished:
     vnode_count: int
     row_count: int
 
+    @property
+    def unfinished(self) -> tuple[Vnode, ...]:
+        return ()
+
+    @property
+    def coverage(self) -> Coverage:
+        """Every key, whatever was the last one that was read."""
+        return (WHOLE_TABLE,)
+
 
 Progress: TypeAlias = Frontier | Finished
 
@@ -226,7 +235,7 @@ def phase(progress: Progress, again: Again | None) -> Phase:
 
     Before the first batch a stream is `starting`; then there is no progress to ask.
     """
-    if _vnodes_left(progress):
+    if progress.unfinished:
         return "snapshot"
     return "changes" if again is None or again.frontier is None else "again"
 
@@ -243,11 +252,12 @@ def figures(progress: Progress, again: Again | None) -> dict[str, int | str]:
         found["again_rows"] = again.progress.row_count
         found["again_vnodes"] = again.progress.vnode_count
         found["again_vnodes_completed"] = _completed(again.progress)
-    return found
+    left = rows_left(progress)
+    return found if left is None else {**found, "snapshot_rows_left": left}
 
 
 def _completed(progress: Progress) -> int:
-    return progress.vnode_count - _vnodes_left(progress)
+    return progress.vnode_count - len(progress.unfinished)
 
 
 def rows_left(progress: Progress) -> int | None:
@@ -255,7 +265,7 @@ def rows_left(progress: Progress) -> int | None:
 
     The last vnode, which is nearly empty and is read first, says nothing of the others.
     """
-    if not _vnodes_left(progress) or isinstance(progress, Finished):
+    if isinstance(progress, Finished) or not progress.unfinished:
         return 0
     last = progress.vnode_count - 1
     completed = {number: item.row_count for number, item in progress.per_vnode() if isinstance(item, Completed)}
@@ -263,7 +273,3 @@ def rows_left(progress: Progress) -> int | None:
     if not completed:
         return None
     return max(0, beyond + sum(completed.values()) * last // len(completed) - progress.row_count)
-
-
-def _vnodes_left(progress: Progress) -> int:
-    return 0 if isinstance(progress, Finished) else len(progress.unfinished)

@@ -22,16 +22,19 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+import pyarrow as pa
 
 from backfill import recorded
 from backfill.errors import OptionsError, StateBusyError, StateError
 from backfill.offset import ALL_MANIFESTS, Barrier
-from backfill.options import OnExistingState
-from backfill.progress import Finished, Frontier, settled
+from backfill.options import OnExistingState, StartupMode, StreamOptions
+from backfill.progress import Finished, Frontier, Progress
 from backfill.same_table import require_same_table
 from backfill.state_errors import as_ours
-from backfill.upstream import Bookmark, TableSchema, Upstream
+from backfill.upstream import Bookmark, Upstream
 from backfill.vnode import Key
 from backfill.wording import another_option
 from backfill_state import ProgressStore, StreamIdentity
@@ -60,30 +63,34 @@ def _has_own_slot(identity: StreamIdentity) -> bool:
     return identity.stream_id in dict(identity.properties).get("slot", "")
 
 
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A stream's name, and what it has to know of the upstream to go on; each of its barriers has both."""
+
+    stream: str
+    bookmark: Bookmark
+
+
 class Record:
     """The state directory of one stream, opened for each use: DuckDB allows a file one process at a time."""
 
     def __init__(
         self,
+        upstream: Upstream,
         open_store: OpenStore,
-        on_existing: OnExistingState,
+        options: StreamOptions,
         *,
         clock: Callable[[], float],
-        snapshot_filter: str = "",
-        only_snapshot: bool = False,
         keeps_last_rows: bool = False,
     ) -> None:
+        self._upstream = upstream
         self._open_store = open_store
-        self._on_existing = on_existing
-        self._snapshot_filter = snapshot_filter
-        self._only_snapshot = only_snapshot
+        self._options = options
         self._keeps_last_rows = keeps_last_rows
         self._clock = clock
         self._written: Barrier | None = None
         self._written_at = 0.0
         self._said_busy = False
-        self.stream = ""
-        self.bookmark: Bookmark = ()
 
     @contextmanager
     def _open(self) -> Iterator[ProgressStore]:
@@ -91,37 +98,35 @@ class Record:
         with as_ours(), self._open_store() as store:
             yield store
 
-    def begin(self, upstream: Upstream, table: TableSchema, forget: Callable[[str], object]) -> Barrier | None:
-        """For a new checkpoint: names the stream, durably; the barrier to resume from where that was asked for.
+    def begin(self, forget: Callable[[str], object]) -> Named | Barrier:
+        """For a new checkpoint: names the stream, durably; or the barrier to resume from where that was asked for.
 
         `forget` is told the name of a stream that is given up for this one, maybe more than once.
         """
         with self._open() as store:
-            found = self._kept(store, upstream, forget)
+            found = self._kept(store, forget)
             barrier = None if found is None else self._resumed(store, found)
             if found is not None:
-                require_same_table(found, upstream, ordered=False)
+                require_same_table(found, self._upstream, ordered=False)
             if barrier is None:
-                self._begin_anew(store, found, upstream, table)
-            else:
-                self._require_same_options(barrier)
-                self._use(barrier.stream, barrier.upstream)
+                return self._begin_anew(store, found)
+            self._require_same_options(barrier)
             return barrier
 
-    def _kept(self, store: ProgressStore, upstream: Upstream, forget: Callable[[str], object]) -> StreamIdentity | None:
+    def _kept(self, store: ProgressStore, forget: Callable[[str], object]) -> StreamIdentity | None:
         """The stream that the directory is of; none after it was given up, as `onExistingState=restart` asks."""
         found = store.identity()
         if found is None:
             return None
-        if found.upstream != upstream.name:
+        if found.upstream != self._upstream.name:
             raise StateError(
                 f"stateDir holds stream {found.stream_id} of the {found.upstream} table {found.table}, and the "
-                f"options name a table of {upstream.name}; give each stream a stateDir of its own"
+                f"options name a table of {self._upstream.name}; give each stream a stateDir of its own"
             )
-        if self._on_existing is not OnExistingState.RESTART:
+        if self._options.on_existing_state is not OnExistingState.RESTART:
             return found
         if has_place(found):
-            upstream.detach(found.properties)
+            self._upstream.detach(found.properties)
         forget(found.stream_id)
         store.reset()
         return None
@@ -129,25 +134,24 @@ class Record:
     def _resumed(self, store: ProgressStore, found: StreamIdentity) -> Barrier | None:
         """The barrier to resume from; none where the stream has not come to one."""
         epoch = store.epoch()
-        if epoch is not None and self._on_existing is not OnExistingState.RESUME:
+        if epoch is not None and self._options.on_existing_state is not OnExistingState.RESUME:
             raise StateError(self._has_progress(found, epoch))
         return recorded.barrier(store)
 
-    def _begin_anew(
-        self, store: ProgressStore, found: StreamIdentity | None, upstream: Upstream, table: TableSchema
-    ) -> None:
+    def _begin_anew(self, store: ProgressStore, found: StreamIdentity | None) -> Named:
         """Names the stream, as the one that was begun there where it has the same place."""
         stream = uuid.uuid4().hex[:8] if found is None else found.stream_id
-        named = recorded.identity(stream, self._with_options(upstream.bookmark(stream)), upstream, table)
-        if found != named:
+        bookmark = self._with_options(self._upstream.bookmark(stream))
+        identity = recorded.identity(stream, bookmark, self._upstream)
+        if found != identity:
             # Also where a first start failed and the options now name another slot or publication.
             if found is not None and has_place(found) and _has_own_slot(found):
-                upstream.detach(found.properties)
+                self._upstream.detach(found.properties)
             store.reset()
-            store.begin(named)
-        self._use(stream, named.properties)
+            store.begin(identity)
+        return Named(stream, bookmark)
 
-    def checked(self, upstream: Upstream, barrier: Barrier, *, ordered: bool) -> tuple[StreamIdentity | None, Bookmark]:
+    def checked(self, barrier: Barrier, *, ordered: bool) -> tuple[StreamIdentity | None, Bookmark]:
         """For a checkpoint that goes on, once in a process: what the state directory is of, None where it was lost, and
         the bookmark to go on with. Raises where they do not fit the barrier or the upstream; writes nothing.
 
@@ -159,35 +163,27 @@ class Record:
             found, epoch = store.identity(), store.epoch()
         if found is not None:
             self._require_own(found, epoch, barrier)
-            require_same_table(found, upstream, ordered=ordered)
-        bookmark = barrier.upstream if ordered else upstream.reordered(barrier.upstream)
-        if ordered:
-            upstream.require_same_order(bookmark)
-        return found, bookmark
+            require_same_table(found, self._upstream, ordered=ordered)
+        if not ordered:
+            return found, self._upstream.reordered(barrier.bookmark)
+        self._upstream.require_same_order(barrier.bookmark)
+        return found, barrier.bookmark
 
-    def adopt(
-        self,
-        upstream: Upstream,
-        table: TableSchema,
-        barrier: Barrier,
-        found: StreamIdentity | None,
-        bookmark: Bookmark,
-    ) -> None:
+    def adopt(self, barrier: Barrier, found: StreamIdentity | None, bookmark: Bookmark) -> None:
         """Goes on with what is `checked`: makes the state directory anew where it was lost or the key is another.
 
         The upstream has to be attached before, or a directory made anew would be of whatever the options name.
         """
-        identity = recorded.identity(barrier.stream, bookmark, upstream, table)
+        identity = recorded.identity(barrier.stream, bookmark, self._upstream)
         if found is None:
             with self._open() as store:
                 store.begin(identity)
                 if isinstance(barrier.progress, Frontier):
-                    store.set_bounds(recorded.bounds(dict(barrier.progress.known_bounds()), upstream))
+                    store.set_bounds(recorded.bounds(dict(barrier.progress.known_bounds()), self._upstream))
         elif found.key != identity.key:
-            rows = recorded.finished(recorded.rows({}, upstream), barrier.progress.vnode_count)
+            rows = recorded.finished(recorded.rows({}, self._upstream), barrier.progress.vnode_count)
             with self._open() as store:
-                store.rebuild(identity, recorded.bounds({}, upstream), recorded.committed(barrier, rows))
-        self._use(barrier.stream, bookmark)
+                store.rebuild(identity, recorded.bounds({}, self._upstream), recorded.committed(barrier, rows))
 
     def _require_own(self, found: StreamIdentity, epoch: int | None, barrier: Barrier) -> None:
         """Raises where the state directory is of another stream than the checkpoint, or further than that."""
@@ -207,12 +203,12 @@ class Record:
                 )
             )
 
-    def keep_bounds(self, upstream: Upstream, bounds: tuple[Key, ...]) -> None:
+    def keep_bounds(self, bounds: tuple[Key, ...]) -> None:
         """Records where the vnodes end; until the first barrier they may be cut anew."""
         with self._open() as store:
-            store.set_bounds(recorded.bounds(dict(enumerate(bounds)), upstream))
+            store.set_bounds(recorded.bounds(dict(enumerate(bounds)), self._upstream))
 
-    def commit(self, upstream: Upstream, barrier: Barrier, *, at_once: bool = False) -> bool:
+    def commit(self, barrier: Barrier, *, at_once: bool = False) -> bool:
         """Records a barrier that Spark has committed; whether that is done. Doing so again changes nothing.
 
         It is put off while somebody looks into the state file, which then cannot be written, and, unless it is to be
@@ -225,17 +221,9 @@ class Record:
             return True  # A new checkpoint begins with an empty batch where the record stands.
         if not at_once and self._followed_lately(barrier):
             return False
-        before = None if self._written is None else self._written.progress
         try:
             with self._open() as store:
-                match barrier.progress:
-                    case Frontier():
-                        rows = recorded.rows(recorded.changed(before, barrier.progress), upstream)
-                    case Finished(vnode_count=vnodes) if not isinstance(before, Finished):
-                        rows = recorded.finished(store.progress(), vnodes)
-                    case Finished():
-                        rows = recorded.rows({}, upstream)
-                store.commit(recorded.committed(barrier, rows))
+                store.commit(recorded.committed(barrier, self._moved(store, barrier.progress)))
         except StateBusyError as error:
             if not self._said_busy:  # A stream that has nothing to read looks again at once.
                 logger.warning("progress is recorded later: %s", error)
@@ -243,6 +231,15 @@ class Record:
             return False
         self._written, self._written_at, self._said_busy = barrier, self._clock(), False
         return True
+
+    def _moved(self, store: ProgressStore, progress: Progress) -> pa.Table:
+        """The rows of the vnodes that stand elsewhere than when the last barrier was recorded."""
+        before = None if self._written is None else self._written.progress
+        if isinstance(progress, Frontier):
+            return recorded.rows(recorded.changed(before, progress), self._upstream)
+        if isinstance(before, Finished):
+            return recorded.rows({}, self._upstream)
+        return recorded.finished(store.progress(), progress.vnode_count)
 
     def _followed_lately(self, barrier: Barrier) -> bool:
         return (
@@ -253,26 +250,25 @@ class Record:
             and self._clock() - self._written_at < FOLLOW_INTERVAL
         )
 
-    def _use(self, stream: str, bookmark: Bookmark) -> None:
-        self.stream, self.bookmark = stream, bookmark
-
     def _with_options(self, bookmark: Bookmark) -> Bookmark:
         """The bookmark, which is in the checkpoint as well, with the options that a stream keeps to its end."""
-        kept = {SNAPSHOT_FILTER: self._snapshot_filter, ONLY_SNAPSHOT: "true" if self._only_snapshot else ""}
+        only_snapshot = self._options.startup_mode is StartupMode.SNAPSHOT
+        kept = {SNAPSHOT_FILTER: self._options.snapshot_filter, ONLY_SNAPSHOT: "true" if only_snapshot else ""}
         return (*bookmark, *((name, value) for name, value in kept.items() if value), (ALL_MANIFESTS, "true"))
 
     def _require_same_options(self, barrier: Barrier) -> None:
         """A chunk that was planned with one filter must not be read with another; and what follows the snapshot has a
         place in the change log, or has none.
         """
-        began = dict(barrier.upstream)
+        began = dict(barrier.bookmark)
         # A stream that began before this was noted, and so before ALL_MANIFESTS was, has one batch and nothing left.
-        over = isinstance(settled(barrier.progress), Finished) and barrier.epoch.number == 1
-        unnoted = over and ALL_MANIFESTS not in began
-        if bool(began.get(ONLY_SNAPSHOT)) != self._only_snapshot and not (self._only_snapshot and unnoted):
-            raise OptionsError(another_option(_mode(not self._only_snapshot), _mode(self._only_snapshot)))
-        if began.get(SNAPSHOT_FILTER, "") != self._snapshot_filter:
-            raise OptionsError(another_option(_named(began.get(SNAPSHOT_FILTER, "")), _named(self._snapshot_filter)))
+        unnoted = barrier.epoch.number == 1 and not barrier.progress.unfinished and ALL_MANIFESTS not in began
+        only_snapshot = self._options.startup_mode is StartupMode.SNAPSHOT
+        if bool(began.get(ONLY_SNAPSHOT)) != only_snapshot and not (only_snapshot and unnoted):
+            raise OptionsError(another_option(_mode(not only_snapshot), _mode(only_snapshot)))
+        before, now = began.get(SNAPSHOT_FILTER, ""), self._options.snapshot_filter
+        if before != now:
+            raise OptionsError(another_option(_filter(before), _filter(now)))
 
     def _has_progress(self, found: StreamIdentity, epoch: int) -> str:
         resume = (
@@ -294,5 +290,5 @@ def _mode(only_snapshot: bool) -> str:
     return "startupMode=snapshot" if only_snapshot else "another startupMode"
 
 
-def _named(snapshot_filter: str) -> str:
+def _filter(snapshot_filter: str) -> str:
     return f"snapshotFilter={snapshot_filter!r}" if snapshot_filter else "no snapshotFilter"

@@ -10,13 +10,13 @@ import pyarrow as pa
 from backfill.errors import StateError
 from backfill.offset import Barrier, Nothing, from_text, to_text
 from backfill.progress import Completed, Frontier, InProgress, Progress, VnodeProgress
-from backfill.upstream import Bookmark, TableSchema, Upstream
+from backfill.upstream import Bookmark, Upstream
 from backfill.vnode import Key
 from backfill_state import Barrier as StoredBarrier
 from backfill_state import ProgressStore, StreamIdentity
 
 
-def identity(stream: str, bookmark: Bookmark, upstream: Upstream, table: TableSchema) -> StreamIdentity:
+def identity(stream: str, bookmark: Bookmark, upstream: Upstream) -> StreamIdentity:
     """Which table this stream follows, and with what."""
     which = upstream.identity()
     return StreamIdentity(
@@ -25,7 +25,7 @@ def identity(stream: str, bookmark: Bookmark, upstream: Upstream, table: TableSc
         system=which.system,
         table=which.table,
         table_id=which.table_id,
-        key=table.key_schema,
+        key=upstream.schema().key_schema,
         properties=bookmark,
     )
 
@@ -71,11 +71,12 @@ def finished(stored: pa.Table, vnodes: int) -> pa.Table:
     There are such where the store was lost or made anew, or could not be written when the backfill ended. How many rows
     they had is not known any more.
     """
-    known = set(stored.filter(stored.column(stored.num_columns - 2)).column(0).to_pylist())
+    vnode, *_, done, _ = stored.columns  # Not by their names: one of the key may have the same.
+    known = set(vnode.filter(done).to_pylist())
     numbers = [number for number in range(vnodes) if number not in known]
     types: list[Any] = stored.schema.types
-    columns: list[Any] = [pa.nulls(len(numbers), kind) for kind in types]
-    columns[0], columns[-2] = pa.array(numbers, pa.int32()), pa.array([True] * len(numbers), pa.bool_())
+    _, *key, _, count = (pa.nulls(len(numbers), kind) for kind in types)
+    columns = [pa.array(numbers, pa.int32()), *key, pa.array([True] * len(numbers), pa.bool_()), count]
     return pa.Table.from_arrays(columns, schema=stored.schema)
 
 

@@ -15,7 +15,6 @@ from backfill.control import Control, Request
 from backfill.control_file import changing, keep_control, read_control
 from backfill.errors import KeyTextError, StateError
 from backfill.offset import Barrier
-from backfill.progress import Frontier, settled
 from backfill.record import has_place
 from backfill.views import looking
 from backfill.vnode import Key
@@ -63,7 +62,7 @@ def _look(state_dir: str) -> tuple[StreamIdentity, Barrier | None, Control]:
 
 
 def _taken_up(barrier: Barrier | None) -> str | None:
-    return None if barrier is None or barrier.again is None else barrier.again.request
+    return None if barrier is None else barrier.taken_up
 
 
 def _name() -> str:
@@ -131,7 +130,7 @@ def _rows(request: Request) -> str:
 
 def _when(stream: str, barrier: Barrier | None, control: Control) -> str:
     after = []
-    if barrier is None or isinstance(settled(barrier.progress), Frontier):
+    if barrier is None or barrier.progress.unfinished:
         after.append("when the table has been read for the first time")
     before = [item for item in control.waiting(stream, _taken_up(barrier)) if not item.stops]
     under_way = barrier is not None and barrier.takes_again

@@ -18,6 +18,7 @@ yet; hence `_sequence`: the number of the epoch, then the row's place in the bat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -72,9 +73,6 @@ class RowFormat:
 
     def snapshot_rows(self, rows: pa.RecordBatch, epoch: Epoch) -> pa.RecordBatch:
         """Snapshot rows (in `table.columns`) read as of `epoch`."""
-        count = rows.num_rows
-        schema = self.schema
-        columns: list[Any] = [rows.column(name) for name in self.table.output]
         values = {
             "_change_type": "insert",
             "_is_snapshot": True,
@@ -82,10 +80,9 @@ class RowFormat:
             "_commit_timestamp": epoch.timestamp,
             "_sequence": sequence(epoch, SNAPSHOT_ORDINAL),
         }
-        columns += [pa.repeat(pa.scalar(values[name], METADATA.field(name).type), count) for name in self.metadata]
-        if self.mark_unchanged:
-            columns.append(pa.nulls(count, schema.field(UNCHANGED_COLUMNS).type))
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+        scalars = {name: pa.scalar(values[name], METADATA.field(name).type) for name in self.metadata}
+        metadata = {name: pa.repeat(value, rows.num_rows) for name, value in scalars.items()}
+        return self._batch(rows, metadata, pa.nulls(rows.num_rows))
 
     def change_rows(self, marked: pa.RecordBatch, epoch: Epoch, first: int) -> pa.RecordBatch:
         """Marked changes as output rows; `first` is the place in the batch of the first of them.
@@ -95,8 +92,6 @@ class RowFormat:
         row, unchanged = marked["row"], marked["unchanged"]
         if not self.mark_unchanged and unchanged.null_count < len(unchanged):
             raise UnchangedToastError(_missing(unchanged))
-        schema, values = self.schema, columns_of(row)
-        columns: list[Any] = [values[name] for name in self.table.output]
         ordinals = np.arange(first, first + marked.num_rows, dtype=np.int64) + sequence(epoch, 0)
         metadata = {
             "_change_type": marked["change_type"],
@@ -105,7 +100,13 @@ class RowFormat:
             "_commit_timestamp": marked["timestamp"],
             "_sequence": pa.array(ordinals, pa.int64()),
         }
-        columns += [metadata[name] for name in self.metadata]
+        return self._batch(columns_of(row), metadata, unchanged)
+
+    def _batch(
+        self, values: pa.RecordBatch | Mapping[str, Any], metadata: Mapping[str, Any], unchanged: Any
+    ) -> pa.RecordBatch:
+        schema = self.schema
+        columns = [*(values[name] for name in self.table.output), *(metadata[name] for name in self.metadata)]
         if self.mark_unchanged:
             columns.append(unchanged.cast(schema.field(UNCHANGED_COLUMNS).type))
         return pa.RecordBatch.from_arrays(columns, schema=schema)

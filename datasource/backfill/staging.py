@@ -20,6 +20,7 @@ under its name. What that costs on S3: moving a file there is one copy, of at mo
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -29,7 +30,7 @@ import pyarrow as pa
 from pyarrow import fs, ipc
 
 from backfill import stored
-from backfill.errors import StagingError
+from backfill.errors import BackfillError, StagingError, StagingUnreachableError
 from backfill.manifest import Manifest
 from backfill.offset import ALL_MANIFESTS, Barrier
 
@@ -40,13 +41,20 @@ _SHARE: Final = "set stagingDir to a path or URI that the driver and all executo
 # LZ4 costs little beside Spark's own handling of a row and keeps chunks about the size of the table's pages.
 _WRITE: Final = ipc.IpcWriteOptions(compression="lz4")
 
+_MAY_PASS: Final = re.compile(
+    r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|THROTTLING|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_TIMEOUT|"
+    r"UNKNOWN \(HTTP status (429|5\d\d)\))|Azure Error: \[\w*\] (429 |5\d\d |Fail to get a new connection)|"
+    r"google::cloud::Status\((UNAVAILABLE|RESOURCE_EXHAUSTED|DEADLINE_EXCEEDED|INTERNAL|ABORTED)"
+)
+"""What Arrow says of a store that may answer later, after it has tried again by itself: of S3 for some six seconds."""
+
 
 class Staging:
     """A staging directory, or the part of it that belongs to one stream.
 
-    Picklable; opens its file system when it is first used. Whatever that fails at is a StagingError, of every method;
-    only a file system of Python's may raise what it likes. A file appears under its name as a whole or not at all, and
-    replaces what was there.
+    Picklable; opens its file system when it is first used. Whatever that fails at is a StagingError, of every method,
+    or a StagingUnreachableError; only a file system of Python's may raise what it likes. A file appears under its name
+    as a whole or not at all, and replaces what was there.
     """
 
     def __init__(self, uri: str, stream: str = "") -> None:
@@ -89,13 +97,19 @@ class Staging:
         """What the batch that ends at `base`, which has been logged, reads; StagingError where that is not known."""
         number = base.epoch.number
         found = self.manifest(number) if base.has_manifest else Manifest(())
-        if found is None and ALL_MANIFESTS in dict(base.upstream):
+        if found is None and ALL_MANIFESTS in dict(base.bookmark):
             raise StagingError(
                 f"stagingDir ({self._uri}) does not hold what batch {number} of the checkpoint reads: it is not the "
                 "stagingDir of the run before, or was emptied. Name that one, or restore it; or start over with a "
                 "fresh checkpointLocation and onExistingState=restart"
             )
         return found or Manifest(())
+
+    def require_writable(self) -> None:
+        """Does all that a batch does to files, with an epoch that no batch has."""
+        self.keep_manifest(0, Manifest(()))
+        self.manifest(0)
+        self.forget(0)
 
     def require_shared(self, epoch: int) -> None:
         """For a reader: StagingError unless what the driver wrote for this batch is here too."""
@@ -121,47 +135,32 @@ class Staging:
                 return stored.whole(value["files"])
             found = f"is of version {value['version']}, and this release reads {CHANGES_VERSION}"
         except (OSError, *stored.UNREADABLE) as error:
+            if _may_pass(error):
+                raise _failed("read", error) from error
             found = f"cannot be read ({type(error).__name__}: {error})"
         raise StagingError(
             f"the staged changes of epoch {epoch} cannot be made again, and the list of their files {found}. Restore "
             "stagingDir, or start over with a fresh checkpointLocation and onExistingState=restart"
         )
 
-    def _folder(self, epoch: int) -> tuple[fs.FileSystem, str]:
-        """The folder of this epoch, made if it is not there."""
-        filesystem, folder = self._path(str(epoch))
-        with _being("written"):
-            filesystem.create_dir(folder, recursive=True)
-        return filesystem, folder
-
     def _replace(self, epoch: int, name: str, content: bytes) -> None:
-        filesystem, folder = self._folder(epoch)
-        part = f"{folder}/.{name}.{uuid.uuid4().hex}"
-        with _being("written"):
-            with filesystem.open_output_stream(part) as sink:
-                sink.write(content)
-            filesystem.move(part, f"{folder}/{name}")
+        filesystem, path = self._path(str(epoch), name)
+        with _named_when_whole(filesystem, path) as part, _being("written"), _created(filesystem, part) as sink:
+            sink.write(content)
 
     def write_through(
         self, epoch: int, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     ) -> Generator[pa.RecordBatch, None, None]:
         """Passes the batches on and keeps them; the file has its name before the last batch is passed on."""
-        filesystem, folder = self._folder(epoch)
-        part = f"{folder}/.{name}.{uuid.uuid4().hex}"
+        filesystem, path = self._path(str(epoch), name)
         held: pa.RecordBatch | None = None
-        try:
-            with _new_file(filesystem, part, schema) as writer:
-                for batch in batches:
-                    with _being("written"):
-                        writer.write_batch(batch)
-                    if held is not None:
-                        yield held
-                    held = batch
-            with _being("written"):
-                filesystem.move(part, f"{folder}/{name}")
-        except BaseException:
-            _delete_quietly(filesystem, part)
-            raise
+        with _named_when_whole(filesystem, path) as part, _new_file(filesystem, part, schema) as writer:
+            for batch in batches:
+                with _being("written"):
+                    writer.write_batch(batch)
+                if held is not None:
+                    yield held
+                held = batch
         if held is not None:
             yield held
 
@@ -183,6 +182,8 @@ class Staging:
                 "over with a fresh checkpointLocation and onExistingState=restart"
             ) from error
         except (OSError, pa.ArrowException) as error:
+            if _may_pass(error):
+                raise _failed("read", error) from error
             raise StagingError(
                 f"the staged file {name} of epoch {epoch} cannot be read ({error}); if stagingDir lost files that a "
                 "batch still needs, start over with a fresh checkpointLocation and onExistingState=restart"
@@ -219,7 +220,58 @@ def _being(done: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: a URI whose %ff is no UTF-8
-        raise StagingError(f"stagingDir cannot be {done}: {error}") from error
+        raise _failed(done, error) from error
+
+
+def _may_pass(error: Exception) -> bool:
+    return _MAY_PASS.search(str(error)) is not None
+
+
+def _failed(done: str, error: Exception) -> BackfillError:
+    if _may_pass(error):
+        return StagingUnreachableError(
+            f"stagingDir cannot be {done} for now: {error}. When its store answers again, start the query again"
+        )
+    return StagingError(f"stagingDir cannot be {done}: {error}")
+
+
+@contextmanager
+def _named_when_whole(filesystem: fs.FileSystem, path: str) -> Iterator[str]:
+    """What a file is called until the block has ended. Then it has its name, or after an error is gone."""
+    folder, _, name = path.rpartition("/")
+    part = f"{folder}/.{name}.{uuid.uuid4().hex}"
+    try:
+        yield part
+        with _being("written"):
+            _give_name(filesystem, part, path)
+    except BaseException:
+        _delete_quietly(filesystem, part)
+        raise
+
+
+def _give_name(filesystem: fs.FileSystem, part: str, path: str) -> None:
+    try:
+        filesystem.move(part, path)
+    except pa.ArrowNotImplementedError:  # Azure without hierarchical namespaces, apache/arrow issue 40405
+        filesystem.copy_file(part, path)
+        filesystem.delete_file(part)
+
+
+def _created(filesystem: fs.FileSystem, path: str) -> pa.NativeFile:
+    """A new file; its folder is made where it is missing.
+
+    Not before: an object store has no folders, and Arrow would make an object for each one above as well, where whoever
+    may write to stagingDir may have no right to. But a file system of Python's may miss the folder when the file is
+    closed, and say so in its own way.
+    """
+    folder, _, _ = path.rpartition("/")
+    if filesystem.type_name.startswith("py::"):
+        filesystem.create_dir(folder, recursive=True)
+    try:
+        return filesystem.open_output_stream(path)
+    except FileNotFoundError:
+        filesystem.create_dir(folder, recursive=True)
+        return filesystem.open_output_stream(path)
 
 
 @contextmanager
@@ -231,7 +283,7 @@ def _new_file(filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterat
     with ExitStack() as parts:
         try:
             with _being("written"):
-                sink = parts.enter_context(filesystem.open_output_stream(path))
+                sink = parts.enter_context(_created(filesystem, path))
                 writer = parts.enter_context(ipc.new_file(sink, schema, options=_WRITE))
             yield writer
         except BaseException:

@@ -122,9 +122,8 @@ def status(state_dir: str) -> Status:
 
 def _at(of: Status, barrier: Barrier) -> Status:
     again = barrier.again
-    taken_up = None if again is None else again.request
-    waiting = of.control.waiting(of.stream, taken_up)
-    if of.control.stops(of.stream, taken_up):
+    waiting = of.control.waiting(of.stream, barrier.taken_up)
+    if of.control.stops(of.stream, barrier.taken_up):
         again, waiting = None, waiting[1:]
     return replace(
         of,

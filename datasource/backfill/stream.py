@@ -10,22 +10,24 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, TypeAlias
 
 from backfill.advance import UNLIMITED, advance, grown
-from backfill.again import going_on, next_up
+from backfill.again import InTurn, going_on
 from backfill.attachment import Attachment
-from backfill.batch import Batch, cut
+from backfill.chunks import Chunks, cut
 from backfill.control import Control
 from backfill.counts import Counting, iso
 from backfill.epoch import Epoch
 from backfill.errors import SnapshotGoneError
+from backfill.following import Following
 from backfill.handoff import Part, SnapshotPart
 from backfill.offset import Ahead, Barrier, Nothing, Offset
 from backfill.options import OnTruncate, StartupMode, StreamOptions
 from backfill.plan import pieces
-from backfill.progress import Again, Finished, Frontier, Progress, figures, phase, rows_left, settled
-from backfill.record import Record
+from backfill.progress import Again, Finished, Frontier, Progress, figures, phase, settled
+from backfill.record import Named, Record
 from backfill.release import Release, Watch, in_background
 from backfill.rows import RowFormat
 from backfill.staging import Staging
@@ -45,6 +47,7 @@ ReadControl: TypeAlias = Callable[[], Control]
 class _Standing:
     """Where a stream is: its epoch, None before the first barrier, its own progress, and what it is to take again."""
 
+    named: Named
     epoch: Epoch | None
     progress: Progress
     again: Again | None
@@ -79,23 +82,22 @@ class Stream:
         self._upstream = upstream
         self._attachment = Attachment(upstream, record, staging, options, keeps_last_rows=open_last_rows is not None)
         self._options = options
-        self._pin: Pin | None = None
-        self._until: str | None = None
-        self._worked_off = 0
         self._release = Release(upstream, watch)
-        self._reported: tuple[Progress, Again | None] | None = None
-        self._read_control = read_control
-        self._said_never = False
-        self._refused: set[str] = set()
-        self._control = Control()
+        self._in_turn = InTurn(upstream, options.vnode_count)
+        self._counting = counting or Counting()
         self._open_last_rows = open_last_rows
         self._last_rows: LastRows | None = None
-        self._counting = counting or Counting()
-        self._rests = False
+        self._read_control = read_control
+        self._control = Control()
+        self._until: str | None = None
+        # Of the batch whose end was asked for last:
+        self._stands: _Standing | None = None
+        self._pin: Pin | None = None
+        self._worked_off = 0
 
-    @property
+    @cached_property
     def table(self) -> TableSchema:
-        return self._attachment.table
+        return self._upstream.schema()
 
     @property
     def rows(self) -> RowFormat:
@@ -111,29 +113,20 @@ class Stream:
         Of the batch whose end was asked for last, all but the counts of changes take it as read: its readers are
         planned only after this.
         """
-        table = {"table": self._upstream.identity().table}
-        if self._reported is None:
-            return {**table, "phase": "starting", **self._told()}
-        told = self._told() if phase(*self._reported) != "changes" or self._waits(self._reported[1]) else {}
-        left = rows_left(self._reported[0])
-        expected = {} if left is None else {"snapshot_rows_left": left}
+        table, stands = {"table": self._upstream.identity().table}, self._stands
+        if stands is None:
+            return {**table, "phase": "starting", **self._control.figures()}
+        follows = phase(stands.progress, stands.again) == "changes" and not self._waits(stands)
+        told = {} if follows else self._control.figures()
+        lag = {name: iso(lag) if name == "complete_until" else lag for name, lag in self._upstream.lag().items()}
         state = {} if self._last_rows is None else self._last_rows.figures()
-        lag: dict[str, int | str] = {**self._upstream.lag()}
-        complete_until = lag.get("complete_until")
-        if isinstance(complete_until, int):
-            lag["complete_until"] = iso(complete_until)
-            if self._rests:
-                self._counting.complete(complete_until)
-        return {**table, **figures(*self._reported), **expected, **told, **self._counting.figures(), **lag, **state}
+        at = figures(stands.progress, stands.again)
+        return {**table, **at, **told, **self._counting.figures(), **lag, **state}
 
-    def _told(self) -> dict[str, int | str]:
-        limit = 0 if self._control.holds else self._control.max_rows
-        return {} if limit is None else {"control": self._control.told(), "control_rows": limit}
-
-    def _waits(self, again: Again | None) -> bool:
-        """Whether rows are to be read again after those of `again`."""
-        last = None if again is None else again.request
-        return not self._why_never_again() and bool(self._control.waiting(self._attachment.stream, last))
+    def _waits(self, stands: _Standing) -> bool:
+        """Whether rows are to be read again after those that are."""
+        last = None if stands.again is None else stands.again.request
+        return not self._why_never_again() and bool(self._control.waiting(stands.named.stream, last))
 
     def stop_at_present(self) -> None:
         """From now on nothing that happens after this moment is read, except what finishing the backfill needs."""
@@ -150,147 +143,34 @@ class Stream:
 
         While the snapshot is held only changes are read; then too `start` is returned where there are none.
         """
-        end = self._next(start, max_rows)
-        self._rests = end == start
-        return end
-
-    def _next(self, start: Offset, max_rows: int | None) -> Offset:
         self._control = self._read_control()
-        if isinstance(start, Nothing):
-            if self._control.holds and self._options.startup_mode is StartupMode.SNAPSHOT:
-                return start
-            base = self._begin()
-        else:
-            self._attachment.attach(start, start, self._control)
+        base: Barrier | None
+        if isinstance(start, Barrier):
+            named, base = self._attachment.attach(start, start, self._control), start
             self._let_go(start)
             self._attachment.settle(start)
-            base = start
-        stands = self._standing(base)
-        if isinstance(base, Barrier) and self._is_over(stands.cursor, base.epoch):
+        elif self._control.holds and self._options.startup_mode is StartupMode.SNAPSHOT:
+            return start
+        else:
+            named, base = self._attachment.begin(self._control)
+        stands = self._first(named) if base is None else self._standing(named, base)
+        if base is not None and self._is_over(stands.cursor, base.epoch):
             return self._nothing(start, base)
-        ahead = self._attachment.ahead(base) if isinstance(base, Barrier) else ()
-        step, moved = self._step(stands.epoch, stands.cursor, max_rows, *self._most_changes(max_rows, ahead))
-        if step.epoch == stands.epoch:
+        ahead = () if base is None else self._attachment.ahead(base)
+        step, moved = self._step(stands, ahead, max_rows)
+        if base is not None and step.epoch == base.epoch:
             return self._nothing(start, base)
-        self._prepare(stands.cursor, moved, step)
-        stands = stands.moved(moved)
-        self._reported = stands.progress, stands.again
+        self._prepare(stands, moved, step)
+        self._stands = stands = stands.moved(moved)
         return Barrier(
-            stream=self._attachment.stream,
-            upstream=self._attachment.bookmark,
+            stream=named.stream,
+            bookmark=named.bookmark,
             epoch=step.epoch,
             progress=stands.progress,
             ahead=ahead,
-            base=replace(base, base=None) if isinstance(start, Nothing) and isinstance(base, Barrier) else None,
+            base=None if base is None or base is start else replace(base, base=None),
             again=stands.again,
         )
-
-    def _nothing(self, start: Offset, base: Barrier | Progress) -> Offset:
-        """Where a batch ends that reads nothing: Spark runs the first one of a checkpoint in any case."""
-        if not isinstance(base, Barrier):
-            return start
-        if self._until is not None:
-            # The query ends here, and nobody is left to record later what was put off.
-            self._attachment.keep(base, at_once=True)
-        return replace(base, base=replace(base, base=None)) if isinstance(start, Nothing) else start
-
-    def _standing(self, base: Barrier | Progress) -> _Standing:
-        """Where the stream is before its next batch, with what that is to take again."""
-        if not isinstance(base, Barrier):
-            return _Standing(None, base, None)
-        progress = settled(base.progress)
-        stands = _Standing(base.epoch, progress, self._again(base, progress))
-        self._reported = stands.progress, stands.again
-        self._counting.begin(base.stream, base.epoch.timestamp)
-        return stands
-
-    def _most_changes(self, max_rows: int | None, ahead: tuple[Ahead, ...]) -> tuple[int, str | None]:
-        """How many the next batch may read at the most, and up to where."""
-        if ahead and self._options.on_truncate is OnTruncate.EMIT:
-            # All the way to the states that are ahead: whether there is a truncation before them matters to the
-            # changes after it, and a later batch would not know.
-            return UNLIMITED, None
-        return grown(max_rows or UNLIMITED, self._worked_off), self._until
-
-    def _prepare(self, cursor: Progress, moved: Progress, step: Step) -> None:
-        """Prepares the batch that takes the stream from `cursor` to `moved`."""
-        self._pin = step.pin
-        # A batch of this number may have been planned before: Spark did not log it, or in another checkpoint.
-        staging, number = self._attachment.staging(self._attachment.stream), step.epoch.number
-        staging.forget(number)
-        works_off = isinstance(cursor, Frontier) and step.pin is None and not self._control.holds
-        self._worked_off = self._worked_off + 1 if works_off else 0
-        if isinstance(cursor, Frontier) and isinstance(moved, Frontier):
-            cut(pieces(cursor, moved), staging, number, self._options.num_partitions)
-
-    def _again(self, base: Barrier, progress: Progress) -> Again | None:
-        """What is taken again in the next batch, if anything is."""
-        refused = self._why_never_again()
-        if refused:
-            if self._control.waiting(base.stream, None) and not self._said_never:
-                self._said_never = True
-                logger.warning("requests to read rows again are passed over: %s", refused)
-            return None
-        again = going_on(base.again, self._attachment.manifest(base).given_up)
-        return next_up(
-            again,
-            progress,
-            self._control,
-            stream=base.stream,
-            upstream=self._upstream,
-            vnodes=self._options.vnode_count,
-            refused=self._refused,
-        )
-
-    def _why_never_again(self) -> str:
-        if self._options.startup_mode is StartupMode.SNAPSHOT:
-            return "a stream with startupMode=snapshot is one batch"
-        last_rows = self._kept_rows()
-        if last_rows is not None and last_rows.keeps_the_latest:
-            return "with orderColumn the sink may have a later row than the table, which is not to be undone"
-        return ""
-
-    def _step(
-        self, after: Epoch | None, progress: Progress, max_rows: int | None, max_changes: int, until: str | None
-    ) -> tuple[Step, Progress]:
-        """The state the next batch ends at, and how far it gets there.
-
-        If the pinned state is lost before its rows have been counted, another one is taken.
-        """
-        snapshot = isinstance(progress, Frontier)
-        if snapshot and self._control.holds:
-            return self._upstream.held_epoch(after, max_changes=max_changes), progress
-        lost = 0
-        while True:
-            step = self._upstream.next_epoch(
-                after,
-                snapshot=snapshot,
-                max_changes=max_changes,
-                until=None if snapshot else until,
-            )
-            if step.pin is None or not isinstance(progress, Frontier):
-                return step, progress
-            try:
-                return step, advance(self._upstream, progress, max_rows, self._options, self._control)
-            except SnapshotGoneError:
-                lost += 1
-                if lost == MOST_LOST:
-                    raise
-
-    def _is_over(self, progress: Progress, after: Epoch) -> bool:
-        if self._options.startup_mode is StartupMode.SNAPSHOT:
-            return True
-        waits = isinstance(progress, Finished) or self._control.holds
-        return waits and self._until is not None and self._upstream.reached(after, self._until)
-
-    def _begin(self) -> Barrier | Progress:
-        """The first batch: the stream's record is made, then its place in the change log, then the vnodes."""
-        found = self._attachment.begin(self._control)
-        if found is not None:
-            return found
-        if self._options.startup_mode is StartupMode.LATEST:
-            return Finished(0, 0)
-        return Frontier.at_start(self._attachment.bounds())
 
     def _let_go(self, start: Barrier) -> None:
         """Lets go of the state at which the batch up to `start` was read; what the sink left unread is lost then."""
@@ -300,8 +180,96 @@ class Stream:
             return
         if self._kept_rows() is not None:
             with suppress(SnapshotGoneError):
-                self._batch(start.stream).read_rest(start, pin)
+                self._chunks(start).read_rest(pin)
         self._upstream.release(pin)
+
+    def _first(self, named: Named) -> _Standing:
+        """Where a stream is before its first batch."""
+        latest = self._options.startup_mode is StartupMode.LATEST
+        progress = Finished(0, 0) if latest else Frontier.at_start(self._attachment.bounds())
+        return _Standing(named, None, progress, None)
+
+    def _standing(self, named: Named, base: Barrier) -> _Standing:
+        """Where the stream is before the batch after `base`, with what that is to take again."""
+        progress = settled(base.progress)
+        self._stands = _Standing(named, base.epoch, progress, self._again(base, progress))
+        self._counting.begin(base.stream, base.epoch.timestamp)
+        return self._stands
+
+    def _again(self, base: Barrier, progress: Progress) -> Again | None:
+        """What is taken again in the next batch, if anything is."""
+        why_never = self._why_never_again()
+        if why_never:
+            self._in_turn.pass_over(self._control, base.stream, why_never)
+            return None
+        again = going_on(base.again, self._attachment.manifest(base).given_up)
+        return self._in_turn.next_up(again, progress, self._control, base.stream)
+
+    def _why_never_again(self) -> str:
+        if self._options.startup_mode is StartupMode.SNAPSHOT:
+            return "a stream with startupMode=snapshot is one batch"
+        last_rows = self._kept_rows()
+        if last_rows is not None and last_rows.keeps_the_latest:
+            return "with orderColumn the sink may have a later row than the table, which is not to be undone"
+        return ""
+
+    def _is_over(self, progress: Progress, after: Epoch) -> bool:
+        if self._options.startup_mode is StartupMode.SNAPSHOT:
+            return True
+        waits = isinstance(progress, Finished) or self._control.holds
+        return waits and self._until is not None and self._upstream.reached(after, self._until)
+
+    def _nothing(self, start: Offset, base: Barrier) -> Offset:
+        """Where a batch ends that reads nothing: Spark runs the first one of a checkpoint in any case."""
+        if self._until is not None:
+            # The query ends here, and nobody is left to record later what was put off.
+            self._attachment.keep(base, at_once=True)
+        if isinstance(start, Nothing):
+            return replace(base, base=replace(base, base=None))
+        self._counting.complete(self._upstream.lag().get("complete_until"))
+        return start
+
+    def _step(self, stands: _Standing, ahead: tuple[Ahead, ...], max_rows: int | None) -> tuple[Step, Progress]:
+        """The state the next batch ends at, and how far the stream's cursor gets there.
+
+        If the pinned state is lost before its rows have been counted, another one is taken.
+        """
+        after, cursor = stands.epoch, stands.cursor
+        max_changes, until = self._most_changes(max_rows, ahead)
+        if not isinstance(cursor, Frontier):
+            return self._upstream.next_epoch(after, snapshot=False, max_changes=max_changes, until=until), cursor
+        if self._control.holds:
+            return self._upstream.held_epoch(after, max_changes=max_changes), cursor
+        lost = 0
+        while True:
+            step = self._upstream.next_epoch(after, snapshot=True, max_changes=max_changes, until=None)
+            if step.pin is None:
+                return step, cursor
+            try:
+                return step, advance(self._upstream, cursor, max_rows, self._options, self._control)
+            except SnapshotGoneError:
+                lost += 1
+                if lost == MOST_LOST:
+                    raise
+
+    def _most_changes(self, max_rows: int | None, ahead: tuple[Ahead, ...]) -> tuple[int, str | None]:
+        """How many the next batch may read at the most, and up to where."""
+        if ahead and self._options.on_truncate is OnTruncate.EMIT:
+            # All the way to the states that are ahead: whether there is a truncation before them matters to the
+            # changes after it, and a later batch would not know.
+            return UNLIMITED, None
+        return grown(max_rows or UNLIMITED, self._worked_off), self._until
+
+    def _prepare(self, stands: _Standing, moved: Progress, step: Step) -> None:
+        """Prepares the batch that takes the stream's cursor to `moved`."""
+        cursor, self._pin = stands.cursor, step.pin
+        # A batch of this number may have been planned before: Spark did not log it, or in another checkpoint.
+        staging, number = self._attachment.staging(stands.named.stream), step.epoch.number
+        staging.forget(number)
+        works_off = isinstance(cursor, Frontier) and step.pin is None and not self._control.holds
+        self._worked_off = self._worked_off + 1 if works_off else 0
+        if isinstance(cursor, Frontier) and isinstance(moved, Frontier):
+            cut(pieces(cursor, moved), staging, number, self._options.num_partitions)
 
     # -- from two offsets to what has to be read -------------------------------------------------------------------
 
@@ -317,21 +285,21 @@ class Stream:
         self._attachment.attach(begin, end, self._control)
         if begin is not None and begin.epoch == end.epoch:
             return ()
-        batch = self._batch(end.stream)
-        held = self._pin
-        changes = batch.changes(begin, end, held)
+        held, staging = self._pin, self._attachment.staging(end.stream)
+        following = Following(self._upstream, self.rows, self._options, begin, end, held)
+        changes = following.parts(staging, self._kept_rows())
         self._counting.begin(end.stream, (begin or end).epoch.timestamp)
-        self._counting.add(end.epoch.number, batch.tally)
-        snapshot, self._pin = batch.snapshot(begin, end, held)
+        self._counting.add(end.epoch.number, following.tally)
+        snapshot, self._pin = self._chunks(end).parts(begin, held)
         if self._pin is not None:
             names = [part.name for part in snapshot if isinstance(part, SnapshotPart)]
-            self._release.when_staged(self._pin, self._attachment.staging(end.stream), end.epoch.number, names)
+            self._release.when_staged(self._pin, staging, end.epoch.number, names)
         elif held is not None:
             self._upstream.release(held)
         return (*changes, *snapshot)
 
-    def _batch(self, stream: str) -> Batch:
-        return Batch(self._upstream, self._attachment.staging(stream), self.rows, self._options, self._kept_rows())
+    def _chunks(self, end: Barrier) -> Chunks:
+        return Chunks(self._upstream, self._attachment.staging(end.stream), self.rows, self._options, end)
 
     def _kept_rows(self) -> LastRows | None:
         if self._last_rows is None and self._open_last_rows is not None:

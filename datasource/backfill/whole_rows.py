@@ -66,8 +66,20 @@ class _Piece:
     halves: Halves
     events: Events
     before: Found
-    after_late: Mask | None = None
-    """Events whose row before came late and was left out; None where none can."""
+
+    def only(self, which: Mask, halves: Halves) -> _Piece:
+        """With these of its events."""
+        kept = np.unique(self.events.number[which])
+        return _Piece(self.changes, halves, self.events.where(which), _of_keys(self.before, kept))
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """The images of events; `order` is that of each key's row after them."""
+
+    events: Events
+    order: Indices
+    images: Images
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,34 +108,39 @@ class WholeRows:
         """
         piece = self._unshown(self._first(changes, halves))
         taken = piece.changes.num_rows
-        most = self.rules.most_bytes if taken > 1 else sys.maxsize // IMAGES
-        while True:
-            piece, order = self._timely(piece)
-            made = self._images(piece, IMAGES * most)
-            if isinstance(made, Lost):
-                replaced = looked_up(
-                    piece.changes,
-                    piece.halves,
-                    piece.events,
-                    made,
-                    self.look_up,
-                    shows_the_rest=not self.rules.order_column,
-                    most_bytes=most,
-                )
-                if not isinstance(replaced, TooMuch):
-                    piece = self._with_stored(*replaced)
-                    continue
-                made = replaced
-            if isinstance(made, TooMuch):
-                # Where it is the rows looked up that are too many, nothing says of how many changes they are.
-                fewer = slice(min(made.changes, max(1, taken // 2)))
-                return self.tell(changes[fewer], halves.of(fewer), place)
-            self._put(piece, made.after, order, place, piece.events.change >= taken)
-            return Told(made.marked, len(piece.events), taken)
+        whole = self._whole(piece, self.rules.most_bytes if taken > 1 else sys.maxsize // IMAGES)
+        if isinstance(whole, TooMuch):
+            # Where it is the rows looked up that are too many, nothing says of how many changes they are.
+            fewer = slice(min(whole.changes, max(1, taken // 2)))
+            return self.tell(changes[fewer], halves.of(fewer), place)
+        self._put(whole, place, whole.events.change >= taken)
+        return Told(whole.images.marked, len(whole.events), taken)
 
-    def _put(self, piece: _Piece, after: Known, order: Indices, place: int, added: Mask) -> None:
-        """Puts the rows that are there after a piece; `added` are the events that a look-up has added."""
-        events = piece.events
+    def _whole(self, piece: _Piece, most_bytes: int) -> _Whole | TooMuch:
+        """The images of a piece: what has lost values is replaced by rows that are looked up, until nothing has."""
+        while True:
+            piece, order, after_late = self._timely(piece)
+            made = self._images(piece, after_late, IMAGES * most_bytes)
+            if isinstance(made, Images):
+                return _Whole(piece.events, order, made)
+            if isinstance(made, TooMuch):
+                return made
+            replaced = looked_up(
+                piece.changes,
+                piece.halves,
+                piece.events,
+                made,
+                self.look_up,
+                shows_the_rest=not self.rules.order_column,
+                most_bytes=most_bytes,
+            )
+            if isinstance(replaced, TooMuch):
+                return replaced
+            piece = self._with_stored(*replaced)
+
+    def _put(self, whole: _Whole, place: int, added: Mask) -> None:
+        """Puts the rows that are there afterwards; `added` are the events that a look-up has added."""
+        events, after = whole.events, whole.images.after
         tie = np.arange(place, place + events.count)
         if self.rules.order_column:
             tie += self.batch << ORDINAL_BITS
@@ -132,7 +149,7 @@ class WholeRows:
             looked_up_now[events.number[added]] = True
             # Not of one that is not there: what the batch says of its key further on counts as ever.
             tie[looked_up_now & after.present] += LOOKED_UP
-        self.state.multi_put(updates(self.state, events.distinct, after.present, after.rows, order, tie))
+        self.state.multi_put(updates(self.state, events.distinct, after.present, after.rows, whole.order, tie))
 
     def _first(self, changes: pa.RecordBatch, halves: Halves) -> _Piece:
         """The first changes, of which what is stored of their keys is not too much to read.
@@ -161,19 +178,16 @@ class WholeRows:
             return piece
         in_this = _filled(piece.before.entries["order_key"], 0) == self.batch
         shown = (_was_looked_up(piece.before) & in_this)[piece.events.number]
-        halves = without(piece.halves, piece.events, shown)
-        kept = np.unique(piece.events.number[~shown])
-        return _Piece(piece.changes, halves, piece.events.where(~shown), _of_keys(piece.before, kept))
+        return piece.only(~shown, without(piece.halves, piece.events, shown))
 
-    def _images(self, piece: _Piece, most_bytes: int) -> Images | Lost | TooMuch:
+    def _images(self, piece: _Piece, after_late: Mask, most_bytes: int) -> Images | Lost | TooMuch:
         present = _filled(piece.before.entries["present"], value=False)
         # The row that is stored need not be the one that the log goes on from.
         another = present if self.rules.order_column else _was_looked_up(piece.before)
-        severed = np.zeros(len(piece.events), np.bool_) if piece.after_late is None else piece.after_late.copy()
+        severed = after_late.copy()
         severed[piece.events.first[another]] = True
         return images(
             piece.changes,
-            piece.halves,
             piece.events,
             Known(present, joined(piece.before.rows)),
             columns=self.table.columns,
@@ -182,22 +196,21 @@ class WholeRows:
             severed=severed,
         )
 
-    def _timely(self, piece: _Piece) -> tuple[_Piece, Indices]:
-        """Only the events that are not late, and the order that each key has afterwards."""
+    def _timely(self, piece: _Piece) -> tuple[_Piece, Indices, Mask]:
+        """Only the events that are not late; the order of each key afterwards; which events come after a late one."""
         events = piece.events
         if not self.rules.order_column:
-            return piece, np.full(events.count, self.batch)
+            return piece, np.full(events.count, self.batch), np.zeros(len(events), np.bool_)
         puts = ~events.removes
         given = np.full(len(events), NO_ORDER)
         rows = column_of(piece.changes["new"], self.rules.order_column)
         given[puts] = order_of(rows.take(index(events.change[puts])))
         found = timely(events, given, _filled(piece.before.entries["order_key"], NO_ORDER))
         kept = np.unique(events.number[found.events])
-        only = events.where(found.events), _of_keys(piece.before, kept)
         # One that is whole may be late only after one that is lost, and so is looked at again.
         leaves_out = piece.changes["unchanged"].is_valid().to_numpy(zero_copy_only=False)
         halves = without(piece.halves, events, ~found.events & leaves_out[events.change])
-        return _Piece(piece.changes, halves, *only, found.severed[found.events]), found.order[kept]
+        return piece.only(found.events, halves), found.order[kept], found.severed[found.events]
 
 
 def order_of(column: Any) -> Indices:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 
 
 def in_option(name: str) -> str:
     """A column's name as the options that name columns want it."""
     return name if re.fullmatch(r"\w+", name) else '"' + name.replace('"', '""') + '"'
+
+
+def no_column(table: str, name: str, present: Sequence[str]) -> str:
+    """What is told of a name that none of the columns has, and is perhaps misspelt."""
+    close = [each for each in present if each.lower() == name.lower()] or get_close_matches(name, present, 1)
+    hint = f", did you mean {close[0]!r}?" if close else f"; it has {', '.join(present)}"
+    return f"{table} has no column {name!r}{hint}"
 
 
 def another_option(began: str, now: str) -> str:

@@ -117,7 +117,7 @@ class Checkpoint:
     def slot(self) -> str | None:
         """The replication slot's name, once an offset tells it."""
         last = self.offset(self.offsets.last())
-        return dict(last.upstream).get("slot") if isinstance(last, Barrier) else None
+        return dict(last.bookmark).get("slot") if isinstance(last, Barrier) else None
 
 
 # -- readers ---------------------------------------------------------------------------------------------------------

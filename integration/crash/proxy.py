@@ -64,6 +64,9 @@ class Proxy:
         self.requests = 0
         """How many requests there have been so far."""
 
+        self.connections = 0
+        """And how many connections."""
+
         while True:
             self.port = free_port()
             with contextlib.suppress(OSError):
@@ -151,6 +154,7 @@ class Proxy:
                     link.close()
                     return
                 self._links.add(link)
+                self.connections += 1
             self._start(lambda link=link: self._pump(link, link.client, link.server, "request"), "out")  # type: ignore[misc]
             self._start(lambda link=link: self._pump(link, link.server, link.client, "answer"), "in")  # type: ignore[misc]
 

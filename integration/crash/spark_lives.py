@@ -207,7 +207,7 @@ class SparkLives:
     def require_not_ahead(self) -> None:
         committed, logged = self.offset(self.last("commits")), self.offset(self.last("offsets"))
         if isinstance(committed, Barrier) and isinstance(logged, Barrier):
-            oracle.require_not_ahead(self.database, dict(logged.upstream)["slot"], committed)
+            oracle.require_not_ahead(self.database, dict(logged.bookmark)["slot"], committed)
 
     def require_exact(self) -> None:
         full = "changelog" in self.options

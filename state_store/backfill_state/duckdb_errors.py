@@ -24,6 +24,9 @@ from backfill_state.errors import (
     StateVersionError,
 )
 
+_INTERRUPTED: Final = "Query interrupted"
+"""The text of the RuntimeError that DuckDB makes of a Ctrl-C amid one of its queries."""
+
 _HOLDER: Final = re.compile(r"\(PID (\d+)\)")
 _DUCKDB_VERSIONS: Final = re.compile(
     r"database file with version number (\d+), but we can only read versions? (?:between )?(\d+(?: and \d+)?)"
@@ -86,7 +89,7 @@ def explained(error: duckdb.Error, path: str) -> StateStoreError | None:
 
 @contextmanager
 def explaining(path: Path) -> Iterator[None]:
-    """Raises the errors of this package in place of DuckDB's, where they say more."""
+    """Raises the errors of this package in place of DuckDB's, where they say more; a Ctrl-C as one."""
     try:
         yield
     except duckdb.Error as error:
@@ -94,6 +97,10 @@ def explaining(path: Path) -> Iterator[None]:
         if known is None:
             raise
         raise known from error
+    except RuntimeError as error:
+        if str(error) != _INTERRUPTED:
+            raise
+        raise KeyboardInterrupt from error
 
 
 def _says(text: str, signs: tuple[str, ...]) -> bool:

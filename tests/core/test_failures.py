@@ -23,7 +23,15 @@ from backfill.errors import (
     TableLockedError,
     ValueOutOfRangeError,
 )
-from backfill.upstream.postgres.failures import About, translated, translating
+from backfill.sinks.postgres.failures import about_target
+from backfill.upstream.postgres.failures import (
+    About,
+    about_anything,
+    about_slot,
+    about_snapshot,
+    translated,
+    translating,
+)
 
 VALUE = "hunter2-is-a-row-value"
 
@@ -81,24 +89,24 @@ def test_a_table_of_more_partitions_than_the_server_has_locks_is_answered_with_t
 @pytest.mark.parametrize(
     ("about", "state", "text", "kind"),
     [
-        (About.SNAPSHOT, "22023", 'invalid snapshot identifier: "00000003-1"', SnapshotGoneError),
-        (About.SNAPSHOT, "22023", "ungültiger Snapshot-Bezeichner: »00000003-1«", SnapshotGoneError),
-        (About.SNAPSHOT, "42704", 'snapshot "00000003-0000001B-1" does not exist', SnapshotGoneError),
-        (About.SNAPSHOT, "55000", "could not import the requested snapshot", SnapshotGoneError),
-        (About.SNAPSHOT, "42704", 'スナップショット"00000003-1"は存在しません', SnapshotGoneError),
-        (About.SNAPSHOT, "55000", "n'a pas pu importer le snapshot demandé", SnapshotGoneError),
-        (About.SLOT, "42704", 'replication slot "orders" does not exist', DataLossError),
-        (About.SLOT, "42704", "la publication « orders » n'existe pas", DataLossError),
-        (About.SLOT, "55000", 'can no longer get changes from replication slot "orders"', DataLossError),
-        (About.SLOT, "55000", 'can no longer access replication slot "orders"', DataLossError),
-        (About.SLOT, "55006", "Replikations-Slot »orders« ist aktiv für PID 42", SlotBusyError),
-        (About.SLOT, "57P01", "interrompendo a conexão por causa de um comando do administrador", ConnectionLostError),
-        (About.SNAPSHOT, "57P01", "接続を終了しています", ConnectionLostError),
-        (About.ANYTHING, "42704", 'type "mood" does not exist', SchemaChangedError),
-        (About.ANYTHING, "42883", "function chosen(integer) does not exist", SchemaChangedError),
-        (About.ANYTHING, "55000", "unlogged", DatabaseSetupError),
+        (about_snapshot, "22023", 'invalid snapshot identifier: "00000003-1"', SnapshotGoneError),
+        (about_snapshot, "22023", "ungültiger Snapshot-Bezeichner: »00000003-1«", SnapshotGoneError),
+        (about_snapshot, "42704", 'snapshot "00000003-0000001B-1" does not exist', SnapshotGoneError),
+        (about_snapshot, "55000", "could not import the requested snapshot", SnapshotGoneError),
+        (about_snapshot, "42704", 'スナップショット"00000003-1"は存在しません', SnapshotGoneError),
+        (about_snapshot, "55000", "n'a pas pu importer le snapshot demandé", SnapshotGoneError),
+        (about_slot, "42704", 'replication slot "orders" does not exist', DataLossError),
+        (about_slot, "42704", "la publication « orders » n'existe pas", DataLossError),
+        (about_slot, "55000", 'can no longer get changes from replication slot "orders"', DataLossError),
+        (about_slot, "55000", 'can no longer access replication slot "orders"', DataLossError),
+        (about_slot, "55006", "Replikations-Slot »orders« ist aktiv für PID 42", SlotBusyError),
+        (about_slot, "57P01", "interrompendo a conexão por causa de um comando do administrador", ConnectionLostError),
+        (about_snapshot, "57P01", "接続を終了しています", ConnectionLostError),
+        (about_anything, "42704", 'type "mood" does not exist', SchemaChangedError),
+        (about_anything, "42883", "function chosen(integer) does not exist", SchemaChangedError),
+        (about_anything, "55000", "unlogged", DatabaseSetupError),
     ],
-    ids=lambda item: str(item)[:30],
+    ids=lambda item: getattr(item, "__name__", str(item))[:30],
 )
 def test_what_the_statement_was_about_decides_where_the_sqlstate_does_not(
     about: About, state: str, text: str, kind: type[BackfillError]
@@ -147,7 +155,7 @@ def test_what_goes_wrong_with_a_sinks_table_is_not_told_of_the_source(
 ) -> None:
     adbc = f"INTERNAL: [libpq] Failed to execute query: ERROR:  {text}\nQuery: SELECT {VALUE}"
     for error in (from_psycopg(state, text), from_adbc(state, adbc), from_adbc(state, adbc, text)):
-        found = translated(error, About.TARGET)
+        found = translated(error, about_target)
         assert type(found) is kind
         assert re.search(advice, found.message)
         assert not re.search("option|onExistingState|change log|of the stream", found.message)
@@ -174,6 +182,23 @@ def test_what_goes_wrong_with_a_sinks_table_is_not_told_of_the_source(
 def test_an_error_without_sqlstate_is_the_connections(text: str, kind: type[BackfillError]) -> None:
     for error in (psycopg.OperationalError(text), from_adbc(None, text), OSError(text)):
         assert type(translated(error)) is kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sorry, too many clients already",
+        "remaining connection slots are reserved for non-replication superuser connections",
+        "remaining connection slots are reserved for roles with the SUPERUSER attribute",
+        'too many connections for role "app"',
+    ],
+)
+def test_a_server_without_room_for_more_sessions_is_told_of_its_setting(text: str) -> None:
+    for error in (psycopg.OperationalError(f"connection failed: FATAL:  {text}"), from_adbc(None, f"FATAL:  {text}")):
+        found = translated(error)
+        assert type(found) is ConnectionLostError
+        assert text in found.message
+        assert "ALTER SYSTEM SET max_connections" in found.message
 
 
 @pytest.mark.parametrize("kind", [psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError])

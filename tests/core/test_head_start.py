@@ -6,7 +6,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
-CODE = """
+AHEAD = """
 import sys
 import pyarrow as pa
 from backfill.spark.head_start import head_start
@@ -20,5 +20,19 @@ print(meanwhile, "pandas" in sys.modules)
 
 
 def test_the_first_array_finds_pandas_imported_and_the_arrays_made_meanwhile_are_right() -> None:
-    done = subprocess.run([sys.executable, "-c", CODE], check=True, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", AHEAD], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == f"([1, None, 3], 'a') {find_spec('pandas') is not None}"
+
+
+WITHOUT = """
+import sys
+import pyarrow as pa
+from backfill.spark.head_start import without_pandas
+without_pandas()
+print(pa.array([1, None, 3]).to_pylist(), pa.table({"a": [1]}).num_rows, "pandas" in sys.modules)
+"""
+
+
+def test_a_process_without_pandas_makes_the_same_arrays() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[1, None, 3] 1 False"

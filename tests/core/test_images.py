@@ -69,7 +69,7 @@ def found_of(
         severed[[told.first[number] for number, key in enumerate(keys) if key in sink.looked_up]] = True
         before, limit = known(keys, sink), sys.maxsize
         result = images(
-            batch, found, told, before, columns=COLUMNS, skips_equal=skips_equal, most_bytes=limit, severed=severed
+            batch, told, before, columns=COLUMNS, skips_equal=skips_equal, most_bytes=limit, severed=severed
         )
         if isinstance(result, Images):
             break
@@ -178,8 +178,6 @@ def test_what_comes_of_a_row_that_is_lost_is_lost_with_it() -> None:
     stored = pa.RecordBatch.from_pylist([{"y": "Y0", "z": "Z0"}])
     before = Known(np.array([True]), stored)
     severed = np.array([False, True, False, False])
-    result = images(
-        batch, found, told, before, columns=columns, skips_equal=False, most_bytes=sys.maxsize, severed=severed
-    )
+    result = images(batch, told, before, columns=columns, skips_equal=False, most_bytes=sys.maxsize, severed=severed)
     assert isinstance(result, Lost)
     assert result.events.tolist() == [False, True, True, False]

@@ -214,6 +214,22 @@ def test_not_more_is_measured_than_the_budget_will_take() -> None:
     assert sum(len(requests) for requests in table.asked) <= 4
 
 
+def test_vnodes_that_hold_far_fewer_rows_than_was_guessed_are_measured_in_few_rounds() -> None:
+    table, frontier = Table(list(range(200))), start(range(1, 200, 2))
+    moved = table.plan(frontier, Limits(max_rows=150, lanes=2, vnode_rows=100))
+    assert moved.row_count == 150
+    assert len(table.asked) <= 8
+
+
+def test_rows_behind_vnodes_that_are_empty_are_not_all_counted() -> None:
+    """As where old rows were deleted meanwhile: the vnodes after them may be full."""
+    table, frontier = Table(list(range(1000, 3000))), start([*range(100, 1000, 10), *range(1000, 3000, 100)])
+    moved = table.plan(frontier, Limits(max_rows=200, lanes=2, vnode_rows=100))
+    assert moved.row_count == 200
+    assert len(table.asked) <= 24
+    assert max(map(len, table.asked)) <= 8
+
+
 # -- who reads what --------------------------------------------------------------------------------------------------
 
 

@@ -14,9 +14,9 @@ import pytest
 from backfill.epoch import Epoch
 from backfill.errors import DefiniteError, SchemaChangedError, StateBusyError, StateError
 from backfill.offset import ALL_MANIFESTS, Barrier, from_text
-from backfill.options import OnExistingState
+from backfill.options import OnExistingState, StartupMode, parse
 from backfill.progress import Again, Completed, Finished, Frontier, InProgress, Progress
-from backfill.record import FOLLOW_INTERVAL, Record
+from backfill.record import FOLLOW_INTERVAL, Named, Record
 from backfill.upstream import Bookmark, Identity, TableSchema
 from backfill.vnode import Key
 from backfill_state import DuckDBProgressStore, InMemoryProgressStore, ProgressStore, StateDamagedError
@@ -28,6 +28,8 @@ START = Frontier.at_start((("1", "1"), ("2", "2")))
 MIDDLE = START.advanced({0: Completed(5), 1: InProgress(("1", "9"), 2)})
 DONE = MIDDLE.advanced({1: Completed(4), 2: Completed(0)})
 OVER = Finished(3, 9)
+
+OPTIONS = parse({"url": "dbname=shop", "dbtable": "t"}).stream
 
 
 class Upstream(SimulatedUpstream):
@@ -69,20 +71,33 @@ class Folder:
         with self.open() as store:
             yield store
 
-    def process(self, on_existing: OnExistingState = OnExistingState.FAIL) -> Record:
-        return Record(self._open, on_existing, clock=lambda: self.now)
+    def process(
+        self,
+        on_existing: OnExistingState = OnExistingState.FAIL,
+        *,
+        upstream: Upstream | None = None,
+        mode: StartupMode = StartupMode.INITIAL,
+        keeps_last_rows: bool = False,
+    ) -> Record:
+        options = replace(OPTIONS, on_existing_state=on_existing, startup_mode=mode)
+        upstream = upstream or self.upstream
+        return Record(upstream, self._open, options, clock=lambda: self.now, keeps_last_rows=keeps_last_rows)
 
-    def begun(self, on_existing: OnExistingState = OnExistingState.FAIL) -> Record:
+    def begin(self, record: Record) -> Named:
+        named = record.begin(self.forgotten.append)
+        assert isinstance(named, Named)
+        return named
+
+    def begun(self, on_existing: OnExistingState = OnExistingState.FAIL) -> tuple[Record, Named]:
         record = self.process(on_existing)
-        assert record.begin(self.upstream, TABLE, self.forgotten.append) is None
-        return record
+        return record, self.begin(record)
 
     def recorded(self, number: int, progress: Progress = MIDDLE) -> Barrier:
         """A stream that has got to this barrier, in a process that has ended since."""
-        record = self.begun()
-        record.keep_bounds(self.upstream, (("1", "1"), ("2", "2")))
-        barrier = barrier_of(record, number, progress)
-        assert record.commit(self.upstream, barrier)
+        record, named = self.begun()
+        record.keep_bounds((("1", "1"), ("2", "2")))
+        barrier = barrier_of(named, number, progress)
+        assert record.commit(barrier)
         return barrier
 
     def told(self) -> dict[int, tuple[Any, ...]]:
@@ -96,8 +111,8 @@ class Folder:
             return store.epoch()
 
 
-def barrier_of(record: Record, number: int, progress: Progress) -> Barrier:
-    return Barrier(record.stream, record.bookmark, Epoch(number, f"p{number}", number, number), progress)
+def barrier_of(named: Named, number: int, progress: Progress) -> Barrier:
+    return Barrier(named.stream, named.bookmark, Epoch(number, f"p{number}", number, number), progress)
 
 
 @pytest.fixture(params=["memory", "duckdb"])
@@ -111,39 +126,40 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
 # -- a new checkpoint, an empty directory --------------------------------------------------------------------------
 
 
-def adopt(record: Record, upstream: Upstream, table: TableSchema, barrier: Barrier, *, ordered: bool = True) -> None:
-    found, bookmark = record.checked(upstream, barrier, ordered=ordered)
-    record.adopt(upstream, table, barrier, found, bookmark)
+def adopt(record: Record, barrier: Barrier, *, ordered: bool = True) -> Bookmark:
+    found, bookmark = record.checked(barrier, ordered=ordered)
+    record.adopt(barrier, found, bookmark)
+    return bookmark
 
 
 def test_a_stream_begins_under_a_name_of_its_own(folder: Folder) -> None:
-    record = folder.begun()
-    assert len(record.stream) == 8
-    assert record.bookmark == (("slot", f"slot_{record.stream}"), (ALL_MANIFESTS, "true"))
+    _, named = folder.begun()
+    assert len(named.stream) == 8
+    assert named.bookmark == (("slot", f"slot_{named.stream}"), (ALL_MANIFESTS, "true"))
     with folder.open() as store:
         found = store.identity()
     assert found is not None
-    assert (found.stream_id, found.properties, found.upstream) == (record.stream, record.bookmark, "simulated")
+    assert (found.stream_id, found.properties, found.upstream) == (named.stream, named.bookmark, "simulated")
     assert (found.system, found.table, found.table_id) == ("system", "public.t", "1")
     assert found.key.names == ["a", "b"]
     assert folder.epoch() is None
 
 
 def test_beginning_again_before_the_first_barrier_keeps_the_name(folder: Folder) -> None:
-    first = folder.begun()
-    first.keep_bounds(folder.upstream, (("1", "1"),))
-    again = folder.begun()
-    again.keep_bounds(folder.upstream, (("3", "3"), ("4", "4")))
-    assert (again.stream, again.bookmark) == (first.stream, first.bookmark)
+    record, first = folder.begun()
+    record.keep_bounds((("1", "1"),))
+    record, again = folder.begun()
+    record.keep_bounds((("3", "3"), ("4", "4")))
+    assert again == first
     assert folder.upstream.detached == []
     with folder.open() as store:
         assert store.bounds()["a"].to_pylist() == [3, 4]
 
 
 def test_before_the_first_barrier_the_options_may_name_another_slot(folder: Folder) -> None:
-    first = folder.begun()
+    _, first = folder.begun()
     folder.upstream.slot = "other"
-    again = folder.begun()
+    _, again = folder.begun()
     assert again.stream == first.stream
     assert again.bookmark == (("slot", f"other_{first.stream}"), (ALL_MANIFESTS, "true"))
     assert folder.upstream.detached == [first.bookmark]
@@ -159,7 +175,7 @@ def test_before_the_first_barrier_the_options_may_name_another_slot(folder: Fold
 def test_progress_of_another_checkpoint_is_an_error_that_names_the_ways_out(folder: Folder) -> None:
     barrier = folder.recorded(4)
     with pytest.raises(StateError) as caught:
-        folder.process().begin(folder.upstream, TABLE, folder.forgotten.append)
+        folder.process().begin(folder.forgotten.append)
     text = str(caught.value)
     assert f"stream {barrier.stream} (table public.t, epoch 4)" in text
     assert "onExistingState=resume" in text
@@ -169,28 +185,27 @@ def test_progress_of_another_checkpoint_is_an_error_that_names_the_ways_out(fold
 
 def test_where_last_rows_are_kept_resuming_is_no_way_out(folder: Folder) -> None:
     barrier = folder.recorded(4)
-    record = Record(folder._open, OnExistingState.FAIL, clock=lambda: folder.now, keeps_last_rows=True)
+    record = folder.process(keeps_last_rows=True)
     with pytest.raises(StateError, match="onExistingState=restart") as new:
-        record.begin(folder.upstream, TABLE, folder.forgotten.append)
+        record.begin(folder.forgotten.append)
     with pytest.raises(StateError, match="onExistingState=restart") as older:
-        adopt(record, folder.upstream, TABLE, replace(barrier, epoch=Epoch(3, "p3", 3, 3)))
+        adopt(record, replace(barrier, epoch=Epoch(3, "p3", 3, 3)))
     assert "resume" not in new.value.message + older.value.message
 
 
 def test_progress_is_resumed_from_where_that_was_asked_for(folder: Folder) -> None:
     barrier = folder.recorded(4)
     record = folder.process(OnExistingState.RESUME)
-    assert record.begin(folder.upstream, TABLE, folder.forgotten.append) == barrier
-    assert (record.stream, record.bookmark) == (barrier.stream, barrier.upstream)
+    assert record.begin(folder.forgotten.append) == barrier
     assert folder.upstream.detached == []
 
 
 def test_a_restart_removes_what_the_old_stream_made_and_takes_a_new_name(folder: Folder) -> None:
     barrier = folder.recorded(4)
-    record = folder.begun(OnExistingState.RESTART)
-    assert folder.upstream.detached == [barrier.upstream]
+    _, named = folder.begun(OnExistingState.RESTART)
+    assert folder.upstream.detached == [barrier.bookmark]
     assert folder.forgotten == [barrier.stream]
-    assert record.stream != barrier.stream
+    assert named.stream != barrier.stream
     assert folder.epoch() is None
     assert folder.told() == {}
 
@@ -200,17 +215,15 @@ def test_a_directory_of_another_kind_of_upstream_is_refused(folder: Folder, how:
     barrier = folder.recorded(4)
     folder.upstream.name = "other"
     with pytest.raises(StateError, match=f"holds stream {barrier.stream} of the simulated table public.t, and the opt"):
-        folder.process(how).begin(folder.upstream, TABLE, folder.forgotten.append)
+        folder.process(how).begin(folder.forgotten.append)
     assert (folder.upstream.detached, folder.epoch()) == ([], 4)
 
 
 def test_a_snapshot_alone_has_nothing_that_a_restart_would_remove(folder: Folder) -> None:
-    record = folder.process()
-    record._only_snapshot = True
-    record.begin(folder.upstream, TABLE, folder.forgotten.append)
+    named = folder.begin(folder.process(mode=StartupMode.SNAPSHOT))
     folder.begun(OnExistingState.RESTART)
     assert folder.upstream.detached == []
-    assert folder.forgotten == [record.stream]
+    assert folder.forgotten == [named.stream]
 
 
 @pytest.mark.parametrize("how", [OnExistingState.RESUME, OnExistingState.RESTART])
@@ -226,9 +239,8 @@ def test_a_directory_of_this_stream_is_brought_up_to_date(folder: Folder) -> Non
     barrier = folder.recorded(4, MIDDLE)
     record = folder.process()
     later = replace(barrier, epoch=Epoch(6, "p6", 6, 6), progress=DONE)
-    adopt(record, folder.upstream, TABLE, barrier)
-    assert (record.stream, record.bookmark) == (barrier.stream, barrier.upstream)
-    assert record.commit(folder.upstream, later)
+    assert adopt(record, barrier) == barrier.bookmark
+    assert record.commit(later)
     assert folder.epoch() == 6
     assert folder.told() == {0: (None, True, 5), 1: (None, True, 4), 2: (None, True, 0)}
 
@@ -237,16 +249,16 @@ def test_a_directory_that_is_behind_is_brought_up_to_date(folder: Folder) -> Non
     barrier = folder.recorded(4, START)
     later = replace(barrier, epoch=Epoch(9, "p9", 9, 9), progress=MIDDLE)
     record = folder.process()
-    adopt(record, folder.upstream, TABLE, later)
-    assert record.commit(folder.upstream, later)
+    adopt(record, later)
+    assert record.commit(later)
     assert folder.told() == {0: (None, True, 5), 1: ((1, 9), False, 2), 2: (None, False, 0)}
 
 
 def test_a_directory_that_was_lost_is_rebuilt_from_the_offset(folder: Folder) -> None:
     barrier = Barrier("1f0c9a77", (("slot", "s"),), Epoch(4, "p4", 4, 4), MIDDLE)
     record = folder.process()
-    adopt(record, folder.upstream, TABLE, barrier)
-    assert record.commit(folder.upstream, barrier)
+    adopt(record, barrier)
+    assert record.commit(barrier)
     with folder.open() as store:
         found = store.identity()
         assert store.bounds()["b"].to_pylist() == [1, 2]
@@ -260,14 +272,14 @@ def test_a_directory_of_another_stream_is_refused(folder: Folder) -> None:
     barrier = folder.recorded(4)
     other = replace(barrier, stream="other000")
     with pytest.raises(StateError, match=f"belongs to stream other000, and stateDir to stream {barrier.stream}"):
-        adopt(folder.process(), folder.upstream, TABLE, other)
+        adopt(folder.process(), other)
 
 
 def test_a_directory_that_is_ahead_is_refused_with_both_epochs(folder: Folder) -> None:
     barrier = folder.recorded(9)
     older = replace(barrier, epoch=Epoch(4, "p4", 4, 4))
     with pytest.raises(StateError, match="checkpoint stands at epoch 4 and stateDir at epoch 9: an older checkpoint"):
-        adopt(folder.process(), folder.upstream, TABLE, older)
+        adopt(folder.process(), older)
 
 
 # -- another table ---------------------------------------------------------------------------------------------------
@@ -284,12 +296,12 @@ def test_a_directory_that_is_ahead_is_refused_with_both_epochs(folder: Folder) -
 def test_another_table_is_refused_by_every_way_in(folder: Folder, upstream: Upstream, reason: str) -> None:
     folder.begun()
     with pytest.raises(StateError, match=reason):
-        folder.process().begin(upstream, TABLE, folder.forgotten.append)
+        folder.process(upstream=upstream).begin(folder.forgotten.append)
     barrier = folder.recorded(1)
     with pytest.raises(StateError, match=reason):
-        adopt(folder.process(), upstream, TABLE, barrier)
+        adopt(folder.process(upstream=upstream), barrier)
     with pytest.raises(StateError, match=reason):
-        folder.process(OnExistingState.RESUME).begin(upstream, TABLE, folder.forgotten.append)
+        folder.process(OnExistingState.RESUME, upstream=upstream).begin(folder.forgotten.append)
 
 
 # -- a key with other types, or in another order ---------------------------------------------------------------------
@@ -331,16 +343,16 @@ class Retyped(Rekeyed):
 @pytest.mark.parametrize("now", [Rekeyed(), Retyped()], ids=["order and type", "type"])
 def test_once_no_position_is_left_the_key_may_be_another(folder: Folder, progress: Progress, now: Upstream) -> None:
     barrier = folder.recorded(4, progress)
-    record = folder.process()
-    adopt(record, now, now.schema(), barrier, ordered=False)
-    assert record.bookmark == (*barrier.upstream, ("order", "of now"))
+    record = folder.process(upstream=now)
+    bookmark = adopt(record, barrier, ordered=False)
+    assert bookmark == (*barrier.bookmark, ("order", "of now"))
     for number in (4, 5):
-        assert record.commit(now, replace(barrier, epoch=Epoch(number, f"p{number}", number, number)), at_once=True)
+        assert record.commit(replace(barrier, epoch=Epoch(number, f"p{number}", number, number)), at_once=True)
     with folder.open() as store:
         found, progress_now = store.identity(), store.progress()
         assert (store.epoch(), store.bounds().num_rows) == (5, 0)
     assert found is not None
-    assert (found.key, found.properties) == (now.schema().key_schema, record.bookmark)
+    assert (found.key, found.properties) == (now.schema().key_schema, bookmark)
     assert progress_now["backfill_finished"].to_pylist() == [True, True, True]
 
 
@@ -358,7 +370,7 @@ def test_while_positions_are_left_another_key_is_refused(
 ) -> None:
     barrier = folder.recorded(4, MIDDLE)
     with pytest.raises(kind, match=reason):
-        adopt(folder.process(), now, now.schema(), barrier)
+        adopt(folder.process(upstream=now), barrier)
     assert folder.told() == {0: (None, True, 5), 1: ((1, 9), False, 2), 2: (None, False, 0)}
 
 
@@ -366,22 +378,22 @@ def test_while_positions_are_left_another_key_is_refused(
 
 
 def test_a_barrier_names_only_the_vnodes_that_moved(folder: Folder) -> None:
-    record = folder.begun()
-    record.commit(folder.upstream, barrier_of(record, 1, START))
-    record.commit(folder.upstream, barrier_of(record, 2, MIDDLE))
+    record, named = folder.begun()
+    record.commit(barrier_of(named, 1, START))
+    record.commit(barrier_of(named, 2, MIDDLE))
     assert folder.told() == {0: (None, True, 5), 1: ((1, 9), False, 2), 2: (None, False, 0)}
-    record.commit(folder.upstream, barrier_of(record, 3, DONE))
-    record.commit(folder.upstream, barrier_of(record, 4, OVER))
+    record.commit(barrier_of(named, 3, DONE))
+    record.commit(barrier_of(named, 4, OVER))
     assert folder.told() == {0: (None, True, 5), 1: (None, True, 4), 2: (None, True, 0)}
     assert folder.epoch() == 4
 
 
 def test_recording_a_barrier_again_does_not_open_the_file(folder: Folder) -> None:
-    record = folder.begun()
-    barrier = barrier_of(record, 1, MIDDLE)
-    assert record.commit(folder.upstream, barrier)
+    record, named = folder.begun()
+    barrier = barrier_of(named, 1, MIDDLE)
+    assert record.commit(barrier)
     opened = folder.opened
-    assert record.commit(folder.upstream, barrier)
+    assert record.commit(barrier)
     assert folder.opened == opened
 
 
@@ -389,49 +401,49 @@ def test_recording_the_same_barrier_in_a_new_process_changes_nothing(folder: Fol
     barrier = folder.recorded(4)
     before = folder.told()
     record = folder.process()
-    adopt(record, folder.upstream, TABLE, barrier)
-    assert record.commit(folder.upstream, barrier)
+    adopt(record, barrier)
+    assert record.commit(barrier)
     assert (folder.told(), folder.epoch()) == (before, 4)
 
 
 def test_while_somebody_looks_into_the_file_recording_is_put_off_and_made_up_for(folder: Folder) -> None:
-    record = folder.begun()
-    assert record.commit(folder.upstream, barrier_of(record, 1, START))
+    record, named = folder.begun()
+    assert record.commit(barrier_of(named, 1, START))
     folder.error = StoreBusyError("the file", 42)
-    assert not record.commit(folder.upstream, barrier_of(record, 2, MIDDLE))
+    assert not record.commit(barrier_of(named, 2, MIDDLE))
     folder.error = None
     assert folder.epoch() == 1
-    assert record.commit(folder.upstream, barrier_of(record, 3, MIDDLE))
+    assert record.commit(barrier_of(named, 3, MIDDLE))
     assert folder.told() == {0: (None, True, 5), 1: ((1, 9), False, 2), 2: (None, False, 0)}
 
 
 def test_that_recording_is_put_off_is_said_once_until_it_succeeds(
     folder: Folder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    record = folder.begun()
+    record, named = folder.begun()
     for number in (1, 3):
         folder.error = StoreBusyError("the file", 42)
         for _ in range(3):
-            assert not record.commit(folder.upstream, barrier_of(record, number, MIDDLE))
+            assert not record.commit(barrier_of(named, number, MIDDLE))
         assert caplog.text.count("progress is recorded later") == (number + 1) // 2
         folder.error = None
-        assert record.commit(folder.upstream, barrier_of(record, number + 1, MIDDLE))
+        assert record.commit(barrier_of(named, number + 1, MIDDLE))
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_backfill_that_ended_while_somebody_looked_is_finished_in_the_table_too(
     folder: Folder, restarted: bool
 ) -> None:
-    record = folder.begun()
-    record.commit(folder.upstream, barrier_of(record, 1, MIDDLE))
+    record, named = folder.begun()
+    record.commit(barrier_of(named, 1, MIDDLE))
     folder.error = StoreBusyError("the file", 42)
-    assert not record.commit(folder.upstream, barrier_of(record, 2, DONE))
+    assert not record.commit(barrier_of(named, 2, DONE))
     folder.error = None
-    over = barrier_of(record, 3, OVER)
+    over = barrier_of(named, 3, OVER)
     if restarted:
         record = folder.process()
-        adopt(record, folder.upstream, TABLE, over)
-    assert record.commit(folder.upstream, over)
+        adopt(record, over)
+    assert record.commit(over)
     # How many rows the last batches read of each is known to nobody any more.
     assert folder.told() == {0: (None, True, 5), 1: (None, True, None), 2: (None, True, None)}
 
@@ -439,46 +451,46 @@ def test_a_backfill_that_ended_while_somebody_looked_is_finished_in_the_table_to
 def test_a_directory_lost_after_the_backfill_says_that_all_vnodes_are_finished(folder: Folder) -> None:
     barrier = Barrier("1f0c9a77", (("slot", "s"),), Epoch(4, "p4", 4, 4), OVER)
     record = folder.process()
-    adopt(record, folder.upstream, TABLE, barrier)
-    assert record.commit(folder.upstream, barrier)
+    adopt(record, barrier)
+    assert record.commit(barrier)
     assert folder.told() == dict.fromkeys(range(3), (None, True, None))
 
 
 def test_once_only_changes_are_followed_not_every_barrier_is_recorded(folder: Folder) -> None:
-    record = folder.begun()
-    assert record.commit(folder.upstream, barrier_of(record, 1, DONE))
-    assert record.commit(folder.upstream, barrier_of(record, 2, OVER)), "the first of them always is"
-    assert not record.commit(folder.upstream, barrier_of(record, 3, OVER))
+    record, named = folder.begun()
+    assert record.commit(barrier_of(named, 1, DONE))
+    assert record.commit(barrier_of(named, 2, OVER)), "the first of them always is"
+    assert not record.commit(barrier_of(named, 3, OVER))
     folder.now += FOLLOW_INTERVAL
-    assert record.commit(folder.upstream, barrier_of(record, 4, OVER))
+    assert record.commit(barrier_of(named, 4, OVER))
     assert folder.epoch() == 4
-    assert record.commit(folder.upstream, barrier_of(record, 5, OVER), at_once=True), "as when a query ends"
+    assert record.commit(barrier_of(named, 5, OVER), at_once=True), "as when a query ends"
     assert folder.epoch() == 5
 
 
 def test_each_barrier_at_which_rows_were_taken_again_is_recorded(folder: Folder) -> None:
-    record = folder.begun()
-    assert record.commit(folder.upstream, barrier_of(record, 1, OVER))
+    record, named = folder.begun()
+    assert record.commit(barrier_of(named, 1, OVER))
     for number, rows in enumerate((3, 7), start=2):
         again = Again("request", Finished(1, rows))
-        assert record.commit(folder.upstream, replace(barrier_of(record, number, OVER), again=again))
-    assert not record.commit(folder.upstream, replace(barrier_of(record, 4, OVER), again=again))
+        assert record.commit(replace(barrier_of(named, number, OVER), again=again))
+    assert not record.commit(replace(barrier_of(named, 4, OVER), again=again))
 
 
 def test_barriers_of_the_backfill_are_all_recorded_however_fast_they_come(folder: Folder) -> None:
-    record = folder.begun()
+    record, named = folder.begun()
     for number, progress in enumerate([START, START, MIDDLE, DONE], start=1):
-        assert record.commit(folder.upstream, barrier_of(record, number, progress))
+        assert record.commit(barrier_of(named, number, progress))
 
 
 def test_a_store_that_is_busy_at_the_start_is_worth_another_try(folder: Folder) -> None:
     folder.error = StoreBusyError("the file", 42)
     with pytest.raises(StateBusyError, match="the file"):
-        folder.process().begin(folder.upstream, TABLE, folder.forgotten.append)
+        folder.process().begin(folder.forgotten.append)
 
 
 def test_a_store_that_is_damaged_is_an_error_of_the_state(folder: Folder) -> None:
-    record = folder.begun()
+    record, named = folder.begun()
     folder.error = StateDamagedError("the file", "no table of ours")
     with pytest.raises(StateError, match="the file"):
-        record.commit(folder.upstream, barrier_of(record, 1, START))
+        record.commit(barrier_of(named, 1, START))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,8 +14,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import fs
 
-from backfill.errors import StagingError
+from backfill.errors import BackfillError, StagingError, StagingUnreachableError
 from backfill.manifest import Manifest, StagedSplit
 from backfill.plan import Split
 from backfill.staging import Staging
@@ -79,6 +81,21 @@ def test_the_file_has_its_name_before_the_last_batch_is_passed_on_and_not_earlie
     assert seen == [(BATCHES[0], False), (BATCHES[1], False), (BATCHES[2], True)]
 
 
+def test_a_file_system_that_moves_nothing_has_it_copied(staging: Staging, file: Path) -> None:
+    """Such as Azure's without hierarchical namespaces."""
+
+    class Unmoving(fs.LocalFileSystem):
+        def move(self, src: str, dest: str) -> None:  # noqa: ARG002
+            raise pa.ArrowNotImplementedError("FileSystem::Move() is not implemented")
+
+    staging._opened = Unmoving(), str(file.parents[2])
+    for _ in range(2):
+        staging.write(7, NAME, SCHEMA, BATCHES)
+        staging.keep_manifest(7, Manifest(()))
+    assert numbers(staging.read(7, NAME)) == [1, 2, 3, 4, 5, 6]
+    assert {found.name for found in file.parent.iterdir()} == {NAME, "manifest.json"}
+
+
 def test_a_reader_that_is_given_up_leaves_nothing(staging: Staging, file: Path) -> None:
     passing = staging.write_through(7, NAME, SCHEMA, BATCHES)
     next(passing)
@@ -104,6 +121,41 @@ def test_a_disk_that_is_full_is_told_in_one_sentence(staging: Staging, file: Pat
     with room_for(size), pytest.raises(StagingError, match=r"stagingDir cannot be written: .*File too large"):
         staging.write(7, NAME, SCHEMA, [rows])
     assert list(file.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("AWS Error SLOW_DOWN during UploadPart operation: Please reduce your request rate.", StagingUnreachableError),
+        ("AWS Error UNKNOWN (HTTP status 503) during HeadObject operation: No response body.", StagingUnreachableError),
+        ("AWS Error NETWORK_CONNECTION during HeadObject operation: curlCode: 7", StagingUnreachableError),
+        ("Azure Error: [] Fail to get a new connection for: http://127.0.0.1:1. Could not", StagingUnreachableError),
+        ("Azure Error: [ServerBusy] 503 The server is busy.", StagingUnreachableError),
+        ("google::cloud::Status(UNAVAILABLE: Retry policy exhausted in GetObjectMetadata", StagingUnreachableError),
+        ("google::cloud::Status(PERMISSION_DENIED: Permanent error in GetObjectMetadata", StagingError),
+        ("AWS Error ACCESS_DENIED during PutObject operation: Access Denied", StagingError),
+        ("Azure Error: [ContainerNotFound] 404 The specified container does not exist.", StagingError),
+    ],
+)
+def test_whether_a_store_may_answer_later_is_told_by_what_it_said(
+    staging: Staging, folder: Path, said: str, kind: type[BackfillError]
+) -> None:
+    class Refusing:
+        def __getattr__(self, _: str) -> Any:
+            raise OSError(said)
+
+    refusing: Any = Refusing()
+    staging._opened = refusing, str(folder)
+    uses: list[Callable[[], object]] = [
+        lambda: staging.exists(7, NAME),
+        lambda: staging.keep_manifest(7, Manifest(())),
+        lambda: staging.change_files(7),
+        lambda: list(staging.read(7, NAME)),
+    ]
+    for use in uses:
+        with pytest.raises(kind, match=re.escape(said)) as found:
+            use()
+        assert type(found.value) is kind
 
 
 def test_two_attempts_at_once_do_not_disturb_each_other(staging: Staging) -> None:

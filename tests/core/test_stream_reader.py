@@ -5,9 +5,14 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructField, StructType
 
+from backfill.epoch import Epoch
 from backfill.errors import OptionsError
+from backfill.offset import Barrier, Nothing, Offset, to_json
+from backfill.progress import Finished
+from backfill.spark import stream_reader
 from backfill.spark.stream_reader import BackfillStreamReader
 
 COLUMNS = StructType([StructField("id", LongType())])
@@ -29,3 +34,47 @@ def test_wrong_options_are_reported_by_the_call_that_needs_them() -> None:
     for _ in range(2):
         with pytest.raises(OptionsError, match="vnodeCount is 'many'"):
             reader.getDefaultReadLimit()
+
+
+class Clock:
+    """Stands in for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(round(seconds, 3))
+        self.now += seconds
+
+
+def rests(monkeypatch: pytest.MonkeyPatch, looks: list[tuple[float, bool]]) -> list[float]:
+    """For how long a stream rests after each of these looks: how long it takes, and whether it finds something."""
+    clock, left = Clock(), iter([*looks, (0.0, True)])
+
+    class Looking:
+        def latest_offset(self, start: Offset, _: int | None) -> Offset:
+            seconds, finds = next(left)
+            clock.now += seconds
+            return Barrier("s", (), Epoch(1, "1", 1, 1), Finished(0, 0)) if finds else start
+
+    monkeypatch.setattr(stream_reader, "time", clock)
+    reader = BackfillStreamReader(GIVEN, COLUMNS)
+    monkeypatch.setattr(reader, "_opened", Looking)
+    for _ in range(len(looks) + 1):
+        reader.latestOffset(to_json(Nothing()), ReadAllAvailable())
+    return clock.slept[1:]
+
+
+def test_looking_for_nothing_takes_a_fifth_of_the_time_at_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rests(monkeypatch, [(0.001, False)] * 3) == [0.1, 0.1, 0.1]
+    assert rests(monkeypatch, [(0.2, False)] * 6) == [0.1, 0.2, 0.4, 0.8, 0.8, 0.8]
+    assert rests(monkeypatch, [(120.0, False)] * 9)[-2:] == [5.0, 5.0]
+
+
+def test_what_is_found_ends_the_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [(5.0, False), (0.001, False), (0.2, False), (0.2, False), (0.2, True), (0.2, False)]
+    assert rests(monkeypatch, looks) == [0.1, 0.1, 0.2, 0.4, 0.0, 0.1]

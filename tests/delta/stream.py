@@ -11,18 +11,17 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from backfill import handoff
-from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
 from backfill.opening import open_stream
 from backfill.options import parse
-from backfill.progress import Finished, Frontier
 from backfill.stream import Stream
 from backfill.upstream.delta.position import Position
-from backfill.vnode import WHOLE_TABLE, Coverage, Key
-from integration.stream_harness import Fold, Row, Rows
+from backfill.vnode import Coverage, Key
+from integration.fold import Fold, Row, Rows
+from tests.query import Query
 
 
 @dataclass
-class DeltaRun:
+class DeltaRun(Query[Row]):
     """One checkpoint over any number of processes of the driver; tasks run here."""
 
     folder: Path
@@ -54,28 +53,8 @@ class DeltaRun:
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
-    @property
-    def start(self) -> Offset:
-        return self._offset(self.committed)
-
-    def _offset(self, number: int) -> Offset:
-        return from_text(self.offsets[number - 1]) if number else Nothing()
-
-    def plan(self, max_rows: int | None = None) -> bool:
-        """Logs the end of the next batch; False where there is nothing to read. A batch that is logged stays."""
-        if len(self.offsets) > self.committed:
-            return True
-        end = to_text(self.stream().latest_offset(self.start, max_rows))
-        if end == to_text(self.start):
-            return False
-        self.offsets.append(end)
-        return True
-
     def read(self) -> list[Row]:
-        """What the tasks of the logged batch read."""
-        stream = self.stream()
-        parts = stream.parts(self.start, from_text(self.offsets[-1]))
-        return [row for part in parts for row in self._task(part, stream)]
+        return [row for part in self.parts() for row in self._task(part, self.stream())]
 
     @staticmethod
     def _task(part: handoff.Part, stream: Stream) -> Iterator[Row]:
@@ -83,53 +62,25 @@ class DeltaRun:
             assert batch.schema.equals(stream.rows.schema)
             yield from batch.to_pylist()
 
-    def batch(self, max_rows: int | None = None) -> bool:
-        """One batch, and what has to hold after it (I1)."""
-        if not self.plan(max_rows):
-            return False
-        self.commit(self.read())
-        return True
-
     def commit(self, rows: list[Row]) -> None:
+        """And what has to hold after it (I1)."""
         self.fold.apply(rows)
         self.committed += 1
         assert self.fold.rows == self.expected()
 
-    def catch_up(self, max_rows: int | None = None) -> int:
-        """Batches until nothing is left to read; returns how many."""
-        for number in range(500):
-            if not self.batch(max_rows):
-                return number
-        raise AssertionError("still not caught up")
-
     # -- where it stands, and the judge ----------------------------------------------------------------------------
-
-    def barrier(self) -> Barrier:
-        """The end of the last batch that was committed."""
-        offset = self.start
-        assert isinstance(offset, Barrier)
-        return offset
 
     @property
     def version(self) -> int:
         return Position.parse(self.barrier().epoch.position).version
-
-    @property
-    def backfilled(self) -> bool:
-        progress = self.barrier().progress
-        return isinstance(progress, Finished) or not progress.unfinished
 
     def expected(self) -> Rows:
         """The rows with the keys that have been emitted, in the version that the batch has ended at."""
         columns = self.stream().table.output
         found = pa.table(DeltaTable(self.table, version=self.version).scan(columns=list(columns)))
         rows = found.cast(self.stream().table.output_columns).to_pylist()
-        coverage = self._coverage()
+        coverage = self.barrier().progress.coverage
         return {key: row for row in rows if _covers(coverage, key := tuple(row[name] for name in self.key))}
-
-    def _coverage(self) -> Coverage:
-        progress = self.barrier().progress
-        return progress.coverage if isinstance(progress, Frontier) else (WHOLE_TABLE,)
 
 
 def _covers(coverage: Coverage, key: tuple[Any, ...]) -> bool:

@@ -17,7 +17,7 @@ from backfill.options import parse
 from backfill.upstream.delta.change_files import THERE, TIME, VERSION, change_rows
 from backfill.upstream.delta.log import Log
 from backfill.upstream.delta.table import described
-from integration.stream_harness import Row
+from integration.fold import Row
 from tests.delta.stream import DeltaRun
 from tests.delta.writers import Writer, Writers, make
 

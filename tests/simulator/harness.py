@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
 from itertools import count
-from operator import or_
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +15,7 @@ from backfill import handoff
 from backfill.control import Control, Request
 from backfill.counts import Counting, Counts
 from backfill.manifest import Manifest
-from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
+from backfill.offset import Barrier, from_text
 from backfill.options import OnExistingState, OnTruncate, StartupMode, StreamOptions
 from backfill.progress import Frontier
 from backfill.record import Record
@@ -25,11 +23,12 @@ from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.stream import Stream
 from backfill.upsert import LastRows
-from backfill.vnode import WHOLE_TABLE, Coverage, KeyRange
 from backfill.whole_rows import Rules
 from backfill_state import InMemoryProgressStore, ProgressStore, StateBusyError
 from backfill_state.upsert import InMemoryUpsertState, UpsertLayout, UpsertState
-from tests.simulator.database import TRUNCATION, Database, Key, Row, View, inside, key_text, rank, rank_of_text
+from tests.query import Query
+from tests.simulator.database import TRUNCATION, Database, Key, View, key_text, rank, rank_of_text
+from tests.simulator.emitted import Emitted
 from tests.simulator.sink import Output, Sink, output_rows
 from tests.simulator.upstream import SLOT, Server, SimulatedUpstream
 
@@ -67,7 +66,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Spark:
+class Spark(Query[Output]):
     """A query on one table, over any number of processes and checkpoints."""
 
     server: Server
@@ -122,8 +121,8 @@ class Spark:
                 on_existing_state=self.on_existing,
                 mark_unchanged=False,
             )
-            record = Record(self._open, self.on_existing, clock=self._now)
             upstream = SimulatedUpstream(self.server)
+            record = Record(upstream, self._open, options, clock=self._now)
             self._stream = Stream(
                 upstream,
                 record,
@@ -191,8 +190,7 @@ class Spark:
         else:
             self.asked.append(Asked(request, len(self.offsets)))
         barrier = None if recorded is None else from_text(recorded)
-        taken_up = barrier.again if isinstance(barrier, Barrier) else None
-        self.control = self.control.asked(request, None if taken_up is None else taken_up.request)
+        self.control = self.control.asked(request, barrier.taken_up if isinstance(barrier, Barrier) else None)
 
     def _count_again(self, rows: list[Output]) -> None:
         """Once a request is done, each of its rows has come since, by being read again or by a change."""
@@ -219,29 +217,10 @@ class Spark:
 
     # -- offset log and commit log ---------------------------------------------------------------------------------
 
-    @property
-    def start(self) -> Offset:
-        return self._offset(self.committed)
-
-    def _offset(self, number: int) -> Offset:
-        return from_text(self.offsets[number - 1]) if number else Nothing()
-
-    def plan(self, max_rows: int | None = None, *, logged: bool = True) -> bool:
-        """Logs the next batch's end, unless told not to; False where there is none. A logged batch stays."""
-        if len(self.offsets) > self.committed:
-            return True
-        start = self.start
-        text = to_text(self.stream().latest_offset(start, max_rows))
+    def ask(self, max_rows: int | None = None) -> str:
+        end = Query.ask(self, max_rows)
         self._require_unacknowledged()
-        if text == to_text(start):
-            return False
-        if logged:
-            self.offsets.append(text)
-        return True
-
-    def parts(self) -> tuple[handoff.Part, ...]:
-        """What the tasks of the logged batch get."""
-        return self.stream().parts(self.start, from_text(self.offsets[-1]))
+        return end
 
     def task(self, part: handoff.Part) -> Iterator[pa.RecordBatch]:
         stream = self.stream()
@@ -256,31 +235,19 @@ class Spark:
             self.watched.pass_time()
         return rows
 
-    def finish(self, rows: list[Output]) -> None:
-        """The sink has the batch, and Spark says so in its commit log."""
-        if self.mode is StartupMode.LATEST and self.start == Nothing():
-            end = from_text(self.offsets[-1])
-            assert isinstance(end, Barrier)
+    def commit(self, rows: list[Output]) -> None:
+        end = self.barrier(self.committed + 1)
+        if self.mode is StartupMode.LATEST and not self.committed:
             self.sink.rows = dict(self.database.table(View.parse(end.epoch.position)).by_key)
-        end = from_text(self.offsets[-1])
-        assert isinstance(end, Barrier)
         again = end.again is not None and isinstance(end.again.progress, Frontier)
         self.sink.apply(rows, full=self.rules is not None, again=again)
-        self._require_versions(rows)
+        self._require_versions(rows, end)
         self.committed += 1
         self._count_again(rows)
         self.sinks[self.barrier().epoch.number] = self.sink.copy()
 
-    def batch(self, max_rows: int | None = None) -> bool:
-        if not self.plan(max_rows):
-            return False
-        self.finish(self.read())
-        return True
-
-    def _require_versions(self, rows: list[Output]) -> None:
+    def _require_versions(self, rows: list[Output], end: Barrier) -> None:
         """A change carries the version of the commit that made it; a snapshot row that of its epoch."""
-        end = from_text(self.offsets[-1])
-        assert isinstance(end, Barrier)
         for row in rows:
             _, _, _, kind, is_snapshot, version, timestamp, _ = row
             if is_snapshot:
@@ -296,64 +263,19 @@ class Spark:
 
     # -- what holds at a barrier -----------------------------------------------------------------------------------
 
-    def barrier(self) -> Barrier:
-        """That of the last committed batch."""
-        offset = self.start
-        assert isinstance(offset, Barrier)
-        return offset
-
-    @property
-    def coverage(self) -> Coverage:
-        progress = self.barrier().progress
-        return progress.coverage if isinstance(progress, Frontier) else (WHOLE_TABLE,)
-
-    @property
-    def finished(self) -> bool:
-        progress = self.barrier().progress
-        return not isinstance(progress, Frontier) or not progress.unfinished
-
     def check(self) -> None:
         """I1: the sink holds the table as of the barrier, as far as it has been emitted, and no other row."""
         if not self.committed:
             assert not self.sink.rows or self.on_existing is OnExistingState.RESUME
-        elif self.mode is StartupMode.SNAPSHOT:
-            assert self.sink.rows == self.database.table(self._latest_seen()).by_key
+            return
+        barrier = self.barrier()
+        emitted = Emitted(self.server, barrier, self._manifest(barrier))
+        if self.mode is StartupMode.SNAPSHOT:
+            assert self.sink.rows == self.database.table(emitted.latest_seen()).by_key
         else:
-            expected, early = self.expected(), self._looked_up_early()
+            expected, early = emitted.rows(), emitted.looked_up_early()
             found = {key: row for key, row in self.sink.rows.items() if key not in early}
             assert found == {key: row for key, row in expected.items() if key not in early}
-
-    def expected(self) -> dict[Key, Row]:
-        barrier = self.barrier()
-        view = View.parse(barrier.epoch.position)
-        coverage = self.coverage
-        table = self.database.table(view)
-        emitted = {row[:2]: row for item in coverage for row in table.within(item)}
-        for span, seen in self.ahead():
-            emitted = {key: row for key, row in emitted.items() if not inside(key, span)}
-            emitted |= {row[:2]: row for row in self.database.table(view | seen).within(span)}
-        return emitted
-
-    def _looked_up_early(self) -> set[Key]:
-        """The keys whose rows were looked up at a later state than the barrier's, because its own was gone."""
-        here = View.parse(self.barrier().epoch.position)
-        return {
-            key
-            for key, view in self.server.looked_up.items()
-            if any(view.shows(lsn) and not here.shows(lsn) for lsn in range(1, view.lsn))
-        }
-
-    def _latest_seen(self) -> View:
-        return reduce(or_, (seen for _, seen in self.ahead()), View.parse(self.barrier().epoch.position))
-
-    def ahead(self) -> list[tuple[KeyRange, View]]:
-        """The key ranges that were read at a later state than the barrier's. Such states only get later."""
-        barrier = self.barrier()
-        manifest = self._manifest(barrier)
-        reread = () if manifest is None else manifest.splits
-        carried = [(item.range, item.position) for item in barrier.ahead]
-        found = [(span, item.position) for item in reread if item.position for span in item.split.ranges]
-        return [(span, View.parse(position)) for span, position in (*carried, *found)]
 
     def _manifest(self, barrier: Barrier) -> Manifest | None:
         return Staging(str(self.folder)).of_stream(barrier.stream).manifest(barrier.epoch.number)
@@ -361,8 +283,8 @@ class Spark:
     def _require_unacknowledged(self) -> None:
         """I5: whatever the last committed batch did not have can still be had."""
         for name, begin in self.database.slots.items():
-            base = self.start if self.committed else None
-            if isinstance(base, Barrier) and dict(base.upstream)[SLOT] == name:
+            base = self.offset(self.committed)
+            if isinstance(base, Barrier) and dict(base.bookmark)[SLOT] == name:
                 seen = View.parse(base.epoch.position)
                 lost = [entry.lsn for entry in self.database.log[: begin - 1] if not seen.shows(entry.lsn)]
                 assert not lost, f"acknowledged before they were committed: {lost}"

@@ -49,31 +49,41 @@ def without_a_crash(random: Random, folder: Path) -> None:
             rows = spark.read()
             if random.random() < 0.5:
                 assert same_rows(spark.read(), rows), "read again, the batch is another one"
-            spark.finish(rows)
+            spark.commit(rows)
         spark.check()
     quiet_down(spark)
 
 
 def with_crashes(random: Random, folder: Path) -> None:
     """The driver dies at any moment, tasks outlive it, are run twice or given up; the store is busy or lost."""
-    spark = query(random, folder)
-    for _ in range(random.randrange(3, 25)):
+    in_bad_weather(random, query(random, folder))
+
+
+def in_bad_weather(
+    random: Random,
+    spark: Spark,
+    *,
+    batches: range = range(3, 25),
+    lose_store: bool = True,
+    after_each: Callable[[], None] = lambda: None,
+) -> None:
+    for _ in range(random.choice(batches)):
         write_some(random, spark)
-        batch_in_bad_weather(random, spark)
+        batch_in_bad_weather(random, spark, lose_store=lose_store)
         spark.check()
+        after_each()
     quiet_down(spark)
 
 
 def with_new_checkpoints(random: Random, folder: Path) -> None:
     """Now and then the checkpoint is lost, and the query goes on from the state directory or starts over."""
     spark = query(random, folder)
-    for _ in range(random.randrange(3, 25)):
-        write_some(random, spark)
-        batch_in_bad_weather(random, spark, lose_store=False)
-        spark.check()
+
+    def after_each() -> None:
         if random.random() < 0.1:
             spark.begin_anew(random.choice([OnExistingState.RESUME, OnExistingState.RESTART]))
-    quiet_down(spark)
+
+    in_bad_weather(random, spark, lose_store=False, after_each=after_each)
 
 
 def with_truncations(random: Random, folder: Path) -> None:
@@ -81,11 +91,7 @@ def with_truncations(random: Random, folder: Path) -> None:
     spark = query(random, folder)
     spark.on_truncate = OnTruncate.EMIT
     spark.server.batch_rows = random.choice([1, 2, 100])
-    for _ in range(random.randrange(3, 25)):
-        write_some(random, spark)
-        batch_in_bad_weather(random, spark)
-        spark.check()
-    quiet_down(spark)
+    in_bad_weather(random, spark)
 
 
 def with_full_images(random: Random, folder: Path) -> None:
@@ -95,13 +101,12 @@ def with_full_images(random: Random, folder: Path) -> None:
     spark.server.leaves_out = True
     spark.server.full_identity = random.random() < 0.2
     spark.on_truncate = random.choice([OnTruncate.FAIL, OnTruncate.EMIT])
-    for _ in range(random.randrange(3, 25)):
-        write_some(random, spark)
-        batch_in_bad_weather(random, spark)
-        spark.check()
+
+    def after_each() -> None:
         if random.random() < 0.05:
             spark.begin_anew(OnExistingState.RESTART)
-    quiet_down(spark)
+
+    in_bad_weather(random, spark, after_each=after_each)
 
 
 def with_pauses(random: Random, folder: Path) -> None:
@@ -142,12 +147,7 @@ def _require_rest(spark: Spark) -> None:
 
 def of_changes_only(random: Random, folder: Path) -> None:
     """`startupMode=latest`: changes to a table that the sink has already."""
-    spark = query(random, folder, StartupMode.LATEST)
-    for _ in range(random.randrange(5, 20)):
-        write_some(random, spark)
-        batch_in_bad_weather(random, spark)
-        spark.check()
-    quiet_down(spark)
+    in_bad_weather(random, query(random, folder, StartupMode.LATEST), batches=range(5, 20))
 
 
 def of_a_snapshot_only(random: Random, folder: Path) -> None:
@@ -228,7 +228,7 @@ def batch_in_bad_weather(random: Random, spark: Spark, *, lose_store: bool = Tru
         # Spark's commit log does not have the batch yet, whether or not the sink has.
         leftover += _lose_the_process(random, spark, lose_store=lose_store)
         assert same_rows(spark.read(lambda: _go_on(random, leftover)), rows), "run again, the batch is another one"
-    spark.finish(rows)
+    spark.commit(rows)
     if random.random() < 0.2:
         spark.crash()
         spark.partitions = random.choice([1, 2, 5])
@@ -271,5 +271,5 @@ def quiet_down(spark: Spark) -> None:
         if not spark.batch(50):
             break
         spark.check()
-    assert not spark.committed or spark.finished
+    assert not spark.committed or spark.backfilled
     assert spark.sink.rows == spark.database.latest()

@@ -6,18 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
-from backfill.changes import DELETE, INSERT, OLD_KEY, OLD_NONE, OLD_ROW, TRUNCATE, UPDATE, changes_schema
 from backfill.epoch import Epoch
 from backfill.errors import DataLossError, KeyTextError, OptionsError, SnapshotGoneError
 from backfill.plan import Extent, Measure
 from backfill.upstream import EARLIEST, LATEST, Bookmark, Identity, Pin, Step, TableSchema, TableSize
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 from tests.simulator.database import (
-    TRUNCATION,
-    Change,
     Commit,
     Database,
     Row,
@@ -28,11 +24,9 @@ from tests.simulator.database import (
     rank,
 )
 from tests.simulator.database import Key as RowKey
+from tests.simulator.log import COLUMNS, columns_of, logged
 
-_FIELDS: list[pa.Field[Any]] = [pa.field("a", pa.int64()), pa.field("b", pa.int64()), pa.field("v", pa.string())]
-COLUMNS = pa.schema(_FIELDS)
 TABLE = TableSchema(columns=COLUMNS, output=("a", "b", "v"), key=("a", "b"))
-CHANGES = changes_schema(COLUMNS)
 SLOT: Final = "slot"
 
 
@@ -56,6 +50,13 @@ class Server:
 
     pins: dict[str, View] | None = None
     _pinned: int = 0
+
+    def told(self, commits: Sequence[Commit]) -> Iterator[pa.RecordBatch]:
+        """The changes of these commits, as the log tells them."""
+        changes = [(entry, change) for entry in commits for change in entry.changes]
+        for at in range(0, len(changes), self.batch_rows):
+            some = changes[at : at + self.batch_rows]
+            yield logged(some, full_identity=self.full_identity, leaves_out=self.leaves_out)
 
     def pin(self, view: View) -> str:
         """One at a time, as an adapter promises."""
@@ -201,7 +202,7 @@ class SimulatedUpstream:
         self._server.looked_up |= dict.fromkeys(asked, view)
         by_key = self._database.table(view).by_key
         found = [by_key[key] for key in asked if key in by_key]
-        yield pa.RecordBatch.from_arrays(_columns(found), schema=COLUMNS)
+        yield pa.RecordBatch.from_arrays(columns_of(found), schema=COLUMNS)
 
     def measure(self, requests: Sequence[Measure]) -> tuple[Extent, ...]:
         if self._server.losses:
@@ -215,7 +216,7 @@ class SimulatedUpstream:
         commits = self._database.between(View.parse(after.position), View.parse(upto.position))
         begin = self._database.slots[self._slot]
         assert all(entry.lsn >= begin for entry in commits), "these changes have been acknowledged"
-        yield from _batches(self._server, commits)
+        yield from self._server.told(commits)
 
     def shown(self, position: str, changes: pa.RecordBatch) -> pa.BooleanArray:
         view = View.parse(position)
@@ -253,7 +254,7 @@ class SimulatedReader:
         table = database.table(database.now if token is None else self._server.pinned(token))
         found = [row for item in ranges for row in table.within(item)]
         for at in range(0, len(found), 2):
-            yield pa.RecordBatch.from_arrays(_columns(found[at : at + 2]), schema=COLUMNS)
+            yield pa.RecordBatch.from_arrays(columns_of(found[at : at + 2]), schema=COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,19 +271,13 @@ class SimulatedChangeReader:
         begin = database.slots.get(self.slot)
         if begin is None or begin > int(self.after):
             raise DataLossError(f"the changes after {self.after} are gone")
-        yield from _batches(self.server, database.between(View.parse(self.after), View.parse(self.upto)))
+        yield from self.server.told(database.between(View.parse(self.after), View.parse(self.upto)))
 
 
 def _position(text: str, named: dict[str, int]) -> int:
     if text not in named and not text.isdigit():
         raise OptionsError(f"{text!r} is no position")
     return named[text] if text in named else int(text)
-
-
-def _batches(server: Server, commits: Sequence[Commit]) -> Iterator[pa.RecordBatch]:
-    rows = [(entry, change) for entry in commits for change in entry.changes]
-    for at in range(0, len(rows), server.batch_rows):
-        yield _batch(rows[at : at + server.batch_rows], server)
 
 
 def _key(text: Key) -> tuple[int, int]:
@@ -313,60 +308,3 @@ def _cut(new: list[Commit], max_changes: int) -> int | None:
 
 def _extent(rows: Sequence[Row], limit: int) -> Extent:
     return Extent(limit, key_text(rows[limit - 1][:2])) if len(rows) > limit else Extent(len(rows), None)
-
-
-def _batch(rows: list[tuple[Commit, Change]], server: Server) -> pa.RecordBatch:
-    commits = np.array([entry.lsn for entry, _ in rows], np.int64)
-    known = [_known(change, full=server.full_identity) for _, change in rows]
-    left_out = [server.leaves_out and _leaves_out(change, full=server.full_identity) for _, change in rows]
-    new = [
-        (*change.new[:2], None) if change.new and left else change.new
-        for left, (_, change) in zip(left_out, rows, strict=True)
-    ]
-    old = [
-        None
-        if change.old is None or kind == OLD_NONE
-        else (*change.old[:2], change.old[2] if kind == OLD_ROW else None)
-        for kind, (_, change) in zip(known, rows, strict=True)
-    ]
-    columns: list[pa.Array[Any]] = [
-        pa.array([_operation(change) for _, change in rows], pa.uint8()),
-        pa.array(commits),
-        pa.array(commits * 1_000_000).cast(CHANGES.field("timestamp").type),
-        pa.array(commits),
-        pa.array(known, pa.uint8()),
-        _struct(new),
-        _struct(old),
-        pa.array([["v"] if left else None for left in left_out], CHANGES.field("unchanged").type),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=CHANGES)
-
-
-def _operation(change: Change) -> int:
-    if change == TRUNCATION:
-        return TRUNCATE
-    return INSERT if change.old is None else DELETE if change.new is None else UPDATE
-
-
-def _known(change: Change, *, full: bool) -> int:
-    """How much of the row before is in the log, as PostgreSQL decides it by the replica identity."""
-    if change.old is None:
-        return OLD_NONE
-    if full:
-        return OLD_ROW
-    return OLD_KEY if change.new is None or change.new[:2] != change.old[:2] else OLD_NONE
-
-
-def _leaves_out(change: Change, *, full: bool) -> bool:
-    """An update that leaves the value alone, whether it moves the key or not; unless the old row is logged."""
-    return change.old is not None and change.new is not None and change.old[2] == change.new[2] and not full
-
-
-def _struct(rows: Sequence[Row | None]) -> pa.StructArray:
-    missing = pa.array([row is None for row in rows], pa.bool_())
-    present = [(None, None, None) if row is None else row for row in rows]
-    return pa.StructArray.from_arrays(_columns(present), fields=list(COLUMNS), mask=missing)
-
-
-def _columns(rows: Sequence[tuple[int | None, int | None, str | None]]) -> list[pa.Array[Any]]:
-    return [pa.array([row[at] for row in rows], COLUMNS.field(at).type) for at in range(len(COLUMNS))]

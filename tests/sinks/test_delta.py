@@ -346,3 +346,23 @@ class WithArrays(Rows):
     def __init__(self, *rows: Row) -> None:
         super().__init__(*rows)
         self.table = self.table.append_column("tags", pa.array([[1]] * len(rows)))
+
+
+def test_a_driver_does_not_go_on_into_a_table_that_was_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the new query has come to the batch after which this one began."""
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    apply(Rows(row("insert", 1, "x", "1")), 0)
+    merge = delta._merge
+
+    def late(*given: Any) -> None:
+        monkeypatch.setattr(delta, "_merge", merge)
+        start_over(path=str(tmp_path), query="q")
+        apply(Rows(row("insert", 7, "x", "7"), row("insert", 8, "x", "8")), 0)
+        merge(*given)
+
+    monkeypatch.setattr(delta, "_merge", late)
+    with pytest.raises(TableError, match="another writer"):
+        apply(Rows(row("update_postimage", 1, "x", "2")), 1)
+    assert content(tmp_path) == [(7, "x", "7", "7"), (8, "x", "8", "8")]

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import os
 import pickle
+import signal
+import threading
+from pathlib import Path
 
 import duckdb
 import pytest
@@ -18,7 +22,7 @@ from backfill_state import (
     StateVersionError,
     TransientStateError,
 )
-from backfill_state.duckdb_errors import explained
+from backfill_state.duckdb_errors import explained, explaining
 
 ALL: list[StateStoreError] = [
     StateConflictError("the state file /s", "it is of another stream"),
@@ -77,3 +81,17 @@ def test_a_lock_without_a_process_id_is_still_a_lock() -> None:
 
 def test_an_error_that_is_not_understood_stays_what_it_is() -> None:
     assert explained(duckdb.BinderException("no such column"), "/s") is None
+
+
+def interrupted(connection: duckdb.DuckDBPyConnection) -> None:
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    connection.execute("SELECT count(*) FROM range(10_000_000_000) AS r(i) WHERE i % 7 = 0").fetchall()
+
+
+def test_a_ctrl_c_amid_a_query_is_one() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), explaining(Path("/s")), duckdb.connect() as connection:
+            interrupted(connection)
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -39,7 +39,7 @@ def step(spark: Spark, max_rows: int | None = 2) -> list[tuple[str, Key, str | N
     if not spark.plan(max_rows):
         return []
     rows = spark.read()
-    spark.finish(rows)
+    spark.commit(rows)
     spark.check()
     return told(rows)
 

@@ -96,7 +96,7 @@ def test_a_new_checkpoint_that_has_nothing_to_read_begins_with_an_empty_batch(
     assert spark.plan()
     spark.crash()
     assert spark.read() == []
-    spark.finish([])
+    spark.commit([])
     assert spark.barrier() == replace(before, base=replace(before, base=None))
     if mode is not StartupMode.SNAPSHOT:
         update(spark, KEYS[1])

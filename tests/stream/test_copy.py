@@ -71,7 +71,7 @@ def test_a_row_that_moves_over_the_position_is_neither_lost_nor_doubled(
     spark.plan(2)
     rows = spark.read()
     assert told([found for found in rows if not found[4]]) == emitted
-    spark.finish(rows)
+    spark.commit(rows)
     while step(spark):
         pass
     assert spark.sink.rows == spark.database.latest()
@@ -86,7 +86,7 @@ def test_changes_of_a_batch_without_snapshot_rows_are_not_given_again_by_the_nex
     assert first == [("update_postimage", KEYS[0], "0")], "the backlog is worked off first"
     found = [change for _ in range(10) for change in step(spark, 1)]
     assert [value for kind, _, value in found if kind == "update_postimage"] == ["1", "2", "3"]
-    assert spark.finished
+    assert spark.backfilled
 
 
 def test_a_writer_that_is_faster_than_a_batch_does_not_hold_up_the_snapshot_for_ever(start: StartQuery) -> None:
@@ -95,7 +95,7 @@ def test_a_writer_that_is_faster_than_a_batch_does_not_hold_up_the_snapshot_for_
         for repeated in range(3):
             update(spark, KEYS[0], f"{number} {repeated}") if spark.committed else None
         step(spark, 2)
-        if spark.finished:
+        if spark.backfilled:
             return
     pytest.fail("the snapshot does not end")
 
@@ -103,7 +103,7 @@ def test_a_writer_that_is_faster_than_a_batch_does_not_hold_up_the_snapshot_for_
 def test_an_empty_table_is_finished_and_its_first_row_comes_once(start: StartQuery) -> None:
     spark = start([], vnodes=4)
     step(spark)
-    assert spark.finished
+    assert spark.backfilled
     spark.crash()
     insert(spark, KEYS[7])
     assert step(spark) == [("insert", KEYS[7], "new")]
@@ -134,7 +134,7 @@ def test_the_number_of_readers_may_differ_in_every_batch(start: StartQuery) -> N
         spark.partitions = partitions
         spark.crash()
         step(spark, 6)
-    assert spark.finished
+    assert spark.backfilled
     assert spark.sink.rows == spark.database.latest()
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.simulator.harness import Spark
+from tests.simulator.upstream import SimulatedUpstream
 from tests.stream.scenario import KEYS, StartQuery, delete, move, step, update
 
 
@@ -50,6 +53,19 @@ def test_changes_are_counted_once_each_also_over_a_crash(start: StartQuery) -> N
     while step(spark):
         pass
     assert counts(spark) == (1, 0)
+
+
+def test_other_processes_learn_until_when_the_output_is_complete(
+    start: StartQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimulatedUpstream, "lag", lambda _: {"complete_until": 5_000_000})
+    spark = start(KEYS[:4])
+    step(spark)
+    assert spark.kept_counts is not None
+    assert spark.kept_counts.complete_until != 5_000_000
+    while step(spark):
+        pass
+    assert spark.kept_counts.complete_until == 5_000_000
 
 
 def counts(spark: Spark) -> tuple[object, object]:

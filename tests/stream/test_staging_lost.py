@@ -57,7 +57,7 @@ def test_a_chunk_that_was_read_later_is_not_forgotten_with_it(start: StartQuery)
     spark.plan(2)
     spark.crash()
     update(spark, KEYS[0])
-    spark.finish(spark.read())
+    spark.commit(spark.read())
     emptied(spark)
     with pytest.raises(StagingError, match=NOT_THERE):
         step(spark)

@@ -80,7 +80,7 @@ def test_a_chunk_that_was_lost_while_rows_were_taken_again_comes_in_another_batc
     assert told(rows) == [("update_postimage", KEYS[0], "before")], "nothing that is later than the batch"
     spark.crash()
     assert same_rows(spark.read(), rows)
-    spark.finish(rows)
+    spark.commit(rows)
     spark.check()
     found = step(spark, None)
     assert found[:4] == [
@@ -101,13 +101,13 @@ def test_the_offsets_alone_are_enough_to_go_on_taking_rows_again(start: StartQue
     spark.crash()
     shutil.rmtree(spark.folder)
     spark.store.reset()
-    spark.finish(spark.read())
+    spark.commit(spark.read())
     spark.plan(None)
     spark.crash()
     shutil.rmtree(spark.folder)
     spark.store.reset()
     assert spark.read() == [], "of what it had to read, all is left to another batch"
-    spark.finish([])
+    spark.commit([])
     assert sorted(step(spark, None)) == sorted(rows_again(*KEYS[:5]))
     assert spark.done == 1
 

@@ -73,7 +73,7 @@ def test_a_truncation_that_ended_the_stream_is_not_emitted_short_of_rows_that_we
     spark.database.commit([TRUNCATION])
     for key in KEYS[:3]:
         insert(spark, key)
-    spark.finish(spark.read())
+    spark.commit(spark.read())
     spark.plan(1)
     with pytest.raises(TruncateError, match="onTruncate=emit"):
         spark.read()

@@ -14,15 +14,15 @@ from tests.stream.scenario import KEYS, StartQuery, delete, insert, snapshot_of,
 
 def test_the_first_batch_may_be_asked_for_many_times_and_by_many_processes(start: StartQuery) -> None:
     spark = start(KEYS[:4])
-    names = set()
+    found = []
     for _ in range(3):
         assert spark.plan(2, logged=False)
-        names.add(spark.stream()._attachment.stream)
+        found.append(spark.store.identity())
         insert(spark, KEYS[10 + len(spark.database.log)])
         spark.crash()
     while step(spark):
         pass
-    assert len(names) == 1
+    assert found == [found[0]] * 3
     assert spark.sink.rows == spark.database.latest()
 
 
@@ -40,7 +40,7 @@ def test_nothing_new_is_the_same_text_again(start: StartQuery) -> None:
     spark = start(KEYS[:2])
     while step(spark):
         pass
-    before = spark.start
+    before = spark.offset(spark.committed)
     for _ in range(3):
         assert to_text(spark.stream().latest_offset(before, 10)) == to_text(before)
         spark.crash()
@@ -56,7 +56,7 @@ def test_a_batch_is_the_same_again_although_its_rows_have_changed(start: StartQu
         delete(spark, key)
     spark.crash()
     assert same_rows(spark.read(), rows)
-    spark.finish(rows)
+    spark.commit(rows)
     spark.check()
 
 
@@ -68,7 +68,7 @@ def test_a_chunk_that_was_lost_is_read_again_and_its_changes_are_not_given_twice
     update(spark, KEYS[2], "between")
     rows = spark.read()
     assert told(rows) == [("insert", KEYS[2], "between"), ("insert", KEYS[3], "at first")]
-    spark.finish(rows)
+    spark.commit(rows)
     spark.check()
     update(spark, KEYS[2], "after")
     assert step(spark) == [("update_postimage", KEYS[2], "after")]
@@ -86,7 +86,7 @@ def test_of_a_batch_that_was_cut_off_only_the_lost_chunk_is_read_again(start: St
     assert {row[2] for row in rows if row in done} == {"at first"}
     assert {row[2] for row in rows if row not in done} == {"changed"}
     assert len(rows) == 12
-    spark.finish(rows)
+    spark.commit(rows)
     spark.check()
 
 
@@ -96,7 +96,7 @@ def test_changes_that_an_earlier_chunk_shows_are_left_out_also_by_later_batches(
     spark.crash()
     for number in range(4):
         update(spark, KEYS[0], f"{number}")
-    spark.finish(spark.read())
+    spark.commit(spark.read())
     insert(spark, KEYS[9])
     found = [change for _ in range(8) for change in step(spark, 1)]
     assert found == [("insert", KEYS[9], "new")]
@@ -111,7 +111,7 @@ def test_nothing_is_acknowledged_before_spark_has_committed_it(start: StartQuery
     (before,) = spark.database.slots.values()
     rows = spark.read()
     assert list(spark.database.slots.values()) == [before]
-    spark.finish(rows)
+    spark.commit(rows)
     insert(spark, KEYS[6])
     spark._clock += 10
     spark.plan()
@@ -168,6 +168,6 @@ def test_stopping_at_present_finishes_the_backfill(start: StartQuery) -> None:
     spark.stream().stop_at_present()
     while step(spark):
         pass
-    assert spark.finished
+    assert spark.backfilled
     insert(spark, KEYS[15])
     assert step(spark) == []

@@ -95,7 +95,8 @@ def _of_one_upstream(values: Mapping[str, Any]) -> list[str]:
         needless = [BY_KEY[name].name for name in _POSTGRESQL_ONLY if values.get(name)]
         problems = [f"{', '.join(needless)} is for PostgreSQL; leave it out with path"] if needless else []
         return problems if key else [*problems, f"keyColumns is required with path: {BY_KEY['keycolumns'].meaning}"]
-    problems = [f"{name} is required: {BY_KEY[name].meaning}" for name in ("url", "dbtable") if not values.get(name, 1)]
+    missing = [name for name, value in (("url", url), ("dbtable", dbtable)) if not value]
+    problems = [f"{name} is required: {BY_KEY[name].meaning}" for name in missing]
     if len(problems) == 2:
         problems[0] += ". Or path, for a Delta table"
     if key:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from backfill.adapters import needing
 from backfill.batches import together
-from backfill.errors import OptionsError, TableError, UnchangedToastError, UnsupportedTypeError
+from backfill.errors import OptionsError, TableError, UnsupportedTypeError
 from backfill.options.texts import as_refused, place
 from backfill.sinks.applied import Applied, is_new, require_next
 from backfill.sinks.batch import Batch
@@ -44,9 +44,6 @@ KEYS_AT_ONCE: Final = 245_760
 
 TRIES: Final = 5
 """How often a batch is merged while others write to the table at the same time."""
-
-Noted: TypeAlias = list[int | None]
-"""The versions of a query's application transactions, in the order of `_names`."""
 
 _FORGOTTEN: Final = -1
 """The batch id of a query that begins anew: application transactions cannot be removed."""
@@ -95,15 +92,15 @@ class DeltaSink:
         now = Applied.of(batch_id, rows)
         with translating(self.path):
             table = self._table(batch_id, last.rows.schema)
-            noted = _noted(table, self.query)
-            found = _last_applied(noted)
+            found = _last_applied(table, self.query, now)
             if is_new(found, now, self.query, leaves_rows=last.leaves_rows, is_empty=lambda: _is_empty(table)):
                 if found is not None:
                     require_next(found, now, self.query, table=self.path, mended=_without_rows(found, now))
-                self._apply(table, last, noted, _record(self.query, now))
+                self._apply(table, last, _record(self.query, now))
 
-    def _apply(self, table: DeltaTable, last: Outcome, noted: Noted, record: CommitProperties) -> None:
+    def _apply(self, table: DeltaTable, last: Outcome, record: CommitProperties) -> None:
         """Merges the batch; again where another writer was faster, unless that was a driver of the same query."""
+        began = table.version()
         for tries_left in reversed(range(TRIES)):
             _require_columns(table, last)
             rows = replace(last, rows=fitted(last.rows, table))
@@ -113,11 +110,17 @@ class DeltaSink:
                 _merge(table, self.key, rows, record)
             except CommitFailedError as error:
                 table.update_incremental()
-                if not (tries_left and is_conflict(error) and _noted(table, self.query) == noted):
+                if not (tries_left and is_conflict(error) and self._noted(table) == self._noted_at(began)):
                     raise
                 logger.warning("another writer has changed the Delta table %s meanwhile: merging again", self.path)
             else:
                 return
+
+    def _noted(self, table: DeltaTable) -> list[int | None]:
+        return [table.transaction_version(name) for name in _names(self.query)]
+
+    def _noted_at(self, version: int) -> list[int | None]:
+        return self._noted(DeltaTable(self.path, version=version, storage_options=self.storage_options))
 
     def _table(self, batch_id: int, columns: pa.Schema) -> DeltaTable:
         try:
@@ -141,10 +144,17 @@ def _place(path: str) -> str:
         raise OptionsError(f"path {as_refused(path)}; expected {error}") from None
 
 
-def _last_applied(noted: Noted) -> Applied | None:
-    batch_id, rows, *others = noted
+def _last_applied(table: DeltaTable, query: str, now: Applied) -> Applied | None:
+    """The batch that is noted; what else it has only where it may be `now` once more.
+
+    For each application transaction `deltalake` reads all of the log that is not in a checkpoint.
+    """
+    batch_id = table.transaction_version(query)
     if batch_id is None or batch_id == _FORGOTTEN:
         return None
+    if now.batch_id > batch_id:
+        return Applied(batch_id, 0, None, None)
+    rows, *others = (table.transaction_version(name) for name in _names(query)[1:])
     return Applied(batch_id, rows or 0, *(None if value == -1 else value for value in others))
 
 
@@ -155,10 +165,6 @@ def _without_rows(last: Applied, now: Applied) -> str:
         f"give them to it in foreachBatch, before this one: for number in {between}: "
         "apply_batch(batch.limit(0), number)"
     )
-
-
-def _noted(table: DeltaTable, query: str) -> Noted:
-    return [table.transaction_version(name) for name in _names(query)]
 
 
 def _record(query: str, now: Applied) -> CommitProperties:
@@ -240,10 +246,7 @@ def _require_kept(table: DeltaTable, key: Sequence[str], last: Outcome) -> None:
         present = pa.Table.from_batches([keys]).rename_columns(names)
         wanted = present.join(wanted, names, join_type="right anti")
     if last.emptied or wanted.num_rows:
-        raise UnchangedToastError(
-            f"an update left out the large unchanged value of column {' or '.join(last.kept)}, and the target has no "
-            "row to take it from. Was the target emptied, or begun with startupMode=latest? Fill it and start over"
-        )
+        raise last.no_row_to_keep()
 
 
 def _merge(table: DeltaTable, key: Sequence[str], last: Outcome, record: CommitProperties) -> None:

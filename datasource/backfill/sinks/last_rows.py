@@ -38,6 +38,13 @@ class Outcome:
     def leaves_rows(self) -> bool:
         return not self.deleted.all()
 
+    def no_row_to_keep(self) -> UnchangedToastError:
+        """Where the target's value stays, the target has to have the row."""
+        return UnchangedToastError(
+            f"an update left out the large unchanged value of column {' or '.join(self.kept)}, and the target has no "
+            "row to take it from. Was the target emptied, or begun with startupMode=latest? Fill it and start over"
+        )
+
 
 def columns_of(key: Sequence[str]) -> tuple[str, ...]:
     """The key as the sinks keep it; OptionsError for a bare name, which is a sequence of letters as well."""

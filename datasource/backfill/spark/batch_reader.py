@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -42,13 +43,10 @@ class BackfillBatchReader(DataSourceReader):
     @plainly
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options()
-        upstream = open_upstream(options)
-        try:
+        with closing(open_upstream(options)) as upstream:
             self._require_types(upstream)
             reader = upstream.reader()
             return [RangePartition(ranges, reader) for ranges in scan.cut(upstream, options.stream)]
-        finally:
-            upstream.close()
 
     def _options(self) -> Options:
         options = parse(self._given)

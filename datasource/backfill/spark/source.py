@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
@@ -103,13 +104,10 @@ def _table_columns(options: Options) -> pa.Schema:
     from backfill.adapters import open_upstream  # noqa: PLC0415
     from backfill.rows import RowFormat  # noqa: PLC0415
 
-    upstream = open_upstream(options, patience=FIRST_LOOK)
-    try:
+    with closing(open_upstream(options, patience=FIRST_LOOK)) as upstream:
         table = upstream.schema()
         if options.starting_position:
             span.changes_of(upstream, options)  # Wrong positions are refused here, before anything is planned.
-    finally:
-        upstream.close()
     if options.has_metadata:
         return RowFormat(table, options.stream.mark_unchanged, options.stream.metadata).schema
     return table.output_columns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -42,13 +43,10 @@ class SpanReader(DataSourceReader):
     @plainly
     def partitions(self) -> Sequence[InputPartition]:
         options = as_kept(parse(self._given), self._schema)
-        upstream = open_upstream(options)
-        try:
+        with closing(open_upstream(options)) as upstream:
             rows = RowFormat(upstream.schema(), options.stream.mark_unchanged, options.stream.metadata)
             require_same(self._schema, to_spark(rows.schema))
             return [SpanPartition(span.changes_of(upstream, options), rows, options.stream.on_truncate)]
-        finally:
-            upstream.close()
 
     @plainly_yielding
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -34,7 +34,7 @@ from backfill.claim import claim
 from backfill.offset import Nothing, from_json, to_json
 from backfill.options import Options, parse
 from backfill.rows import RowFormat
-from backfill.spark.head_start import head_start
+from backfill.spark.head_start import head_start, without_pandas
 from backfill.spark.refusal import plainly, plainly_yielding
 from backfill.spark.table_options import as_kept, of_table
 from backfill.spark.types import as_expected, require_same, to_spark
@@ -43,8 +43,18 @@ from backfill.upstream import SnapshotReader
 if TYPE_CHECKING:
     from backfill.stream import Stream
 
-IDLE_INTERVAL: Final = 0.1
+SHORTEST_REST: Final = 0.1
 """Seconds between two looks at an idle upstream: with the default trigger Spark asks every 11 ms."""
+
+RESTS: Final = 4
+"""How many times as long as a look that found nothing took the stream rests.
+
+The change log is that of all tables: where others are written to, each look of each stream decodes it anew, which comes
+to a second of the server's time. A rest is twice as long as the one before at the most, since a single look may take
+long for another reason, as the first one does.
+"""
+
+LONGEST_REST: Final = 5.0
 
 _RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
@@ -69,7 +79,8 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._stream: Stream | None = None
         self._claim: TextIO | None = None
-        self._idle_since: float | None = None
+        self._rest = 0.0
+        self._rests_until = 0.0
 
     def __reduce__(self) -> tuple[type[BackfillStreamReader], tuple[Mapping[str, str], StructType]]:
         return BackfillStreamReader, (self._given, self._schema)
@@ -84,8 +95,8 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Tasks import this module too, and need no state store.
             from backfill.opening import open_stream  # noqa: PLC0415
 
-            _exit_on_sigterm()
-            head_start()
+            if _RUNNER in sys.orig_argv:
+                _prepare_runner()
             with ExitStack() as stack:
                 stream = stack.enter_context(closing(open_stream(self._options)))
                 require_same(self._schema, to_spark(stream.rows.schema))
@@ -107,15 +118,13 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plainly
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        self._rest_while_idle()
-        before = from_json(start)
+        time.sleep(max(0.0, self._rests_until - time.monotonic()))
+        before, began = from_json(start), time.monotonic()
         after = self._opened().latest_offset(before, _max_rows(limit))
-        self._idle_since = time.monotonic() if after == before else None
+        now = time.monotonic()
+        self._rest = _rest_after(now - began, self._rest) if after == before else 0.0
+        self._rests_until = now + self._rest
         return to_json(after)
-
-    def _rest_while_idle(self) -> None:
-        if self._idle_since is not None:
-            time.sleep(max(0.0, self._idle_since + IDLE_INTERVAL - time.monotonic()))
 
     @plainly
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -147,6 +156,11 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._claim.close()
 
 
+def _rest_after(look: float, before: float) -> float:
+    """How long a stream rests whose look found nothing and took so long, and which rested so long before that look."""
+    return max(SHORTEST_REST, min(RESTS * look, 2 * before, LONGEST_REST))
+
+
 def _max_rows(limit: ReadLimit) -> int | None:
     match limit:
         case ReadMaxRows(max_rows=rows):
@@ -157,7 +171,7 @@ def _max_rows(limit: ReadLimit) -> int | None:
             raise NotImplementedError(f"Spark asked for {type(limit).__name__}, which this source never offered")
 
 
-def _exit_on_sigterm() -> None:
-    """In Spark's runner process, makes SIGTERM, with which Spark ends it, close sessions in an orderly way."""
-    if _RUNNER in sys.orig_argv:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+def _prepare_runner() -> None:
+    """In the process that Spark starts for a stream, and ends with SIGTERM: lets that close sessions in good order."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    without_pandas()

@@ -83,18 +83,6 @@ class Identity:
     table_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing found before a stream is started: in words, with the SQL that mends it where the words do not say it.
-
-    `refuses`: a stream would not begin, or would end soon; else it is only good to know.
-    """
-
-    what: str
-    mend: str = ""
-    refuses: bool = True
-
-
 class SnapshotReader(Protocol):
     """Reads snapshot rows on an executor; picklable, opens nothing before `read`.
 

@@ -24,12 +24,13 @@ from backfill.sinks.batch import Batch
 from backfill.sinks.last_rows import Outcome, columns_of, last_rows
 
 with needing("writing to PostgreSQL", "postgres"):
+    from backfill.sinks.postgres.failures import about_target
     from backfill.sinks.postgres.merge import merge
-    from backfill.sinks.postgres.record import forget, last_applied, record, without_rows
-    from backfill.sinks.postgres.target import execute, find_target, is_empty
+    from backfill.sinks.postgres.record import forget, last_applied, make_record, record, without_rows
+    from backfill.sinks.postgres.target import Target, execute, find_target, is_empty
     from backfill.upstream.postgres.arrow_session import ArrowSession
     from backfill.upstream.postgres.connection import Connector
-    from backfill.upstream.postgres.failures import About, translating
+    from backfill.upstream.postgres.failures import translating
     from backfill.upstream.postgres.retries import RetryPolicy
 
 LOCK_TIMEOUT: Final = "30s"
@@ -64,9 +65,8 @@ def start_over(*, url: str, table: str, query: str, user: str = "", password: st
 
 
 def _start_over(connector: Connector, table: str, query: str) -> None:
-    with translating(About.TARGET), connector.arrow_session() as session:
-        _begin(session)
-        target = find_target(session, table, ())
+    with translating(about_target), connector.arrow_session() as session:
+        target = _begin(session, table, ())
         forget(session, target, query)  # Waits for a driver that is in a batch: its rows are to go as well.
         execute(session, "DELETE FROM {rows}", rows=target.rows)
         session.execute("COMMIT")
@@ -89,9 +89,8 @@ class PostgresSink:
         self.retries.run(lambda: self._apply(now, last), lambda: None)
 
     def _apply(self, now: Applied, last: Outcome) -> None:
-        with translating(About.TARGET), self.connector.arrow_session() as session:
-            _begin(session)
-            target = find_target(session, self.table, self.key)
+        with translating(about_target), self.connector.arrow_session() as session:
+            target = _begin(session, self.table, self.key)
             found = last_applied(session, target, self.query)
             empty = partial(is_empty, session, target)
             if is_new(found, now, self.query, leaves_rows=last.leaves_rows, is_empty=empty):
@@ -103,7 +102,19 @@ class PostgresSink:
             session.execute("COMMIT")
 
 
-def _begin(session: ArrowSession) -> None:
+def _begin(session: ArrowSession, table: str, key: Sequence[str]) -> Target:
+    """Begins the transaction of a batch, with the table as it finds it; the record is there."""
+    _begin_transaction(session)
+    target = find_target(session, table, key)
+    if not target.has_record:
+        make_record(session, target)
+        # Else the first batches of all tables of the schema would wait for one another.
+        session.execute("COMMIT")
+        _begin_transaction(session)
+    return target
+
+
+def _begin_transaction(session: ArrowSession) -> None:
     session.execute("BEGIN")
     session.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
     # Spark does not give a batch again of which it has noted that it was applied, so a crash must not lose it.

@@ -23,6 +23,14 @@ _ADD_COLUMNS: Final = """
 """
 
 
+def make_record(session: ArrowSession, target: Target) -> None:
+    """Makes the record, or mends one of an older release; others who are about to do so wait for the transaction."""
+    session.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('backfill_batches'))")
+    session.execute("SET LOCAL client_min_messages = warning")
+    for statement in (_CREATE_RECORD, _ADD_COLUMNS):
+        execute(session, statement, record=target.record)
+
+
 def last_applied(session: ArrowSession, target: Target, query: str) -> Applied | None:
     """The last batch of the query. Until the transaction ends no other one can apply a batch of it.
 
@@ -56,7 +64,6 @@ def forget(session: ArrowSession, target: Target, query: str) -> None:
 def _held(session: ArrowSession, target: Target, query: str) -> tuple[Any, ...]:
     """What is noted, locked; with a negative batch id if there was nothing."""
     names = _names(target, query)
-    _require_record(session, target)
     columns = "batch_id, row_count, version, sequence, commit_timestamp, target_oid"
     while True:
         execute(
@@ -81,15 +88,6 @@ def _setting(target: Target, query: str, column: str, value: int) -> str:
 
 def _names(target: Target, query: str) -> dict[str, sql.Composable]:
     return {"record": target.record, "query": sql.Literal(query), "name": sql.Literal(target.text)}
-
-
-def _require_record(session: ArrowSession, target: Target) -> None:
-    if not target.has_record:
-        # Else two queries that create it at the same time would fail.
-        session.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('backfill_batches'))")
-        session.execute("SET LOCAL client_min_messages = warning")
-        for statement in (_CREATE_RECORD, _ADD_COLUMNS):
-            execute(session, statement, record=target.record)
 
 
 def record(session: ArrowSession, target: Target, query: str, now: Applied) -> None:

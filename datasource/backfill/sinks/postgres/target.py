@@ -12,6 +12,7 @@ from backfill.errors import TableError
 from backfill.sinks.applied import BEGIN_ANEW
 from backfill.upstream.postgres.arrow_session import ArrowSession
 from backfill.upstream.postgres.description import QualifiedName
+from backfill.upstream.postgres.partitions import with_parts
 
 RECORD: Final = "backfill_batches"
 
@@ -19,23 +20,20 @@ RECORD: Final = "backfill_batches"
 _PARTITIONED: Final = "p"
 _TABLES: Final = ("r", _PARTITIONED)
 
-_TARGET: Final = """
+_TARGET: Final = f"""
     SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text,
            EXISTS (SELECT FROM pg_catalog.pg_class r JOIN pg_catalog.pg_attribute a ON a.attrelid = r.oid
-                   WHERE r.relnamespace = n.oid AND r.relname = {record} AND a.attname = 'target_oid'),
-           (WITH RECURSIVE part AS (
-                SELECT c.oid AS relid
-                UNION ALL
-                SELECT p.oid FROM part JOIN pg_catalog.pg_inherits h ON h.inhparent = relid
-                JOIN pg_catalog.pg_class p ON p.oid = h.inhrelid AND p.relispartition)
+                   WHERE r.relnamespace = n.oid AND r.relname = {{record}} AND a.attname = 'target_oid'),
+           ({with_parts("c.oid")}
             SELECT pg_catalog.format('%I.%I', w.nspname, u.relname)
             FROM part
             JOIN pg_catalog.pg_class u ON u.oid = relid AND u.relkind = 'r' AND u.relpersistence = 'u'
+                                      AND (u.relispartition OR relid = c.oid)  -- not a table that inherits from it
             JOIN pg_catalog.pg_namespace w ON w.oid = u.relnamespace
             LIMIT 1)
     FROM pg_catalog.pg_class c
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.oid = pg_catalog.to_regclass({table})::oid
+    WHERE c.oid = pg_catalog.to_regclass({{table}})::oid
 """
 
 # The columns of an index that is the key; of one WITHOUT OVERLAPS the operator would find rows that overlap. An
@@ -93,8 +91,28 @@ class Equality:
 
 
 @dataclass(frozen=True, slots=True)
+class Column:
+    """A row of `_COLUMNS`."""
+
+    name: str
+    type: str
+    generated: bool
+    """Whether it is computed there, and cannot be written."""
+
+    inserted_only: bool
+    """Whether an UPDATE cannot write it: an identity that is GENERATED ALWAYS."""
+
+    rounding: str | None
+    """The type with its modifier, where it rounds what is assigned to it."""
+
+    @property
+    def quoted(self) -> str:
+        return sql.Identifier(self.name).as_string(None)
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
-    """A table with the types of the columns that can be written, and what its key's columns are compared by."""
+    """A table with its columns, and what those of its key are compared by."""
 
     oid: int
     schema: str
@@ -102,13 +120,7 @@ class Target:
     partitioned: bool
     has_record: bool
     key: dict[str, Equality]
-    types: dict[str, str]
-    generated: frozenset[str]
-    inserted_only: frozenset[str]
-    """Of the columns that can be written, those that an UPDATE cannot: identities that are GENERATED ALWAYS."""
-
-    rounding: dict[str, str]
-    """The types, with their modifiers, of columns that round what is assigned to them."""
+    columns: dict[str, Column]
 
     @property
     def name(self) -> sql.Identifier:
@@ -152,26 +164,21 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
         column: Equality(QualifiedName(where, operator), enum) for column, where, operator, enum in session.fetchall()
     }
     if key and not compared:
-        columns = sql.SQL(", ").join(map(sql.Identifier, key)).as_string(None)
+        listed = sql.SQL(", ").join(map(sql.Identifier, key)).as_string(None)
         raise TableError(
-            f"the table {table} has no unique index on exactly ({columns}), or it is DEFERRABLE, INVALID or WITHOUT "
-            f"OVERLAPS, or has a WHERE. Run ALTER TABLE {table} ADD PRIMARY KEY ({columns}), or, where it has one, "
-            f"CREATE UNIQUE INDEX ON {table} ({columns}); or name the columns of the one it has as key"
+            f"the table {table} has no unique index on exactly ({listed}), or it is DEFERRABLE, INVALID or WITHOUT "
+            f"OVERLAPS, or has a WHERE. Run ALTER TABLE {table} ADD PRIMARY KEY ({listed}), or, where it has one, "
+            f"CREATE UNIQUE INDEX ON {table} ({listed}); or name the columns of the one it has as key"
         )
     execute(session, _COLUMNS, table=name)
-    found_columns = session.fetchall()
-    types = {column: type_name for column, type_name, is_generated, *_ in found_columns if not is_generated}
-    generated = frozenset(column for column, _, is_generated, *_ in found_columns if is_generated)
-    inserted_only = frozenset(column for column, _, _, always, _ in found_columns if always)
-    rounding = {column: modified for column, *_, modified in found_columns if modified}
-    computed = [sql.Identifier(name).as_string(None) for name in key if name in generated]
+    columns = {column.name: column for column in (Column(*row) for row in session.fetchall())}
+    computed = [columns[name].quoted for name in key if columns[name].generated]
     if computed:
         raise TableError(
             f"the key column {', '.join(computed)} of the table {table} is computed there, so no row can be found by "
             f"it. Run ALTER TABLE {table} ALTER {computed[0]} DROP EXPRESSION"
         )
-    partitioned = kind == _PARTITIONED
-    return Target(oid, schema, own_name, partitioned, has_record, compared, types, generated, inserted_only, rounding)
+    return Target(oid, schema, own_name, kind == _PARTITIONED, has_record, compared, columns)
 
 
 def is_empty(session: ArrowSession, target: Target) -> bool:

@@ -41,13 +41,14 @@ from backfill.upstream.delta.table import (
     require_followable,
     require_readable,
 )
+from backfill.upstream.figures import Figures
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 
 _KEY: Final = "key"
 """What the bookmark calls `Table.order`. A stream that began before it was noted has none."""
 
-LAG_INTERVAL: Final = 1.0
-"""Seconds for which the figures for whoever watches are not asked for again."""
+LOOK_INTERVAL: Final = 1.0
+"""Seconds for which a table on an object store is taken to be as it was: a look is four requests, which cost money."""
 
 MOST_COUNTED: Final = 1000
 """Beyond so many commits it is not added up how large they are."""
@@ -76,9 +77,13 @@ class DeltaUpstream:
         self._uri = options.path
         self._found: History | None = None
         self._seen: Head | None = None
+        self._looked = 0.0
+        self._looked_at = 0
+        """By the wall clock, in microseconds."""
+
         self._pinned: Position | None = None
         self._reached: Position | None = None
-        self._lag: tuple[float, dict[str, int]] = (-LAG_INTERVAL, {})
+        self._lag = Figures()
 
     # -- the table -------------------------------------------------------------------------------------------------
 
@@ -191,14 +196,24 @@ class DeltaUpstream:
         """The latest version. While nothing happens that is two looks at files."""
         described, log, seen = self._table, self._history.log, self._seen
         with translating(self._uri):
-            if seen is not None and seen.is_latest(log):
+            if seen is not None and self._is_still(seen):
                 return seen
+            self._looks()
             table = open_latest(self._uri)
             require_same_table(table, self._uri, Position(0, described.table_id))
             require_readable(table, self._uri)
             described.require_unchanged(table.schema(), table.version())
             self._seen = Head(Position(table.version(), described.table_id), log.stamp(table.version()), table)
         return self._seen
+
+    def _is_still(self, seen: Head) -> bool:
+        if is_remote(self._uri) and time.monotonic() - self._looked < LOOK_INTERVAL:
+            return True
+        self._looks()
+        return seen.is_latest(self._history.log)
+
+    def _looks(self) -> None:
+        self._looked, self._looked_at = time.monotonic(), time.time_ns() // 1000
 
     def present(self) -> str:
         return str(self._latest().position)
@@ -290,19 +305,17 @@ class DeltaUpstream:
     # -- figures ---------------------------------------------------------------------------------------------------
 
     def lag(self) -> dict[str, int]:
-        taken, figures = self._lag
-        if self._reached is not None and time.monotonic() - taken >= LAG_INTERVAL:
-            figures = self._figures(self._reached)
-            self._lag = (time.monotonic(), figures)
-        return figures
+        reached = self._reached
+        return {} if reached is None else self._lag.lately(lambda: self._figures(reached))
 
     def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> dict[str, int]:  # noqa: ARG002 - one log for all
         return {} if epoch is None else self._figures(Position.parse(epoch.position))
 
     def _figures(self, reached: Position) -> dict[str, int]:
         """How many versions are to be read, how large the files with their changes are, and since when they wait."""
-        log, now = self._history.log, time.time_ns() // 1000
-        unread = range(reached.version + 1, self._latest().position.version + 1)
+        log, latest = self._history.log, self._latest().position
+        now = self._looked_at
+        unread = range(reached.version + 1, latest.version + 1)
         figures = {"lag_versions": len(unread), "complete_until": now}
         with translating(self._uri):
             first = log.commit(unread[0]) if unread else None
@@ -315,6 +328,10 @@ class DeltaUpstream:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+
+def is_remote(uri: str) -> bool:
+    return "://" in uri and not uri.startswith("file:")
 
 
 def _version(epoch: Epoch) -> int:

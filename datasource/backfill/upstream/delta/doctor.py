@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
 from backfill.errors import BackfillError
 from backfill.options import Options, StartupMode
-from backfill.upstream import Finding
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.location import open_latest
 from backfill.upstream.delta.scan import require_row_condition
 from backfill.upstream.delta.table import described, enable_feed, has_feed, require_readable, require_unmapped
+from backfill.upstream.findings import Finding, refused
 
 _RETENTION: Final = {"delta.logRetentionDuration": "30 days", "delta.deletedFileRetentionDuration": "1 week"}
 
@@ -32,23 +32,16 @@ def examine(options: Options) -> tuple[Finding, ...]:
 
 
 def _found(table: DeltaTable, options: Options) -> Iterator[Finding]:
-    yield from _refused(require_readable, table, options.path)
-    yield from _refused(described, table, options)
-    yield from _refused(require_row_condition, table, "snapshotFilter", options.stream.snapshot_filter)
+    yield from refused(require_readable, table, options.path)
+    yield from refused(described, table, options)
+    yield from refused(require_row_condition, table, "snapshotFilter", options.stream.snapshot_filter)
     yield from _nulls(table, options)
     if options.stream.startup_mode is StartupMode.SNAPSHOT:
         return
-    yield from _refused(require_unmapped, table.metadata().configuration, options.path)
+    yield from refused(require_unmapped, table.metadata().configuration, options.path)
     if not has_feed(table):
         yield Finding("the change data feed is off, so changes cannot be followed", enable_feed(options.path))
     yield from _kept(table, options.path)
-
-
-def _refused(check: Callable[..., Any], *arguments: Any) -> Iterator[Finding]:
-    try:
-        check(*arguments)
-    except BackfillError as error:
-        yield Finding(error.message)
 
 
 def _nulls(table: DeltaTable, options: Options) -> Iterator[Finding]:

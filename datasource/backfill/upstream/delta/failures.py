@@ -1,7 +1,8 @@
 """What goes wrong with a Delta table: definite or transient.
 
 `deltalake` knows few types of errors, and what fails while rows come is a plain `Exception` with a text. So the text
-decides. It is cut to its first line, without what stands in quotation marks, because that may be a value of a row.
+decides. It is cut to its first line, without what stands in quotation marks, because that may be a value of a row. Of
+what a store answered, which comes in the lines after it, the reason is told, and no URL, which may have a signature.
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ _MAY_PASS: Final = re.compile(
     r"timed? ?out|connection|error sending request|temporar|too many requests|\b(429|5\d\d)\b|dns error", re.IGNORECASE
 )
 
+_REQUEST: Final = re.compile(
+    r"Error performing [A-Z]+ \S+ in .*?(?: - (?:Server returned non-2xx status code: )?|$)| for url \(\S+\)",
+    re.MULTILINE,
+)
+_ANSWER: Final = re.compile(r"\ufeff?(?:<(?:\?xml|Error>)|\{).*")
+_CODE: Final = re.compile(r"<Code>(\w+)</Code>|\"(?:error|code|reason)\"\s*:\s*\"(\w+)\"")
+
 _APPEND_ONLY: Final = "append-only"
 _UNKNOWN_FEATURE: Final = "Unsupported table features"
 _CONSTRAINED: Final = "failed validation check"
@@ -32,8 +40,8 @@ _CONSTRAINED: Final = "failed validation check"
 
 def translated(error: Exception, uri: str) -> BackfillError:
     """The error as one of ours."""
-    text = str(error)
-    shown = _shown(text)
+    # How long a request took, and whatever its URL has, are no status of an answer.
+    text, shown = _REQUEST.sub("", str(error)), _shown(str(error))
     if isinstance(error, TableNotFoundError):
         return TableError(f"there is no Delta table at {uri} ({shown}); check the option path")
     if _GONE.search(text):
@@ -78,8 +86,12 @@ def _not_committed(error: CommitFailedError, uri: str, shown: str) -> BackfillEr
 
 def _shown(text: str) -> str:
     text = re.sub(r"\x1b\[\d*m", "", text).removeprefix("C Data interface error: ")
-    line = next((line for line in text.splitlines() if line.strip()), "no reason was given")
-    return re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", line).strip()[:300]
+    lines = [line.strip().removeprefix("↳ ") for line in text.splitlines() if line.strip()]
+    if _REQUEST.search(": ".join(lines)):
+        codes = " ".join(of_xml or of_json for of_xml, of_json in _CODE.findall(text))
+        lines = [_ANSWER.sub(codes, _REQUEST.sub("", ": ".join(lines)))]
+    line = lines[0] if lines else "no reason was given"
+    return re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", line).strip(" :")[:300]
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from backfill.upstream import TableSchema
 from backfill.upstream.delta.keys import KeyColumn, KeyColumns
 from backfill.upstream.delta.log import FEED, is_on
 from backfill.upstream.delta.types import arrow_type, told
-from backfill.wording import in_option
+from backfill.wording import in_option, no_column
 
 READABLE_FEATURES: Final = frozenset(
     {
@@ -105,13 +104,7 @@ def require_partition_values(columns: pa.Schema, partitioned_by: Sequence[str]) 
 
 
 def _require_known(option: str, names: Sequence[str], present: Sequence[str], uri: str) -> None:
-    problems = []
-    for name in names:
-        if name not in present:
-            close = [each for each in present if each.lower() == name.lower()]
-            close = close or difflib.get_close_matches(name, present, 1)
-            hint = f", did you mean {close[0]!r}?" if close else f"; it has {', '.join(present)}"
-            problems.append(f"the Delta table {uri} has no column {name!r}{hint}")
+    problems = [no_column(f"the Delta table {uri}", name, present) for name in names if name not in present]
     if problems:
         raise OptionsError(f"the option {option}: {'; '.join(problems)}")
 

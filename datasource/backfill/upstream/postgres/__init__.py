@@ -20,6 +20,7 @@ blockers, standbys    whom making a slot waits for; and reading one
 publication, published    the publication, and what it passes on of the table
 writers      whether the table can still be written to once it is published
 changelog, log, spool   a batch's changes; peeking at the slot; keeping what was found until the batch is planned
+expected     how many messages to ask for
 span         the changes between two places in the log, read on executors
 pgoutput, messages, relation, transactions, tuples, row_changes    the decoder
 """

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +16,7 @@ from backfill.options import Options
 from backfill.order import within
 from backfill.plan import Extent, Measure
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
+from backfill.upstream.figures import Figures
 from backfill.upstream.postgres import slot, span
 from backfill.upstream.postgres.changelog import ChangeLog
 from backfill.upstream.postgres.connection import Connector, Session
@@ -37,9 +37,6 @@ from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 
 logger = logging.getLogger("backfill")
 
-LAG_INTERVAL: Final = 1.0
-"""Seconds for which the figures for whoever watches are not asked for again."""
-
 
 class PostgresUpstream:
     """One table of one database. Opens its sessions when they are needed, and again when they were lost."""
@@ -55,7 +52,7 @@ class PostgresUpstream:
         """Its size when it was last asked for, which is before each batch that reads rows."""
 
         self._found: Epochs | None = None
-        self._lag: tuple[float, dict[str, int]] = (-LAG_INTERVAL, {})
+        self._lag = Figures()
 
     @classmethod
     def of(cls, options: Options, retries: RetryPolicy | None = None) -> PostgresUpstream:
@@ -228,7 +225,7 @@ class PostgresUpstream:
         log = self._epochs.log
         to = log.acknowledgeable(epoch)
         if to:
-            log.slot_moves()
+            log.expected.slot_moves()
             self._sessions.run(lambda session: slot.advance(session, log.place.slot, to))
 
     # -- snapshot rows ---------------------------------------------------------------------------------------------
@@ -255,11 +252,7 @@ class PostgresUpstream:
     # -- figures ---------------------------------------------------------------------------------------------------
 
     def lag(self) -> dict[str, int]:
-        taken, figures = self._lag
-        if time.monotonic() - taken >= LAG_INTERVAL:
-            figures = self._sessions.run(self._figures) if self._epochs.is_attached else {}
-            self._lag = (time.monotonic(), figures)
-        return figures
+        return self._lag.lately(lambda: self._sessions.run(self._figures)) if self._epochs.is_attached else {}
 
     def _figures(self, session: Session) -> dict[str, int]:
         epochs = self._epochs

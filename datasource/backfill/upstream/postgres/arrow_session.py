@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from functools import lru_cache
 from typing import Any, Final
 
 import adbc_driver_postgresql
@@ -19,6 +20,7 @@ from adbc_driver_manager import (
     INGEST_OPTION_MODE_CREATE,
     INGEST_OPTION_TARGET_TABLE,
     AdbcConnection,
+    AdbcDatabase,
     AdbcStatement,
     StatementOptions,
 )
@@ -32,6 +34,7 @@ std::terminate, where a connection is lost before a statement.
 """
 
 BATCH_BYTES: Final = adbc_driver_postgresql.StatementOptions.BATCH_SIZE_HINT_BYTES.value
+USE_COPY: Final = adbc_driver_postgresql.StatementOptions.USE_COPY.value
 
 
 def require_driver(installed: str) -> None:
@@ -50,12 +53,7 @@ class ArrowSession:
 
     def __init__(self, conninfo: str) -> None:
         require_driver(adbc_driver_postgresql.__version__)
-        self._database = adbc_driver_postgresql.connect(conninfo)
-        try:
-            self._connection = AdbcConnection(self._database)
-        except BaseException:
-            self._database.close()
-            raise
+        self._connection = AdbcConnection(_database(conninfo))
         self._reading = ExitStack()
         self._rows: Iterator[tuple[Any, ...]] = iter(())
 
@@ -63,7 +61,6 @@ class ArrowSession:
         """Also in the midst of a result, whose reader may still be held by somebody."""
         self._reading.close()
         self._connection.close()
-        self._database.close()
 
     def read(self, statement: str, *, batch_bytes: int) -> Iterator[pa.RecordBatch]:
         """The statement's rows as they arrive, in batches of about so many bytes; one result at a time."""
@@ -74,8 +71,11 @@ class ArrowSession:
 
     def execute(self, statement: str) -> None:
         """Carries out a statement with no rows or few, which `fetchone` and `fetchall` give until the next one."""
-        with closing(AdbcStatement(self._connection)) as prepared, _started(prepared, statement) as reader:
-            columns = [column.to_pylist() for column in reader.read_all().columns]
+        with closing(AdbcStatement(self._connection)) as prepared:
+            # COPY takes three round trips, of which two are to find out that a statement cannot be copied from.
+            prepared.set_options(**{USE_COPY: "false"})
+            with _started(prepared, statement) as reader:
+                columns = [column.to_pylist() for column in reader.read_all().columns]
         self._rows = zip(*columns, strict=True)
 
     def fetchone(self) -> tuple[Any, ...] | None:
@@ -83,6 +83,12 @@ class ArrowSession:
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         return list(self._rows)
+
+    def carry_out(self, statement: str) -> None:
+        """A statement whose rows, if it has any, nobody wants: the driver need not know their types."""
+        with closing(AdbcStatement(self._connection)) as prepared:
+            prepared.set_sql_query(statement)
+            prepared.execute_update()
 
     def ingest(self, name: str, rows: pa.Table) -> None:
         """A new temporary table of this name, with these columns and rows, by COPY."""
@@ -95,6 +101,16 @@ class ArrowSession:
             statement.set_options(**options)
             statement.bind_stream(rows)
             statement.execute_update()
+
+
+@lru_cache(maxsize=16)
+def _database(conninfo: str) -> AdbcDatabase:
+    """What the driver knows of a database's types, for which it opens a session of its own and asks for all columns.
+
+    Kept, although types may be made later: all that is asked for comes in the server's own.
+    """
+    database: AdbcDatabase = adbc_driver_postgresql.connect(conninfo)
+    return database
 
 
 def _started(prepared: AdbcStatement, statement: str) -> AdbcRecordBatchReader:

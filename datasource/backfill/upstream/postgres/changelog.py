@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from backfill.errors import DataLossError
 from backfill.options import Options
 from backfill.upstream.postgres import log, slot
 from backfill.upstream.postgres.connection import Connector, Session
+from backfill.upstream.postgres.expected import ExpectedMessages
 from backfill.upstream.postgres.partitions import require_leaves_log
 from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import Position
@@ -28,6 +30,15 @@ _WITHOUT_IT: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What was read from one position to another one."""
+
+    after: str
+    upto: str
+    reading: log.Reading
+
+
 class ChangeLog:
     """Finding where a batch ends takes reading its changes; so the last reading is kept until the batch is committed,
     or the next one is planned.
@@ -38,25 +49,18 @@ class ChangeLog:
         self._fails_on_data_loss = options.fail_on_data_loss
         self._table = table
         self.place = place
+        self.expected = ExpectedMessages()
         self._feed = log.Feed(place.slot, place.publication, table.description.oid, table.wanted)
-        self._kept: tuple[str, str, log.Reading] | None = None
+        self._kept: Kept | None = None
         self._acknowledgeable: dict[str, int] = {}
         self._reported: set[str] = set()
-        self._per_change = 1.0
-        self._passed = (0, 0)
-        """Up to which LSN the log was read last, and how many messages that took from where the slot stands."""
-
         self._published: Published | None = None
         self._accepted = 0
         """The LSN up to which changes that the slot has not any more are known to be lost."""
 
     def read(self, session: Session, after: Position, shown: Position, upto: int, limit: int) -> log.Reading:
         """The changes that `shown` shows and `after` does not, up to the LSN `upto` and about `limit` of them."""
-        # The server counts messages, of which a commit has two more than changes: what was met lately is expected
-        # again, so that a backlog of small commits makes as few batches as one of large ones. And it counts from the
-        # slot, which stays where it is while quick batches follow one another.
-        again = self._met_again(after)
-        most = min(int(limit * self._per_change) + again, log.MOST_MESSAGES)
+        most = self.expected.of(limit, after)
         try:
             with saying_which_is_waited_for(self._connector, session, self.place.slot):
                 reading = log.peek(self._connector, self._feed, after=after, shown=shown, upto=upto, limit=most)
@@ -65,8 +69,7 @@ class ChangeLog:
             self.place.require_readable(session, after.lsn)
             self.place.require_same_publication(session, self._table, self._published)
             raise
-        self._per_change = log.messages_per_change(reading, again, self._per_change)
-        self._passed = reading.end, reading.message_count
+        self.expected.learn(reading, after)
         # Afterwards, so that a slot which was moved or made again in the meantime is noticed as well. Changes that are
         # not published are not in the log; without the publication itself, PostgreSQL 18 gives none at all.
         if self._fails_on_data_loss:
@@ -78,15 +81,6 @@ class ChangeLog:
         self._require_published(session)
         self._report_added(reading.ignored)
         return reading
-
-    def _met_again(self, after: Position) -> int:
-        """How many messages before those after this position are known to be met again."""
-        upto, messages = self._passed
-        return messages if after.lsn >= upto else 0
-
-    def slot_moves(self) -> None:
-        """What was passed since it stood still is not met again."""
-        self._passed = (0, 0)
 
     def _note_moved(self, session: Session, after: int) -> None:
         """Says once that the slot was moved or made again beyond where reading began."""
@@ -162,21 +156,22 @@ class ChangeLog:
     def keep(self, after: Epoch, upto: Epoch, reading: log.Reading, read_up_to: int) -> None:
         """Keeps what was read from `after` to `upto`; the log was looked at as far as the LSN `read_up_to`."""
         self._let_go()
-        self._kept = (after.position, upto.position, reading)
+        self._kept = Kept(after.position, upto.position, reading)
         position = Position.parse(upto.position)
         if position.snapshot is not None:
             self._acknowledgeable[upto.position] = reading.acknowledgeable(position, read_up_to)
 
     def _let_go(self) -> None:
         if self._kept is not None:
-            self._kept[2].rows.close()
+            self._kept.reading.rows.close()
         self._kept = None
 
     def kept(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch] | None:
         """The changes between the two epochs; None where they are not what was read last."""
-        if self._kept is None or self._kept[:2] != (after.position, upto.position):
+        kept = self._kept
+        if kept is None or (kept.after, kept.upto) != (after.position, upto.position):
             return None
-        return iter(self._kept[2].rows)
+        return iter(kept.reading.rows)
 
     def acknowledgeable(self, epoch: Epoch) -> int:
         """Up to which LSN the server may forget the log once `epoch` has been committed; 0 where that is not known.
@@ -185,7 +180,7 @@ class ChangeLog:
         A position with a snapshot says so only to the process that read the log up to it. After a restart nothing is
         acknowledged; the next batch makes up for it.
         """
-        if self._kept is not None and self._kept[1] == epoch.position:
+        if self._kept is not None and self._kept.upto == epoch.position:
             self._let_go()
         position = Position.parse(epoch.position)
         known = position.seen if position.snapshot is None else 0

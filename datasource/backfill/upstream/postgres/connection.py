@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeAlias
@@ -20,7 +20,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from backfill.errors import OptionsError
 from backfill.options import Options
 from backfill.upstream.postgres.arrow_session import ArrowSession, require_driver
-from backfill.upstream.postgres.failures import About, behind_a_pooler, translated, translating
+from backfill.upstream.postgres.failures import about_init_statement, behind_a_pooler, translated, translating
 
 SETTINGS: Final = {
     "DateStyle": "ISO",
@@ -189,7 +189,8 @@ class Connector:
             with ExitStack() as opened:
                 opened.callback(connection.close)
                 connection.adapters.register_dumper(int, _Number)
-                self._begin(connection.cursor())
+                cursor = connection.cursor()
+                self._begin(cursor, cursor.execute)
                 opened.pop_all()
             return connection
 
@@ -197,8 +198,7 @@ class Connector:
     def arrow_session(self) -> Iterator[ArrowSession]:
         """A session for bulk reads as Arrow, in autocommit; one that was used a moment ago, if there is one.
 
-        Opening one takes longer than many a batch, because the driver reads all the database's types first. After an
-        error a session is not used again.
+        Opening one takes longer than many a batch. After an error a session is not used again.
         """
         session = _kept.take(self) or self.new_arrow_session()
         try:
@@ -214,11 +214,11 @@ class Connector:
             session = ArrowSession(self.conninfo)
             with ExitStack() as opened:
                 opened.callback(session.close)
-                self._begin(session)
+                self._begin(session, session.carry_out)
                 opened.pop_all()
             return session
 
-    def _begin(self, cursor: Cursor) -> None:
+    def _begin(self, cursor: Cursor, carry_out: Callable[[str], object]) -> None:
         """What every session does first."""
         cursor.execute(_FIRST)
         arrived, *_ = cursor.fetchone()
@@ -226,9 +226,9 @@ class Connector:
             raise behind_a_pooler("they did not reach the server")
         if self.init_statement:
             try:
-                cursor.execute(self.init_statement)
+                carry_out(self.init_statement)
             except (psycopg.Error, adbc_driver_manager.Error) as error:
-                found = translated(error, About.INIT_STATEMENT)
+                found = translated(error, about_init_statement)
                 raise type(found)(f"the option sessionInitStatement: {found.message}") from None
             cursor.execute(_AGAIN)
 
@@ -237,8 +237,9 @@ def _in_options(settings: Mapping[str, str]) -> str:
     return " ".join(f"-c {name}={value}" for name, value in settings.items())
 
 
-KEEP_SECONDS: Final = 5.0
-"""How long an Arrow session is kept for the next batch, before it is closed."""
+KEEP_SECONDS: Final = 30.0
+"""How long an Arrow session is kept for the next batch, before it is closed: longer than an idle stream waits between
+two looks at its log (`epochs.LOOK_INTERVAL`), and most often than a reader does for the next batch to be planned."""
 
 
 class _Kept:
@@ -249,6 +250,8 @@ class _Kept:
         self._waiting: list[tuple[float, Connector, ArrowSession]] = []
         self._timed = False
         """Whether a timer is set: one is enough, however often sessions come and go."""
+        self._left: list[tuple[float, Connector, ArrowSession]] = []
+        """Those of the process that this one was forked from, so that nothing closes them."""
 
     def take(self, connector: Connector) -> ArrowSession | None:
         with self._lock:
@@ -270,6 +273,11 @@ class _Kept:
             timer.daemon = True
             timer.start()
 
+    def leave_to_parent(self) -> None:
+        """In a process that was forked: closing a session would end that of the other one."""
+        self._left, self._waiting, self._timed = self._waiting, [], False
+        self._lock = threading.Lock()
+
     def _close_old(self) -> None:
         now = time.monotonic()
         with self._lock:
@@ -282,6 +290,7 @@ class _Kept:
 
 
 _kept: Final = _Kept()
+os.register_at_fork(after_in_child=_kept.leave_to_parent)
 
 
 def one_row(cursor: psycopg.Cursor[tuple[Any, ...]]) -> tuple[Any, ...]:

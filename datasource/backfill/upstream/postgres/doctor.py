@@ -5,7 +5,7 @@ A stream finds one thing after the other, each when it needs it; here all are lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import psycopg
@@ -13,7 +13,7 @@ from psycopg import sql
 
 from backfill.errors import BackfillError, DatabaseSetupError
 from backfill.options import Options, StartupMode
-from backfill.upstream import Finding
+from backfill.upstream.findings import Finding, refused
 from backfill.upstream.postgres import publication, slot, standbys
 from backfill.upstream.postgres.catalog import read_table
 from backfill.upstream.postgres.condition import require_row_condition
@@ -63,43 +63,30 @@ def examine(options: Options) -> tuple[Finding, ...]:
 
 def _found(session: Session, options: Options) -> Iterator[Finding]:
     follows = options.stream.startup_mode is not StartupMode.SNAPSHOT
-    yield from _refused(lambda: _require_server(session, follows=follows))
+    yield from refused(_require_server, session, follows)
     if follows:
         yield from _slots(session, options.slot_name)
-    table: list[TableDescription] = []
-    yield from _refused(lambda: table.append(read_table(session, options.dbtable)))
-    for description in table:
-        yield from _columns(session, description, options)
-        if options.stream.snapshot_filter:
-            keyed = KeyedTable(description.name, description.partitioned, description.key)
-            filter_text = options.stream.snapshot_filter
-            yield from _refused(require_row_condition, session, keyed, "snapshotFilter", filter_text)
+    table = yield from refused(read_table, session, options.dbtable)
+    if table is not None:
+        yield from _columns(session, table, options)
     if follows:
-        yield from _rights(session, options, table[0] if table else None)
-        for description in table:
-            yield from _refused(require_writable, session, options.publication_name, description)
-            yield from _surprises(session, description, options)
+        yield from _rights(session, options, table)
+    if follows and table is not None:
+        yield from refused(require_writable, session, options.publication_name, table)
+        yield from _surprises(session, table, options)
 
 
-def _require_server(session: Session, *, follows: bool) -> None:
+def _require_server(session: Session, follows: bool) -> None:
     server = read_server(session)
     require_primary(server)
     if follows:
         require_logical(server)
 
 
-def _refused(check: Callable[..., object], *arguments: object) -> Iterator[Finding]:
-    """What a check of the stream's own refuses; its words name the SQL."""
-    try:
-        check(*arguments)
-    except BackfillError as error:
-        yield Finding(error.message)
-
-
 def _slots(session: Session, name: str) -> Iterator[Finding]:
     there = slot.find(session, name) if name else None
     if there is not None:
-        yield from _refused(slot.require_usable, session, name, there)
+        yield from refused(slot.require_usable, session, name, there)
         away = standbys.away(session, name)
         if away:
             yield Finding(f"a stream from replication slot {name} would wait: {away}", refuses=False)
@@ -132,18 +119,15 @@ def _slots(session: Session, name: str) -> Iterator[Finding]:
 
 def _columns(session: Session, table: TableDescription, options: Options) -> Iterator[Finding]:
     types = dict(options.custom_schema)
-    selected = table.columns
-
-    def select() -> None:
-        nonlocal selected
-        selected = select_columns(table, options.columns)
-
-    yield from _refused(select)
-    yield from _refused(lambda: map_columns(selected, types))
-    yield from _refused(lambda: require_same_decimals(session, table, [column.name for column in selected]))
+    selected = (yield from refused(select_columns, table, options.columns)) or table.columns
+    yield from refused(map_columns, selected, types)
+    yield from refused(require_same_decimals, session, table, [column.name for column in selected])
     for key in table.key:
-        yield from _refused(_require_key, key, types.get(key.column.name))
-    yield from _refused(_require_comparable, session, KeyedTable(table.name, table.partitioned, table.key))
+        yield from refused(_require_key, key, types.get(key.column.name))
+    keyed = KeyedTable(table.name, table.partitioned, table.key)
+    yield from refused(_require_comparable, session, keyed)
+    if options.stream.snapshot_filter:
+        yield from refused(require_row_condition, session, keyed, "snapshotFilter", options.stream.snapshot_filter)
 
 
 def _require_key(key: KeyColumn, custom_type: str | None) -> None:
@@ -179,12 +163,12 @@ def _rights(session: Session, options: Options, table: TableDescription | None) 
     if options.publication_name:
         carried = options.columns or tuple(column.name for column in table.columns)
         names = tuple(dict.fromkeys([*carried, *(key.column.name for key in table.key)]))
-        yield from _refused(lambda: publication.require(session, options.publication_name, table.oid, names))
+        yield from refused(publication.require, session, options.publication_name, table.oid, names)
         return
     (owns,) = one_row(session.execute(_OWNED, [table.oid]))
     if not owns:
         name = slot.default_name(table.name.schema, table.name.name, "feed")
-        statement = publication.creating(session, name, table.name.identifier(), partitioned=table.partitioned)
+        statement = publication.creating(session, name, table)
         yield Finding(
             f"the role {role} does not own {table.name.quoted()}, so it may not publish it. Let the owner do so, and "
             f"set publicationName={name}",

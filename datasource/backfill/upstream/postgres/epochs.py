@@ -15,9 +15,8 @@ from backfill.errors import TransientError
 from backfill.upstream import Pin, Step
 from backfill.upstream.postgres.changelog import ChangeLog
 from backfill.upstream.postgres.connection import Connector, Session, one_row
-from backfill.upstream.postgres.key_space import prepare_for_ranges
 from backfill.upstream.postgres.log import MOST_MESSAGES, Reading
-from backfill.upstream.postgres.pin import CLOCK, Exported, ExportingSession, wait_for_flush
+from backfill.upstream.postgres.pin import CLOCK, ENDS_OF_LOG, Exported, ExportingSession, wait_for_flush
 from backfill.upstream.postgres.position import Position, Snapshot, end_of_last_record, parse_lsn
 from backfill.upstream.postgres.sessions import ControlSession
 from backfill.upstream.postgres.table import Table
@@ -50,16 +49,22 @@ class Epochs:
         self._log: ChangeLog | None = None
         self.exporter = ExportingSession(connector, table.keyed)
         self._idle_at = 0
+        """The LSN up to which the log was read whole for a step without rows to read."""
+
         self._left_at = ""
         """Whoever asks again from here has not had what lies before `_idle_at`."""
 
         self._held_at: Position | None = None
+        """The state up to which nothing was found while the snapshot was held."""
+
         self._read_at = -LOOK_INTERVAL
         """When the log was read last, by the monotonic clock."""
 
         self._said_unseen = False
         self._reached = 0
         self._clock = 0
+        """When the end of the log was looked at last, in microseconds since 1970 by the server."""
+
         self.complete_until = 0
         """Microseconds since 1970 up to which all that was committed has been found; 0 before anything was."""
 
@@ -91,28 +96,22 @@ class Epochs:
         return self._sessions.run(self._present)
 
     def _present(self, session: Session) -> Position:
-        position = self._position_now(session)
-        wait_for_flush(session, self._connector, position.lsn)
+        query = sql.SQL("SELECT {}, pg_catalog.pg_current_snapshot()::text, {}").format(CLOCK, ENDS_OF_LOG)
+        self._clock, snapshot, inserted, flushed = one_row(session.execute(query))
+        position = Position(end_of_last_record(parse_lsn(inserted)), Snapshot.parse(snapshot))
+        if parse_lsn(flushed) < position.lsn:
+            wait_for_flush(session, self._connector, position.lsn)
         return position
-
-    def _position_now(self, session: Session) -> Position:
-        query = "SELECT {}, pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text"
-        self._clock, snapshot, inserted = one_row(session.execute(sql.SQL(query).format(CLOCK)))
-        return Position(end_of_last_record(parse_lsn(inserted)), Snapshot.parse(snapshot))
 
     def end_of_log(self) -> Position:
         """Up to where the log can be read: the end of a whole record, so that no commit is half before it."""
-        session = self._sessions.current()
-        now = self._position_now(session)
-        if now.lsn > self._idle_at:
-            wait_for_flush(session, self._connector, now.lsn)
-        return now
+        return self._present(self._sessions.current())
 
     # -- with rows to read -----------------------------------------------------------------------------------------
 
     def readable(self, after: Epoch | None, max_changes: int) -> Step:
         """See `Upstream.next_epoch` with `snapshot`."""
-        return self._stepped(lambda: self._readable_epoch(after, max_changes))
+        return self._stepped(lambda: self._readable_step(after, max_changes))
 
     def pin_again(self, after: Epoch) -> Pin:
         """See `Upstream.repin`."""
@@ -126,7 +125,8 @@ class Epochs:
             return exported
 
         exported = self._sessions.retry(attempt)
-        return Pin(_exported_epoch(after.number, exported), exported.token)
+        epoch = Epoch(after.number, str(exported.position), exported.position.lsn, exported.timestamp)
+        return Pin(epoch, exported.token)
 
     def _sees_all(self, before: Position, now: Position) -> bool:
         """Whether readers of `now` see all that `before` shows; of an LSN alone the log has to say it, unless they did
@@ -145,7 +145,7 @@ class Epochs:
         self._reached = Position.parse(found.epoch.position).lsn
         return found
 
-    def _readable_epoch(self, after: Epoch | None, max_changes: int) -> Step:
+    def _readable_step(self, after: Epoch | None, max_changes: int) -> Step:
         """The state of now, pinned; or, if too much has happened since `after`, a part of the way to it.
 
         An epoch by LSN alone may show commits that nobody sees yet. They are made visible one moment after they were
@@ -166,42 +166,39 @@ class Epochs:
                 "synchronous standby does not answer"
             )
         self._said_unseen = True
-        return self._log_epoch(after, max_changes, None)
+        return self._log_step(after, max_changes, None)
 
     def _exported_step(self, after: Epoch | None, max_changes: int) -> Step | None:
         """None where `after` shows what no reader sees yet."""
         exporter = self.exporter
         exported = exporter.export()
         require_unchanged(exporter.current(), self._table, self._collations)
-        prepare_for_ranges(exporter.current())
-        number = 1 if after is None else after.number + 1
-        epoch = _exported_epoch(number, exported)
+        now = exported.position
+        epoch = _next(after, now, exported.timestamp)
         self.complete_until = exported.timestamp
-        if after is not None:
-            upto = exported.position.lsn
-            reading = self._read(Position.parse(after.position), exported.position, upto, max_changes)
-            if not reading.sees_all(Position.parse(after.position), exported.position):
-                exporter.release(exported.token)
-                reading.rows.close()
-                return None
-            if not reading.complete:
-                exporter.release(exported.token)
-                epoch = _exported_epoch(number, replace(exported, position=replace(exported.position, lsn=reading.end)))
-                self.complete_until = reading.timestamp or after.timestamp
-            self.log.keep(after, epoch, reading, upto)
-            if not reading.complete:
-                return Step(epoch, None)
-        return Step(epoch, Pin(epoch, exported.token))
+        if after is None:
+            return Step(epoch, Pin(epoch, exported.token))
+        began = Position.parse(after.position)
+        reading = self._read(began, now, now.lsn, max_changes)
+        if not reading.sees_all(began, now):
+            exporter.release(exported.token)
+            reading.rows.close()
+            return None
+        if not reading.complete:
+            exporter.release(exported.token)
+            epoch = _next(after, replace(now, lsn=reading.end), exported.timestamp)
+        self._keep(after, epoch, reading, now.lsn, exported.timestamp)
+        return Step(epoch, Pin(epoch, exported.token) if reading.complete else None)
 
     # -- without ---------------------------------------------------------------------------------------------------
 
     def in_log(self, after: Epoch | None, max_changes: int, until: str | None) -> Step:
         """See `Upstream.next_epoch` without `snapshot`."""
-        return self._unpinned(lambda: self._log_epoch(after, max_changes, until))
+        return self._unpinned(lambda: self._log_step(after, max_changes, until))
 
     def held(self, after: Epoch | None, max_changes: int) -> Step:
         """See `Upstream.held_epoch`."""
-        return self._unpinned(lambda: self._held_epoch(after, max_changes))
+        return self._unpinned(lambda: self._held_step(after, max_changes))
 
     def _unpinned(self, step: Callable[[], Step]) -> Step:
         def released() -> Step:
@@ -210,13 +207,13 @@ class Epochs:
 
         return self._stepped(released)
 
-    def _log_epoch(self, after: Epoch | None, max_changes: int, until: str | None) -> Step:
+    def _log_step(self, after: Epoch | None, max_changes: int, until: str | None) -> Step:
         """The next commits in the log, whether visible yet or not: no snapshot rows are read any more."""
         if after is None:
             now = self._present(self._sessions.current())
             self.complete_until = self._clock
             # What was visible is known when the log has been read.
-            return Step(Epoch(1, str(Position(now.lsn, unseen=0)), now.lsn, self._clock), None)
+            return Step(_next(None, Position(now.lsn, unseen=0), self._clock), None)
         began = Position.parse(after.position)
         seen = Position.parse(until) if until else self.end_of_log()
         upto = seen.lsn
@@ -226,12 +223,11 @@ class Epochs:
             self.complete_until = self._clock
             return Step(after, None)
         reading = self._read(began, EVERY_COMMIT, upto, max_changes)
-        self.complete_until = self._clock if reading.complete else reading.timestamp or after.timestamp
-        idle = reading.complete and reading.rows.row_count == 0
         if reading.complete:
             self._idle_at = max(self._idle_at, upto)
-            self._left_at = "" if idle else after.position
-        if idle and upto - began.lsn < HEARTBEAT_BYTES:
+            self._left_at = "" if reading.is_idle else after.position
+        if reading.is_idle and upto - began.lsn < HEARTBEAT_BYTES:
+            self.complete_until = self._clock
             return Step(after, None)
         # All the way where the log was read that far: what is ahead may be there, behind the table's last commit.
         end = max(upto, reading.end) if reading.complete else reading.end
@@ -239,32 +235,29 @@ class Epochs:
         seen_upto = reading.acknowledgeable(seen, upto)
         if seen_upto < position.lsn:
             position = replace(position, unseen=seen_upto)
-        epoch = Epoch(after.number + 1, str(position), position.lsn, reading.timestamp or after.timestamp)
-        self.log.keep(after, epoch, reading, upto)
+        epoch = _next(after, position, reading.timestamp or after.timestamp)
+        self._keep(after, epoch, reading, upto, self._clock)
         return Step(epoch, None)
 
-    def _held_epoch(self, after: Epoch | None, max_changes: int) -> Step:
+    def _held_step(self, after: Epoch | None, max_changes: int) -> Step:
         """What is visible now, as far as the log is read: the snapshot that goes on later must see all of it."""
         if after is not None and Position.parse(after.position).snapshot is None:
-            return self._log_epoch(after, max_changes, None)
+            return self._log_step(after, max_changes, None)
         now = self._present(self._sessions.current())
         self.complete_until = self._clock
         if after is None:
-            return Step(Epoch(1, str(now), now.lsn, self._clock), None)
+            return Step(_next(None, now, self._clock), None)
         if now == self._held_at and self._read_lately:
             return Step(after, None)
         began = Position.parse(after.position)
         reading = self._read(began, now, now.lsn, max_changes)
-        if not reading.complete:
-            self.complete_until = reading.timestamp or after.timestamp
-        if reading.complete and reading.rows.row_count == 0:
+        if reading.is_idle:
             self._held_at = now
             if now.lsn - began.lsn < HEARTBEAT_BYTES:
                 return Step(after, None)
         position = now if reading.complete else replace(now, lsn=reading.end)
-        taken = max(reading.timestamp or 0, after.timestamp)
-        epoch = Epoch(after.number + 1, str(position), position.lsn, taken)
-        self.log.keep(after, epoch, reading, now.lsn)
+        epoch = _next(after, position, max(reading.timestamp or 0, after.timestamp))
+        self._keep(after, epoch, reading, now.lsn, self._clock)
         return Step(epoch, None)
 
     @property
@@ -275,6 +268,11 @@ class Epochs:
         self._read_at = time.monotonic()
         return self.log.read(self._sessions.current(), after, shown, upto, limit)
 
+    def _keep(self, after: Epoch, upto: Epoch, reading: Reading, read_up_to: int, now: int) -> None:
+        """As `ChangeLog.keep`; `now` is the moment until which nothing is missing where the reading is complete."""
+        self.complete_until = now if reading.complete else reading.timestamp or after.timestamp
+        self.log.keep(after, upto, reading, read_up_to)
 
-def _exported_epoch(number: int, exported: Exported) -> Epoch:
-    return Epoch(number, str(exported.position), exported.position.lsn, exported.timestamp)
+
+def _next(after: Epoch | None, position: Position, timestamp: int) -> Epoch:
+    return Epoch(1 if after is None else after.number + 1, str(position), position.lsn, timestamp)

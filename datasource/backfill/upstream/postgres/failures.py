@@ -9,10 +9,10 @@ that is no failure to connect.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import Enum
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 import adbc_driver_manager
 import psycopg
@@ -30,45 +30,39 @@ from backfill.errors import (
     ValueOutOfRangeError,
 )
 
+LOCKED: Final = "55P03"
+NOT_IN_ENCODING: Final = "22021"
+NO_RIGHTS: Final = "42501"
+DIVISION_BY_ZERO: Final = "22012"
+LIMIT_EXCEEDED: Final = "53400"
+_NO_TABLE: Final = "42P01"
+_NO_COLUMN: Final = "42703"
+_UNDEFINED: Final = "42704"
+NOT_THERE: Final = frozenset({_NO_TABLE, _NO_COLUMN, _UNDEFINED, "42883"})
+"""What a statement names is not there: a table, a column, a type or collation, an operator or function."""
+
 _TRANSIENT_CLASSES: Final = ("08", "57P", "40", "53")
-_LOCKED: Final = "55P03"
 _TRANSIENT_STATES: Final = frozenset({"57014", "58000", "58030"})
 _OBJECT_IN_USE: Final = "55006"
+_NOT_READY: Final = "55000"
+_DISK_FULL: Final = "53100"
+_INVALID_PARAMETER: Final = "22023"
 _DATA_EXCEPTION: Final = "22"
 """The class of errors whose message quotes the value that was at fault, which may be a row's key."""
 
-_INVALID_PARAMETER: Final = "22023"
-_DISK_FULL: Final = "53100"
-_LIMIT_EXCEEDED: Final = "53400"
-_NOT_IN_ENCODING: Final = "22021"
-_DIVISION_BY_ZERO: Final = "22012"
-_INVALID_TEXT: Final = "22P02"
-_UNFIT: Final = frozenset({"22001", "22003", "22007", "22008", _INVALID_TEXT, "42846"})
-"""A value is too long, too large or of another form for a column's type; or no cast leads to that."""
-
-_CONSTRAINTS: Final = frozenset({"23502", "23503", "23505", "23514", "23P01"})
-_ROW_TWICE: Final = "21000"
-_NO_RIGHTS: Final = "42501"
-_NO_COLUMN: Final = "42703"
-_READ_ONLY: Final = "25006"
 _QUOTED: Final = re.compile(r'["«»„“”「」].*(["«»„“”「」]|$)')
 """From the first quotation mark to the last one, in the languages that PostgreSQL speaks."""
 
-_UNDEFINED: Final = "42704"
-_NO_TABLE: Final = "42P01"
-_NOT_THERE: Final = frozenset({_NO_TABLE, _NO_COLUMN, _UNDEFINED, "42883"})
-"""What a statement names is not there: a table, a column, a type or collation, an operator or function."""
-
 _OF_THE_SETUP: Final = {
-    _NO_RIGHTS: (
+    NO_RIGHTS: (
         "the database refused a statement: {}. The role lacks a right; backfill doctor, with the options of the "
         "stream, may say which one, and the SQL that gives it"
     ),
-    _DIVISION_BY_ZERO: (
+    DIVISION_BY_ZERO: (
         "{}: where a condition of the option filter or snapshotFilter divides, write NULLIF(divisor, 0)"
     ),
     _DISK_FULL: "the database's disk is full: {}",
-    _LIMIT_EXCEEDED: (
+    LIMIT_EXCEEDED: (
         "a limit of the server's settings was exceeded: {}. Where it is temp_file_limit, let a superuser run ALTER "
         "ROLE … SET temp_file_limit = '100GB', or -1 for none: the changes of one transaction are read at once, "
         "however many they are"
@@ -76,12 +70,12 @@ _OF_THE_SETUP: Final = {
 }
 """What is told of such an error, with the server's words in it."""
 
-_NOT_READY: Final = "55000"
 _REFUSED_FOR_GOOD: Final = re.compile(
     r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry|permission denied|"
     r"invalid (connection option|URI|port|dsn|sslmode|integer value)|is not permitted to log in|missing \"=\"",
     re.IGNORECASE,
 )
+_TOO_MANY_SESSIONS: Final = re.compile(r"too many (clients|connections)|connection slots are reserved", re.IGNORECASE)
 _WHERE_IT_LASTS: Final = {
     "53200": "; where it is shared memory, the server has no room for more locks, of which each session that reads a "
     "partitioned table takes one for every partition and one for its key's index: let a superuser run ALTER SYSTEM SET "
@@ -89,122 +83,76 @@ _WHERE_IT_LASTS: Final = {
 }
 """What to do about errors that mostly pass by themselves."""
 
-_ROWS_HIDDEN: Final = ("check_enable_rls", "would be affected by row-level security")
-_NO_SUCH_LABEL: Final = ("enum_in", "invalid input value for enum")
-_NO_PARTITION: Final = ("ExecFindPartition", "no partition of relation")
-"""Errors that share their SQLSTATE with others: the server's routine that raises it, which only psycopg tells, and its
-words in English."""
-
 _PRIMARY: Final = b"PG_DIAG_MESSAGE_PRIMARY"
 _NO_PARAMETERS: Final = re.compile(r"unsupported startup parameter")
 
 
-class About(Enum):
-    """What a statement cannot do without; errors about anything else are judged by their SQLSTATE alone."""
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the server says of an error: the SQLSTATE, and the primary message alone, because details may quote rows."""
 
-    ANYTHING = frozenset[str]()
-    SNAPSHOT = frozenset({_INVALID_PARAMETER, _UNDEFINED, _NOT_READY})
+    state: str
+    message: str
+    routine: str | None
+    """Of the server, which raised it; only psycopg tells."""
+
+    def is_of(self, kind: Kind) -> bool:
+        return self.routine == kind.routine or kind.words in self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Errors that share their SQLSTATE with others, by the server's routine and by its words in English."""
+
+    routine: str
+    words: str
+
+
+ROWS_HIDDEN: Final = Kind("check_enable_rls", "would be affected by row-level security")
+NO_SUCH_LABEL: Final = Kind("enum_in", "invalid input value for enum")
+
+About: TypeAlias = Callable[[Failure], BackfillError | None]
+"""What an error means by what its statement cannot do without; None where the SQLSTATE alone judges."""
+
+
+def about_anything(_: Failure) -> None:
+    """The SQLSTATE alone judges."""
+
+
+def about_snapshot(failure: Failure) -> BackfillError | None:
     """An exported snapshot. Gone, it is no snapshot's name, does not exist (from version 17 on), or has no owner."""
+    gone = failure.state in (_INVALID_PARAMETER, _UNDEFINED, _NOT_READY)
+    return SnapshotGoneError(failure.message) if gone else None
 
-    SLOT = frozenset({_UNDEFINED, _NOT_READY})
+
+def about_slot(failure: Failure) -> BackfillError | None:
     """A slot and its publication. A slot that was dropped does not exist; an invalidated one is not to be read.
 
     A publication does not exist if it did not when a change was made; up to version 17 that is an error.
     """
-
-    INIT_STATEMENT = _NOT_THERE | {_NO_RIGHTS}
-    """Nothing: it is a person's, of which nobody but the server knows what is wrong with it."""
-
-    TARGET = frozenset(
-        {
-            *(_LOCKED, _READ_ONLY, _NOT_IN_ENCODING, _NO_RIGHTS, _ROW_TWICE, _DIVISION_BY_ZERO, _LIMIT_EXCEEDED),
-            *_UNFIT,
-            *_CONSTRAINTS,
-            *_NOT_THERE,
-        }
+    if failure.state not in (_UNDEFINED, _NOT_READY):
+        return None
+    return DataLossError(
+        f"the changes after the last batch are gone: {failure.message}. Start over with a fresh checkpointLocation and "
+        "onExistingState=restart, or start the query again with failOnDataLoss=false to go on without them"
     )
-    """The table that a sink writes to. Of these errors a stream is told what to do about its source, or nothing."""
 
 
-def translated(error: Exception, about: About = About.ANYTHING) -> BackfillError:
-    """The error as one of ours. Only the server's primary message is kept: details may quote rows."""
-    state, message = _state(error), _message(error)
-    if state is None:
+def about_init_statement(failure: Failure) -> BackfillError | None:
+    """A person's own statement, of which nobody but the server knows what is wrong with it."""
+    return DatabaseSetupError(failure.message) if failure.state in NOT_THERE | {NO_RIGHTS} else None
+
+
+def translated(error: Exception, about: About = about_anything) -> BackfillError:
+    """The error as one of ours."""
+    state, message = getattr(error, "sqlstate", None), _message(error)
+    if not state:
         return _without_state(error, message)
     if state.startswith(_DATA_EXCEPTION) and state != _INVALID_PARAMETER:
         message = _QUOTED.sub('"…"', message)
-    message = f"{message} ({state})"
-    if state in about.value:
-        return _judged(about, state, error, message)
-    if _is(_ROWS_HIDDEN, error, message):
-        return _rows_hidden(message)
-    if _is(_NO_SUCH_LABEL, error, message):
-        return _label_gone(message)
-    return _with_state(state, message)
-
-
-def _judged(about: About, state: str, error: Exception, message: str) -> BackfillError:
-    match about:
-        case About.SNAPSHOT:
-            return SnapshotGoneError(message)
-        case About.SLOT:
-            return _changes_gone(message)
-        case About.INIT_STATEMENT:
-            return DatabaseSetupError(message)
-        case _:
-            return _of_the_target(state, error, message)
-
-
-def _of_the_target(state: str, error: Exception, message: str) -> BackfillError:
-    if state == _LOCKED:
-        return TableLockedError(
-            f"{message}: another session holds a lock that keeps the sink's table, or a row of it, from being written, "
-            "as ALTER TABLE, CREATE INDEX and UPDATE do until their transaction ends. SELECT pid, mode, "
-            "relation::regclass FROM pg_locks WHERE granted AND mode <> 'AccessShareLock' shows who; without a pid it "
-            "is one of pg_prepared_xacts"
-        )
-    if state == _READ_ONLY:
-        # As a primary may be for a moment, while it changes places with another one.
-        return ConnectionLostError(f"{message}: the server of the sink's table is a standby; point url at the primary")
-    if state == _NOT_IN_ENCODING:
-        return ValueOutOfRangeError(
-            f"{message}: a text of the batch has the character U+0000, which PostgreSQL cannot hold. Take it away in "
-            "foreachBatch, as translate(name, '\\u0000', '') does in Spark's SQL, or leave the column out"
-        )
-    if _is(_NO_SUCH_LABEL, error, message):
-        return TableError(
-            f"{message}: the type of a column of the sink's table lacks a label that the batch has. Run ALTER TYPE … "
-            "ADD VALUE there, and start the query again"
-        )
-    if _is(_ROWS_HIDDEN, error, message):
-        return TableError(
-            f"{message}: a row-level security policy of the sink's table hides rows from the role. Run ALTER ROLE … "
-            "BYPASSRLS, or connect as a role to which none applies"
-        )
-    if state in _UNFIT:
-        return TableError(
-            f"{message}: a column of the sink's table has a type that does not take a value of the batch. Give it the "
-            "type of the source's column, with ALTER TABLE … ALTER COLUMN … TYPE …, and start the query again"
-        )
-    if state == _ROW_TWICE:
-        return TableError(
-            f"{message}: a column of the key of the sink's table takes different values of the batch for the same one, "
-            "by its type or its collation. Give it those of the source's column, with ALTER TABLE … ALTER COLUMN … "
-            "TYPE … COLLATE …, and start the query again"
-        )
-    if _is(_NO_PARTITION, error, message):
-        return TableError(
-            f"{message}: the sink's table has no partition for a row of the batch. Make one, as CREATE TABLE … "
-            "PARTITION OF … DEFAULT does for all rows that have none, and start the query again"
-        )
-    if state in _CONSTRAINTS:
-        return TableError(
-            f"{message}: a constraint of the sink's table refuses a row of the batch. Drop it, with ALTER TABLE … DROP "
-            "CONSTRAINT … (or DROP INDEX, or ALTER COLUMN … DROP NOT NULL), and start the query again. The rows of a "
-            "batch are written in no order: what is UNIQUE or a FOREIGN KEY there has to be DEFERRABLE INITIALLY "
-            "DEFERRED where it is to stay"
-        )
-    return DatabaseSetupError(f"the database refused a statement on the sink's table: {message}")
+    routine = getattr(getattr(error, "diag", None), "source_function", None)
+    failure = Failure(state, f"{message} ({state})", routine)
+    return about(failure) or _by_state(failure)
 
 
 def _without_state(error: Exception, message: str) -> BackfillError:
@@ -219,6 +167,13 @@ def _without_state(error: Exception, message: str) -> BackfillError:
         return DatabaseSetupError(
             f"psycopg could not carry out a statement of the stream: {message}; please report this"
         )
+    if _TOO_MANY_SESSIONS.search(message):
+        return ConnectionLostError(
+            f"no connection to the database: {message}. Each stream takes two sessions, and while it reads its table "
+            "some more. End sessions that nobody needs, or let a superuser run ALTER SYSTEM SET max_connections = 300 "
+            "and restart the server; where the limit is that of the role or the database, ALTER ROLE … CONNECTION "
+            "LIMIT or ALTER DATABASE … CONNECTION LIMIT"
+        )
     return ConnectionLostError(f"no connection to the database: {message}; check url, and that the server is up")
 
 
@@ -230,16 +185,21 @@ def behind_a_pooler(found: str) -> DatabaseSetupError:
     )
 
 
-def _with_state(state: str, message: str) -> BackfillError:
+def _by_state(failure: Failure) -> BackfillError:
+    state, message = failure.state, failure.message
+    if failure.is_of(ROWS_HIDDEN):
+        return _rows_hidden(message)
+    if failure.is_of(NO_SUCH_LABEL):
+        return _label_gone(message)
     if state == _OBJECT_IN_USE:
         return SlotBusyError(f"{message}; another process still reads this slot")
-    if state == _LOCKED:
+    if state == LOCKED:
         return TableLockedError(
             f"{message}: another session holds a lock that keeps the table from being read, as ALTER TABLE, VACUUM "
             "FULL or TRUNCATE do until their transaction ends. SELECT pid, relation::regclass FROM pg_locks WHERE "
             "granted AND mode = 'AccessExclusiveLock' shows who; without a pid it is one of pg_prepared_xacts"
         )
-    if state == _NOT_IN_ENCODING:
+    if state == NOT_IN_ENCODING:
         return ValueOutOfRangeError(
             f"{message}: a text of the table is not UTF-8. A database with the encoding SQL_ASCII takes any bytes for "
             "text; mend them, or leave the column out with the option columns. A change is read with all columns that "
@@ -252,7 +212,7 @@ def _with_state(state: str, message: str) -> BackfillError:
         return DatabaseSetupError(_OF_THE_SETUP[state].format(message))
     if state in _TRANSIENT_STATES or state.startswith(_TRANSIENT_CLASSES):
         return ConnectionLostError(f"{message}{_WHERE_IT_LASTS.get(state, '')}")
-    if state in _NOT_THERE:
+    if state in NOT_THERE:
         return _not_there(state, message)
     return DatabaseSetupError(f"the database refused a statement: {message}")
 
@@ -274,13 +234,6 @@ def _not_there(state: str, message: str) -> BackfillError:
     )
 
 
-def _changes_gone(message: str) -> BackfillError:
-    return DataLossError(
-        f"the changes after the last batch are gone: {message}. Start over with a fresh checkpointLocation and "
-        "onExistingState=restart, or start the query again with failOnDataLoss=false to go on without them"
-    )
-
-
 def _rows_hidden(message: str) -> BackfillError:
     return TableError(
         f"{message}: the role would not be shown all rows, but the change log shows them all; a row-level security "
@@ -296,16 +249,6 @@ def _label_gone(message: str) -> BackfillError:
     )
 
 
-def _is(known: tuple[str, str], error: Exception, message: str) -> bool:
-    routine, words = known
-    return getattr(getattr(error, "diag", None), "source_function", None) == routine or words in message
-
-
-def _state(error: Exception) -> str | None:
-    state = getattr(error, "sqlstate", None)
-    return str(state) if state else None
-
-
 def _message(error: Exception) -> str:
     """The first line of what the server says, without its details."""
     primary = getattr(getattr(error, "diag", None), "message_primary", None)
@@ -319,7 +262,7 @@ def _message(error: Exception) -> str:
 
 
 @contextmanager
-def translating(about: About = About.ANYTHING) -> Iterator[None]:
+def translating(about: About = about_anything) -> Iterator[None]:
     """Raises driver errors as ours."""
     try:
         yield

@@ -31,7 +31,7 @@ from backfill.upstream.postgres.description import (
     Logged,
     QualifiedName,
 )
-from backfill.upstream.postgres.partitions import WITH_PARTS
+from backfill.upstream.postgres.partitions import with_parts
 
 _INDEXES: Final = """
     SELECT c.relname AS name, m.amname AS method, i.indisprimary AS primary, i.indisreplident AS chosen,
@@ -65,7 +65,7 @@ _OPERATORS: Final = """
 # PostgreSQL 18 takes a NOT NULL that is NOT VALID for one, also for a replica identity, and at a partition even for a
 # primary key. Before, pg_constraint has none of this kind.
 _NOT_VALIDATED: Final = f"""
-    {WITH_PARTS}
+    {with_parts("%s")}
     SELECT a.attname, n.nspname, c.relname, o.conname
     FROM part
     JOIN pg_catalog.pg_constraint o ON o.conrelid = relid AND o.contype = 'n' AND NOT o.convalidated

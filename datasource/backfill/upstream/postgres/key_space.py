@@ -25,12 +25,6 @@ ROWS_PER_VNODE: Final = 60
 PAGE_BYTES: Final = 8192
 
 
-def prepare_for_ranges(session: Session) -> None:
-    """Makes the planner serve the statements below from the key's index, until the transaction ends."""
-    for setting in INDEX_PLANS_ONLY:
-        session.execute(sql.SQL(setting))
-
-
 def cut(
     session: Session, table: KeyedTable, vnodes: int, size: TableSize, within: KeyRange = WHOLE_TABLE
 ) -> tuple[Key, ...]:
@@ -84,7 +78,7 @@ def range_of(session: Session, table: KeyedTable, first: Key | None, last: Key |
             raise KeyTextError(f"a key has {len(key)} values, and the table's key is ({names})")
     try:
         with session.transaction():
-            prepare_for_ranges(session)
+            session.execute(INDEX_PLANS_ONLY)
             after = None if first is None else session.execute(_last_before(table, first)).fetchone()
             upto = None if last is None else one_row(session.execute(_canonical(table, last)))
     except (psycopg.DataError, psycopg.errors.CheckViolation) as error:

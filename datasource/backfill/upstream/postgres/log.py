@@ -19,7 +19,7 @@ from backfill.errors import ConnectionLostError
 from backfill.readahead import ahead
 from backfill.upstream.postgres.arrow_session import ArrowSession
 from backfill.upstream.postgres.connection import Connector
-from backfill.upstream.postgres.failures import About, translating
+from backfill.upstream.postgres.failures import about_slot, translating
 from backfill.upstream.postgres.pgoutput import Decoder
 from backfill.upstream.postgres.position import Position, format_lsn
 from backfill.upstream.postgres.relation import WantedColumn
@@ -31,9 +31,6 @@ MESSAGE_BATCH_BYTES: Final = 4 << 20
 
 READ_AHEAD: Final = 4
 """How many such batches may wait to be decoded."""
-
-FEW_CHANGES: Final = 100
-"""Fewer do not tell what is to be expected of many."""
 
 MOST_MESSAGES: Final = 2**31 - 1
 
@@ -78,6 +75,11 @@ class Reading:
         times = [part.begun.timestamp for part in self.parts if len(part)]
         return int(times[-1][-1]) if times else None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is wanted of all that was asked for."""
+        return self.complete and self.rows.row_count == 0
+
     def sees_all(self, after: Position, now: Position) -> bool:
         """Whether `now` shows everything that `after` shows.
 
@@ -97,17 +99,6 @@ class Reading:
         if len(leading) == len(seen) and self.complete:
             return upto
         return leading.last_end_lsn or 0
-
-
-def messages_per_change(reading: Reading, again: int, before: float) -> float:
-    """How many messages a change takes, its share of BEGIN and COMMIT included; `before` where too few were read.
-
-    Of the messages the first `again` were known. Three where each change has a commit of its own, the most that is
-    expected: what else is skipped counts as well, and may be all there is.
-    """
-    changes = reading.rows.row_count
-    found = (reading.message_count - again) / max(1, changes)
-    return before if changes < FEW_CHANGES else min(max(found, 1.0), 3.0)
 
 
 def keeping(after: Position, upto: Position) -> Keep:
@@ -179,5 +170,5 @@ def _messages(session: ArrowSession, feed: Feed, upto: int, limit: int | None) -
         # A list of identifiers in one text, so a name is quoted as an identifier within it.
         publication=sql.Literal(sql.Identifier(feed.publication).as_string(None)),
     )
-    with translating(About.SLOT):
+    with translating(about_slot):
         yield from session.read(statement.as_string(None), batch_bytes=MESSAGE_BATCH_BYTES)

@@ -17,18 +17,23 @@ from backfill.errors import TableError
 from backfill.upstream.postgres.connection import Session
 from backfill.upstream.postgres.description import QualifiedName
 
-# Not pg_partition_tree, which waits for whoever has locked one of the partitions.
-WITH_PARTS: Final = """
+
+def with_parts(root: str) -> str:
+    """The OIDs of a table and of all its partitions, as `part(relid)`, for a query that comes after it.
+
+    Not by pg_partition_tree, which waits for whoever has locked one of the partitions.
+    """
+    return f"""
     WITH RECURSIVE part AS (
-        SELECT %s::oid AS relid
+        SELECT {root}::oid AS relid
         UNION ALL
         SELECT h.inhrelid FROM part JOIN pg_catalog.pg_inherits h ON h.inhparent = relid WHERE NOT h.inhdetachpending
     )
 """
-"""The OIDs of a table and of all its partitions, as `part(relid)`."""
+
 
 _LEAVES: Final = f"""
-    {WITH_PARTS}
+    {with_parts("%s")}
     SELECT n.nspname AS schema, c.relname AS name, c.relpersistence::text AS persistence,
            c.relreplident::text AS replica_identity,
            EXISTS (SELECT FROM pg_catalog.pg_attribute a

@@ -18,20 +18,32 @@ from dataclasses import dataclass
 from typing import Final
 
 from psycopg import sql
+from psycopg.pq import TransactionStatus
 
 from backfill.errors import SnapshotGoneError, TransientError
 from backfill.upstream.postgres.columns import names_of, require_names
 from backfill.upstream.postgres.connection import LOCK_TIMEOUT, Connector, Cursor, Session, one_row
-from backfill.upstream.postgres.failures import About, translating
+from backfill.upstream.postgres.failures import about_snapshot, translating
 from backfill.upstream.postgres.files import Files, files_of
 from backfill.upstream.postgres.position import Position, Snapshot, end_of_last_record, parse_lsn
-from backfill.upstream.postgres.ranges import KeyedTable
+from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
 from backfill.upstream.postgres.server import require_primary_again
 
 CLOCK: Final = sql.SQL("(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000::numeric)::bigint")
 """The time by the server's clock, in microseconds since 1970."""
 
+ENDS_OF_LOG: Final = sql.SQL(
+    "pg_catalog.pg_current_wal_insert_lsn()::text, pg_catalog.pg_current_wal_flush_lsn()::text"
+)
+"""Where the log ends, and up to where it has been flushed by then."""
+
 BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_COMMIT: Final = (
+    # One that waits for a synchronous standby would wait with it; flushing here is all that is asked for.
+    "SET LOCAL synchronous_commit = local; SELECT pg_catalog.pg_logical_emit_message(true, 'backfill', '')"
+)
+"""Both are one transaction."""
+
 FLUSH_PATIENCE: Final = 0.02
 FLUSH_GIVE_UP: Final = 60.0
 
@@ -63,7 +75,6 @@ class ExportingSession:
             require_primary_again(session)
             with translating():
                 exported = self._begin(session)
-                wait_for_flush(session, self._connector, exported.position.lsn)
         except BaseException:
             session.close()
             raise
@@ -74,26 +85,33 @@ class ExportingSession:
     def _begin(self, session: Session) -> Exported:
         # Locking the table takes the snapshot, and then waits for whoever writes the table anew.
         # A file's size is not told either while somebody has the table for himself.
-        session.execute(sql.SQL("SET lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT)))
-        before = stored(session.cursor(), self._table)
-        session.execute(BEGIN)
-        with _locked(session, self._table):
-            # Columns are computed after the statement's snapshot has been taken, which under REPEATABLE READ is the
-            # transaction's: so the insert position lies behind all commits the snapshot sees.
-            query = sql.SQL(
-                "SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text, {}, {}"
-            ).format(CLOCK, files_of(self._table.name))
-            snapshot, inserted, taken, files = one_row(session.execute(query))
-        (name,) = one_row(session.execute("SELECT pg_catalog.pg_export_snapshot()"))
+        with session.pipeline():
+            session.execute(sql.SQL("SET lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT)))
+            stood = session.execute(sql.SQL("SELECT {}").format(files_of(self._table.name)))
+        with session.pipeline():
+            session.execute(BEGIN)
+            with _locked(session, self._table):
+                # Columns are computed after the statement's snapshot has been taken, which under REPEATABLE READ is the
+                # transaction's: so the insert position lies behind all commits the snapshot sees.
+                query = sql.SQL("SELECT pg_catalog.pg_current_snapshot()::text, {}, {}, {}").format(
+                    ENDS_OF_LOG, CLOCK, files_of(self._table.name)
+                )
+                looked = session.execute(query)
+            named = session.execute("SELECT pg_catalog.pg_export_snapshot()")
+            session.execute(INDEX_PLANS_ONLY)
+        snapshot, inserted, flushed, taken, files = one_row(looked)
+        (before,), (name,) = one_row(stood), one_row(named)
         require_same_files(before, files)
         position = Position(end_of_last_record(parse_lsn(inserted)), Snapshot.parse(snapshot))
+        if parse_lsn(flushed) < position.lsn:
+            wait_for_flush(session, self._connector, position.lsn)
         return Exported(position, f"{name} {files}", taken)
 
     @contextmanager
     def looking(self) -> Iterator[Session]:
         """The transaction that holds the present snapshot, for statements that read the table."""
         session, token = self.current(), self.token
-        with _locked(session, self._table):
+        with session.pipeline(), _locked(session, self._table):
             require_stored(token, _look(session.cursor(), self._table))
             yield session
 
@@ -131,7 +149,8 @@ def _locked(session: Session, table: KeyedTable) -> Iterator[None]:
     session.execute("SAVEPOINT looking")
     session.execute(table.lock)
     yield
-    session.execute("ROLLBACK TO SAVEPOINT looking; RELEASE SAVEPOINT looking")
+    session.execute("ROLLBACK TO SAVEPOINT looking")
+    session.execute("RELEASE SAVEPOINT looking")
 
 
 def stored(cursor: Cursor, table: KeyedTable) -> str:
@@ -166,7 +185,7 @@ def enter(cursor: Cursor, table: KeyedTable, token: str | None) -> None:
     cursor.execute(BEGIN)
     if token is not None:
         snapshot = sql.Literal(snapshot_of(token))
-        with translating(About.SNAPSHOT):
+        with translating(about_snapshot):
             cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot).as_string(None))
     cursor.execute(table.lock.as_string(None))
     now = _look(cursor, table)
@@ -204,7 +223,7 @@ def wait_for_flush(session: Session, connector: Connector, lsn: int) -> None:
     patience = time.monotonic() + FLUSH_PATIENCE
     while not _flushed(session, lsn):
         if not nudged and time.monotonic() > patience:
-            _nudge(connector)
+            _nudge(session, connector)
             nudged = True
         if time.monotonic() > give_up:
             raise TransientError("the server did not flush its log within a minute")
@@ -216,8 +235,9 @@ def _flushed(session: Session, lsn: int) -> bool:
     return parse_lsn(flushed) >= lsn
 
 
-def _nudge(connector: Connector) -> None:
-    with translating(), connector.session() as session:
-        # A commit that waits for a synchronous standby would wait with it; flushing here is all that is asked for.
-        session.execute("SET synchronous_commit = local")
-        session.execute("SELECT pg_catalog.pg_logical_emit_message(true, 'backfill', '')")
+def _nudge(session: Session, connector: Connector) -> None:
+    if session.info.transaction_status is TransactionStatus.IDLE:
+        session.execute(_COMMIT)
+    else:
+        with translating(), connector.session() as other:
+            other.execute(_COMMIT)

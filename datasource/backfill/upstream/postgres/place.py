@@ -98,18 +98,19 @@ class Place:
 
     @property
     def bookmark(self) -> Bookmark:
-        return (
-            ("slot", self.slot),
-            ("publication", self.publication),
-            ("own_publication", "true" if self.own_publication else "false"),
-            ("system", self.system),
-            ("timeline", self.timeline),
-            *([("collations", self.collations)] if self.collations else []),
-            *([] if self.order is None else [("order", self.order)]),
-            *([] if self.key_types is None else [("key_types", self.key_types)]),
-            *([] if self.last_column is None else [("last_column", str(self.last_column))]),
-            *([] if self.table_id is None else [("table_id", self.table_id)]),
-        )
+        names = {
+            "slot": self.slot,
+            "publication": self.publication,
+            "own_publication": "true" if self.own_publication else "false",
+            "system": self.system,
+            "timeline": self.timeline,
+            "collations": self.collations or None,
+            "order": self.order,
+            "key_types": self.key_types,
+            "last_column": None if self.last_column is None else str(self.last_column),
+            "table_id": self.table_id,
+        }
+        return tuple((name, value) for name, value in names.items() if value is not None)
 
     def reordered(self, table: Table) -> Place:
         """The same place, for positions in the order that keys have now."""
@@ -119,7 +120,9 @@ class Place:
         """This bookmark, which may have further names, saying this place."""
         noted = dict(self.bookmark)
         names = {**dict(bookmark), **noted}
-        return tuple((name, value) for name, value in names.items() if name in noted or name != "collations")
+        if "collations" not in noted:  # as where the key has none now
+            names.pop("collations", None)
+        return tuple(names.items())
 
     def require_named(self, options: Options) -> None:
         """Raises where the options name another slot or publication: what a stream has read, it has read from these."""
@@ -192,9 +195,7 @@ class Place:
         """
         require_writable(session, self.publication, table.description)
         if self.own_publication:
-            keyed = table.keyed
-            oid, partitioned = table.description.oid, keyed.partitioned
-            publication.make(connector, session, self.publication, keyed.identifier, oid=oid, partitioned=partitioned)
+            publication.make(connector, session, self.publication, table.description)
         self.require_published(session, table)
         slot.make_slot(connector, session, self.slot)
 

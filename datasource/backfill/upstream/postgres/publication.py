@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 import psycopg
@@ -16,8 +17,8 @@ from psycopg import sql
 from backfill.errors import BackfillError, DatabaseSetupError, TableError
 from backfill.upstream.postgres.blockers import saying_what_blocks
 from backfill.upstream.postgres.connection import Connector, Session, one_row
-from backfill.upstream.postgres.description import QualifiedName
-from backfill.upstream.postgres.published import listed
+from backfill.upstream.postgres.description import QualifiedName, TableDescription
+from backfill.upstream.postgres.published import listed, listing
 
 _GENERATED_ARE_PUBLISHED: Final = 180000
 
@@ -37,7 +38,8 @@ _PUBLISHED: Final = """
            ARRAY[p.xmin::text],
            ARRAY(SELECT pg_catalog.concat(r.oid, ' ', r.xmin) FROM pg_catalog.pg_publication_rel r
                  WHERE r.prpubid = p.oid AND r.prrelid IN (SELECT oid FROM own) ORDER BY r.oid),
-           {schemas}
+           {schemas},
+           pg_catalog.obj_description(p.oid, 'pg_publication'), ({listed})
     FROM pg_catalog.pg_publication p WHERE p.pubname = %(name)s
 """
 
@@ -71,17 +73,15 @@ class Published:
     noted: int | None = field(compare=False)
 
 
-def make(
-    connector: Connector, session: Session, name: str, table: sql.Composable, *, oid: int, partitioned: bool
-) -> None:
-    """Publishes the table of this OID, through its root where it is partitioned; nothing where the name is taken."""
+def make(connector: Connector, session: Session, name: str, table: TableDescription) -> None:
+    """Publishes the table, through its root where it is partitioned; nothing where the name is taken."""
     if _is_there(session, name):
         return
-    statement = creating(session, name, table, partitioned=partitioned)
+    statement = creating(session, name, table)
     try:
         with saying_what_blocks(connector, session.info.backend_pid, f"publication {name}"), session.transaction():
             session.execute(statement)
-            note_membership(session, name, oid)
+            note_membership(session, name, table.oid)
     except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
         # The latter where the server was still making it for a driver that has died, and has been waited for.
         return
@@ -95,13 +95,14 @@ def make(
         ) from None
 
 
-def creating(session: Session, name: str, table: sql.Composable, *, partitioned: bool) -> sql.Composed:
+def creating(session: Session, name: str, table: TableDescription) -> sql.Composed:
     """What publishes all that a stream may carry of the table, on this server."""
     generated = (
         ", publish_generated_columns = stored" if session.info.server_version >= _GENERATED_ARE_PUBLISHED else ""
     )
+    only = sql.SQL("" if table.partitioned else "ONLY ")
     return sql.SQL("CREATE PUBLICATION {} FOR TABLE {}{} WITH (publish_via_partition_root = true{})").format(
-        sql.Identifier(name), sql.SQL("" if partitioned else "ONLY "), table, sql.SQL(generated)
+        sql.Identifier(name), only, table.name.identifier(), sql.SQL(generated)
     )
 
 
@@ -163,17 +164,17 @@ def find(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Pub
     Raises where it would leave out rows, columns or kinds of changes that the stream carries.
     """
     schemas = _SCHEMAS if session.info.server_version >= _SCHEMAS_ARE_PUBLISHED else _NO_SCHEMAS
-    query = sql.SQL(_PUBLISHED).format(schemas=sql.SQL(schemas))
+    query = sql.SQL(_PUBLISHED).format(schemas=sql.SQL(schemas), listed=sql.SQL(listing(session)))
     row = session.execute(query, {"oid": oid, "name": name}).fetchone()
     if row is None:
         return None
+    whole, publication, membership, *versions, comment, found = row
     quoted = sql.Identifier(name).as_string(session)
-    if not row[0]:
+    if not whole:
         raise DatabaseSetupError(
             f"publication {name} leaves out some kinds of changes; run ALTER PUBLICATION {quoted} SET "
             "(publish = 'insert, update, delete, truncate')"
         )
-    found = listed(session, name, oid)
     if found is None:
         raise _not_listed(session, name, oid)
     if found.get("rowfilter"):
@@ -184,7 +185,7 @@ def find(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Pub
             f"publication {name} does not publish column {', '.join(sorted(missing))}; publish it, or leave it out "
             "with the option columns"
         )
-    return Published(row[1], row[2], (*row[3], *row[4], *row[5]), noted_in(session, name))
+    return Published(publication, membership, tuple(chain(*versions)), _noted(comment))
 
 
 def _not_listed(session: Session, name: str, oid: int) -> BackfillError:
@@ -227,5 +228,9 @@ def noted_in(session: Session, publication: str) -> int | None:
     """The membership that the comment of a publication of ours tells of."""
     query = "SELECT pg_catalog.obj_description(oid, 'pg_publication') FROM pg_catalog.pg_publication WHERE pubname = %s"
     row = session.execute(query, [publication]).fetchone()
-    noted = re.fullmatch(rf"{_NOTE}(\d+)", (row and row[0]) or "")
+    return _noted(row[0] if row else None)
+
+
+def _noted(comment: str | None) -> int | None:
+    noted = re.fullmatch(rf"{_NOTE}(\d+)", comment or "")
     return int(noted[1]) if noted else None

@@ -7,7 +7,7 @@ made of. Of versions to come, which may know more ways to leave out a table, the
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 from backfill.upstream.postgres.connection import Session
 
@@ -18,6 +18,7 @@ _BY_VIEW: Final = """
     JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
     JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
     WHERE p.pubname = %(name)s AND c.oid = %(oid)s
+    LIMIT 1 -- PostgreSQL 14 has a partition twice that is published by itself and with its root.
 """
 
 # A table is published with its schema or a table that it is a partition of as well: under the name of the topmost one,
@@ -47,11 +48,14 @@ _BY_CATALOGS: Final = """
 """
 
 
-def listed(session: Session, name: str, oid: int) -> dict[str, Any] | None:
-    """A row of the view, for the table of this OID: `attnames` and `rowfilter`, which versions before 15 do not have.
-
-    None where the publication does not publish the table under its own name.
+def listing(session: Session) -> LiteralString:
+    """A query for a row of the view, for the publication `name` and the table `oid`: with `attnames` and `rowfilter`,
+    which versions before 15 do not have.
     """
-    query = _BY_CATALOGS if session.info.server_version in _OPENED_BY_THE_VIEW else _BY_VIEW
-    row = session.execute(query, {"name": name, "oid": oid}).fetchone()
+    return _BY_CATALOGS if session.info.server_version in _OPENED_BY_THE_VIEW else _BY_VIEW
+
+
+def listed(session: Session, name: str, oid: int) -> dict[str, Any] | None:
+    """That row; None where the publication does not publish the table under its own name."""
+    row = session.execute(listing(session), {"name": name, "oid": oid}).fetchone()
     return None if row is None else row[0]

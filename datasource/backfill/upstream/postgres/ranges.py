@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Final
+from typing import Final, TypeAlias
 
 from psycopg import sql
 
@@ -23,12 +23,19 @@ from backfill.upstream.postgres.keys import (
 from backfill.vnode import Key, KeyRange
 
 INDEX_PLANS_ONLY: Final = (
-    "SET LOCAL enable_seqscan = off",
-    "SET LOCAL enable_bitmapscan = off",
-    "SET LOCAL enable_sort = off",
-    "SET LOCAL max_parallel_workers_per_gather = 0",
+    "SELECT pg_catalog.set_config('enable_seqscan', 'off', true), "
+    "pg_catalog.set_config('enable_bitmapscan', 'off', true), "
+    "pg_catalog.set_config('enable_sort', 'off', true), "
+    "pg_catalog.set_config('enable_incremental_sort', 'off', true), "
+    "pg_catalog.set_config('max_parallel_workers_per_gather', '0', true), "
+    "pg_catalog.set_config('jit', 'off', true)"
 )
-"""For transactions that read ranges. The planner might else sort half of the table to read the other half in order."""
+"""For a transaction that reads ranges, until it ends: the planner might else sort half of the table to read the other
+half in order.
+"""
+
+Form: TypeAlias = tuple[bool, bool, int]
+"""Which ends a range has, and with how many of a key's columns both begin alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,28 +113,65 @@ class KeyedTable:
         What both ends begin with is compared for equality, so that an index serves the rest also where a row
         comparison cannot be had: of one tenant's rows, say, with a key of citext and int.
         """
-        begun = _begun_alike(item)
+        return self._between(values, self._literals(item.after), self._literals(item.upto), _begun_alike(item))
+
+    def _between(
+        self,
+        values: Sequence[sql.Composable],
+        after: Sequence[sql.Composable],
+        upto: Sequence[sql.Composable],
+        begun: int,
+    ) -> sql.Composable:
+        """The same for ends given column by column, none where there is no such end."""
         conditions = []
-        if item.after is not None and begun:
-            same = self._literals(item.after)[:begun]
-            conditions.append(compare(self.key[:begun], values[:begun], "=", same))
-        if item.after is not None:
-            conditions.append(compare(self.key[begun:], values[begun:], ">", self._literals(item.after)[begun:]))
-        if item.upto is not None:
-            conditions.append(compare(self.key[begun:], values[begun:], "<=", self._literals(item.upto)[begun:]))
+        if after and begun:
+            conditions.append(compare(self.key[:begun], values[:begun], "=", after[:begun]))
+        if after:
+            conditions.append(compare(self.key[begun:], values[begun:], ">", after[begun:]))
+        if upto:
+            conditions.append(compare(self.key[begun:], values[begun:], "<=", upto[begun:]))
         return sql.SQL(" AND ").join(conditions) if conditions else sql.SQL("true")
+
+    def counts(self, ranges: Sequence[KeyRange], most: Sequence[int], only: str = "") -> sql.Composed:
+        """How many rows each of these ranges of one form has, up to so many: a line for each, in their order.
+
+        One statement, planned once: for a table of a thousand partitions that takes some 40 ms. In order, or it might
+        be planned with another index that begins with the same column.
+        """
+        # A table's name is nearer to its conditions than one outside of the subselect.
+        asked = "asked" if self.name.name != "asked" else "wanted"
+        after = _by_column("after", [item.after for item in ranges])
+        upto = _by_column("upto", [item.upto for item in ranges])
+        texts = {"most": [str(rows) for rows in most], **after, **upto}
+
+        def values(names: Iterable[str]) -> list[sql.Composable]:
+            return [key_value(part, sql.Identifier(asked, name)) for part, name in zip(self.key, names, strict=False)]
+
+        where = self._between(self._columns, values(after), values(upto), _begun_alike(ranges[0]))
+        return sql.SQL(
+            "SELECT (SELECT pg_catalog.count(*) FROM (SELECT FROM {source} WHERE {where} "
+            "ORDER BY {order} LIMIT CAST({most} AS pg_catalog.int8)) AS r) "
+            "FROM {texts} WITH ORDINALITY AS {asked}({names}, place) ORDER BY place"
+        ).format(
+            source=self.source,
+            where=_also(where, only),
+            order=self.order,
+            most=sql.Identifier(asked, "most"),
+            texts=unnested(list(texts.values())),
+            asked=sql.Identifier(asked),
+            names=sql.SQL(", ").join(map(sql.Identifier, texts)),
+        )
 
     def before(self, key: Key) -> sql.Composable:
         """The condition that a row's key comes before this one."""
         return compare(self.key, self._columns, "<", self._literals(key))
 
-    def _literals(self, key: Key) -> list[sql.Composable]:
-        return [key_literal(part, text) for part, text in zip(self.key, key, strict=True)]
+    def _literals(self, key: Key | None) -> list[sql.Composable]:
+        return [] if key is None else [key_literal(part, text) for part, text in zip(self.key, key, strict=True)]
 
     def select(self, columns: sql.Composable, item: KeyRange, only: str = "") -> sql.Composed:
         """The rows of the range, or only those for which a condition holds that has passed `require_condition`."""
-        rows = sql.SQL("SELECT {} FROM {} WHERE {}").format(columns, self.source, self.where(item))
-        return sql.SQL("{} AND {}").format(rows, operand(only)) if only else rows
+        return sql.SQL("SELECT {} FROM {} WHERE {}").format(columns, self.source, _also(self.where(item), only))
 
 
 def unnested(texts: Sequence[Sequence[str | None]]) -> sql.Composable:
@@ -136,6 +180,20 @@ def unnested(texts: Sequence[Sequence[str | None]]) -> sql.Composable:
         sql.SQL("pg_catalog.unnest({}::pg_catalog.text[])").format(sql.Literal(list(column))) for column in texts
     ]
     return sql.SQL("ROWS FROM ({})").format(sql.SQL(", ").join(columns))
+
+
+def form(item: KeyRange) -> Form:
+    return item.after is None, item.upto is None, _begun_alike(item)
+
+
+def _by_column(name: str, keys: Sequence[Key | None]) -> dict[str, Sequence[str | None]]:
+    """The keys' texts, column by column, under numbered names; nothing where they are None."""
+    given = [key for key in keys if key is not None]
+    return {f"{name}{at}": texts for at, texts in enumerate(zip(*given, strict=True))}
+
+
+def _also(condition: sql.Composable, only: str) -> sql.Composable:
+    return sql.SQL("{} AND {}").format(condition, operand(only)) if only else condition
 
 
 def _begun_alike(item: KeyRange) -> int:

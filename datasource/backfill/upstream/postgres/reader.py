@@ -51,14 +51,14 @@ class PostgresSnapshotReader:
     def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
         pinned = token is not None
         # A filter may have an index of its own; but of a pinned state each reader has a part of the key's index.
-        settings = () if self.filter and not pinned else INDEX_PLANS_ONLY
+        settings = "" if self.filter and not pinned else INDEX_PLANS_ONLY
         only = self.snapshot_filter if pinned else self.filter
         return self._read(token, settings, [self._in_range(item, only) for item in ranges])
 
     def lookup(self, token: str, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """See `backfill.upstream.Upstream.lookup`."""
         starts = range(0, keys.num_rows, LOOKED_UP_AT_ONCE)
-        return self._read(token, (), [self._with_keys(keys.slice(start, LOOKED_UP_AT_ONCE)) for start in starts])
+        return self._read(token, "", [self._with_keys(keys.slice(start, LOOKED_UP_AT_ONCE)) for start in starts])
 
     @property
     def _selected(self) -> sql.Composable:
@@ -75,9 +75,7 @@ class PostgresSnapshotReader:
             self._selected, self.table.source, self.table.is_one_of(texts), self.table.order
         )
 
-    def _read(
-        self, token: str | None, settings: Sequence[str], statements: Sequence[sql.Composable]
-    ) -> Iterator[pa.RecordBatch]:
+    def _read(self, token: str | None, settings: str, statements: Sequence[sql.Composable]) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([pa.field(column.name, column.arrow) for column in self.columns])
         for rows in going_on(
             lambda: self._once(token, settings, statements), self.retries, same_again=token is not None
@@ -85,13 +83,11 @@ class PostgresSnapshotReader:
             arrays = [from_snapshot(column, rows.column(at)) for at, column in enumerate(self.columns)]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _once(
-        self, token: str | None, settings: Sequence[str], statements: Sequence[sql.Composable]
-    ) -> Iterator[pa.RecordBatch]:
+    def _once(self, token: str | None, settings: str, statements: Sequence[sql.Composable]) -> Iterator[pa.RecordBatch]:
         with translating(), self.connector.arrow_session() as session:
             enter(session, self.table, token)
-            for setting in settings:
-                session.execute(setting)
+            if settings:
+                session.execute(settings)
             for statement in statements:
                 yield from session.read(statement.as_string(None), batch_bytes=BATCH_BYTES)
             session.execute("ROLLBACK")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 from psycopg import sql
 
 from backfill.errors import OptionsError, TableError
 from backfill.upstream.postgres.description import ColumnDescription, Logged, TableDescription
-from backfill.wording import in_option
+from backfill.wording import in_option, no_column
 
 
 def select_columns(table: TableDescription, names: Sequence[str] = ()) -> tuple[ColumnDescription, ...]:
@@ -19,9 +18,9 @@ def select_columns(table: TableDescription, names: Sequence[str] = ()) -> tuple[
     the change log does not carry.
     """
     found = {column.name: column for column in table.columns}
-    unknown = [name for name in names if name not in found]
+    unknown = [no_column(table.name.quoted(), name, list(found)) for name in names if name not in found]
     if unknown:
-        raise OptionsError(f"the option columns: {'; '.join(_unknown(table, name) for name in unknown)}")
+        raise OptionsError(f"the option columns: {'; '.join(unknown)}")
     named = list(names) or list(found)
     key = [item.column.name for item in table.key]
     selected = tuple(found[name] for name in dict.fromkeys([*named, *key]))
@@ -36,14 +35,6 @@ def select_columns(table: TableDescription, names: Sequence[str] = ()) -> tuple[
             f'{"Or leave" if not_readable else "Leave"} them out with .option("columns", "{rest}")'
         )
     return selected
-
-
-def _unknown(table: TableDescription, name: str) -> str:
-    names = [column.name for column in table.columns]
-    folded = [each for each in names if each.lower() == name.lower()]
-    close = folded or difflib.get_close_matches(name, names, 1)
-    hint = f", did you mean {close[0]!r}?" if close else f"; it has {', '.join(names)}"
-    return f"{table.name.quoted()} has no column {name!r}{hint}"
 
 
 def _not_readable(table: TableDescription, selected: Sequence[ColumnDescription]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from psycopg import sql
 
@@ -27,21 +27,29 @@ _SIZE: Final = """
     FROM pg_catalog.pg_class c
     CROSS JOIN LATERAL (SELECT pg_catalog.pg_relation_size(c.oid)::float8 AS bytes,
                                c.relpages > 0 AND c.reltuples >= c.relpages::real AS analyzed) s
-    WHERE c.oid = %(table)s AND c.relkind = 'r'
-       OR c.oid IN (SELECT relid::oid FROM pg_catalog.pg_partition_tree(%(table)s::oid::regclass) WHERE isleaf)
+    WHERE c.oid = {table} AND c.relkind = 'r'
+       OR c.oid IN (SELECT relid::oid FROM pg_catalog.pg_partition_tree({table}::oid::regclass) WHERE isleaf)
 """
 
 
 def read_size(session: Session, table: TableDescription) -> TableSize:
     """A guess at the size of the table, summed up over its partitions."""
-    with session.transaction():
-        # The size of a file is not told while somebody has the table for himself.
-        session.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT)))
-        found, size, heap, unknown = one_row(session.execute(_SIZE, {"table": table.oid}))
-        if unknown > heap / 10:
-            found = _sampled(session, table, heap)
+    found, size, heap, unknown = _asked(session, sql.SQL(_SIZE).format(table=sql.Literal(table.oid)))
+    if unknown > heap / 10:
+        found = _sampled(session, table, heap)
     rows = max(1, found)
     return TableSize(rows, max(1, size // rows))
+
+
+def _asked(session: Session, query: sql.Composable) -> tuple[Any, ...]:
+    """The query's one row. The size of a file is not told while somebody has the table for himself.
+
+    Both statements are one transaction, and one round trip.
+    """
+    limited = sql.SQL("SET LOCAL lock_timeout = {}; {}").format(sql.Literal(LOCK_TIMEOUT), query)
+    cursor = session.execute(limited)
+    cursor.nextset()
+    return one_row(cursor)
 
 
 def _sampled(session: Session, table: TableDescription, heap: int) -> int:
@@ -53,5 +61,5 @@ def _sampled(session: Session, table: TableDescription, heap: int) -> int:
     share = min(1.0, SAMPLED_BYTES / heap)
     sampled = sql.SQL("TABLESAMPLE SYSTEM ({})").format(sql.Literal(100 * share))
     statement = sql.SQL("SELECT pg_catalog.count(*), pg_catalog.current_setting('block_size')::int4 FROM {} {}")
-    counted, page = one_row(session.execute(statement.format(source, sampled)))
+    counted, page = _asked(session, statement.format(source, sampled))
     return int(counted / share) if counted else heap // int(page)

@@ -12,7 +12,7 @@ from psycopg import sql
 from backfill.errors import DatabaseSetupError, DataLossError
 from backfill.upstream.postgres.blockers import saying_what_blocks
 from backfill.upstream.postgres.connection import Connector, Session, one_row
-from backfill.upstream.postgres.failures import About, translating
+from backfill.upstream.postgres.failures import about_slot, translating
 from backfill.upstream.postgres.position import format_lsn, parse_lsn
 from backfill.upstream.postgres.publication import drop as drop_publication
 from backfill.upstream.postgres.publication import noted_in
@@ -110,7 +110,10 @@ def require_kept(session: Session, slot: str, after: int, *, way_out: str = STAR
     DatabaseSetupError where it is of another database than the session's: nothing is lost then, and what the session
     sees is not the stream's, as in a clone (CREATE DATABASE … TEMPLATE), whose tables have the same OIDs.
     """
-    found = find(session, slot)
+    return _require_kept(session, slot, find(session, slot), after, way_out)
+
+
+def _require_kept(session: Session, slot: str, found: SlotState | None, after: int, way_out: str) -> SlotState:
     if found is None:
         raise DataLossError(
             f"replication slot {slot} does not exist any more; the changes after {format_lsn(after)} are gone. "
@@ -211,8 +214,8 @@ def advance(session: Session, slot: str, to: int) -> None:
     """
     found = find(session, slot)
     if found is not None and found.confirmed < to:
-        require_readable(session, slot, to)
-        with translating(About.SLOT):
+        _require_kept(session, slot, found, to, START_OVER)
+        with translating(about_slot):
             session.execute("SELECT pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)", [slot, format_lsn(to)])
 
 

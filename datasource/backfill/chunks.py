@@ -1,0 +1,138 @@
+"""The snapshot rows of one batch, in chunks that are staged: who reads which, and at which state.
+
+They follow from the batch's two offsets and the staging directory, so that a batch which is run again gives the same
+rows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from backfill.handoff import Part, SnapshotPart, read
+from backfill.manifest import Manifest, StagedSplit
+from backfill.offset import Barrier
+from backfill.options import StartupMode, StreamOptions
+from backfill.plan import MIN_SPLIT_ROWS, Piece, pieces, split
+from backfill.rows import RowFormat
+from backfill.staging import Staging
+from backfill.upstream import Pin, Upstream
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """The snapshot rows of the batch that ends at `end`."""
+
+    upstream: Upstream
+    staging: Staging
+    rows: RowFormat
+    options: StreamOptions
+    end: Barrier
+
+    def parts(self, begin: Barrier | None, pin: Pin | None) -> tuple[tuple[Part, ...], Pin | None]:
+        """What readers read of the batch that begins at `begin`, and the pin that they need, if any.
+
+        Chunks that were staged are read from there. Those that were not are read at `pin` if it is the state the
+        batch was planned in, or was taken for the same purpose before; else at a new, later state, which the manifest
+        then names. Rows that are emitted once more are never read later: then they are left to another batch.
+        """
+        if not self.end.has_manifest:
+            return (), None
+        manifest = self.staging.kept_manifest(self.end)
+        done = self._done(manifest)
+        fits = [self._fits(item, pin) for item in manifest.splits]
+        if not all(one or other for one, other in zip(done, fits, strict=True)):
+            if _pieces_of_first_time(begin, self.end):
+                manifest, pin = self._read_later(manifest, done)
+            else:
+                manifest = self._give_up(manifest, done)
+            done = self._done(manifest)
+        token = None if pin is None else pin.token
+        parts = [
+            self._part(manifest, at, None if done[at] else token)
+            for at, item in enumerate(manifest.splits)
+            if not item.given_up
+        ]
+        return tuple(parts), None if all(done) else pin
+
+    def read_rest(self, pin: Pin) -> None:
+        """Stages what no reader has read to its end, as far as `pin` shows it.
+
+        It is no error to leave rows unread: Spark drops one side of a join where the other is empty.
+        """
+        manifest = self.staging.kept_manifest(self.end)
+        for at, (item, done) in enumerate(zip(manifest.splits, self._done(manifest), strict=True)):
+            if not done and self._fits(item, pin):
+                rest = self._part(manifest, at, pin.token)
+                deque(read(rest, self.upstream.reader(), self.rows), maxlen=0)
+
+    def _done(self, manifest: Manifest) -> list[bool]:
+        """For each split, whether nothing of it has to be read from the database."""
+        return [
+            item.given_up or self.staging.exists(self.end.epoch.number, manifest.chunk(at))
+            for at, item in enumerate(manifest.splits)
+        ]
+
+    def _fits(self, staged: StagedSplit, pin: Pin | None) -> bool:
+        """Whether this is the state to read a split at."""
+        if pin is None:
+            return False
+        return pin.epoch == self.end.epoch if staged.position is None else pin.epoch.position == staged.position
+
+    def _read_later(self, manifest: Manifest, staged: list[bool]) -> tuple[Manifest, Pin]:
+        """Moves the chunks that were lost to a state of now. A snapshot-only stream is of one state: all of them."""
+        pin = self.upstream.repin(self.end.epoch)
+        keep = staged if self.options.startup_mode is not StartupMode.SNAPSHOT else [False] * len(staged)
+        found = zip(manifest.splits, keep, strict=True)
+        return self._kept(item if done else item.reread_at(pin.epoch.position) for item, done in found), pin
+
+    def _give_up(self, manifest: Manifest, staged: list[bool]) -> Manifest:
+        """Leaves out the chunks that were lost; their rows are taken in a later batch (`again.going_on`).
+
+        They belong to rows that the sink has already. Read at a later state they would lack the rows deleted until
+        then, whose deletes could not be told from those of rows that came back; and they would be followed by older
+        versions of themselves. Left out, the sink is right at this barrier and at all others.
+        """
+        found = zip(manifest.splits, staged, strict=True)
+        return self._kept(item if done else replace(item, given_up=True) for item, done in found)
+
+    def _kept(self, splits: Iterable[StagedSplit]) -> Manifest:
+        manifest = Manifest(tuple(splits))
+        self.staging.keep_manifest(self.end.epoch.number, manifest)
+        return manifest
+
+    def _part(self, manifest: Manifest, index: int, token: str | None) -> Part:
+        staged = manifest.splits[index]
+        return SnapshotPart(
+            self.staging,
+            self.end.epoch,
+            manifest.chunk(index),
+            staged.split,
+            token,
+            exact=staged.position is None,
+            staged_first=self.options.stage_before_emit,
+        )
+
+
+def cut(rows: Sequence[Piece], staging: Staging, number: int, readers: int) -> None:
+    """Fixes who reads which of these snapshot rows of the batch that ends at this epoch number."""
+    splits = split(rows, count=readers, min_rows=MIN_SPLIT_ROWS)
+    staging.keep_manifest(number, Manifest(tuple(StagedSplit(item) for item in splits)))
+
+
+def rows_to_read(begin: Barrier | None, end: Barrier) -> tuple[Piece, ...]:
+    """The snapshot rows of a batch, as the offsets alone say."""
+    return _pieces_of_first_time(begin, end) or _pieces_again(begin, end)
+
+
+def _pieces_of_first_time(begin: Barrier | None, end: Barrier) -> tuple[Piece, ...]:
+    return pieces(None if begin is None else begin.progress, end.progress)
+
+
+def _pieces_again(begin: Barrier | None, end: Barrier) -> tuple[Piece, ...]:
+    before = None if begin is None else begin.again
+    if end.again is None:
+        return ()
+    same = before is not None and before.request == end.again.request
+    return pieces(before.progress if before is not None and same else None, end.again.progress)

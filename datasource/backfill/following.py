@@ -1,0 +1,168 @@
+"""The changes of one batch: which of those in the log go forward, and from where.
+
+They follow from the batch's two offsets and the log, so that a batch which is run again gives the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from backfill.batches import joined, together
+from backfill.changes import TRUNCATE
+from backfill.counts import Tally
+from backfill.errors import SnapshotGoneError, TruncateError
+from backfill.handoff import Part, pack
+from backfill.mark import Forwarded, Indices, Mask, halves, mark, refuse_truncate
+from backfill.offset import Barrier
+from backfill.options import OnTruncate, StreamOptions
+from backfill.rows import RowFormat
+from backfill.staging import Staging
+from backfill.upsert import LastRows, Marked
+from backfill.upstream import Pin, Upstream
+from backfill.vnode import WHOLE_TABLE, Coverage
+from backfill.whole_rows import BYTES_AT_ONCE, ROWS_AT_ONCE
+
+ReadLog: TypeAlias = Callable[[Barrier], Iterator[pa.RecordBatch]]
+"""The changes of the batch that begins at this barrier."""
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """The changes from `begin` to `end` to keys that had been emitted at `begin`; None is before the first batch."""
+
+    upstream: Upstream
+    rows: RowFormat
+    options: StreamOptions
+    begin: Barrier | None
+    end: Barrier
+    pin: Pin | None
+    """What is held, if anything."""
+
+    tally: Tally = field(default_factory=Tally)
+    """What becomes of the changes, added up while they are read."""
+
+    def parts(self, staging: Staging, last_rows: LastRows | None) -> tuple[Part, ...]:
+        """What readers read of them: as the log tells them, or completed from the last rows."""
+        readers = self.options.num_partitions
+        if last_rows is not None:
+            return last_rows.changes(self.begin, self.end, staging, readers, self._halves, self._look_up)
+        return pack(self._rows(), self.rows.schema, staging, self.end.epoch.number, readers)
+
+    def _rows(self) -> Iterator[pa.RecordBatch]:
+        """Output rows of the changes that go forward, as the log tells them."""
+        first = 0
+        for changes, forwarded in self._forwarded(self._logged):
+            found = mark(changes, key=self.rows.table.key, forwarded=forwarded, truncates=self._emits)
+            yield self.rows.change_rows(found, self.end.epoch, first)
+            first += found.num_rows
+
+    def _halves(self) -> Marked:
+        """Changes and what of them goes forward; many at once, since each look into the last rows takes its time."""
+        for changes, forwarded in self._forwarded(self._logged_together):
+            if self._emits and changes["op"][0].as_py() == TRUNCATE:
+                yield changes, None
+            else:
+                yield changes, halves(changes, key=self.rows.table.key, forwarded=forwarded)
+
+    # -- reading the log -------------------------------------------------------------------------------------------
+
+    def _logged(self, begin: Barrier) -> Iterator[pa.RecordBatch]:
+        return self.upstream.changes(begin.epoch, self.end.epoch)
+
+    def _logged_together(self, begin: Barrier) -> Iterator[pa.RecordBatch]:
+        """In larger pieces, but with each truncation that is emitted alone."""
+        for changes in together(self._logged(begin), ROWS_AT_ONCE, BYTES_AT_ONCE):
+            truncates = (changes["op"].to_numpy() == TRUNCATE) & self._emits
+            at = np.flatnonzero(truncates).tolist()
+            ends = sorted({*at, *(place + 1 for place in at), changes.num_rows})
+            for one, other in zip([0, *ends], ends, strict=False):
+                if other > one:
+                    yield changes.slice(one, other - one)
+
+    # -- what goes forward -----------------------------------------------------------------------------------------
+
+    @property
+    def _emits(self) -> bool:
+        """Whether truncations go forward."""
+        return self.options.on_truncate is OnTruncate.EMIT
+
+    def _forwarded(self, read: ReadLog) -> Iterator[tuple[pa.RecordBatch, Forwarded]]:
+        """The changes, and what decides which of their keys go forward."""
+        coverage = () if self.begin is None else self.begin.progress.coverage
+        if self.begin is None or not coverage:
+            return
+        cleared = False
+        for changes in read(self.begin):
+            refuse_truncate(changes, self.options.on_truncate)
+            emptied = self._emits & (np.logical_or.accumulate(changes["op"].to_numpy() == TRUNCATE) | cleared)
+            if emptied.any():
+                self._require_no_later_ahead()
+            yield changes, partial(self._goes_forward, coverage, changes, emptied)
+            cleared = bool(emptied[-1:].any())
+
+    def _goes_forward(
+        self, coverage: Coverage, changes: pa.RecordBatch, emptied: Mask, keys: pa.RecordBatch, rows: Indices
+    ) -> Mask:
+        """For keys and the rows of the changes they belong to; `emptied`: a truncation that is emitted comes before."""
+        passes = self._within(keys, coverage) & ~(self._shown(keys, rows, changes) & ~emptied[rows])
+        self.tally.add(_distinct(rows, changes.num_rows), _distinct(rows[passes], changes.num_rows))
+        return passes
+
+    def _shown(self, keys: pa.RecordBatch, rows: Indices, changes: pa.RecordBatch) -> Mask:
+        """Which changes the sink has seen the result of, because it got the key's row as of a later state.
+
+        A truncation that is emitted takes those rows away again, so what comes after it is new to the sink.
+        """
+        found = np.zeros(keys.num_rows, np.bool_)
+        for item in self.end.ahead:
+            shown = self.upstream.shown(item.position, changes).to_numpy(zero_copy_only=False)
+            found |= shown[rows] & self._within(keys, (item.range,))
+        return found
+
+    def _within(self, keys: pa.RecordBatch, coverage: Coverage) -> Mask:
+        if coverage == (WHOLE_TABLE,):
+            return np.ones(keys.num_rows, np.bool_)
+        return self.upstream.covered(keys, coverage).to_numpy(zero_copy_only=False)
+
+    def _require_no_later_ahead(self) -> None:
+        """Raises where the batches after this one will go by rows that were read later, and that a truncation in this
+        one takes away again. A batch that was planned with `onTruncate=emit` goes far enough.
+        """
+        if not all(self.upstream.reached(self.end.epoch, item.position) for item in self.end.ahead):
+            raise TruncateError(
+                "the table was truncated, and this batch was planned with another onTruncate: it ends before the state "
+                "at which rows were read again after a crash, and batches after it could not tell which of them are "
+                "gone. Start over with a fresh checkpointLocation, onExistingState=restart and an empty sink; or set "
+                "onTruncate=ignore to keep the rows downstream"
+            )
+
+    # -- values that the log left out ------------------------------------------------------------------------------
+
+    def _look_up(self, keys: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of these keys at the batch's end; at a later state where that has gone, as after a crash."""
+        if self.pin is not None and self.pin.epoch == self.end.epoch:
+            with suppress(SnapshotGoneError):
+                return self._looked_up(self.pin, keys)
+        later = self.upstream.repin(self.end.epoch)
+        try:
+            return self._looked_up(later, keys)
+        finally:
+            self.upstream.release(later)
+
+    def _looked_up(self, pin: Pin, keys: pa.RecordBatch) -> pa.RecordBatch:
+        found = self.upstream.lookup(pin, keys)
+        return joined(pa.Table.from_batches(found, self.rows.table.columns))
+
+
+def _distinct(places: Indices, among: int) -> int:
+    """How many of so many places there are; a change stands there with each of its halves."""
+    there = np.zeros(among, np.bool_)
+    there[places] = True
+    return int(np.count_nonzero(there))

@@ -1,0 +1,97 @@
+"""What goes wrong with the table that a sink writes to, as errors of ours."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from backfill.errors import (
+    BackfillError,
+    ConnectionLostError,
+    DatabaseSetupError,
+    TableError,
+    TableLockedError,
+    ValueOutOfRangeError,
+)
+from backfill.upstream.postgres.failures import (
+    DIVISION_BY_ZERO,
+    LIMIT_EXCEEDED,
+    LOCKED,
+    NO_RIGHTS,
+    NO_SUCH_LABEL,
+    NOT_IN_ENCODING,
+    NOT_THERE,
+    ROWS_HIDDEN,
+    Failure,
+    Kind,
+)
+
+_ROW_TWICE: Final = "21000"
+_READ_ONLY: Final = "25006"
+"""As a primary may be for a moment, while it changes places with another one."""
+
+_CONSTRAINTS: Final = ("23502", "23503", "23505", "23514", "23P01")
+_UNFIT: Final = ("22001", "22003", "22007", "22008", "22P02", "42846")
+"""A value is too long, too large or of another form for a column's type; or no cast leads to that."""
+
+_REFUSED: Final = frozenset({NO_RIGHTS, DIVISION_BY_ZERO, LIMIT_EXCEEDED, *NOT_THERE})
+
+_TOLD_BY_KIND: Final = {
+    NO_SUCH_LABEL: (
+        "the type of a column of the sink's table lacks a label that the batch has. Run ALTER TYPE … ADD VALUE there, "
+        "and start the query again"
+    ),
+    ROWS_HIDDEN: (
+        "a row-level security policy of the sink's table hides rows from the role. Run ALTER ROLE … BYPASSRLS, or "
+        "connect as a role to which none applies"
+    ),
+    Kind("ExecFindPartition", "no partition of relation"): (
+        "the sink's table has no partition for a row of the batch. Make one, as CREATE TABLE … PARTITION OF … DEFAULT "
+        "does for all rows that have none, and start the query again"
+    ),
+}
+_TOLD: Final = {
+    LOCKED: (
+        "another session holds a lock that keeps the sink's table, or a row of it, from being written, as ALTER TABLE, "
+        "CREATE INDEX and UPDATE do until their transaction ends. SELECT pid, mode, relation::regclass FROM pg_locks "
+        "WHERE granted AND mode <> 'AccessShareLock' shows who; without a pid it is one of pg_prepared_xacts"
+    ),
+    _READ_ONLY: "the server of the sink's table is a standby; point url at the primary",
+    NOT_IN_ENCODING: (
+        "a text of the batch has the character U+0000, which PostgreSQL cannot hold. Take it away in foreachBatch, as "
+        "translate(name, '\\u0000', '') does in Spark's SQL, or leave the column out"
+    ),
+    _ROW_TWICE: (
+        "a column of the key of the sink's table takes different values of the batch for the same one, by its type or "
+        "its collation. Give it those of the source's column, with ALTER TABLE … ALTER COLUMN … TYPE … COLLATE …, and "
+        "start the query again"
+    ),
+    **dict.fromkeys(
+        _UNFIT,
+        "a column of the sink's table has a type that does not take a value of the batch. Give it the type of the "
+        "source's column, with ALTER TABLE … ALTER COLUMN … TYPE …, and start the query again",
+    ),
+    **dict.fromkeys(
+        _CONSTRAINTS,
+        "a constraint of the sink's table refuses a row of the batch. Drop it, with ALTER TABLE … DROP CONSTRAINT … "
+        "(or DROP INDEX, or ALTER COLUMN … DROP NOT NULL), and start the query again. The rows of a batch are written "
+        "in no order: what is UNIQUE or a FOREIGN KEY there has to be DEFERRABLE INITIALLY DEFERRED where it is to "
+        "stay",
+    ),
+}
+_ERRORS: Final[dict[str, type[BackfillError]]] = {
+    LOCKED: TableLockedError,
+    _READ_ONLY: ConnectionLostError,
+    NOT_IN_ENCODING: ValueOutOfRangeError,
+}
+"""As which error it is told, where that is not a TableError."""
+
+
+def about_target(failure: Failure) -> BackfillError | None:
+    """The table that a sink writes to: of these errors a stream is told what to do about its source, or nothing."""
+    state, message = failure.state, failure.message
+    told = next((text for kind, text in _TOLD_BY_KIND.items() if failure.is_of(kind)), _TOLD.get(state))
+    if told is not None:
+        return _ERRORS.get(state, TableError)(f"{message}: {told}")
+    if state in _REFUSED:
+        return DatabaseSetupError(f"the database refused a statement on the sink's table: {message}")
+    return None

@@ -1,0 +1,117 @@
+"""Chunks that are staged on an object store, beside a Delta table there that follows the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+
+from backfill.errors import StagingError, StagingUnreachableError
+from backfill.sinks.delta import apply_to
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.object_store import BUCKET, ObjectStore, Request, named_by_environment
+from integration.spark_stream import SparkStream, make_table, slots, write
+from integration.stream_harness import churn, table_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FOLDER = "team/a/staging"
+STAGING = f"s3://{BUCKET}/{FOLDER}"
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    with named_by_environment(monkeypatch) as store:
+        yield store
+
+
+def test_a_stream_has_what_it_needs_of_a_store_in_its_own_folder(
+    database: Database, start_stream: StartStream, store: ObjectStore
+) -> None:
+    """It may look at the bucket, and do nothing above its folder; and it leaves nothing there."""
+
+    def refuse(request: Request) -> tuple[int, str] | None:
+        return None if request.key.startswith(f"{FOLDER}/") or not request.key else (403, "AccessDenied")
+
+    table_of(database, 500)
+    run = start_stream(stagingDir=STAGING, vnodeCount="4")
+    store.refuse = refuse
+    run.judged_batch(150)
+    churn(database, 1)
+    assert run.plan(150)
+    run.restart()
+    run.backfill(150)
+    assert any(key.endswith(".arrow") for key in store.objects)
+    churn(database, 2)
+    run.finish()
+    assert not run.batch()
+    assert not [key for key in store.objects if not key.endswith("/")]
+    assert not store.uploads
+
+
+@pytest.mark.parametrize("kind", ["UPLOAD", "COPY", "DELETE"])
+def test_a_stream_that_may_not_stage_does_not_begin(
+    database: Database, start_stream: StartStream, store: ObjectStore, kind: str
+) -> None:
+    table_of(database, 100)
+    run = start_stream(stagingDir=STAGING)
+    store.refuse = lambda request: (403, "AccessDenied") if request.kind == kind else None
+    with pytest.raises(StagingError, match=r"stagingDir cannot be (read|written): .* ACCESS_DENIED .*"):
+        run.batch()
+    assert slots(database) == []
+    assert any(not key.endswith("/") for key in store.objects) is (kind == "DELETE")
+    store.refuse = lambda _: None
+    run.finish()
+
+
+def test_a_stream_with_a_bucket_that_is_not_there_does_not_begin(
+    database: Database, start_stream: StartStream, store: ObjectStore
+) -> None:
+    table_of(database, 100)
+    run = start_stream(stagingDir="s3://elsewhere/staging")
+    with pytest.raises(StagingError, match=r"stagingDir cannot be written: .*elsewhere"):
+        run.batch()
+    assert slots(database) == []
+    assert not store.objects
+
+
+def test_a_store_that_is_away_for_a_while_ends_the_query_and_nothing_else(
+    database: Database, start_stream: StartStream, store: ObjectStore
+) -> None:
+    table_of(database, 300)
+    run = start_stream(stagingDir=STAGING, vnodeCount="4")
+    run.judged_batch(150)
+    churn(database, 1)
+    assert run.plan(150)
+    (part,) = run.parts()[-1:]
+    store.refuse = lambda _: (503, "SlowDown")
+    with pytest.raises(StagingUnreachableError, match=r"stagingDir cannot be .* for now: .*start the query again"):
+        run.read_part(part)
+    store.refuse = lambda _: None
+    run.restart()
+    run.finish()
+
+
+def test_a_table_follows_from_one_store_to_another_place_of_it(
+    spark: SparkSession, database: Database, store: ObjectStore, tmp_path: Path
+) -> None:
+    """Spark began before there was this store, so its processes find it by the URI."""
+    make_table(database, 300)
+    place = f"endpoint_override={store.endpoint.removeprefix('http://')}&scheme=http&region=us-east-1"
+    options = {"maxRowsPerTrigger": "120", "stagingDir": f"s3://anonymous@{BUCKET}/staging?{place}"}
+    stream = SparkStream(spark, database, tmp_path, options)
+    copy = f"s3://{BUCKET}/copy"
+    apply = apply_to(path=copy, key=["id"], query="t")
+    for step in (5, 7):
+        writer = stream.load().writeStream.foreachBatch(apply).option("checkpointLocation", str(stream.checkpoint))
+        writer.trigger(availableNow=True).start().awaitTermination()
+        found = DeltaTable(copy).to_pyarrow_table().sort_by("id").to_pylist()
+        expected = database.execute("SELECT id, v FROM t ORDER BY id")
+        assert [(row["id"], row["v"]) for row in found] == expected
+        write(database, step)
+    assert any(request.key.endswith(".arrow") and request.kind == "COPY" for request in store.requests)

@@ -1,0 +1,116 @@
+"""How often the database is waited for: of one that is far away, each time costs what the way there and back takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from backfill import handoff
+from backfill.sinks.postgres import apply_to
+from backfill.upstream.postgres.connection import Connector
+from integration.crash.proxy import Proxy
+from integration.crash.weather import proxied
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.stream_harness import table_of
+from integration.test_sink_postgres import Rows
+
+ROWS = 4000
+
+
+@dataclass(frozen=True)
+class Way:
+    """The way to the database, and how often it is gone."""
+
+    proxy: Proxy
+    url: str
+
+    def trips(self, operation: Callable[[], Any]) -> int:
+        """A round trip more or less may be seen where an answer comes in parts."""
+        before = self.proxy.requests
+        operation()
+        return self.proxy.requests - before
+
+    def connections(self, operation: Callable[[], Any]) -> int:
+        before = self.proxy.connections
+        operation()
+        return self.proxy.connections - before
+
+
+@pytest.fixture
+def way(database: Database) -> Iterator[Way]:
+    with proxied(database) as (proxy, url):
+        yield Way(proxy, url)
+
+
+@pytest.mark.parametrize("vnodes", ["8", "512"])
+def test_a_batch_takes_few_round_trips_however_many_vnodes_there_are(
+    database: Database, start_stream: StartStream, way: Way, vnodes: str
+) -> None:
+    table_of(database, ROWS)
+    run = start_stream(url=way.url, vnodeCount=vnodes, numPartitions="1")
+    planned, read, followed = [], [], []
+    for number in range(4):
+        database.execute(f"UPDATE t SET v = 'new {number}' WHERE id % 10 = {number}")
+        planned.append(way.trips(lambda: run.plan(ROWS // 8)))
+        read.append(way.trips(lambda: run.commit(run.read())))
+    run.backfill(ROWS)
+    for number in range(3):
+        run.catch_up()
+        database.execute(f"UPDATE t SET v = 'later {number}' WHERE id % 10 = {number}")
+        followed.append(way.trips(run.batch))
+    # Sessions are opened in the first batches, and now and then the log has to be flushed.
+    assert (min(planned) <= 30, min(read) <= 12, min(followed) <= 9) == (True, True, True), (planned, read, followed)
+
+
+def test_a_stream_with_nothing_to_do_asks_once(database: Database, start_stream: StartStream, way: Way) -> None:
+    table_of(database, 50)
+    run = start_stream(url=way.url)
+    run.catch_up()
+    fewest = min(way.trips(run.plan) for _ in range(10))
+    assert fewest == 1
+
+
+def test_what_the_driver_knows_of_types_is_asked_for_once_in_a_process(way: Way) -> None:
+    connector = Connector.of(way.url, user="", password="", init_statement="")
+
+    def opened() -> None:
+        connector.new_arrow_session().close()
+
+    opened()
+    assert way.trips(opened) <= 6
+    assert way.connections(opened) == 1
+
+
+def test_a_log_that_waits_to_be_flushed_is_flushed_in_a_session_that_is_there(
+    database: Database, start_stream: StartStream, way: Way
+) -> None:
+    table_of(database, 50)
+    run = start_stream(url=way.url)
+    run.catch_up()
+    with closing(database.connect()) as writer:
+        for number in range(10):
+            writer.execute("UPDATE t SET v = %s", [str(number)])
+            assert way.connections(run.upstream.present) == 0
+
+
+def test_a_sink_writes_a_batch_in_few_round_trips(database: Database, start_stream: StartStream, way: Way) -> None:
+    table_of(database, ROWS)
+    database.execute("CREATE TABLE copy (LIKE t INCLUDING ALL)")
+    run = start_stream()
+    apply = apply_to(url=way.url, table="copy", key=["id"], query="t")
+    for number in range(3):
+        database.execute(f"DELETE FROM t WHERE id % 100 = {number}")
+        run.plan(ROWS // 4)
+        reader, format_ = run.upstream.reader(), run.stream().rows
+        found = [batch for part in run.parts() for batch in handoff.read(part, reader, format_)]
+        rows = Rows(pa.Table.from_batches(found, format_.schema))
+        run.commit(rows.table.to_pylist())
+        trips = way.trips(partial(apply, rows, number))
+        assert number == 0 or trips <= 19

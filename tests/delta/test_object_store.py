@@ -1,0 +1,125 @@
+"""Delta tables on an object store: what they are asked for, and what is said where it refuses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from backfill.counts import iso
+from backfill.errors import ConnectionLostError, DatabaseSetupError, TableError
+from backfill.sinks.delta import apply_to
+from backfill.upstream.delta import adapter
+from backfill.upstream.delta.adapter import Head
+from backfill.upstream.delta.location import open_latest
+from backfill.upstream.delta.log import Log
+from integration.object_store import BUCKET, ObjectStore, named_by_environment
+from tests.delta.laboratory import FEED
+from tests.delta.stream import DeltaRun
+from tests.sinks.test_delta import Rows
+from tests.sinks.test_last_rows import row
+
+TABLE = f"s3://{BUCKET}/orders"
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    with named_by_environment(monkeypatch) as store:
+        yield store
+
+
+def insert(number: int, batch_id: int) -> None:
+    apply_to(path=TABLE, key=["a", "b"], query="q")(Rows(row("insert", number, "x", "1")), batch_id)
+
+
+def test_a_stream_looks_at_it_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a table of this machine that is taken for one: `deltalake` lets no server in this process answer meanwhile."""
+    looks = 0
+    is_latest = Head.is_latest
+
+    def counted(head: Head, log: Log) -> bool:
+        nonlocal looks
+        looks += 1
+        return is_latest(head, log)
+
+    monkeypatch.setattr(adapter, "is_remote", lambda _: True)
+    monkeypatch.setattr(adapter, "LOOK_INTERVAL", 3600.0)
+    monkeypatch.setattr(Head, "is_latest", counted)
+    table = tmp_path / "orders"
+    write_deltalake(table, pa.table({"id": range(20), "v": ["a"] * 20}), configuration=FEED)
+    run = DeltaRun(tmp_path, table)
+    run.batch()
+    run.catch_up()
+    looks = 0
+    changed = time.time_ns() // 1000
+    DeltaTable(table).delete("id = 3")
+    for _ in range(10):
+        assert not run.batch()
+        assert str(run.stream().report()["complete_until"]) < iso(changed)
+    assert looks == 0
+    monkeypatch.setattr(adapter, "LOOK_INTERVAL", 0.0)
+    assert run.batch()
+    assert looks > 0
+    monkeypatch.setattr(adapter, "LOOK_INTERVAL", 3600.0)
+    DeltaTable(table).delete("id = 4")
+    run.restart()
+    assert run.batch()
+
+
+def test_what_a_batch_asks_for_grows_little_with_the_batches_before(store: ObjectStore) -> None:
+    """The table's log has a commit for each, until `deltalake` makes a checkpoint of them."""
+    for number in range(8):
+        store.kinds()
+        insert(number, number)
+    before = len(store.kinds())
+    insert(8, 8)
+    assert len(store.kinds()) - before <= 4
+
+
+def test_of_drivers_that_apply_the_same_batch_one_does(store: ObjectStore) -> None:
+    insert(0, 0)
+    refused: list[str] = []
+
+    def tried(_: int) -> None:
+        try:
+            insert(1, 1)
+        except TableError as error:
+            refused.append(error.message)
+
+    with ThreadPoolExecutor(4) as drivers:
+        list(drivers.map(tried, range(4)))
+    assert all("another writer has changed the Delta table" in text for text in refused)
+    assert pa.table(DeltaTable(TABLE).scan(columns=["a"])).sort_by("a").to_pylist() == [{"a": 0}, {"a": 1}]
+    assert DeltaTable(TABLE).version() == 2
+    assert not store.uploads
+
+
+def test_the_reason_is_told_and_no_url(store: ObjectStore) -> None:
+    insert(0, 0)
+    with pytest.raises(TableError, match=r"s3://elsewhere/t .* 404 Not Found: NoSuchBucket$"):
+        open_latest("s3://elsewhere/t")
+    store.refuse = lambda request: (403, "AccessDenied") if request.kind == "PUT" else None
+    with pytest.raises(
+        DatabaseSetupError, match=r"refused the access: .* 403 Forbidden: AccessDenied\. Credentials"
+    ) as e:
+        insert(1, 1)
+    assert "http://" not in e.value.message
+
+
+def test_without_a_word_to_allow_http_it_is_said(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    with pytest.raises(TableError, match="URL scheme is not allowed"):
+        open_latest(TABLE)
+    assert not store.requests
+
+
+def test_a_store_that_asks_to_slow_down_may_answer_later(store: ObjectStore) -> None:
+    insert(0, 0)
+    store.refuse = lambda _: (503, "SlowDown")
+    with pytest.raises(ConnectionLostError, match=r"does not answer: .* 503 Service Unavailable: SlowDown"):
+        open_latest(TABLE)
