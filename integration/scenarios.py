@@ -1,0 +1,38 @@
+"""Streams at the moments at which somebody takes away what they depend on."""
+
+from __future__ import annotations
+
+import pytest
+
+from backfill.errors import DefiniteError
+from integration.fixtures.streams import StartStream
+from integration.stream_harness import StreamRun, table_of
+
+WHEN = {"in the middle of the backfill": 30, "while the log is followed": 200}
+RESTARTS = pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+AT_ANY_TIME = pytest.mark.parametrize("when", WHEN)
+
+
+def started(start_stream: StartStream, when: str, **options: str) -> StreamRun:
+    run = start_stream(vnodeCount="4", numPartitions="2", **options)
+    table_of(run.database, 100)
+    return following(run, when)
+
+
+def following(run: StreamRun, when: str) -> StreamRun:
+    run.batch(WHEN[when])
+    run.database.execute("UPDATE t SET v = 'read' WHERE id < 10")
+    run.batch(WHEN[when])
+    return run
+
+
+def refused(run: StreamRun, kind: type[DefiniteError], match: str, *, restarts: bool) -> None:
+    """The stream goes no further, in this process or in a new one, and has emitted nothing."""
+    rows = dict(run.fold.rows)
+    for _ in range(2):
+        if restarts:
+            run.restart()
+        with pytest.raises(kind, match=match):
+            run.catch_up(30)
+        assert run.fold.rows == rows
+        restarts = True

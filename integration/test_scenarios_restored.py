@@ -1,0 +1,160 @@
+"""Another server, or an earlier state of the same, answers: a stream does not take it for the one that it followed."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from backfill.__main__ import main
+from backfill.errors import DatabaseSetupError, DataLossError, StateError
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.scenarios import AT_ANY_TIME, RESTARTS, following, refused, started
+from integration.servers import LocalServer
+from integration.stream_harness import table_of
+
+
+def test_another_database_system_behind_the_url_is_not_taken_for_the_old_one(
+    start_postgres: Callable[..., LocalServer], start_stream: StartStream
+) -> None:
+    run = started(start_stream, "while the log is followed")
+    other = Database(start_postgres(), "postgres")
+    table_of(other, 100)
+    run.restart(**other.options)
+    with pytest.raises((DataLossError, StateError), match="system"):
+        run.catch_up()
+
+
+def test_a_stream_is_not_ended_on_another_database_system(
+    start_postgres: Callable[..., LocalServer],
+    start_stream: StartStream,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Not even where that has a slot of the same name, which is then another stream's."""
+    run = started(start_stream, "while the log is followed")
+    slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+    other = Database(start_postgres(), "postgres")
+    table_of(other, 100)
+    other.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [run.slot])
+    run.stop()
+    new = run.new_checkpoint()
+    new.restart(**other.options, onExistingState="restart")
+    with pytest.raises(DatabaseSetupError, match=r"nothing was dropped. Point url at the former.*delete stateDir"):
+        new.batch()
+    new.stop()
+    drop = ("drop", "--state-dir", run.options["stateDir"], "--url")
+    assert main([*drop, other.url(tmp_path)]) == 1
+    assert f"replication slot {run.slot} is of system" in capsys.readouterr().err
+    assert other.execute(slots) == [(run.slot,)]
+    run.restart()
+    run.finish()
+    run.stop()
+    assert main([*drop, run.database.url(tmp_path)]) == 0
+    assert run.database.execute(slots) == []
+
+
+def put_back(server: LocalServer, copy: Path) -> None:
+    server.stop()
+    data = server.folder / "data"
+    shutil.rmtree(data)
+    subprocess.run(["cp", "-a", copy, data], check=True)
+
+
+def recover_to_a_new_timeline(server: LocalServer, copy: Path) -> None:
+    put_back(server, copy)
+    recover(server)
+
+
+def recover(server: LocalServer) -> None:
+    """It will be on a new timeline, as after a recovery to a point in time, or as a standby that was promoted."""
+    with (server.folder / "data" / "postgresql.conf").open("a") as configuration:
+        configuration.write("restore_command = 'false'\n")
+    subprocess.run(
+        ["cp", "-a", server.folder / "data" / "PG_VERSION", server.folder / "data" / "recovery.signal"], check=True
+    )
+
+
+@RESTARTS
+@AT_ANY_TIME
+@pytest.mark.parametrize("restore", [put_back, recover_to_a_new_timeline])
+@pytest.mark.parametrize("fails", [True, False], ids=["failing", "going on"])
+def test_a_server_that_was_restored_to_an_earlier_point_in_time_ends_the_stream(
+    start_postgres: Callable[..., LocalServer],
+    start_stream: StartStream,
+    tmp_path: Path,
+    restore: Callable[[LocalServer, Path], None],
+    when: str,
+    *,
+    restarts: bool,
+    fails: bool,
+) -> None:
+    """Whatever failOnDataLoss says while its log is shorter: what is new would lie where the stream has been."""
+    server = start_postgres()
+    database = Database(server, "postgres")
+    table_of(database, 100)
+    options = {"vnodeCount": "4", "numPartitions": "2", "failOnDataLoss": str(fails).lower()}
+    run = following(start_stream(database=database, **options), when)
+    server.stop()
+    subprocess.run(["cp", "-a", server.folder / "data", tmp_path / "copy"], check=True)
+    server.start()
+    database.execute("UPDATE t SET v = 'undone' WHERE id < 20")
+    run.batch(30)
+    restore(server, tmp_path / "copy")
+    server.start()
+    while database.execute("SELECT pg_is_in_recovery()") == [(True,)]:
+        time.sleep(0.05)
+    refused(run, DataLossError, "(?!.*failOnDataLoss=false).*log ends at .*restored.*Start over", restarts=restarts)
+    if restore is recover_to_a_new_timeline and fails:
+        database.execute("UPDATE t SET v = repeat('x', 10000)")  # now the log is longer than it was
+        refused(run, DataLossError, "timeline 1 .*on timeline 2.*failOnDataLoss=false", restarts=restarts)
+
+
+@pytest.mark.parametrize("came_along", [True, False])
+def test_without_failing_on_data_loss_a_slot_that_did_not_come_along_to_another_timeline_is_said(
+    start_postgres: Callable[..., LocalServer],
+    start_stream: StartStream,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    came_along: bool,
+) -> None:
+    server = start_postgres()
+    database = Database(server, "postgres")
+    table_of(database, 100)
+    run = following(start_stream(database=database, failOnDataLoss="false"), "while the log is followed")
+    run.stop()
+    database.execute("UPDATE t SET v = 'not read yet' WHERE id = 1")
+    server.stop()
+    recover(server)
+    server.start()
+    while database.execute("SELECT pg_is_in_recovery()") == [(True,)]:
+        time.sleep(0.05)
+    if not came_along:
+        database.execute("SELECT pg_drop_replication_slot(%s)", [run.slot])
+    with caplog.at_level(logging.ERROR, "backfill"):
+        run.catch_up()
+    said = [record.getMessage() for record in caplog.records]
+    assert "timeline 1" in said[0]
+    assert len(said) == (1 if came_along else 2)
+    assert came_along or f"slot {run.slot} does not exist any more" in said[1]
+    assert (run.fold.rows[(1,)]["v"] == "not read yet") is came_along
+
+
+def test_an_older_checkpoint_is_refused(database: Database, start_stream: StartStream) -> None:
+    run = started(start_stream, "while the log is followed")
+    run.catch_up()
+    older = run.new_checkpoint()
+    older.offsets, older.committed = run.offsets[:1], 1
+    for round_ in range(3):
+        database.execute(f"UPDATE t SET v = 'round {round_}'")
+        run.catch_up()
+    run.stop()
+    with pytest.raises((StateError, DataLossError), match="older checkpoint"):
+        older.catch_up()
+    older.stop()

@@ -1,0 +1,147 @@
+"""Somebody drops or alters what publishes the table: no change that is left out goes unnoticed."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import pytest
+
+from backfill.errors import DataLossError, DefiniteError
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.scenarios import AT_ANY_TIME, RESTARTS, refused, started
+from integration.versions import require_version
+
+PUBLICATION = {
+    "dropped": "DROP PUBLICATION {0}",
+    "without the table": "ALTER PUBLICATION {0} DROP TABLE t",
+    "without deletes": "ALTER PUBLICATION {0} SET (publish = 'insert, update')",
+    "without some rows": "ALTER PUBLICATION {0} SET TABLE t WHERE (id > 5)",
+    "without a column": "ALTER PUBLICATION {0} SET TABLE t (id)",
+}
+SINCE_15 = ("without some rows", "without a column")
+
+
+@RESTARTS
+@AT_ANY_TIME
+@pytest.mark.parametrize("change", PUBLICATION)
+def test_a_publication_that_leaves_something_out_ends_the_stream(
+    database: Database, start_stream: StartStream, when: str, change: str, *, restarts: bool
+) -> None:
+    if change in SINCE_15:
+        require_version(database, 150_000, "such a publication")
+    run = started(start_stream, when)
+    database.execute(PUBLICATION[change].format(run.slot))
+    database.execute("DELETE FROM t WHERE id < 5")
+    refused(run, DefiniteError, "(publication|'v' is missing).*onExistingState=restart", restarts=restarts)
+
+
+MADE_AGAIN = {
+    "the publication": ("DROP PUBLICATION {0}", "CREATE PUBLICATION {0} FOR TABLE t"),
+    "the publication, for all tables": ("DROP PUBLICATION {0}", "CREATE PUBLICATION {0} FOR ALL TABLES"),
+    "the table's place in it": ("ALTER PUBLICATION {0} DROP TABLE t", "ALTER PUBLICATION {0} ADD TABLE t"),
+}
+
+
+@RESTARTS
+@pytest.mark.parametrize("what", MADE_AGAIN)
+def test_a_publication_that_left_out_changes_for_a_while_ends_the_stream(
+    database: Database, start_stream: StartStream, what: str, *, restarts: bool
+) -> None:
+    run = started(start_stream, "while the log is followed")
+    out, back = (statement.format(run.slot) for statement in MADE_AGAIN[what])
+    for statement in (out, "UPDATE t SET v = 'lost' WHERE id = 1", back):
+        database.execute(statement)
+    refused(run, DefiniteError, "publication", restarts=restarts)
+
+
+@pytest.mark.parametrize("what", MADE_AGAIN)
+def test_without_failing_on_data_loss_the_stream_goes_on_with_a_publication_that_was_made_again(
+    database: Database, start_stream: StartStream, what: str
+) -> None:
+    run = started(start_stream, "while the log is followed", failOnDataLoss="false")
+    run.stop()
+    out, back = (statement.format(run.slot) for statement in MADE_AGAIN[what])
+    for statement in (out, "UPDATE t SET v = 'lost' WHERE id = 1", back):
+        database.execute(statement)
+    run.catch_up()
+    database.execute("UPDATE t SET v = 'not lost' WHERE id = 2")
+    run.restart()
+    run.catch_up()
+    assert (run.fold.rows[(1,)]["v"], run.fold.rows[(2,)]["v"]) == ("read", "not lost")
+
+
+def test_without_failing_on_data_loss_a_publication_that_was_made_again_is_said_once(
+    database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = started(start_stream, "while the log is followed", failOnDataLoss="false")
+    for statement in MADE_AGAIN["the table's place in it"]:
+        database.execute(statement.format(run.slot))
+    with caplog.at_level(logging.ERROR, "backfill"):
+        for number in range(3):
+            database.execute(f"UPDATE t SET v = '{number}'")
+            run.catch_up()
+    assert len([record for record in caplog.records if "publication" in record.getMessage()]) == 1
+    run.restart(failOnDataLoss="true")
+    run.finish()
+
+
+@RESTARTS
+def test_without_failing_on_data_loss_a_publication_of_the_stream_that_was_dropped_is_made_again(
+    database: Database, start_stream: StartStream, *, restarts: bool
+) -> None:
+    if not restarts:
+        require_version(database, 180_000, "a log that can be read without its publication")
+    run = started(start_stream, "while the log is followed", failOnDataLoss="false")
+    database.execute(f"DROP PUBLICATION {run.slot}")
+    database.execute("UPDATE t SET v = 'lost' WHERE id = 1")
+    if restarts:
+        run.restart()
+    run.catch_up()
+    database.execute("UPDATE t SET v = 'not lost' WHERE id = 2")
+    run.catch_up()
+    run.restart(failOnDataLoss="true")
+    run.catch_up()
+    assert (run.fold.rows[(1,)]["v"], run.fold.rows[(2,)]["v"]) == ("read", "not lost")
+
+
+def test_a_publication_of_a_schema_that_left_it_out_for_a_while_ends_a_running_stream(
+    database: Database, start_stream: StartStream
+) -> None:
+    require_version(database, 150_000, "such a publication")
+    database.execute("CREATE PUBLICATION p FOR TABLES IN SCHEMA public")
+    run = started(start_stream, "while the log is followed", publicationName="p")
+    for statement in ("DROP TABLES IN SCHEMA public", "ADD TABLES IN SCHEMA public"):
+        database.execute(f"ALTER PUBLICATION p {statement}")
+        database.execute("UPDATE t SET v = v || statement_timestamp()")
+    with pytest.raises(DataLossError, match="the table or its schema was taken out of it and put back"):
+        run.catch_up()
+
+
+def test_another_owner_of_a_publication_ends_a_running_stream_which_may_be_started_again(
+    database: Database, start_stream: StartStream, stranger: str
+) -> None:
+    run = started(start_stream, "while the log is followed")
+    database.execute(f"ALTER ROLE {stranger} SUPERUSER; ALTER PUBLICATION {run.slot} OWNER TO {stranger}")
+    database.execute("UPDATE t SET v = 'not lost'")
+    with pytest.raises(DataLossError, match=r"nothing but its owner was changed.* started again as it is"):
+        run.catch_up()
+    run.restart()
+    run.finish()
+
+
+def test_another_comment_on_a_publication_ends_a_stream_when_it_is_started_and_may_be_put_back(
+    database: Database, start_stream: StartStream
+) -> None:
+    run = started(start_stream, "while the log is followed")
+    database.execute(f"COMMENT ON PUBLICATION {run.slot} IS 'for the lake'; UPDATE t SET v = 'not lost'")
+    run.catch_up()
+    run.require_equal()
+    run.restart()
+    with pytest.raises(DataLossError, match="somebody gave it another comment, and then nothing is lost") as found:
+        run.catch_up()
+    (statement,) = re.findall(r"run (COMMENT ON PUBLICATION .* IS '.*') and", str(found.value))
+    database.execute(statement)
+    run.restart()
+    run.finish()

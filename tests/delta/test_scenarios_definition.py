@@ -1,0 +1,159 @@
+"""The definition of a Delta table, and of its key, changes or does not fit a stream."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.schema import Field, PrimitiveType
+
+from backfill.errors import (
+    BackfillError,
+    OptionsError,
+    SchemaChangedError,
+    TableError,
+    UnsupportedTypeError,
+)
+from backfill.options import parse
+from backfill.upstream.delta import DeltaUpstream
+from tests.delta.laboratory import FEED
+from tests.delta.stream import DeltaRun
+from tests.delta.tables import all_read, half_read, rows
+
+
+def test_a_table_may_get_other_properties_and_comments(tmp_path: Path) -> None:
+    """Also where a column's type is written in several ways."""
+    table = tmp_path / "table"
+    nested = pa.array([{"a": [{"b": 1}]}], pa.struct([("a", pa.list_(pa.struct([("b", pa.int32())])))]))
+    write_deltalake(
+        table, pa.table({"id": [1], "v": nested, "d": pa.array([1], pa.decimal128(10, 2))}), configuration=FEED
+    )
+    run = DeltaRun(tmp_path, table)
+    run.catch_up()
+    DeltaTable(table).alter.set_table_properties({**FEED, "delta.appendOnly": "false"})
+    DeltaTable(table).alter.set_column_metadata("v", {"comment": "nested"})
+    DeltaTable(table).delete("id = 1")
+    run.catch_up()
+    assert run.fold.counts == {"insert": 1, "delete": 1}
+
+
+def test_an_added_column_is_left_out_until_the_stream_is_started_anew(tmp_path: Path, table: Path) -> None:
+    run = half_read(tmp_path, table)
+    DeltaTable(table).alter.add_columns([Field("w", PrimitiveType("integer"))])
+    DeltaTable(table).update(updates={"w": "id", "v": "'x'"}, predicate="id in (1, 9)")
+    run.catch_up()
+    assert run.fold.rows[1,] == {"id": 1, "v": "x"}
+    other = DeltaRun(tmp_path / "other", table)
+    other.catch_up()
+    assert [other.fold.rows[key,]["w"] for key in (1, 2)] == [1, None]
+
+
+def test_columns_may_be_added_one_after_the_other_while_the_stream_is_stopped(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    DeltaTable(table).alter.set_table_properties({**FEED, "delta.appendOnly": "false"})
+    for place, name in enumerate("wx"):
+        DeltaTable(table).alter.add_columns([Field(name, PrimitiveType("integer"))])
+        DeltaTable(table).update(updates={name: "id"}, predicate=f"id = {place}")
+    run.restart()
+    run.fold.rows = {key: {**row, "w": None, "x": None} for key, row in run.fold.rows.items()}
+    run.catch_up()
+    assert [run.fold.rows[key,]["w"] for key in range(3)] == [0, None, None]
+    assert [run.fold.rows[key,]["x"] for key in range(3)] == [None, 1, None]
+
+
+def test_a_column_that_was_dropped_and_added_again_is_told(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    write_deltalake(table, pa.table({"id": [1]}), mode="overwrite", schema_mode="overwrite")
+    DeltaTable(table).alter.set_table_properties({**FEED, "delta.appendOnly": "false"})
+    DeltaTable(table).alter.add_columns([Field("v", PrimitiveType("string"))])
+    run.restart()
+    with pytest.raises(SchemaChangedError, match=r"version 2 of .*: column 'v' is missing"):
+        run.plan()
+
+
+@pytest.mark.parametrize("only", ["", "id >= 0"], ids=["all rows", "filtered"])
+def test_a_logged_batch_is_read_without_the_column_that_its_version_does_not_have(
+    tmp_path: Path, table: Path, only: str
+) -> None:
+    run = DeltaRun(tmp_path, table, options={"vnodeCount": "3", "numPartitions": "1", "snapshotFilter": only})
+    assert run.plan(5)
+    DeltaTable(table).alter.add_columns([Field("w", PrimitiveType("integer"))])
+    DeltaTable(table).update(updates={"w": "id"})
+    run.restart()
+    found = run.read()
+    assert {(row["v"][:1], row["w"]) for row in found} == {("v", None)}
+    run.fold.apply(found)
+    run.committed += 1
+    run.catch_up()
+    assert {row["w"] for row in run.fold.rows.values()} == set(range(10))
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"id": [1]}, "column 'v' is missing"),
+        ({"id": [1], "V": ["x"]}, "column 'v' is missing"),
+        ({"id": [1], "v": [5]}, "column 'v' has the type long, expected string"),
+    ],
+    ids=["dropped", "renamed", "of another type"],
+)
+def test_a_column_that_is_gone_or_of_another_type_is_named(
+    tmp_path: Path, table: Path, columns: dict[str, list[Any]], problem: str
+) -> None:
+    run = half_read(tmp_path, table)
+    write_deltalake(table, pa.table(columns), mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(SchemaChangedError, match=f"version 2 of .*: {problem}"):
+        run.plan()
+    DeltaTable(table).restore(1)
+    with pytest.raises(SchemaChangedError, match=f"version 2 of .*: {problem}"):
+        run.plan()
+
+
+# -- keys ----------------------------------------------------------------------------------------------------------
+
+
+def refused(table: Path, kind: type[BackfillError], match: str, **options: str) -> None:
+    with pytest.raises(kind, match=match):
+        DeltaUpstream(parse({"path": str(table), "keyColumns": "id", **options})).schema()
+
+
+def test_a_key_has_to_be_of_columns_that_are_there_and_can_be_ordered(tmp_path: Path, table: Path) -> None:
+    refused(table, OptionsError, "option keyColumns: .* has no column 'ID', did you mean 'id'?", keyColumns="ID")
+    refused(table, OptionsError, "option columns: .* has no column 'w'; it has id, v", columns="id, w")
+    DeltaTable.create(tmp_path / "floats", schema=pa.schema([("id", pa.float64()), ("tags", pa.list_(pa.int32()))]))
+    refused(tmp_path / "floats", UnsupportedTypeError, "column 'id' of the key has the type double")
+    refused(tmp_path / "floats", UnsupportedTypeError, "column 'tags' of the key", keyColumns="tags")
+    refused(tmp_path / "none", TableError, "there is no Delta table")
+
+
+def test_a_row_without_a_key_is_refused_in_the_table_and_in_a_change(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    write_deltalake(table, rows((None, "x")), mode="append")
+    for other in (run, DeltaRun(tmp_path / "other", table)):
+        assert other is not run or other.plan()
+        with pytest.raises(TableError, match="the key column id is null in some rows"):
+            _ = other.read() if other is run else other.plan()
+
+
+def test_two_rows_of_one_key_are_refused_in_the_table_and_in_a_commit(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    write_deltalake(table, rows((20, "one"), (20, "two")), mode="append")
+    assert run.plan()
+    with pytest.raises(TableError, match="several rows of one key"):
+        run.read()
+    with pytest.raises(TableError, match="several rows of one key"):
+        DeltaRun(tmp_path / "other", table).plan()
+
+
+def test_a_checkpoint_of_a_table_of_postgresql_is_refused(tmp_path: Path, table: Path) -> None:
+    run = half_read(tmp_path, table)
+    run.restart()
+    shutil.rmtree(run.folder / "state")
+    run.offsets = [json.dumps({**json.loads(run.offsets[0]), "upstream": {"slot": "s", "table_id": "16384"}})]
+    with pytest.raises(OptionsError, match="the checkpoint is of a table of PostgreSQL, and path names a Delta table"):
+        run.batch()

@@ -1,0 +1,140 @@
+"""Deletion vectors, clones, and what of a Delta table cannot be read."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable, Schema, convert_to_deltalake, write_deltalake
+from deltalake.schema import Field, PrimitiveType
+
+from backfill.errors import (
+    DataLossError,
+    TableError,
+)
+from tests.delta import vectors
+from tests.delta.laboratory import FEED, clean_up, cloned
+from tests.delta.stream import DeltaRun
+from tests.delta.tables import all_read, created, half_read
+
+
+def test_rows_deleted_by_a_vector_are_not_there_and_their_deletes_come(tmp_path: Path) -> None:
+    table = created(tmp_path / "table", {**FEED, **vectors.PROPERTIES})
+    vectors.delete_rows(table, [1, 3])
+    run = half_read(tmp_path, table)
+    vectors.delete_rows(table, [1, 2, 3, 9])
+    run.catch_up()
+    assert sorted(run.fold.rows) == [(key,) for key in (0, 4, 5, 6, 7, 8)]
+    vectors.delete_rows(table, [1, 2, 3, 4, 9])
+    DeltaTable(table).restore(2)
+    run.catch_up()
+    assert len(run.fold.rows) == 8
+
+
+def test_files_of_the_same_name_have_vectors_of_their_own(tmp_path: Path) -> None:
+    """As in a table that was converted from Parquet, whose other writers number the files of each folder."""
+    table = tmp_path / "ta ble"
+    by_day = ds.partitioning(pa.schema([("day", pa.int64())]), flavor="hive")
+    ds.write_dataset(
+        pa.table({"id": range(10), "day": [1] * 5 + [2] * 5}), table, format="parquet", partitioning=by_day
+    )
+    partitions = Schema([Field("day", PrimitiveType("long"))])
+    convert_to_deltalake(table, partition_by=partitions, partition_strategy="hive", configuration=FEED)
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors", "changeDataFeed"]}
+    vectors.commit(table, [{"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}])
+    run = all_read(tmp_path, table)
+    for places, day in (([0], 1), ([3], 2), ([0, 1], 1), ([2, 3], 2)):
+        vectors.delete_rows(table, places, within=f"day={day}/")
+        run.catch_up()
+    assert sorted(run.fold.rows) == [(key,) for key in (2, 3, 4, 5, 6, 9)]
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_shallow_clone_has_files_outside_its_folder(tmp_path: Path, strict: str) -> None:
+    source = tmp_path / "sour ce"
+    parts = pa.array(["a b:%", "a#?"] * 3)
+    properties = {**FEED, **vectors.PROPERTIES}
+    write_deltalake(source, pa.table({"id": range(6), "p": parts}), partition_by=["p"], configuration=properties)
+    table = cloned(source, tmp_path / "clone")
+    run = DeltaRun(tmp_path, table, options={"failOnDataLoss": strict})
+    run.catch_up()
+    vectors.delete_rows(table, [1])
+    run.catch_up()
+    assert run.fold.counts == {"insert": 6, "delete": 1}
+    write_deltalake(table, pa.table({"id": [0, 9], "p": parts[:2]}), mode="overwrite")
+    run.catch_up()
+    assert run.fold.counts == {"insert": 7, "delete": 5}
+
+
+@pytest.mark.parametrize("kept", [1, 2], ids=["what was before the only commit", "both commits' own versions"])
+def test_which_rows_a_vector_had_deleted_before_may_no_longer_be_known(
+    tmp_path: Path, kept: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = created(tmp_path / "table", {**FEED, **vectors.PROPERTIES})
+    vectors.delete_rows(table, [1])
+    run = all_read(tmp_path, table)
+    for gone in range(2, 2 + kept):
+        vectors.delete_rows(table, [1, *range(2, gone + 1)])
+    clean_up(table, keep=kept)
+    assert run.plan()
+    with pytest.raises(DataLossError, match=r"version 2 of .* cannot be had any more; its log was cleaned up"):
+        run.read()
+    run.restart(failOnDataLoss="false")
+    with caplog.at_level(logging.ERROR):
+        assert run.read() == []
+    assert "the changes of version 3 cannot be told" in caplog.text
+
+
+def test_a_table_that_wants_more_of_its_readers_is_refused(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    features = {"readerFeatures": ["typeWidening"], "writerFeatures": ["typeWidening", "changeDataFeed"]}
+    vectors.commit(table, [{"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}])
+    for _ in range(2):
+        with pytest.raises(TableError, match="typeWidening"):
+            run.plan()
+        run.restart()
+
+
+def test_renamed_columns_are_refused_for_a_stream_and_read_as_a_snapshot(tmp_path: Path) -> None:
+    table = created(tmp_path / "table", {**FEED, "delta.columnMapping.mode": "name"})
+    run = DeltaRun(tmp_path, table)
+    with pytest.raises(TableError, match="the changes of such a table cannot be read"):
+        run.plan()
+    run.restart(startupMode="snapshot")
+    run.catch_up()
+    assert run.fold.counts == {"insert": 10}
+
+
+def test_columns_that_get_other_names_in_the_files_end_a_running_stream(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    described = DeltaTable(table)
+    meta = described.metadata()
+    mapped = {
+        "id": str(meta.id),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": described.schema().to_json(),
+        "partitionColumns": meta.partition_columns,
+        "configuration": {**meta.configuration, "delta.columnMapping.mode": "name"},
+    }
+    vectors.commit(table, [{"metaData": mapped}])
+    with pytest.raises(TableError, match="the changes of such a table cannot be read"):
+        run.plan()
+
+
+def test_a_removed_file_of_which_the_partition_is_not_said_is_refused(tmp_path: Path) -> None:
+    """The protocol lets a writer leave it out."""
+    table = tmp_path / "table"
+    write_deltalake(table, pa.table({"id": [1, 2], "p": ["x", "y"]}), partition_by=["p"], configuration=FEED)
+    run = DeltaRun(tmp_path, table)
+    run.catch_up()
+    [file] = table.glob("p=x/*")
+    gone = {"path": str(file.relative_to(table)), "dataChange": True}
+    vectors.commit(table, [{"commitInfo": {"timestamp": 1}}, {"remove": gone}])
+    assert run.plan()
+    with pytest.raises(TableError, match=r"version 1 of .* does not say its value of the partition column p"):
+        run.read()
+    run.restart(columns="id")
+    assert [row["id"] for row in run.read()] == [1]
