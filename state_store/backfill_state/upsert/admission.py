@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,8 @@ from backfill_state.upsert.codec import restore, store, stored_type
 from backfill_state.upsert.columns import Array, Column, Numbers
 from backfill_state.upsert.sizes import HEAD, row_sizes
 from backfill_state.upsert.state import HEADS, Updates, UpsertLayout
+
+T = TypeVar("T")
 
 KEY: Final = "k"
 ROW: Final = "v"
@@ -94,17 +96,18 @@ def require_layout(stored: UpsertLayout, given: UpsertLayout, where: str) -> Non
         )
 
 
-def require_batch(token: str | None, where: str) -> None:
-    """Refuses to write outside of a batch."""
-    if token is None:
+def require_batch(batch: T | None, where: str) -> T:
+    """The batch that is being written; refuses to write outside of one."""
+    if batch is None:
         raise StateConflictError(
             where, "the upsert state is written in a batch only; call it inside of `with batch(...)`"
         )
+    return batch
 
 
-def require_no_batch(token: str | None, where: str) -> None:
+def require_no_batch(batch: object | None, where: str) -> None:
     """Refuses what would cut a batch in two."""
-    if token is not None:
+    if batch is not None:
         raise StateConflictError(where, "a batch is being written; end it first")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -52,6 +52,27 @@ Two row groups of DuckDB's: large writes leave no small ones to be merged later.
 """
 
 
+@dataclass(slots=True)
+class _Batch:
+    """The batch that is being written."""
+
+    token: str
+    before: Standing
+    standing: Standing
+    """Where the state stands with what has been written of the batch."""
+
+    looked_up: LookedUp | None = None
+    """What its last `multi_get` found, as long as nothing has been written since."""
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether the state has it already: nothing is written then."""
+        return self.before.token == self.token
+
+    def moved(self, standing: Standing) -> None:
+        self.standing, self.looked_up = standing, None
+
+
 class DuckDBUpsertState(Closable):
     """An `UpsertState` in the file at `path`.
 
@@ -78,10 +99,7 @@ class DuckDBUpsertState(Closable):
         self._segments = Segments(layout, full=segment_entries, full_bytes=segment_bytes, tombstones=tombstones)
         self._pending = Pending(layout)
         self._chunk_rows = chunk_rows
-        self._writing: Standing | None = None
-        self._looked_up: tuple[Standing, LookedUp] | None = None
-        """What the last `multi_get` of the batch found; of no use where the batch does not stand there any more."""
-        self._batch: str | None = None
+        self._batch: _Batch | None = None
 
     @property
     def path(self) -> Path:
@@ -115,17 +133,17 @@ class DuckDBUpsertState(Closable):
     def batch(self, token: str) -> Iterator[bool]:
         require_no_batch(self._batch, str(self._file))
         with self._transaction() as connection:
-            before = self._standing(connection)
-            self._batch, self._writing = token, before
+            standing = self._standing(connection)
+            self._batch = batch = _Batch(token, standing, standing)
             newest = self._segments.newest(connection)
             try:
-                yield before.token != token
-                if before.token != token:
+                yield not batch.is_replayed
+                if not batch.is_replayed:
                     self._segments.clean(connection)
-                    write_standing(connection, replace(self._writing, token=token))
+                    write_standing(connection, replace(batch.standing, token=token))
                 begun = self._segments.newest(connection) != newest
             finally:
-                self._batch = self._writing = self._looked_up = None
+                self._batch = None
         if begun:
             # Not opened again here: what fails after the commit must not look like a batch that stored nothing.
             self._file.close()
@@ -138,55 +156,54 @@ class DuckDBUpsertState(Closable):
                 # All that is short of a chunk's rows is read before it is known how much that is.
                 stored = stored.slice(0, max(1, most_bytes // standing.totals.average))
             found, looked_up = look_up(self._segments, connection, stored, self._chunk_rows, most_bytes)
-            if self._writing is not None:
-                self._looked_up = standing, looked_up
+            if self._batch is not None:
+                self._batch.looked_up = looked_up
         return Found(found.entries, restored(found.rows, self._layout.row), found.stats)
 
     def multi_put(self, updates: Updates) -> PutStats:
-        require_batch(self._batch, str(self._file))
+        batch = require_batch(self._batch, str(self._file))
         with self._reading() as (connection, standing):
             stored = stored_updates(self._layout, updates)
-            if self._replayed(standing):
+            if batch.is_replayed:
                 return PutStats()
             require_consolidated(standing.consolidating, str(self._file))
             given = Written(stored, updates.heads, self._tombstones)
-            at, looked_up = self._looked_up or (None, None)
-            known = looked_up if at is standing else None
-            stats, seq = write(self._segments, connection, given, standing.seq, self._chunk_rows, known)
-            self._writing = replace(standing, totals=_grown(standing.totals, stats), seq=seq)
+            stats, seq = write(self._segments, connection, given, standing.seq, self._chunk_rows, batch.looked_up)
+            batch.moved(replace(standing, totals=_grown(standing.totals, stats), seq=seq))
         return stats
 
     def multi_merge(self, keys: pa.Table, rows: pa.Table, diffs: Column) -> MergeStats:
-        require_batch(self._batch, str(self._file))
+        batch = require_batch(self._batch, str(self._file))
         with self._reading() as (connection, standing):
             stored = stored_output(self._layout, keys, rows, diffs)
-            if self._replayed(standing):
+            if batch.is_replayed:
                 return MergeStats()
             entries = standing.totals.values + standing.totals.tombstones
             require_consolidatable(standing.consolidating, entries, str(self._file))
             self._pending.add(connection, _lines(stored, diffs))
-            self._writing = replace(standing, consolidating=True)
+            batch.moved(replace(standing, consolidating=True))
         return MergeStats(len(diffs), int(stored.sizes.sum()), pc.sum(diffs, min_count=0).as_py())
 
     def consolidate_chunk(self, keys: pa.Table, rows: pa.Table, diffs: Column, *, completed: bool) -> ConsolidateStats:
         merge = self.multi_merge(keys, rows, diffs)
+        batch = require_batch(self._batch, str(self._file))
         with self._reading() as (connection, standing):
-            if not completed or self._replayed(standing):
+            if not completed or batch.is_replayed:
                 return ConsolidateStats(merge)
             done = self._pending.complete(connection, self._segments, standing.seq)
             if done.wrong:
                 raise ConsolidationError(str(self._file), done.wrong, done.lines)
             totals = Totals(done.count, 0, done.size)
-            self._writing = replace(standing, consolidating=False, totals=totals, seq=standing.seq + done.count)
+            batch.moved(replace(standing, consolidating=False, totals=totals, seq=standing.seq + done.count))
         return ConsolidateStats(merge, done.count, done.size)
 
     def clear(self) -> None:
-        require_batch(self._batch, str(self._file))
+        batch = require_batch(self._batch, str(self._file))
         with self._reading() as (connection, standing):
-            if self._replayed(standing):
+            if batch.is_replayed:
                 return
             self._empty(connection)
-            self._writing = replace(standing, totals=Totals(), consolidating=False)
+            batch.moved(replace(standing, totals=Totals(), consolidating=False))
 
     def reset(self) -> None:
         require_no_batch(self._batch, str(self._file))
@@ -195,9 +212,6 @@ class DuckDBUpsertState(Closable):
 
     def close(self) -> None:
         self._file.close()
-
-    def _replayed(self, standing: Standing) -> bool:
-        return self._batch == standing.token
 
     def _standing(self, connection: duckdb.DuckDBPyConnection) -> Standing:
         standing = read_standing(connection)
@@ -219,8 +233,8 @@ class DuckDBUpsertState(Closable):
     @contextmanager
     def _reading(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Standing]]:
         """The batch that is being written, if any; else a transaction of its own."""
-        if self._writing is not None and self._file.connection is not None:
-            yield self._file.connection, self._writing
+        if self._batch is not None and self._file.connection is not None:
+            yield self._file.connection, self._batch.standing
             return
         with self._transaction() as connection:
             yield connection, self._standing(connection)
