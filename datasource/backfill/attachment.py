@@ -7,7 +7,7 @@ from dataclasses import replace
 from backfill.chunks import cut, rows_to_read
 from backfill.control import Control
 from backfill.manifest import Manifest
-from backfill.offset import ALL_MANIFESTS, Ahead, Barrier
+from backfill.offset import Ahead, Barrier
 from backfill.options import StartupMode, StreamOptions
 from backfill.record import Named, Record
 from backfill.staging import Staging
@@ -99,7 +99,7 @@ class Attachment:
         changes up to there. Where `stateDir` was lost as well that is borne, see `_without_state_dir`.
         """
         staging, number = self.staging(planned.stream), planned.epoch.number
-        if found is not None and ALL_MANIFESTS in dict(planned.bookmark):
+        if found is not None:
             staging.kept_manifest(planned)
         elif planned.has_manifest and staging.manifest(number) is None:
             cut(rows_to_read(committed, planned), staging, number, self._options.num_partitions)

@@ -54,9 +54,6 @@ from backfill.vnode import Key, KeyRange
 VERSION: Final = 2
 """The newest there is. What version 1 can say is written as version 1."""
 
-ALL_MANIFESTS: Final = "all_manifests"
-"""In the bookmark of a stream that keeps a manifest also of batches without rows; those of earlier releases did not."""
-
 # JSON is untyped by nature; every value is checked where it is read.
 Json: TypeAlias = dict[str, Any]
 

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from backfill import recorded
 from backfill.errors import OptionsError, StateBusyError, StateError
-from backfill.offset import ALL_MANIFESTS, Barrier
+from backfill.offset import Barrier
 from backfill.options import OnExistingState, StartupMode, StreamOptions
 from backfill.progress import Finished, Frontier, Progress
 from backfill.same_table import require_same_table
@@ -254,17 +254,15 @@ class Record:
         """The bookmark, which is in the checkpoint as well, with the options that a stream keeps to its end."""
         only_snapshot = self._options.startup_mode is StartupMode.SNAPSHOT
         kept = {SNAPSHOT_FILTER: self._options.snapshot_filter, ONLY_SNAPSHOT: "true" if only_snapshot else ""}
-        return (*bookmark, *((name, value) for name, value in kept.items() if value), (ALL_MANIFESTS, "true"))
+        return (*bookmark, *((name, value) for name, value in kept.items() if value))
 
     def _require_same_options(self, barrier: Barrier) -> None:
         """A chunk that was planned with one filter must not be read with another; and what follows the snapshot has a
         place in the change log, or has none.
         """
         began = dict(barrier.bookmark)
-        # A stream that began before this was noted, and so before ALL_MANIFESTS was, has one batch and nothing left.
-        unnoted = barrier.epoch.number == 1 and not barrier.progress.unfinished and ALL_MANIFESTS not in began
         only_snapshot = self._options.startup_mode is StartupMode.SNAPSHOT
-        if bool(began.get(ONLY_SNAPSHOT)) != only_snapshot and not (only_snapshot and unnoted):
+        if bool(began.get(ONLY_SNAPSHOT)) != only_snapshot:
             raise OptionsError(another_option(_mode(not only_snapshot), _mode(only_snapshot)))
         before, now = began.get(SNAPSHOT_FILTER, ""), self._options.snapshot_filter
         if before != now:

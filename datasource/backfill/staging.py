@@ -32,7 +32,7 @@ from pyarrow import fs, ipc
 from backfill import stored
 from backfill.errors import BackfillError, StagingError, StagingUnreachableError
 from backfill.manifest import Manifest
-from backfill.offset import ALL_MANIFESTS, Barrier
+from backfill.offset import Barrier
 
 CHANGES_VERSION: Final = 1
 _MANIFEST: Final = "manifest.json"
@@ -97,13 +97,13 @@ class Staging:
         """What the batch that ends at `base`, which has been logged, reads; StagingError where that is not known."""
         number = base.epoch.number
         found = self.manifest(number) if base.has_manifest else Manifest(())
-        if found is None and ALL_MANIFESTS in dict(base.bookmark):
+        if found is None:
             raise StagingError(
                 f"stagingDir ({self._uri}) does not hold what batch {number} of the checkpoint reads: it is not the "
                 "stagingDir of the run before, or was emptied. Name that one, or restore it; or start over with a "
                 "fresh checkpointLocation and onExistingState=restart"
             )
-        return found or Manifest(())
+        return found
 
     def require_writable(self) -> None:
         """Does all that a batch does to files, with an epoch that no batch has."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from backfill.upstream.postgres.position import Position, Snapshot, end_of_last_record, format_lsn, parse_lsn
+from backfill.upstream.postgres.position import Lsn, Position, Snapshot, end_of_last_record, format_lsn, parse_lsn
 
 WRAP = 1 << 32
 HALF = 1 << 31
@@ -26,7 +26,8 @@ def snapshots(draw: st.DrawFn, around: st.SearchStrategy[int] = far) -> Snapshot
     return Snapshot(xids[0] if xids else xmax, xmax, xids)
 
 
-positions = st.builds(Position, st.integers(0, 20), st.none() | snapshots(near))
+lsns = st.integers(0, 20).map(Lsn)
+positions = st.builds(Position, lsns, st.none() | snapshots(near))
 
 
 def sees(snapshot: Snapshot, xid: int) -> bool:
@@ -78,7 +79,7 @@ def test_a_position_shows_what_was_committed_before_its_lsn_and_is_seen(
 
 
 @given(positions, positions)
-@example(Position(7), Position(7, Snapshot(10, 10, ())))
+@example(Position(Lsn(7)), Position(Lsn(7), Snapshot(10, 10, ())))
 def test_a_position_that_shows_all_of_another_shows_each_transaction_of_it(one: Position, two: Position) -> None:
     if one.shows_all_of(two):
         for xid in range(3, 25):
@@ -86,22 +87,22 @@ def test_a_position_that_shows_all_of_another_shows_each_transaction_of_it(one: 
                 assert shows(one, xid, lsn) or not shows(two, xid, lsn)
 
 
-@given(st.integers(0, 20), st.integers(0, 20), snapshots(near), snapshots(near))
+@given(lsns, lsns, snapshots(near), snapshots(near))
 def test_of_two_states_with_snapshots_one_shows_all_of_the_other_if_both_parts_say_so(
-    one: int, two: int, first: Snapshot, second: Snapshot
+    one: Lsn, two: Lsn, first: Snapshot, second: Snapshot
 ) -> None:
     found = Position(one, first).shows_all_of(Position(two, second))
     assert found == (one >= two and first.sees_all_of(second))
 
 
-@given(st.integers(0, 20), snapshots(near), st.integers(0, 20))
-def test_once_visibility_does_not_matter_the_lsn_decides(lsn: int, snapshot: Snapshot, later: int) -> None:
+@given(lsns, snapshots(near), lsns)
+def test_once_visibility_does_not_matter_the_lsn_decides(lsn: Lsn, snapshot: Snapshot, later: Lsn) -> None:
     assert Position(later).shows_all_of(Position(lsn, snapshot)) == (later >= lsn)
     assert not Position(later, snapshot).shows_all_of(Position(lsn))
 
 
-@given(st.integers(0, 2**64 - 1), st.none() | snapshots())
-def test_a_position_comes_back_from_its_text_and_has_one_text(lsn: int, snapshot: Snapshot | None) -> None:
+@given(st.integers(0, 2**64 - 1).map(Lsn), st.none() | snapshots())
+def test_a_position_comes_back_from_its_text_and_has_one_text(lsn: Lsn, snapshot: Snapshot | None) -> None:
     position = Position(lsn, snapshot)
     assert Position.parse(str(position)) == position
     assert str(Position.parse(str(position))) == str(position)
@@ -110,12 +111,12 @@ def test_a_position_comes_back_from_its_text_and_has_one_text(lsn: int, snapshot
 @pytest.mark.parametrize(
     ("text", "position"),
     [
-        ("16/B374D848", Position(0x16B374D848)),
-        ("16/B374D848 16/B374D000", Position(0x16B374D848, unseen=0x16B374D000)),
-        ("0/0", Position(0)),
-        ("FFFFFFFF/FFFFFFFF", Position(2**64 - 1)),
-        ("16/B374D848 740:745:741,743", Position(0x16B374D848, Snapshot(740, 745, (741, 743)))),
-        ("0/1 8589934592:8589934592:", Position(1, Snapshot(1 << 33, 1 << 33, ()))),
+        ("16/B374D848", Position(Lsn(0x16B374D848))),
+        ("16/B374D848 16/B374D000", Position(Lsn(0x16B374D848), unseen=Lsn(0x16B374D000))),
+        ("0/0", Position(Lsn(0))),
+        ("FFFFFFFF/FFFFFFFF", Position(Lsn(2**64 - 1))),
+        ("16/B374D848 740:745:741,743", Position(Lsn(0x16B374D848), Snapshot(740, 745, (741, 743)))),
+        ("0/1 8589934592:8589934592:", Position(Lsn(1), Snapshot(1 << 33, 1 << 33, ()))),
     ],
 )
 def test_positions_are_written_as_postgresql_writes_them(text: str, position: Position) -> None:
@@ -123,8 +124,8 @@ def test_positions_are_written_as_postgresql_writes_them(text: str, position: Po
     assert str(position) == text
 
 
-@given(st.integers(0, 2**64 - 1))
-def test_an_lsn_comes_back_from_its_text(lsn: int) -> None:
+@given(st.integers(0, 2**64 - 1).map(Lsn))
+def test_an_lsn_comes_back_from_its_text(lsn: Lsn) -> None:
     assert parse_lsn(format_lsn(lsn)) == lsn
 
 

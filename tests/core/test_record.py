@@ -13,7 +13,7 @@ import pytest
 
 from backfill.epoch import Epoch
 from backfill.errors import DefiniteError, SchemaChangedError, StateBusyError, StateError
-from backfill.offset import ALL_MANIFESTS, Barrier, from_text
+from backfill.offset import Barrier, from_text
 from backfill.options import OnExistingState, StartupMode, parse
 from backfill.progress import Again, Completed, Finished, Frontier, InProgress, Progress
 from backfill.record import FOLLOW_INTERVAL, Named, Record
@@ -135,7 +135,7 @@ def adopt(record: Record, barrier: Barrier, *, ordered: bool = True) -> Bookmark
 def test_a_stream_begins_under_a_name_of_its_own(folder: Folder) -> None:
     _, named = folder.begun()
     assert len(named.stream) == 8
-    assert named.bookmark == (("slot", f"slot_{named.stream}"), (ALL_MANIFESTS, "true"))
+    assert named.bookmark == (("slot", f"slot_{named.stream}"),)
     with folder.open() as store:
         found = store.identity()
     assert found is not None
@@ -161,7 +161,7 @@ def test_before_the_first_barrier_the_options_may_name_another_slot(folder: Fold
     folder.upstream.slot = "other"
     _, again = folder.begun()
     assert again.stream == first.stream
-    assert again.bookmark == (("slot", f"other_{first.stream}"), (ALL_MANIFESTS, "true"))
+    assert again.bookmark == (("slot", f"other_{first.stream}"),)
     assert folder.upstream.detached == [first.bookmark]
     with folder.open() as store:
         found = store.identity()

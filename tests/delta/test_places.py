@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from backfill.errors import DataLossError, SchemaChangedError
+from backfill.errors import DataLossError, OffsetError, SchemaChangedError
 from tests.delta.laboratory import FEED, clean_up
 from tests.delta.stream import DeltaRun
 
@@ -45,13 +45,13 @@ def test_key_columns_in_another_order_end_the_backfill_and_may_be_set_back(run: 
     assert run.backfilled
 
 
-def test_a_stream_that_began_before_the_key_was_noted_goes_on(run: DeltaRun) -> None:
+def test_a_checkpoint_that_does_not_say_the_order_of_keys_is_refused(run: DeltaRun) -> None:
     without_state_dir(run)
     noted = json.loads(run.offsets[0])
     del noted["upstream"]["key"]
     run.offsets = [json.dumps(noted, separators=(",", ":"))]
-    run.catch_up()
-    assert run.backfilled
+    with pytest.raises(OffsetError, match=r"does not say its key: .*Start over"):
+        run.catch_up()
 
 
 def test_after_the_backfill_the_key_may_be_in_another_order(run: DeltaRun) -> None:

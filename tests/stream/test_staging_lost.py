@@ -111,21 +111,3 @@ def test_where_both_were_lost_a_logged_batch_may_fail_at_first(
     spark.crash()
     caught_up(spark)
     assert spark.sink.rows == spark.database.latest()
-
-
-def test_a_stream_of_an_earlier_release_goes_on_from_a_batch_without_rows(
-    start: StartQuery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("backfill.record.ALL_MANIFESTS", "another")
-    spark = start(KEYS[:2])
-    found = step(spark, 1)
-    emptied(spark)
-    assert sorted(found + step(spark)) == sorted(snapshot_of(*KEYS[:2]))
-
-
-def test_a_logged_batch_of_an_earlier_release_is_cut_anew(start: StartQuery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backfill.record.ALL_MANIFESTS", "another")
-    spark = start(KEYS[:2])
-    spark.plan(1)
-    emptied(spark)
-    assert sorted(step(spark) + step(spark)) == sorted(snapshot_of(*KEYS[:2]))

@@ -40,7 +40,7 @@ class TableSchema:
 
 
 Bookmark: TypeAlias = tuple[tuple[str, str], ...]
-"""An adapter's own names and values, then the core's: options that a stream keeps, and `offset.ALL_MANIFESTS`.
+"""An adapter's own names and values, then the core's: options that a stream keeps.
 
 In a fixed order. Adapters pass over names they do not know.
 """

@@ -42,10 +42,11 @@ from backfill.upstream.delta.table import (
     require_readable,
 )
 from backfill.upstream.figures import Figures
+from backfill.upstream.noted import noted
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 
 _KEY: Final = "key"
-"""What the bookmark calls `Table.order`. A stream that began before it was noted has none."""
+"""What the bookmark calls `Table.order`."""
 
 LOOK_INTERVAL: Final = 1.0
 """Seconds for which a table on an object store is taken to be as it was: a look is four requests, which cost money."""
@@ -152,13 +153,8 @@ class DeltaUpstream:
     def attach(self, bookmark: Bookmark, after: Epoch | None) -> None:
         latest = open_latest(self._uri)
         require_followable(latest, self._uri)
-        names = dict(bookmark)
-        if "slot" in names:
-            raise OptionsError(
-                "the checkpoint is of a table of PostgreSQL, and path names a Delta table; name the former with url "
-                "and dbtable, or use a fresh checkpointLocation"
-            )
-        require_same_table(latest, self._uri, Position(0, names["table_id"]))
+        require_of_delta(bookmark)
+        require_same_table(latest, self._uri, Position(0, noted(bookmark, "table_id")))
         if after is None:
             return
         position = Position.parse(after.position)
@@ -170,8 +166,9 @@ class DeltaUpstream:
             self._history.commit(position.version + 1)
 
     def require_same_order(self, bookmark: Bookmark) -> None:
-        began, now = dict(bookmark).get(_KEY), self._table.order
-        if began not in (None, now):
+        require_of_delta(bookmark)
+        began, now = noted(bookmark, _KEY), self._table.order
+        if began != now:
             raise SchemaChangedError(
                 f"keyColumns are ({now}) in the Delta table {self._uri} and were ({began}) when the stream began, so "
                 "rows are in another order, and what has been read cannot be told from what has not. Give keyColumns, "
@@ -336,3 +333,11 @@ def is_remote(uri: str) -> bool:
 
 def _version(epoch: Epoch) -> int:
     return Position.parse(epoch.position).version
+
+
+def require_of_delta(bookmark: Bookmark) -> None:
+    if "slot" in dict(bookmark):
+        raise OptionsError(
+            "the checkpoint is of a table of PostgreSQL, and path names a Delta table; name the former with url "
+            "and dbtable, or use a fresh checkpointLocation"
+        )

@@ -16,6 +16,7 @@ pin, files, reader  exported snapshots, whether their rows are still there, and 
 position, epochs    which transactions a state shows; the states that batches end at
 doctor       what would refuse a stream, before it is started
 place, slot    where a stream is in the log; the replication slot
+begun        how the table was when its stream began
 blockers, standbys    whom making a slot waits for; and reading one
 publication, published    the publication, and what it passes on of the table
 writers      whether the table can still be written to once it is published

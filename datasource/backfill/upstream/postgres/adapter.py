@@ -18,6 +18,7 @@ from backfill.plan import Extent, Measure
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
 from backfill.upstream.figures import Figures
 from backfill.upstream.postgres import slot, span
+from backfill.upstream.postgres.begun import Begun
 from backfill.upstream.postgres.changelog import ChangeLog
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.epochs import Epochs
@@ -132,14 +133,14 @@ class PostgresUpstream:
     # -- the place in the change log -------------------------------------------------------------------------------
 
     def bookmark(self, stream: str) -> Bookmark:
-        return Place.of_stream(stream, self._options, self._table).bookmark
+        return (*Place.of_stream(stream, self._options, self._table).names, *Begun.with_table(self._table).names)
 
     def attach(self, bookmark: Bookmark, after: Epoch | None) -> None:
-        table, place = self._table, Place.of(bookmark)
+        table, place, begun = self._table, Place.of(bookmark), Begun.of(bookmark)
         place.require_named(self._options)
         if after is not None:
-            place.require_same_table(table)
-        self._epochs.attach(ChangeLog(self._connector, self._options, table, place))
+            begun.require_same_table(table)
+        self._epochs.attach(ChangeLog(self._connector, self._options, table, place, begun))
         require_primary(table.server)
         require_logical(table.server)
         if after is None:
@@ -164,14 +165,18 @@ class PostgresUpstream:
             self._epochs.log.accept_slot(session)
 
     def require_same_order(self, bookmark: Bookmark) -> None:
-        place = Place.of(bookmark)
-        place.require_same_table(self._table)  # Of another table the order says nothing.
-        place.require_same_order(self._table)
+        self._begun(bookmark).require_same_order(self._table)
 
     def reordered(self, bookmark: Bookmark) -> Bookmark:
-        place = Place.of(bookmark)
-        place.require_same_table(self._table)
-        return place.reordered(self._table).noted_in(bookmark)
+        now = self._begun(bookmark).reordered(self._table)
+        return tuple({**dict(bookmark), **dict(now.names)}.items())
+
+    def _begun(self, bookmark: Bookmark) -> Begun:
+        """How this table was when the stream began. Of another one the order of its key would say nothing."""
+        Place.of(bookmark)  # Raises where it is not of a table of PostgreSQL.
+        begun = Begun.of(bookmark)
+        begun.require_same_table(self._table)
+        return begun
 
     def detach(self, bookmark: Bookmark) -> tuple[str, ...]:
         return self._sessions.run(Place.of(bookmark).drop)

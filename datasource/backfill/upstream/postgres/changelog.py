@@ -13,11 +13,12 @@ from backfill.epoch import Epoch
 from backfill.errors import DataLossError
 from backfill.options import Options
 from backfill.upstream.postgres import log, slot
+from backfill.upstream.postgres.begun import Begun
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.expected import ExpectedMessages
 from backfill.upstream.postgres.partitions import require_leaves_log
 from backfill.upstream.postgres.place import Place
-from backfill.upstream.postgres.position import Position
+from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position
 from backfill.upstream.postgres.publication import Published
 from backfill.upstream.postgres.standbys import saying_which_is_waited_for
 from backfill.upstream.postgres.table import Table
@@ -44,21 +45,22 @@ class ChangeLog:
     or the next one is planned.
     """
 
-    def __init__(self, connector: Connector, options: Options, table: Table, place: Place) -> None:
+    def __init__(self, connector: Connector, options: Options, table: Table, place: Place, begun: Begun) -> None:
         self._connector = connector
         self._fails_on_data_loss = options.fail_on_data_loss
         self._table = table
         self.place = place
+        self.begun = begun
         self.expected = ExpectedMessages()
         self._feed = log.Feed(place.slot, place.publication, table.description.oid, table.wanted)
         self._kept: Kept | None = None
-        self._acknowledgeable: dict[str, int] = {}
+        self._acknowledgeable: dict[str, Lsn] = {}
         self._reported: set[str] = set()
         self._published: Published | None = None
-        self._accepted = 0
+        self._accepted = LOG_BEGIN
         """The LSN up to which changes that the slot has not any more are known to be lost."""
 
-    def read(self, session: Session, after: Position, shown: Position, upto: int, limit: int) -> log.Reading:
+    def read(self, session: Session, after: Position, shown: Position, upto: Lsn, limit: int) -> log.Reading:
         """The changes that `shown` shows and `after` does not, up to the LSN `upto` and about `limit` of them."""
         most = self.expected.of(limit, after)
         try:
@@ -82,7 +84,7 @@ class ChangeLog:
         self._report_added(reading.ignored)
         return reading
 
-    def _note_moved(self, session: Session, after: int) -> None:
+    def _note_moved(self, session: Session, after: Lsn) -> None:
         """Says once that the slot was moved or made again beyond where reading began."""
         found = slot.require_kept(session, self.place.slot, after)
         if not self.passes(lambda: slot.require_not_beyond(self.place.slot, found, max(after, self._accepted))):
@@ -91,7 +93,7 @@ class ChangeLog:
     def accept_slot(self, session: Session) -> None:
         """From now on what lies before the place of the slot is known to be gone."""
         found = slot.find(session, self.place.slot)
-        self._accepted = 0 if found is None else found.confirmed
+        self._accepted = LOG_BEGIN if found is None else found.confirmed
 
     def _require_published(self, session: Session) -> None:
         """Refuses as well a publication that was made again since the last reading."""
@@ -129,7 +131,7 @@ class ChangeLog:
 
     def report_carried(self) -> None:
         """Says which columns are carried now that the stream began without."""
-        added = self.place.added(self._table)
+        added = self.begun.added(self._table)
         if added:
             logger.warning(
                 "column %s was added to %s since the stream began; %s, whatever the table has in it",
@@ -153,7 +155,7 @@ class ChangeLog:
                 _WITHOUT_IT,
             )
 
-    def keep(self, after: Epoch, upto: Epoch, reading: log.Reading, read_up_to: int) -> None:
+    def keep(self, after: Epoch, upto: Epoch, reading: log.Reading, read_up_to: Lsn) -> None:
         """Keeps what was read from `after` to `upto`; the log was looked at as far as the LSN `read_up_to`."""
         self._let_go()
         self._kept = Kept(after.position, upto.position, reading)
@@ -173,8 +175,9 @@ class ChangeLog:
             return None
         return iter(kept.reading.rows)
 
-    def acknowledgeable(self, epoch: Epoch) -> int:
-        """Up to which LSN the server may forget the log once `epoch` has been committed; 0 where that is not known.
+    def acknowledgeable(self, epoch: Epoch) -> Lsn:
+        """Up to where the server may forget the log once `epoch` has been committed; LOG_BEGIN where that is not known.
+
         The changes that led to it are not kept any longer: they may fill a disk, and the next ones may be a while.
 
         A position with a snapshot says so only to the process that read the log up to it. After a restart nothing is
@@ -183,7 +186,7 @@ class ChangeLog:
         if self._kept is not None and self._kept.upto == epoch.position:
             self._let_go()
         position = Position.parse(epoch.position)
-        known = position.seen if position.snapshot is None else 0
+        known = position.seen if position.snapshot is None else LOG_BEGIN
         found = self._acknowledgeable.pop(epoch.position, known)
         self._acknowledgeable = {}
         return found

@@ -17,7 +17,7 @@ from backfill.upstream.postgres.changelog import ChangeLog
 from backfill.upstream.postgres.connection import Connector, Session, one_row
 from backfill.upstream.postgres.log import MOST_MESSAGES, Reading
 from backfill.upstream.postgres.pin import CLOCK, ENDS_OF_LOG, Exported, ExportingSession, wait_for_flush
-from backfill.upstream.postgres.position import Position, Snapshot, end_of_last_record, parse_lsn
+from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position, Snapshot, end_of_last_record, parse_lsn
 from backfill.upstream.postgres.sessions import ControlSession
 from backfill.upstream.postgres.table import Table
 from backfill.upstream.postgres.unchanged import require_unchanged
@@ -36,7 +36,7 @@ UNSEEN_PATIENCE: Final = 1.0
 
 UNSEEN_INTERVAL: Final = 0.02
 
-EVERY_COMMIT: Final = Position((1 << 63) - 1)
+EVERY_COMMIT: Final = Position(Lsn((1 << 63) - 1))
 
 
 class Epochs:
@@ -48,7 +48,7 @@ class Epochs:
         self._table = table
         self._log: ChangeLog | None = None
         self.exporter = ExportingSession(connector, table.keyed)
-        self._idle_at = 0
+        self._idle_at = LOG_BEGIN
         """The LSN up to which the log was read whole for a step without rows to read."""
 
         self._left_at = ""
@@ -61,7 +61,7 @@ class Epochs:
         """When the log was read last, by the monotonic clock."""
 
         self._said_unseen = False
-        self._reached = 0
+        self._reached = LOG_BEGIN
         self._clock = 0
         """When the end of the log was looked at last, in microseconds since 1970 by the server."""
 
@@ -84,10 +84,10 @@ class Epochs:
     @property
     def _collations(self) -> str:
         """What the key is in the order of."""
-        return self._table.collations if self._log is None else self._log.place.collations_of(self._table)
+        return self._table.collations if self._log is None else self._log.begun.collations
 
     @property
-    def reached(self) -> int:
+    def reached(self) -> Lsn:
         """The LSN up to which nothing is left to find. What was looked at and held nothing for us is no lag."""
         return max(self._reached, self._idle_at)
 
@@ -213,7 +213,7 @@ class Epochs:
             now = self._present(self._sessions.current())
             self.complete_until = self._clock
             # What was visible is known when the log has been read.
-            return Step(_next(None, Position(now.lsn, unseen=0), self._clock), None)
+            return Step(_next(None, Position(now.lsn, unseen=LOG_BEGIN), self._clock), None)
         began = Position.parse(after.position)
         seen = Position.parse(until) if until else self.end_of_log()
         upto = seen.lsn
@@ -264,11 +264,11 @@ class Epochs:
     def _read_lately(self) -> bool:
         return time.monotonic() - self._read_at < LOOK_INTERVAL
 
-    def _read(self, after: Position, shown: Position, upto: int, limit: int) -> Reading:
+    def _read(self, after: Position, shown: Position, upto: Lsn, limit: int) -> Reading:
         self._read_at = time.monotonic()
         return self.log.read(self._sessions.current(), after, shown, upto, limit)
 
-    def _keep(self, after: Epoch, upto: Epoch, reading: Reading, read_up_to: int, now: int) -> None:
+    def _keep(self, after: Epoch, upto: Epoch, reading: Reading, read_up_to: Lsn, now: int) -> None:
         """As `ChangeLog.keep`; `now` is the moment until which nothing is missing where the reading is complete."""
         self.complete_until = now if reading.complete else reading.timestamp or after.timestamp
         self.log.keep(after, upto, reading, read_up_to)

@@ -21,7 +21,7 @@ from backfill.upstream.postgres.arrow_session import ArrowSession
 from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import about_slot, translating
 from backfill.upstream.postgres.pgoutput import Decoder
-from backfill.upstream.postgres.position import Position, format_lsn
+from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position, format_lsn
 from backfill.upstream.postgres.relation import WantedColumn
 from backfill.upstream.postgres.spool import Spool
 from backfill.upstream.postgres.transactions import Keep, Transactions
@@ -65,9 +65,9 @@ class Reading:
         return Transactions.join(self.parts)
 
     @property
-    def end(self) -> int:
-        """The end of the last transaction, wanted or not; 0 where there was none."""
-        return max((part.last_end_lsn or 0 for part in self.parts), default=0)
+    def end(self) -> Lsn:
+        """The end of the last transaction, wanted or not; LOG_BEGIN where there was none."""
+        return max((part.last_end_lsn or LOG_BEGIN for part in self.parts), default=LOG_BEGIN)
 
     @property
     def timestamp(self) -> int | None:
@@ -88,8 +88,8 @@ class Reading:
         seen = self.transactions.begun
         return not (after.shows(seen.xid, seen.commit_lsn) & ~now.shows(seen.xid, seen.commit_lsn)).any()
 
-    def acknowledgeable(self, position: Position, upto: int) -> int:
-        """Where the slot may stand once `position` has been committed; 0 for no move.
+    def acknowledgeable(self, position: Position, upto: Lsn) -> Lsn:
+        """Where the slot may stand once `position` has been committed; LOG_BEGIN for no move.
 
         That is the end of the last commit before the first one that `position` does not show; and where there is no
         such commit and the log was read up to `upto`, that.
@@ -98,7 +98,7 @@ class Reading:
         leading = seen.leading(position.shows(seen.begun.xid, seen.begun.commit_lsn))
         if len(leading) == len(seen) and self.complete:
             return upto
-        return leading.last_end_lsn or 0
+        return leading.last_end_lsn or LOG_BEGIN
 
 
 def keeping(after: Position, upto: Position) -> Keep:
@@ -106,7 +106,7 @@ def keeping(after: Position, upto: Position) -> Keep:
     return lambda xids, lsns: upto.shows(xids, lsns) & ~after.shows(xids, lsns)
 
 
-def peek(connector: Connector, feed: Feed, *, after: Position, shown: Position, upto: int, limit: int) -> Reading:
+def peek(connector: Connector, feed: Feed, *, after: Position, shown: Position, upto: Lsn, limit: int) -> Reading:
     """The changes of transactions that `shown` shows and `after` does not, as far as they end before `upto`.
 
     Stops after about `limit` messages, but not before it got beyond `after`: transactions that `after` shows may
@@ -139,7 +139,7 @@ def _require_whole(decoder: Decoder) -> None:
         raise ConnectionLostError("the change log ended in the middle of a transaction")
 
 
-def _peeked(connector: Connector, feed: Feed, upto: int, limit: int | None) -> Messages:
+def _peeked(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) -> Messages:
     with translating(), connector.arrow_session() as session:
         yield from _messages(session, feed, upto, limit)
 
@@ -155,7 +155,7 @@ def _decode_into(reading: Reading, decoder: Decoder, fetched: Messages) -> None:
     _require_whole(decoder)
 
 
-def _messages(session: ArrowSession, feed: Feed, upto: int, limit: int | None) -> Messages:
+def _messages(session: ArrowSession, feed: Feed, upto: Lsn, limit: int | None) -> Messages:
     """The slot's messages (PostgreSQL manual, 9.28.6), as batches of one binary column.
 
     In commit order, up to the first commit that reaches `upto` or makes it `limit` messages, where there is a limit.

@@ -25,7 +25,7 @@ from backfill.upstream.postgres.columns import names_of, require_names
 from backfill.upstream.postgres.connection import LOCK_TIMEOUT, Connector, Cursor, Session, one_row
 from backfill.upstream.postgres.failures import about_snapshot, translating
 from backfill.upstream.postgres.files import Files, files_of
-from backfill.upstream.postgres.position import Position, Snapshot, end_of_last_record, parse_lsn
+from backfill.upstream.postgres.position import Lsn, Position, Snapshot, end_of_last_record, parse_lsn
 from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
 from backfill.upstream.postgres.server import require_primary_again
 
@@ -211,7 +211,7 @@ def require_stored(token: str, now: str) -> None:
         )
 
 
-def wait_for_flush(session: Session, connector: Connector, lsn: int) -> None:
+def wait_for_flush(session: Session, connector: Connector, lsn: Lsn) -> None:
     """Waits until the log is flushed up to `lsn`: logical decoding reads no further than that.
 
     With synchronous_commit=off a visible commit may not be flushed yet. The server flushes within its
@@ -230,7 +230,7 @@ def wait_for_flush(session: Session, connector: Connector, lsn: int) -> None:
         time.sleep(0.005)
 
 
-def _flushed(session: Session, lsn: int) -> bool:
+def _flushed(session: Session, lsn: Lsn) -> bool:
     (flushed,) = one_row(session.execute("SELECT pg_catalog.pg_current_wal_flush_lsn()::text"))
     return parse_lsn(flushed) >= lsn
 

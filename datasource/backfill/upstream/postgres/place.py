@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from backfill.errors import DatabaseSetupError, DataLossError, OptionsError, SchemaChangedError, TableError
+from backfill.errors import DatabaseSetupError, DataLossError, OptionsError
 from backfill.options import Options
 from backfill.upstream import Bookmark
 from backfill.upstream.postgres import publication, slot
 from backfill.upstream.postgres.connection import Connector, Session
+from backfill.upstream.postgres.position import LOG_BEGIN, Lsn
 from backfill.upstream.postgres.publication import Published
 from backfill.upstream.postgres.server import (
     START_OVER,
@@ -33,20 +34,6 @@ class Place:
 
     system: str
     timeline: str
-    collations: str = ""
-    """Which collations the key is in the order of, where it has any."""
-
-    order: str | None = None
-    """How the key's index sorts; see `Table.order`. None where the stream began before that was noted."""
-
-    key_types: str | None = None
-    """See `Table.key_types`; None likewise."""
-
-    last_column: int | None = None
-    """The number of the table's last column when the stream began. None where it began before that was noted."""
-
-    table_id: str | None = None
-    """The table's OID; None likewise. `stateDir` has it as well, and may be lost."""
 
     @classmethod
     def of_stream(cls, stream: str, options: Options, table: Table) -> Place:
@@ -59,9 +46,7 @@ class Place:
             own_publication=not options.publication_name,
             system=str(table.server.system_identifier),
             timeline=str(table.server.timeline),
-            last_column=max(column.attnum for column in table.description.columns),
-            table_id=str(table.description.oid),
-        ).reordered(table)
+        )
 
     @classmethod
     def given(cls, options: Options, table: Table) -> Place:
@@ -76,7 +61,7 @@ class Place:
 
     @classmethod
     def of(cls, bookmark: Bookmark) -> Place:
-        """The place that `bookmark` said."""
+        """The place that `names` said."""
         names = dict(bookmark)
         if "slot" not in names:
             raise OptionsError(
@@ -89,40 +74,17 @@ class Place:
             own_publication=names["own_publication"] == "true",
             system=names["system"],
             timeline=names["timeline"],
-            collations=names.get("collations", ""),
-            order=names.get("order"),
-            key_types=names.get("key_types"),
-            last_column=int(names["last_column"]) if "last_column" in names else None,
-            table_id=names.get("table_id"),
         )
 
     @property
-    def bookmark(self) -> Bookmark:
-        names = {
-            "slot": self.slot,
-            "publication": self.publication,
-            "own_publication": "true" if self.own_publication else "false",
-            "system": self.system,
-            "timeline": self.timeline,
-            "collations": self.collations or None,
-            "order": self.order,
-            "key_types": self.key_types,
-            "last_column": None if self.last_column is None else str(self.last_column),
-            "table_id": self.table_id,
-        }
-        return tuple((name, value) for name, value in names.items() if value is not None)
-
-    def reordered(self, table: Table) -> Place:
-        """The same place, for positions in the order that keys have now."""
-        return replace(self, collations=table.collations, order=table.order, key_types=table.key_types)
-
-    def noted_in(self, bookmark: Bookmark) -> Bookmark:
-        """This bookmark, which may have further names, saying this place."""
-        noted = dict(self.bookmark)
-        names = {**dict(bookmark), **noted}
-        if "collations" not in noted:  # as where the key has none now
-            names.pop("collations", None)
-        return tuple(names.items())
+    def names(self) -> Bookmark:
+        return (
+            ("slot", self.slot),
+            ("publication", self.publication),
+            ("own_publication", "true" if self.own_publication else "false"),
+            ("system", self.system),
+            ("timeline", self.timeline),
+        )
 
     def require_named(self, options: Options) -> None:
         """Raises where the options name another slot or publication: what a stream has read, it has read from these."""
@@ -133,50 +95,6 @@ class Place:
         for option, began, now in named:
             if now not in ("", began):
                 raise OptionsError(another_option(f"{option}={began}", f"{option}={now}"))
-
-    def require_same_table(self, table: Table) -> None:
-        """Raises where this is another table than the one that the stream began with."""
-        if self.table_id not in (None, str(table.description.oid)):
-            raise TableError(
-                f"the stream began with the table whose OID is {self.table_id}, and "
-                f"{table.description.name.quoted()} is {table.description.oid}. Where the former was renamed (SELECT "
-                f"{self.table_id}::regclass), set dbtable to its new name; where it was dropped, or this is another "
-                "one, start over with a fresh checkpointLocation and onExistingState=restart"
-            )
-
-    def require_same_order(self, table: Table) -> None:
-        """Raises where the key sorts otherwise: positions of the old order mean nothing in the new one."""
-        if self.order not in (None, table.order):
-            raise SchemaChangedError(
-                f"the index of the key of {table.description.name.quoted()} has another operator class or collation "
-                f"({table.order or 'the default'}, expected {self.order or 'the default'}) than when the stream began, "
-                "so rows are in another order, and what has been read cannot be told from what has not. Make it as it "
-                "was, or start over with a fresh checkpointLocation and onExistingState=restart"
-            )
-        if self.key_types not in (None, table.key_types):
-            raise SchemaChangedError(
-                f"a column of the key of {table.description.name.quoted()} was given another type, or another column "
-                f"got the name of one (the numbers of its columns, each with its type's OID, are {table.key_types}; "
-                f"expected {self.key_types}), so what has been read cannot be told from what has not. Make it as it "
-                "was, or start over with a fresh checkpointLocation and onExistingState=restart"
-            )
-        if self.collations_of(table) != table.collations:
-            raise SchemaChangedError(
-                f"the key of {table.description.name.quoted()} was given another collation since the stream began "
-                f"({table.collations or 'none'}, expected {self.collations or 'none'}), so its rows are in another "
-                "order, and what has been read cannot be told from what has not. Give it back what it had, or start "
-                "over with a fresh checkpointLocation and onExistingState=restart"
-            )
-
-    def collations_of(self, table: Table) -> str:
-        """Which collations the key is in the order of; those of now where the stream began before they were noted."""
-        noted = self.order is not None or self.collations
-        return self.collations if noted else table.collations
-
-    def added(self, table: Table) -> tuple[str, ...]:
-        """The columns that are carried and were added since the stream began, as far as that is known."""
-        numbers = {column.name: column.attnum for column in table.description.columns}
-        return tuple(name for name in table.names if self.last_column is not None and numbers[name] > self.last_column)
 
     def begin(self, connector: Connector, session: Session, table: Table) -> None:
         """As `make`, before anything was read; also once more, where the driver was killed meanwhile.
@@ -253,7 +171,7 @@ class Place:
         return found
 
     def require_readable(
-        self, session: Session, after: int, *, upto: int | None = None, way_out: str = START_OVER
+        self, session: Session, after: Lsn, *, upto: Lsn | None = None, way_out: str = START_OVER
     ) -> None:
         """Raises DataLossError unless every change after the LSN `after` can be had, where `upto` is given up to that.
 
@@ -262,20 +180,20 @@ class Place:
         self.require_same_log(session, after if upto is None else upto, way_out=way_out)
         slot.require_readable(session, self.slot, after, way_out=way_out)
 
-    def require_same_log(self, session: Session, reached: int, *, way_out: str = START_OVER) -> None:
+    def require_same_log(self, session: Session, reached: Lsn, *, way_out: str = START_OVER) -> None:
         """Raises DataLossError unless this server goes on with the log in which the LSN was reached."""
         require_same_log(session, system=self.system, timeline=self.timeline, reached=reached, way_out=way_out)
 
-    def require_kept(self, session: Session, reached: int | None) -> None:
+    def require_kept(self, session: Session, reached: Lsn | None) -> None:
         """Raises unless this is the server of the log in which the LSN was reached, and the slot still keeps what comes
         after it. Where the slot stands is not looked at, which a stream that runs moves; None: it may not be made yet.
         """
         require_primary(read_server(session))
-        require_log(session, system=self.system, reached=reached or 0)
+        require_log(session, system=self.system, reached=reached or LOG_BEGIN)
         if reached is not None:
             slot.require_kept(session, self.slot, reached)
 
-    def require_reached(self, session: Session, lsn: int) -> None:
+    def require_reached(self, session: Session, lsn: Lsn) -> None:
         """Raises DataLossError where the server's log is not the one in which the LSN was reached, or ends before it:
         then there is no going on, with whatever loss.
         """

@@ -21,12 +21,18 @@ Text: `16/B374D848`, or with a snapshot as PostgreSQL writes it `16/B374D848 740
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, NewType, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
+
+Lsn = NewType("Lsn", int)
+"""A byte position in the log (PostgreSQL manual, 8.20)."""
+
+LOG_BEGIN: Final = Lsn(0)
+"""Before all of the log; where an LSN is looked for, that there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +71,11 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """See the module's description; `lsn` is a byte position in the log."""
+    """See the module's description."""
 
-    lsn: int
+    lsn: Lsn
     snapshot: Snapshot | None = None
-    unseen: int | None = None
+    unseen: Lsn | None = None
     """Without a snapshot: where the first commit stands that readers might not see; None where they saw all."""
 
     @classmethod
@@ -84,7 +90,7 @@ class Position:
         return format_lsn(self.lsn) + (f" {more}" if more else "")
 
     @property
-    def seen(self) -> int:
+    def seen(self) -> Lsn:
         """Without a snapshot: up to here readers saw all, and no snapshot that is taken later has to be told of it."""
         return self.lsn if self.unseen is None else self.unseen
 
@@ -102,7 +108,7 @@ class Position:
         return other.snapshot is not None and self.snapshot.sees_all_of(other.snapshot)
 
 
-def end_of_last_record(insert_lsn: int) -> int:
+def end_of_last_record(insert_lsn: Lsn) -> Lsn:
     """Where the last record ends, from where the next one will begin, which is what `pg_current_wal_insert_lsn` tells.
 
     It is the same place, unless the last record fills its page: then the head of a page lies between, of 24 bytes, or
@@ -111,13 +117,13 @@ def end_of_last_record(insert_lsn: int) -> int:
     """
     into_page = insert_lsn % 8192
     behind_head = into_page == 24 or insert_lsn % (1 << 20) == 40
-    return insert_lsn - into_page if behind_head else insert_lsn
+    return Lsn(insert_lsn - into_page) if behind_head else insert_lsn
 
 
-def parse_lsn(text: str) -> int:
+def parse_lsn(text: str) -> Lsn:
     high, low = text.split("/")
-    return (int(high, 16) << 32) | int(low, 16)
+    return Lsn((int(high, 16) << 32) | int(low, 16))
 
 
-def format_lsn(lsn: int) -> str:
+def format_lsn(lsn: Lsn) -> str:
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"

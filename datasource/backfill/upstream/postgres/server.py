@@ -9,7 +9,7 @@ from psycopg.rows import class_row
 from backfill.errors import ConnectionLostError, DatabaseSetupError, DataLossError
 from backfill.upstream.postgres.connection import Session, one_row
 from backfill.upstream.postgres.description import ServerDescription
-from backfill.upstream.postgres.position import format_lsn, parse_lsn
+from backfill.upstream.postgres.position import Lsn, format_lsn, parse_lsn
 
 OLDEST: Final = 140000
 
@@ -78,7 +78,7 @@ def require_logical(server: ServerDescription) -> None:
         )
 
 
-def require_same_log(session: Session, *, system: str, timeline: str, reached: int, way_out: str = START_OVER) -> None:
+def require_same_log(session: Session, *, system: str, timeline: str, reached: Lsn, way_out: str = START_OVER) -> None:
     """Raises DataLossError unless this primary goes on with the log that was known up to the LSN `reached`."""
     now = require_log(session, system=system, reached=reached)
     if now != timeline:
@@ -88,7 +88,7 @@ def require_same_log(session: Session, *, system: str, timeline: str, reached: i
         )
 
 
-def require_log(session: Session, *, system: str, reached: int) -> str:
+def require_log(session: Session, *, system: str, reached: Lsn) -> str:
     """The timeline of this primary; DataLossError unless its log is of `system` and comes as far as the LSN `reached`.
 
     There is no going on without what is lost where it is not: in any other log a position means nothing, and in a

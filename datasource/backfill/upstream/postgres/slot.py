@@ -13,7 +13,7 @@ from backfill.errors import DatabaseSetupError, DataLossError
 from backfill.upstream.postgres.blockers import saying_what_blocks
 from backfill.upstream.postgres.connection import Connector, Session, one_row
 from backfill.upstream.postgres.failures import about_slot, translating
-from backfill.upstream.postgres.position import format_lsn, parse_lsn
+from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, format_lsn, parse_lsn
 from backfill.upstream.postgres.publication import drop as drop_publication
 from backfill.upstream.postgres.publication import noted_in
 from backfill.upstream.postgres.server import START_OVER
@@ -50,7 +50,7 @@ class SlotState:
 
     plugin: str | None
     database: str | None
-    confirmed: int
+    confirmed: Lsn
     wal_status: str | None
     invalidation: str | None
     """Why it was invalidated, where the server says so: from version 17 on."""
@@ -67,7 +67,7 @@ _WHAT_KEEPS_IT: Final = {
 
 
 def find(session: Session, slot: str) -> SlotState | None:
-    """The slot; None where there is none. While it is still being made, `confirmed` is 0."""
+    """The slot; None where there is none. While it is still being made, `confirmed` is LOG_BEGIN."""
     row = session.execute(
         "SELECT plugin, database, confirmed_flush_lsn::text, wal_status, "
         "pg_catalog.to_jsonb(s) ->> 'invalidation_reason'::text, two_phase "
@@ -77,7 +77,7 @@ def find(session: Session, slot: str) -> SlotState | None:
     if row is None:
         return None
     plugin, database, confirmed, *others = row
-    return SlotState(plugin, database, parse_lsn(confirmed) if confirmed else 0, *others)
+    return SlotState(plugin, database, parse_lsn(confirmed) if confirmed else LOG_BEGIN, *others)
 
 
 def _require_committed_alone(name: str, found: SlotState) -> None:
@@ -88,13 +88,13 @@ def _require_committed_alone(name: str, found: SlotState) -> None:
         )
 
 
-def require_readable(session: Session, slot: str, after: int, *, way_out: str = START_OVER) -> None:
+def require_readable(session: Session, slot: str, after: Lsn, *, way_out: str = START_OVER) -> None:
     """DataLossError that says what is lost unless the slot still holds every change after the LSN `after`."""
     found = require_kept(session, slot, after, way_out=way_out)
     require_not_beyond(slot, found, after, way_out=way_out)
 
 
-def require_not_beyond(slot: str, found: SlotState, after: int, *, way_out: str = START_OVER) -> None:
+def require_not_beyond(slot: str, found: SlotState, after: Lsn, *, way_out: str = START_OVER) -> None:
     """DataLossError where the slot stands beyond the LSN `after`: it has not got what lies between the two."""
     if found.confirmed > after:
         raise DataLossError(
@@ -104,7 +104,7 @@ def require_not_beyond(slot: str, found: SlotState, after: int, *, way_out: str 
         )
 
 
-def require_kept(session: Session, slot: str, after: int, *, way_out: str = START_OVER) -> SlotState:
+def require_kept(session: Session, slot: str, after: Lsn, *, way_out: str = START_OVER) -> SlotState:
     """The slot, which can be read from, wherever it stands; DataLossError where it has not what is after `after`.
 
     DatabaseSetupError where it is of another database than the session's: nothing is lost then, and what the session
@@ -113,7 +113,7 @@ def require_kept(session: Session, slot: str, after: int, *, way_out: str = STAR
     return _require_kept(session, slot, find(session, slot), after, way_out)
 
 
-def _require_kept(session: Session, slot: str, found: SlotState | None, after: int, way_out: str) -> SlotState:
+def _require_kept(session: Session, slot: str, found: SlotState | None, after: Lsn, way_out: str) -> SlotState:
     if found is None:
         raise DataLossError(
             f"replication slot {slot} does not exist any more; the changes after {format_lsn(after)} are gone. "
@@ -207,7 +207,7 @@ def _end_making(session: Session, name: str) -> None:
     )
 
 
-def advance(session: Session, slot: str, to: int) -> None:
+def advance(session: Session, slot: str, to: Lsn) -> None:
     """Lets the server forget what lies before the LSN `to`. A slot that is further already stays there.
 
     Raises DataLossError where the slot was invalidated: servers before 16 only say that it cannot be advanced.
@@ -219,7 +219,7 @@ def advance(session: Session, slot: str, to: int) -> None:
             session.execute("SELECT pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)", [slot, format_lsn(to)])
 
 
-def figures(session: Session, slot: str, reached: int | None, complete_until: int | None) -> dict[str, int]:
+def figures(session: Session, slot: str, reached: Lsn | None, complete_until: int | None) -> dict[str, int]:
     """How far the present is from the LSN `reached` and the moment `complete_until` (µs since 1970), and how much of
     the log the slot keeps; those that are known."""
     query = (

@@ -19,7 +19,7 @@ from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.going_on import going_on
 from backfill.upstream.postgres.place import Place
-from backfill.upstream.postgres.position import Position, format_lsn, parse_lsn
+from backfill.upstream.postgres.position import Lsn, Position, format_lsn, parse_lsn
 from backfill.upstream.postgres.retries import RetryPolicy
 from backfill.upstream.postgres.table import Table
 
@@ -62,7 +62,7 @@ class PostgresChangeReader:
 
 
 def bounds(
-    session: Session, place: Place, table: Table, end_of_log: int, starting: str, ending: str
+    session: Session, place: Place, table: Table, end_of_log: Lsn, starting: str, ending: str
 ) -> tuple[str, str]:
     """The two positions as LSNs, where the changes between them can be read; see `backfill.upstream.Upstream.span`."""
     found = slot.find(session, place.slot)
@@ -96,7 +96,7 @@ def _require_published(session: Session, place: Place, table: Table) -> None:
     publication.require(session, place.publication, oid, table.names, otherwise=otherwise)
 
 
-def _lsn(option: str, text: str, named: dict[str, int]) -> int:
+def _lsn(option: str, text: str, named: dict[str, Lsn]) -> Lsn:
     given = text.strip()
     if given.lower() in named:
         return named[given.lower()]

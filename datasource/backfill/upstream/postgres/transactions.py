@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backfill.upstream.postgres.messages import BEGIN, COMMIT, STREAM_ABORT, Mask, Messages, Positions, require
+from backfill.upstream.postgres.position import Lsn
 
 Keep: TypeAlias = Callable[[NDArray[np.uint32], NDArray[np.uint64]], NDArray[np.bool_]]
 """Given xids and commit LSNs (BEGIN's final LSN) of transactions: whose rows are wanted."""
@@ -67,8 +68,8 @@ class Transactions:
         return len(self.end_lsn)
 
     @property
-    def last_end_lsn(self) -> int | None:
-        return int(self.end_lsn[-1]) if len(self) else None
+    def last_end_lsn(self) -> Lsn | None:
+        return Lsn(int(self.end_lsn[-1])) if len(self) else None
 
     def leading(self, holds: Mask) -> Transactions:
         """The transactions before the first for which it does not hold."""

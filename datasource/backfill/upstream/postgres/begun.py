@@ -1,0 +1,106 @@
+"""How the table was when a stream of it began: what its positions go by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from backfill.errors import SchemaChangedError, TableError
+from backfill.upstream import Bookmark
+from backfill.upstream.noted import noted
+from backfill.upstream.postgres.table import Table
+
+_START_OVER: Final = "start over with a fresh checkpointLocation and onExistingState=restart"
+_LOST_TRACK: Final = f"what has been read cannot be told from what has not. Make it as it was, or {_START_OVER}"
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Which table it was, and the order of its key, which may be noted anew once nothing goes by the one before."""
+
+    collations: str
+    """Which collations the key is in the order of, where it has any."""
+
+    order: str
+    """How the key's index sorts; see `Table.order`."""
+
+    key_types: str
+    """See `Table.key_types`."""
+
+    last_column: int
+    """The number of the table's last column."""
+
+    table_id: str
+    """The table's OID. `stateDir` has it as well, and may be lost."""
+
+    @classmethod
+    def with_table(cls, table: Table) -> Begun:
+        """For a stream that begins now."""
+        return cls(
+            collations=table.collations,
+            order=table.order,
+            key_types=table.key_types,
+            last_column=max(column.attnum for column in table.description.columns),
+            table_id=str(table.description.oid),
+        )
+
+    @classmethod
+    def of(cls, bookmark: Bookmark) -> Begun:
+        """What `names` said."""
+        return cls(
+            collations=dict(bookmark).get("collations", ""),
+            order=noted(bookmark, "order"),
+            key_types=noted(bookmark, "key_types"),
+            last_column=int(noted(bookmark, "last_column")),
+            table_id=noted(bookmark, "table_id"),
+        )
+
+    @property
+    def names(self) -> Bookmark:
+        return (
+            ("collations", self.collations),
+            ("order", self.order),
+            ("key_types", self.key_types),
+            ("last_column", str(self.last_column)),
+            ("table_id", self.table_id),
+        )
+
+    def reordered(self, table: Table) -> Begun:
+        """The same, for positions in the order that keys have now."""
+        return replace(self, collations=table.collations, order=table.order, key_types=table.key_types)
+
+    def require_same_table(self, table: Table) -> None:
+        """Raises where this is another table than the one that the stream began with."""
+        if self.table_id != str(table.description.oid):
+            raise TableError(
+                f"the stream began with the table whose OID is {self.table_id}, and "
+                f"{table.description.name.quoted()} is {table.description.oid}. Where the former was renamed (SELECT "
+                f"{self.table_id}::regclass), set dbtable to its new name; where it was dropped, or this is another "
+                f"one, {_START_OVER}"
+            )
+
+    def require_same_order(self, table: Table) -> None:
+        """Raises where the key sorts otherwise: positions of the old order mean nothing in the new one."""
+        if self.order != table.order:
+            raise SchemaChangedError(
+                f"the index of the key of {table.description.name.quoted()} has another operator class or collation "
+                f"({table.order or 'the default'}, expected {self.order or 'the default'}) than when the stream began, "
+                f"so rows are in another order, and {_LOST_TRACK}"
+            )
+        if self.key_types != table.key_types:
+            raise SchemaChangedError(
+                f"a column of the key of {table.description.name.quoted()} was given another type, or another column "
+                f"got the name of one (the numbers of its columns, each with its type's OID, are {table.key_types}; "
+                f"expected {self.key_types}), so {_LOST_TRACK}"
+            )
+        if self.collations != table.collations:
+            raise SchemaChangedError(
+                f"the key of {table.description.name.quoted()} was given another collation since the stream began "
+                f"({table.collations or 'none'}, expected {self.collations or 'none'}), so its rows are in another "
+                f"order, and {_LOST_TRACK}"
+            )
+
+    def added(self, table: Table) -> tuple[str, ...]:
+        """The columns that are carried and were added since."""
+        numbers = {column.name: column.attnum for column in table.description.columns}
+        return tuple(name for name in table.names if numbers[name] > self.last_column)
