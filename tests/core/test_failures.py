@@ -177,6 +177,27 @@ def test_what_goes_wrong_with_a_sinks_table_is_not_told_of_the_source(
         ("failed: fe_sendauth: no password supplied", DatabaseSetupError),
         ('failed: FATAL:  role "app" is not permitted to log in', DatabaseSetupError),
         ('invalid connection option "sslmod"', DatabaseSetupError),
+        *(
+            (f'connection to server at "db" failed: {text}', DatabaseSetupError)
+            for text in (
+                'FATAL:  pg_hba.conf rejects connection for host "10.0.0.1", user "app", database "shop"',
+                'FATAL:  database "shop" is not currently accepting connections',
+                "FATAL:  connection requires a valid client certificate",
+                "SSL error: certificate verify failed",
+                "SSL error: tlsv1 alert unknown ca",
+                'server certificate for "db.internal" does not match host name "db"',
+                'private key file "/etc/app.key" has group or world access; file must have permissions u=rw (0600)',
+                "server does not support SSL, but SSL was required",
+                "server doesn't support GSSAPI encryption, but it was required",
+                "channel binding required, but SSL not in use",
+                'authentication method requirement "md5" failed: server requested SASL authentication',
+            )
+        ),
+        ('connection is bad: definition of service "shop" not found', DatabaseSetupError),
+        ('invalid channel_binding value: "always"', DatabaseSetupError),
+        ('connection to server at "certificates.internal" (10.0.0.1), port 1 failed: timeout', ConnectionLostError),
+        ("SSL error: unexpected eof while reading", ConnectionLostError),
+        ("could not send SSL negotiation packet: Broken pipe", ConnectionLostError),
     ],
 )
 def test_an_error_without_sqlstate_is_the_connections(text: str, kind: type[BackfillError]) -> None:

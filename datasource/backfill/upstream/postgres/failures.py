@@ -71,10 +71,17 @@ _OF_THE_SETUP: Final = {
 """What is told of such an error, with the server's words in it."""
 
 _REFUSED_FOR_GOOD: Final = re.compile(
-    r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry|permission denied|"
-    r"invalid (connection option|URI|port|dsn|sslmode|integer value)|is not permitted to log in|missing \"=\"",
+    r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry|pg_hba\.conf rejects|"
+    r"permission denied|is not permitted to log in|not currently accepting connections|"
+    r" certificate|private key|alert unknown ca|SSL was required|encryption, but it was required|channel binding|"
+    r"authentication method requirement|service file|definition of service|"
+    r"invalid (connection option|URI|port|dsn|\w+ value)|missing \"=\"",
     re.IGNORECASE,
 )
+"""In the words of the server, of libpq and of its TLS library, as no host or database is likely to be named. Each asks
+for something to be changed.
+"""
+
 _TOO_MANY_SESSIONS: Final = re.compile(r"too many (clients|connections)|connection slots are reserved", re.IGNORECASE)
 _WHERE_IT_LASTS: Final = {
     "53200": "; where it is shared memory, the server has no room for more locks, of which each session that reads a "
