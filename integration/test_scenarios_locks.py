@@ -194,3 +194,35 @@ def test_a_table_that_is_locked_before_its_vnodes_are_cut_is_said_to_be(
         run.batch()
     run.batch()
     run.require_equal()
+
+
+def test_a_stream_begins_and_is_dropped_while_the_synchronous_standby_is_away(
+    start_postgres: Callable[..., LocalServer], start_stream: StartStream
+) -> None:
+    """Whoever else commits waits for it, and nothing says why."""
+    database = Database(start_postgres(), "postgres")
+    table_of(database, 40)
+    run = start_stream(database=database)
+    drop = ["drop", "--state-dir", run.options["stateDir"], "--url", run.options["url"]]
+
+    def live() -> int:
+        run.backfill(20)
+        run.stop()
+        return main(drop)
+
+    with ThreadPoolExecutor(1) as pool, no_standby(database):
+        assert pool.submit(live).result(30) == 0
+    assert database.execute("SELECT FROM pg_publication") == []
+
+
+@contextmanager
+def no_standby(database: Database) -> Iterator[None]:
+    """Commits wait for one that there is not."""
+    database.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    database.execute("SELECT pg_reload_conf()")
+    eventually(lambda: database.execute("SHOW synchronous_standby_names") == [("nobody",)])
+    try:
+        yield
+    finally:
+        database.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        database.execute("SELECT pg_reload_conf()")

@@ -7,6 +7,8 @@ publication fails on the changes between (PostgreSQL manual, 49.6).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
@@ -79,7 +81,7 @@ def make(connector: Connector, session: Session, name: str, table: TableDescript
         return
     statement = creating(session, name, table)
     try:
-        with saying_what_blocks(connector, session.info.backend_pid, f"publication {name}"), session.transaction():
+        with saying_what_blocks(connector, session.info.backend_pid, f"publication {name}"), _transaction(session):
             session.execute(statement)
             note_membership(session, name, table.oid)
     except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
@@ -93,6 +95,17 @@ def make(connector: Connector, session: Session, name: str, table: TableDescript
             f"CREATE ON DATABASE {database} TO {role}. Else let the table's owner run: "
             f"{statement.as_string(session)}; and set publicationName={name}"
         ) from None
+
+
+@contextmanager
+def _transaction(session: Session) -> Iterator[None]:
+    """One whose commit waits for no synchronous standby, which may be away for long, and a wait for it is not said.
+
+    A publication that a failover loses is missed by nobody: no stream goes on behind one, unless its slot came along.
+    """
+    with session.transaction():
+        session.execute("SET LOCAL synchronous_commit = local")
+        yield
 
 
 def creating(session: Session, name: str, table: TableDescription) -> sql.Composed:
@@ -117,7 +130,8 @@ def note_membership(session: Session, name: str, oid: int) -> None:
         return  # which only its owner may write
     statement = noting(name, membership)
     try:
-        session.execute(statement)
+        with _transaction(session):
+            session.execute(statement)
     except psycopg.errors.InsufficientPrivilege as error:
         raise DatabaseSetupError(
             f"{error.diag.message_primary}, which somebody has made again; let its owner run "
@@ -220,7 +234,8 @@ def drop(session: Session, publication: str) -> str:
         return f"publication {publication} (gone already)"
     if noted_in(session, publication) is None:
         return f"publication {publication} (left: not made by a stream)"
-    session.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(publication)))
+    with _transaction(session):
+        session.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(publication)))
     return f"publication {publication}"
 
 
