@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -276,3 +277,26 @@ def test_on_amazon_rds_a_role_stands_for_the_right_to_use_slots(start_postgres: 
         assert (code, mends(text)) == (1, ['GRANT rds_replication TO "app";'])
         session.execute("GRANT rds_replication TO app")
     assert doctor(*become, **given)[0] == 0
+
+
+def test_too_little_room_for_sessions_is_said_of_the_limit_that_leaves_it(
+    database: Database, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    role = database.name
+    monkeypatch.setenv("PGPASSWORD", "narrow")
+    database.execute(
+        f"CREATE ROLE {role} LOGIN REPLICATION CONNECTION LIMIT 10 PASSWORD 'narrow'; ALTER TABLE t OWNER TO {role}"
+    )
+    database.execute(f"GRANT CREATE ON DATABASE {role} TO {role}")
+    url = as_uri(database.dsn, user=role, password=None)
+    code, text = doctor(url=url)
+    assert code == 0
+    assert f'note: the CONNECTION LIMIT of the role "{role}" leaves room for 10 more sessions at this moment' in text
+    assert "it takes up to 11: three, and two for each of numPartitions=4 readers" in text
+    assert f'    ALTER ROLE "{role}" CONNECTION LIMIT 22;' in text
+    assert "CONNECTION LIMIT" not in doctor("--option", "numPartitions=3", url=url)[1]
+    database.execute(f"ALTER ROLE {role} CONNECTION LIMIT 22; ALTER DATABASE {role} CONNECTION LIMIT 3")
+    assert re.search(f'the CONNECTION LIMIT of the database "{role}" leaves room for [0-3] more', doctor(url=url)[1])
+    database.execute(f"ALTER ROLE {role} SUPERUSER")
+    assert "CONNECTION LIMIT" not in doctor(url=url)[1]

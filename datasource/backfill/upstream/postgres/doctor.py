@@ -14,7 +14,7 @@ from psycopg import sql
 from backfill.errors import BackfillError, DatabaseSetupError
 from backfill.options import Options, StartupMode
 from backfill.upstream.findings import Finding, refused
-from backfill.upstream.postgres import publication, slot, standbys
+from backfill.upstream.postgres import publication, room, slot, standbys
 from backfill.upstream.postgres.catalog import read_table
 from backfill.upstream.postgres.condition import require_row_condition
 from backfill.upstream.postgres.connection import Connector, Session, one_row
@@ -64,6 +64,7 @@ def examine(options: Options) -> tuple[Finding, ...]:
 def _found(session: Session, options: Options) -> Iterator[Finding]:
     follows = options.stream.startup_mode is not StartupMode.SNAPSHOT
     yield from refused(_require_server, session, follows)
+    yield from room.findings(session, options.stream.num_partitions)
     if follows:
         yield from _slots(session, options.slot_name)
     table = yield from refused(read_table, session, options.dbtable)
