@@ -12,10 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from backfill.errors import TableLockedError
+from backfill.errors import DatabaseSetupError, TableLockedError
 from backfill.sinks.postgres import apply_to, start_over
 from backfill.upstream.postgres.retries import RetryPolicy
 from integration.database import Database
+from integration.servers.address import as_uri
 from integration.test_sink_postgres import Rows
 from integration.waiting import eventually
 
@@ -136,3 +137,27 @@ def test_the_first_batches_of_two_tables_do_not_wait_for_each_other(
             apply_to(url=url, table="other", key=["id"], query="o")(inserts(2), 0)
         slow.result()
     assert database.execute("SELECT query, batch_id FROM backfill_batches ORDER BY 1") == [("o", 0), ("t", 0)]
+
+
+def test_a_role_that_may_not_make_temporary_tables_is_told_which_right_is_missing(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that its connection was refused."""
+    role = database.name
+    monkeypatch.setenv("PGPASSWORD", "narrow")
+    database.execute(
+        f"CREATE TABLE copy (id int PRIMARY KEY); CREATE ROLE {role} LOGIN PASSWORD 'narrow';"
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON copy TO {role}; GRANT CREATE ON SCHEMA public TO {role};"
+        f"REVOKE TEMPORARY ON DATABASE {role} FROM PUBLIC"
+    )
+    url = as_uri(database.dsn, user=role, password=None)
+    apply = apply_to(url=url, table="copy", key=["id"], query="t")
+    with pytest.raises(DatabaseSetupError, match="Run GRANT TEMPORARY ON DATABASE … TO …, and start"):
+        apply(inserts(1), 0)
+    database.execute(f"GRANT TEMPORARY ON DATABASE {role} TO {role}")
+    apply(inserts(1), 0)
+    assert database.execute("TABLE copy") == [(1,)]
+    # Of a session that has made some before the server says it in other words.
+    database.execute(f"REVOKE TEMPORARY ON DATABASE {role} FROM {role}")
+    with pytest.raises(DatabaseSetupError, match="GRANT TEMPORARY"):
+        apply(inserts(2), 1)

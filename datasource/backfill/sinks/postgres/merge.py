@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import adbc_driver_manager
 import pyarrow as pa
 from psycopg import sql
 
-from backfill.errors import OptionsError, TableError, UnsupportedTypeError
+from backfill.errors import DatabaseSetupError, OptionsError, TableError, UnsupportedTypeError
 from backfill.sinks.last_rows import Outcome
 from backfill.sinks.postgres.target import Target, execute
 from backfill.sinks.staged import DELETED, column_name, kept_name, staged
@@ -27,7 +28,7 @@ def merge(session: ArrowSession, target: Target, key: Sequence[str], last: Outco
         return
     names = _written(target, key, last.rows.column_names)
     _require_types(last.rows.select(names).schema)
-    session.ingest(_STAGED, staged(last, names))
+    _stage(session, staged(last, names))
     values = {name: _value(target, name, at) for at, name in enumerate(names)}
     parts = {
         "target": target.name,
@@ -43,6 +44,19 @@ def merge(session: ArrowSession, target: Target, key: Sequence[str], last: Outco
         _require_kept(session, parts, key, last)
         _upsert(session, key, last, values, parts)
     execute(session, "DROP TABLE {staged}", **parts)
+
+
+def _stage(session: ArrowSession, rows: pa.Table) -> None:
+    try:
+        session.ingest(_STAGED, rows)
+    except adbc_driver_manager.Error as error:
+        # Of a table that it makes by itself the driver passes on no SQLSTATE, but what kind of error it is.
+        if error.status_code is not adbc_driver_manager.AdbcStatusCode.UNAUTHORIZED:
+            raise
+        raise DatabaseSetupError(
+            "the role of the sink may not make temporary tables, through which a batch goes. Run GRANT TEMPORARY ON "
+            "DATABASE … TO …, and start the query again"
+        ) from None
 
 
 def _written(target: Target, key: Sequence[str], names: Sequence[str]) -> list[str]:
