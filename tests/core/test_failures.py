@@ -162,6 +162,15 @@ def test_what_goes_wrong_with_a_sinks_table_is_not_told_of_the_source(
         assert VALUE not in found.message
 
 
+@pytest.mark.parametrize("state", ["P0001", "P0004"])
+def test_what_a_trigger_of_a_sinks_table_says_is_left_to_the_servers_log(state: str) -> None:
+    for error in (from_psycopg(state, f"bad {VALUE}"), from_adbc(state, f"ERROR:  bad {VALUE}")):
+        found = translated(error, about_target)
+        assert type(found) is TableError
+        assert f"refuses the batch ({state})" in found.message
+        assert VALUE not in found.message
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [

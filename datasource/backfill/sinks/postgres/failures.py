@@ -29,6 +29,9 @@ _ROW_TWICE: Final = "21000"
 _READ_ONLY: Final = "25006"
 """As a primary may be for a moment, while it changes places with another one."""
 
+_RAISED: Final = ("P0001", "P0004")
+"""By RAISE and ASSERT in a function of somebody's."""
+
 _CONSTRAINTS: Final = ("23502", "23503", "23505", "23514", "23P01")
 _UNFIT: Final = ("22001", "22003", "22007", "22008", "22P02", "42846")
 """A value is too long, too large or of another form for a column's type; or no cast leads to that."""
@@ -89,6 +92,12 @@ _ERRORS: Final[dict[str, type[BackfillError]]] = {
 def about_target(failure: Failure) -> BackfillError | None:
     """The table that a sink writes to: of these errors a stream is told what to do about its source, or nothing."""
     state, message = failure.state, failure.message
+    if state in _RAISED:
+        return TableError(
+            f"a trigger or a function in the database of the sink's table refuses the batch ({state}). Its words may "
+            "quote a row, so they are in the server's log alone. Let it take all rows of the source, or drop it, and "
+            "start the query again"
+        )
     told = next((text for kind, text in _TOLD_BY_KIND.items() if failure.is_of(kind)), _TOLD.get(state))
     if told is not None:
         return _ERRORS.get(state, TableError)(f"{message}: {told}")
