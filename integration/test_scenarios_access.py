@@ -23,6 +23,7 @@ from integration.servers import LocalServer
 from integration.servers.address import as_uri
 from integration.standby import become_standby
 from integration.stream_harness import table_of
+from integration.versions import require_before
 
 
 @pytest.fixture
@@ -305,3 +306,20 @@ def test_what_is_wrong_with_the_init_statement_is_the_servers_word_alone(
     table_of(database, 10)
     with pytest.raises(DatabaseSetupError, match=r"option sessionInitStatement: [^.]*\(42\w{3}\)$"):
         start_stream(sessionInitStatement=statement).batch(10)
+
+
+@pytest.mark.parametrize("mode", ["initial", "snapshot"])
+def test_a_server_that_takes_rows_away_from_snapshots_is_refused(
+    start_postgres: Callable[..., LocalServer], start_stream: StartStream, database: Database, mode: str
+) -> None:
+    """Of the rows of an imported snapshot some are missing then, after a minute and more, and no error says so."""
+    require_before(database, 170000, "old_snapshot_threshold")
+    strict = Database(start_postgres(old_snapshot_threshold="1min"), "postgres")
+    table_of(strict, 50)
+    run = start_stream(database=strict, startupMode=mode)
+    with pytest.raises(DatabaseSetupError, match=r"is 1min: .* Run ALTER SYSTEM SET old_snapshot_threshold = -1"):
+        run.batch()
+    assert strict.execute("SELECT FROM pg_replication_slots") == []
+    assert any("old_snapshot_threshold" in found.what for found in examine(parse(run.options)) if found.refuses)
+    rows = [row for batch in run.upstream.reader().read(None, [WHOLE_TABLE]) for row in batch.to_pylist()]
+    assert len(rows) == 50

@@ -29,7 +29,7 @@ from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import Position
 from backfill.upstream.postgres.reader import PostgresSnapshotReader
 from backfill.upstream.postgres.retries import RetryPolicy
-from backfill.upstream.postgres.server import require_logical, require_primary
+from backfill.upstream.postgres.server import require_lasting_snapshots, require_logical, require_primary
 from backfill.upstream.postgres.sessions import ControlSession
 from backfill.upstream.postgres.size import read_size
 from backfill.upstream.postgres.span import PostgresChangeReader
@@ -187,6 +187,7 @@ class PostgresUpstream:
     def _epochs(self) -> Epochs:
         if self._found is None:
             require_primary(self._table.server)
+            require_lasting_snapshots(self._table.server)
             self._sessions.followed = True
             self._found = Epochs(self._connector, self._sessions, self._table)
         return self._found

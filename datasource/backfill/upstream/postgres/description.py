@@ -147,3 +147,5 @@ class ServerDescription:
     timeline: int
     wal_level: str
     in_recovery: bool
+    old_snapshots: str
+    """`old_snapshot_threshold`; -1 as well where there is no such setting, from version 17 on."""

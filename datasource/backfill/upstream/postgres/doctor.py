@@ -25,7 +25,12 @@ from backfill.upstream.postgres.money import require_same_decimals
 from backfill.upstream.postgres.partitions import without_whole_rows
 from backfill.upstream.postgres.ranges import KeyedTable
 from backfill.upstream.postgres.selection import select_columns
-from backfill.upstream.postgres.server import read_server, require_logical, require_primary
+from backfill.upstream.postgres.server import (
+    read_server,
+    require_lasting_snapshots,
+    require_logical,
+    require_primary,
+)
 from backfill.upstream.postgres.types import map_column, map_columns
 from backfill.upstream.postgres.writers import against_whole_rows, require_writable
 
@@ -64,6 +69,7 @@ def examine(options: Options) -> tuple[Finding, ...]:
 def _found(session: Session, options: Options) -> Iterator[Finding]:
     follows = options.stream.startup_mode is not StartupMode.SNAPSHOT
     yield from refused(_require_server, session, follows)
+    yield from refused(lambda: require_lasting_snapshots(read_server(session)))
     yield from room.findings(session, options.stream.num_partitions)
     if follows:
         yield from _slots(session, options.slot_name)

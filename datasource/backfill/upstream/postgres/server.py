@@ -32,7 +32,8 @@ _SERVER: Final = f"""
                 ELSE {_TIMELINE}
            END AS timeline,
            pg_catalog.current_setting('wal_level') AS wal_level,
-           pg_catalog.pg_is_in_recovery() AS in_recovery
+           pg_catalog.pg_is_in_recovery() AS in_recovery,
+           coalesce(pg_catalog.current_setting('old_snapshot_threshold', true), '-1') AS old_snapshots
 """
 
 _LOG: Final = f"""
@@ -75,6 +76,19 @@ def require_logical(server: ServerDescription) -> None:
         raise DatabaseSetupError(
             f"wal_level is {server.wal_level}, expected logical; run ALTER SYSTEM SET wal_level = 'logical' and "
             "restart the server. startupMode=snapshot does without"
+        )
+
+
+def require_lasting_snapshots(server: ServerDescription) -> None:
+    """Refuses a server that takes away rows which an exported snapshot shows.
+
+    It says so to who has had the snapshot since; to who imports it later rows are missing without a word, because it
+    is taken there for one of that moment.
+    """
+    if server.old_snapshots != "-1":
+        raise DatabaseSetupError(
+            f"old_snapshot_threshold is {server.old_snapshots}: what takes longer than that to read would lack rows. "
+            "Run ALTER SYSTEM SET old_snapshot_threshold = -1 and restart the server"
         )
 
 
