@@ -84,16 +84,6 @@ def test_a_table_that_was_made_again_with_its_rows_goes_on_once_that_is_said(
     assert database.execute("TABLE copy") == [(1,), (2,)]
 
 
-def test_a_record_of_an_earlier_release_goes_on(database: Database, apply: PostgresSink) -> None:
-    database.execute("ALTER TABLE backfill_batches DROP target_oid, DROP commit_timestamp")
-    apply(inserts(1), 0)
-    apply(inserts(2), 1)
-    assert database.execute("TABLE copy") == [(1,), (2,)]
-    assert database.execute("SELECT target_oid FROM backfill_batches") == database.execute(
-        "SELECT 'copy'::regclass::oid::int8"
-    )
-
-
 @pytest.mark.usefixtures("apply")
 def test_a_second_copy_made_of_the_first_follows_from_there(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE second (LIKE copy INCLUDING ALL); INSERT INTO second TABLE copy")

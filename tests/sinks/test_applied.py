@@ -21,9 +21,9 @@ def test_a_later_batch_is_new_and_the_same_one_is_not() -> None:
     assert new(LAST, replace(LAST, batch_id=4))
     assert new(LAST, Applied(5, 0, None, None), empty=True)
     assert not new(LAST, LAST)
-    noted_before = replace(LAST, timestamp=None)
-    assert not new(noted_before, LAST)
-    assert not new(LAST, noted_before)
+    without_time = replace(LAST, timestamp=None)
+    assert not new(without_time, LAST)
+    assert not new(LAST, without_time)
 
 
 def test_a_target_begins_with_batch_0_or_with_the_rows_of_those_before() -> None:

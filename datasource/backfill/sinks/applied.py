@@ -28,8 +28,7 @@ class Applied:
     """A batch of a query. All but its id tells it from the batch that another stream has there.
 
     `timestamp` is the greatest `_commit_timestamp`, in µs since 1970; for snapshot rows of PostgreSQL it is that of no
-    other batch, also where nothing is written between two streams. None where the rows have none, or where it was
-    not noted.
+    other batch, also where nothing is written between two streams. None where the rows have none.
     """
 
     batch_id: int

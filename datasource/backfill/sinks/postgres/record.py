@@ -17,18 +17,13 @@ _CREATE_RECORD: Final = """
         applied_at timestamptz NOT NULL DEFAULT pg_catalog.now(), commit_timestamp int8, target_oid int8,
         PRIMARY KEY (query, target))
 """
-# Of releases that did not note them; a record without them goes on.
-_ADD_COLUMNS: Final = """
-    ALTER TABLE {record} ADD COLUMN IF NOT EXISTS commit_timestamp int8, ADD COLUMN IF NOT EXISTS target_oid int8
-"""
 
 
 def make_record(session: ArrowSession, target: Target) -> None:
-    """Makes the record, or mends one of an older release; others who are about to do so wait for the transaction."""
+    """Makes the record; others who are about to do so wait for the transaction."""
     session.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('backfill_batches'))")
     session.execute("SET LOCAL client_min_messages = warning")
-    for statement in (_CREATE_RECORD, _ADD_COLUMNS):
-        execute(session, statement, record=target.record)
+    execute(session, _CREATE_RECORD, record=target.record)
 
 
 def last_applied(session: ArrowSession, target: Target, query: str) -> Applied | None:
@@ -40,7 +35,7 @@ def last_applied(session: ArrowSession, target: Target, query: str) -> Applied |
     last = Applied(*applied)
     if last.batch_id < 0:
         return None
-    if oid not in (None, target.oid):
+    if oid != target.oid:
         mended = _setting(target, query, "target_oid", target.oid)
         raise StateError(
             f"the table {target.text} was dropped and made again since the query {query!r} applied batch "

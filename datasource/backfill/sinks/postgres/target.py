@@ -22,8 +22,7 @@ _TABLES: Final = ("r", _PARTITIONED)
 
 _TARGET: Final = f"""
     SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text,
-           EXISTS (SELECT FROM pg_catalog.pg_class r JOIN pg_catalog.pg_attribute a ON a.attrelid = r.oid
-                   WHERE r.relnamespace = n.oid AND r.relname = {{record}} AND a.attname = 'target_oid'),
+           EXISTS (SELECT FROM pg_catalog.pg_class r WHERE r.relnamespace = n.oid AND r.relname = {{record}}),
            ({with_parts("c.oid")}
             SELECT pg_catalog.format('%I.%I', w.nspname, u.relname)
             FROM part
