@@ -113,7 +113,11 @@ class LastRows:
         number = end.epoch.number
         with as_ours():
             state = self._opened(end.stream)
-            self._require_standing(state, begin, end)
+            if begin is None:
+                # The first batch has no changes. What is there, if anything, is of a stream that was given up.
+                state.reset()
+            else:
+                self._require_standing(state, begin, end)
             with state.batch(self._token(end)) as new:
                 if new:
                     if begin is not None:
@@ -125,11 +129,8 @@ class LastRows:
             self._figures = None
         return staged(staging, number, files, readers)
 
-    def _require_standing(self, state: UpsertState, begin: Barrier | None, end: Barrier) -> None:
-        if begin is None:
-            # The first batch has no changes. What is there, if anything, is of a stream that was given up.
-            state.reset()
-            return
+    def _require_standing(self, state: UpsertState, begin: Barrier, end: Barrier) -> None:
+        """Raises unless the state is that of the batch's beginning, or already that of its end."""
         token = state.token()
         if token in (self._token(begin), self._token(end)):
             return
