@@ -106,6 +106,24 @@ def test_a_put_of_the_keys_just_asked_for_does_not_look_them_up_again(path: Path
         assert state.multi_put(updates((key, 3, 0, ("z", 3.0)))).inserts == 1
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_batch_that_is_closed_in_its_midst_stores_nothing(path: Path, *, goes_on: bool) -> None:
+    fill(path)
+    with DuckDBUpsertState(path, LAYOUT) as state:
+        with pytest.raises(StateConflictError, match="closed in the midst of a batch"):
+            _close_in_the_midst(state, goes_on=goes_on)
+        assert (state.token(), state.totals().values) == ("t", 1)
+        assert [found[2] for found in entries(state, ("eu", 1), ("eu", 2), ("eu", 3))] == [True, None, None]
+
+
+def _close_in_the_midst(state: DuckDBUpsertState, *, goes_on: bool) -> None:
+    with state.batch("u"):
+        state.multi_put(updates((("eu", 2), 2, 0, ("y", 2.0))))
+        state.close()
+        if goes_on:
+            state.multi_put(updates((("eu", 3), 3, 0, ("z", 3.0))))
+
+
 def test_consolidated_rows_fill_segments_too(path: Path) -> None:
     keys = [("eu", number) for number in range(25)]
     with DuckDBUpsertState(path, LAYOUT, segment_entries=10, chunk_rows=7) as state:

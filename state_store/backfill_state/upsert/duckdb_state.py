@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from backfill_state.closing import Closable
 from backfill_state.duckdb_file import StateFile
-from backfill_state.errors import ConsolidationError, StateDamagedError, UpsertStateDamagedError
+from backfill_state.errors import ConsolidationError, StateConflictError, StateDamagedError, UpsertStateDamagedError
 from backfill_state.upsert.admission import (
     Stored,
     require_batch,
@@ -138,6 +138,7 @@ class DuckDBUpsertState(Closable):
             newest = self._segments.newest(connection)
             try:
                 yield not batch.is_replayed
+                self._held()
                 if not batch.is_replayed:
                     self._segments.clean(connection)
                     write_standing(connection, replace(batch.standing, token=token))
@@ -233,11 +234,19 @@ class DuckDBUpsertState(Closable):
     @contextmanager
     def _reading(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Standing]]:
         """The batch that is being written, if any; else a transaction of its own."""
-        if self._batch is not None and self._file.connection is not None:
-            yield self._file.connection, self._batch.standing
+        if self._batch is not None:
+            yield self._held(), self._batch.standing
             return
         with self._transaction() as connection:
             yield connection, self._standing(connection)
+
+    def _held(self) -> duckdb.DuckDBPyConnection:
+        """What the batch is written with. `close` has rolled it back; what came then would be stored by itself."""
+        if self._file.connection is None:
+            raise StateConflictError(
+                str(self._file), "it was closed in the midst of a batch, of which nothing is stored; begin it again"
+            )
+        return self._file.connection
 
     @contextmanager
     def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
