@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from backfill.errors import OffsetError
 from backfill.upstream.postgres.position import Lsn, Position, Snapshot, end_of_last_record, format_lsn, parse_lsn
 
 WRAP = 1 << 32
@@ -122,6 +123,14 @@ def test_a_position_comes_back_from_its_text_and_has_one_text(lsn: Lsn, snapshot
 def test_positions_are_written_as_postgresql_writes_them(text: str, position: Position) -> None:
     assert Position.parse(text) == position
     assert str(position) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "junk", "0/ZZ", "0/1 junk", "0/1 740:745", "12@04b4e8ed-1c54-40ed-9e27-bcb4185234e5"]
+)
+def test_a_text_that_is_no_position_is_refused_with_what_to_do(text: str) -> None:
+    with pytest.raises(OffsetError, match=r"is not one of PostgreSQL: .* fresh checkpointLocation"):
+        Position.parse(text)
 
 
 @given(st.integers(0, 2**64 - 1).map(Lsn))

@@ -21,5 +21,8 @@ class Position:
     def parse(cls, text: str) -> Position:
         version, at, table_id = text.partition("@")
         if not (version.isascii() and version.isdigit() and at and table_id):
-            raise OffsetError(f"the position {text!r} is not one of a Delta table; was it written by another upstream?")
+            raise OffsetError(
+                f"the position {text!r} is not one of a Delta table: it is damaged, or of another upstream. "
+                "Restore the checkpoint, or start with a fresh checkpointLocation"
+            )
         return cls(int(version), table_id)

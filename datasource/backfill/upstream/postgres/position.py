@@ -26,6 +26,8 @@ from typing import Final, NewType, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from backfill.errors import OffsetError
+
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 Lsn = NewType("Lsn", int)
@@ -80,10 +82,17 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
+        """The position of this text; OffsetError where it is none."""
         lsn, _, more = text.partition(" ")
-        if "/" in more:
-            return cls(parse_lsn(lsn), unseen=parse_lsn(more))
-        return cls(parse_lsn(lsn), Snapshot.parse(more) if more else None)
+        try:
+            if "/" in more:
+                return cls(parse_lsn(lsn), unseen=parse_lsn(more))
+            return cls(parse_lsn(lsn), Snapshot.parse(more) if more else None)
+        except ValueError:
+            raise OffsetError(
+                f"the position {text!r} is not one of PostgreSQL: it is damaged, or of another upstream. "
+                "Restore the checkpoint, or start with a fresh checkpointLocation"
+            ) from None
 
     def __str__(self) -> str:
         more = self.snapshot if self.unseen is None else format_lsn(self.unseen)
