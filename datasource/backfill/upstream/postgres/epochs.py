@@ -152,14 +152,11 @@ class Epochs:
         logged, unless they wait for a standby: then changes are followed on, and rows are read when they are seen.
         """
         give_up = time.monotonic() + UNSEEN_PATIENCE
-        while True:
-            step = self._exported_step(after, max_changes)
-            if step is not None:
-                self._said_unseen = False
-                return step
-            if after is None or time.monotonic() > give_up:
-                break
+        while (step := self._exported_step(after, max_changes)) is None and time.monotonic() <= give_up:
             time.sleep(UNSEEN_INTERVAL)
+        if step is not None:
+            self._said_unseen = False
+            return step
         if not self._said_unseen:
             logger.warning(
                 "rows are not read again yet: a commit that was passed on is still invisible to readers, as while a "
