@@ -48,7 +48,7 @@ class Begun:
     def of(cls, bookmark: Bookmark) -> Begun:
         """What `names` said."""
         return cls(
-            collations=dict(bookmark).get("collations", ""),
+            collations=noted(bookmark, "collations"),
             order=noted(bookmark, "order"),
             key_types=noted(bookmark, "key_types"),
             last_column=int(noted(bookmark, "last_column")),

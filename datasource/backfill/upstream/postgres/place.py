@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from backfill.errors import DatabaseSetupError, DataLossError, OptionsError
 from backfill.options import Options
 from backfill.upstream import Bookmark
+from backfill.upstream.noted import noted
 from backfill.upstream.postgres import publication, slot
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn
@@ -62,18 +63,17 @@ class Place:
     @classmethod
     def of(cls, bookmark: Bookmark) -> Place:
         """The place that `names` said."""
-        names = dict(bookmark)
-        if "slot" not in names:
+        if "slot" not in dict(bookmark):
             raise OptionsError(
                 "the checkpoint is not of a table of PostgreSQL, and url and dbtable name one; name what it is of "
                 "(with path, a Delta table), or use a fresh checkpointLocation"
             )
         return cls(
-            slot=names["slot"],
-            publication=names["publication"],
-            own_publication=names["own_publication"] == "true",
-            system=names["system"],
-            timeline=names["timeline"],
+            slot=noted(bookmark, "slot"),
+            publication=noted(bookmark, "publication"),
+            own_publication=noted(bookmark, "own_publication") == "true",
+            system=noted(bookmark, "system"),
+            timeline=noted(bookmark, "timeline"),
         )
 
     @property
