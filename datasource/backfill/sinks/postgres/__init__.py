@@ -24,6 +24,8 @@ from backfill.sinks.batch import Batch
 from backfill.sinks.last_rows import Outcome, columns_of, last_rows
 
 with needing("writing to PostgreSQL", "postgres"):
+    from psycopg import sql
+
     from backfill.sinks.postgres.failures import about_target
     from backfill.sinks.postgres.merge import merge
     from backfill.sinks.postgres.record import forget, last_applied, make_record, record, without_rows
@@ -116,7 +118,7 @@ def _begin(session: ArrowSession, table: str, key: Sequence[str]) -> Target:
 
 def _begin_transaction(session: ArrowSession) -> None:
     session.execute("BEGIN")
-    session.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+    execute(session, "SET LOCAL lock_timeout = {patience}", patience=sql.Literal(LOCK_TIMEOUT))
     # Spark does not give a batch again of which it has noted that it was applied, so a crash must not lose it.
     session.execute(
         "SELECT pg_catalog.set_config('synchronous_commit', 'local', true) "

@@ -59,7 +59,6 @@ def forget(session: ArrowSession, target: Target, query: str) -> None:
 def _held(session: ArrowSession, target: Target, query: str) -> tuple[Any, ...]:
     """What is noted, locked; with a negative batch id if there was nothing."""
     names = _names(target, query)
-    columns = "batch_id, row_count, version, sequence, commit_timestamp, target_oid"
     while True:
         execute(
             session,
@@ -68,7 +67,12 @@ def _held(session: ArrowSession, target: Target, query: str) -> tuple[Any, ...]:
             **names,
         )
         execute(session, "SELECT 1 FROM {record} WHERE query = {query} AND target = {name} FOR UPDATE", **names)
-        execute(session, f"SELECT {columns} FROM {{record}} WHERE query = {{query}} AND target = {{name}}", **names)
+        execute(
+            session,
+            "SELECT batch_id, row_count, version, sequence, commit_timestamp, target_oid FROM {record} "
+            "WHERE query = {query} AND target = {name}",
+            **names,
+        )
         row = session.fetchone()
         if row is not None:  # Else `forget` has taken it away in between.
             return row

@@ -44,6 +44,9 @@ _COMMIT: Final = (
 )
 """Both are one transaction."""
 
+_IN_A_MOMENT: Final = sql.SQL("SET lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT))
+"""For a session that will lock the table; finding out where its rows are stored waits as well."""
+
 FLUSH_PATIENCE: Final = 0.02
 FLUSH_GIVE_UP: Final = 60.0
 
@@ -84,9 +87,8 @@ class ExportingSession:
 
     def _begin(self, session: Session) -> Exported:
         # Locking the table takes the snapshot, and then waits for whoever writes the table anew.
-        # A file's size is not told either while somebody has the table for himself.
         with session.pipeline():
-            session.execute(sql.SQL("SET lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT)))
+            session.execute(_IN_A_MOMENT)
             stood = session.execute(sql.SQL("SELECT {}").format(files_of(self._table.name)))
         with session.pipeline():
             session.execute(BEGIN)
@@ -180,7 +182,7 @@ def enter(cursor: Cursor, table: KeyedTable, token: str | None) -> None:
     Raises TableLockedError where somebody else has it locked for longer than a moment, SnapshotGoneError where that
     state has been released, SchemaChangedError where its columns have other names.
     """
-    cursor.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'")  # Finding out where rows are stored waits as well.
+    cursor.execute(_IN_A_MOMENT.as_string(None))
     before = stored(cursor, table) if token is None else ""
     cursor.execute(BEGIN)
     if token is not None:
