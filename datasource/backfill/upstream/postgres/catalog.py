@@ -15,6 +15,7 @@ from backfill.upstream.postgres.column_types import read_types, resolve
 from backfill.upstream.postgres.connection import Session
 from backfill.upstream.postgres.dbtable import find_table
 from backfill.upstream.postgres.description import (
+    STORED_ARE_PUBLISHED,
     CollationDescription,
     ColumnDescription,
     Generated,
@@ -24,8 +25,6 @@ from backfill.upstream.postgres.description import (
 )
 from backfill.upstream.postgres.identity import choose_index, read_indexes, read_key, require_never_null
 from backfill.upstream.postgres.partitions import require_leaves_log
-
-_STORED_ARE_PUBLISHED: Final = 180000
 
 _COLUMNS: Final = """
     SELECT a.attname AS name, a.attnum::int AS attnum, a.atttypid::int8 AS type_oid, a.atttypmod AS typmod,
@@ -123,7 +122,7 @@ def read_table(session: Session, dbtable: str) -> TableDescription:
 def _logged(generated: Generated, server_version: int) -> Logged:
     if generated is Generated.NO:
         return Logged.ALWAYS
-    published = generated is Generated.STORED and server_version >= _STORED_ARE_PUBLISHED
+    published = generated is Generated.STORED and server_version >= STORED_ARE_PUBLISHED
     return Logged.IF_PUBLISHED if published else Logged.NEVER
 
 

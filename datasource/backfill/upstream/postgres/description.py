@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 from psycopg import sql
+
+STORED_ARE_PUBLISHED: Final = 180000
+"""From this version on a publication may have stored generated columns."""
 
 
 @dataclass(frozen=True, slots=True)

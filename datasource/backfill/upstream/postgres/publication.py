@@ -19,10 +19,8 @@ from psycopg import sql
 from backfill.errors import BackfillError, DatabaseSetupError, TableError
 from backfill.upstream.postgres.blockers import saying_what_blocks
 from backfill.upstream.postgres.connection import Connector, Session, one_row
-from backfill.upstream.postgres.description import QualifiedName, TableDescription
+from backfill.upstream.postgres.description import STORED_ARE_PUBLISHED, QualifiedName, TableDescription
 from backfill.upstream.postgres.published import listed, listing
-
-_GENERATED_ARE_PUBLISHED: Final = 180000
 
 _NOTE: Final = "made by backfill, membership "
 
@@ -110,9 +108,7 @@ def _transaction(session: Session) -> Iterator[None]:
 
 def creating(session: Session, name: str, table: TableDescription) -> sql.Composed:
     """What publishes all that a stream may carry of the table, on this server."""
-    generated = (
-        ", publish_generated_columns = stored" if session.info.server_version >= _GENERATED_ARE_PUBLISHED else ""
-    )
+    generated = ", publish_generated_columns = stored" if session.info.server_version >= STORED_ARE_PUBLISHED else ""
     only = sql.SQL("" if table.partitioned else "ONLY ")
     return sql.SQL("CREATE PUBLICATION {} FOR TABLE {}{} WITH (publish_via_partition_root = true{})").format(
         sql.Identifier(name), only, table.name.identifier(), sql.SQL(generated)
