@@ -13,15 +13,18 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from backfill.errors import TransientError
 from backfill.options import parse
 from backfill.upstream import Bookmark
 from backfill.upstream.postgres import PostgresUpstream
+from backfill.upstream.postgres.retries import RetryPolicy
 from integration.database import Database
 from integration.databases import Databases
 from integration.fixtures.postgres import show_log_of
 from integration.servers import LocalServers
-from tests.contract.laboratory import Held, KeyValue, Rows, Write
+from tests.contract.laboratory import Held, KeyValue, Rows, Write, update
 from tests.contract.laws import HidingUpstreamLaws, UpstreamLaws
+from tests.contract.laws.moves import STREAM, begun, fill, followed, pinned
 
 PATIENCE = 60.0
 
@@ -135,7 +138,7 @@ class PostgresLaboratory:
         self.database = database
         self.shape = shape
         database.execute(f"CREATE TABLE t (v text, {shape.columns}); ALTER TABLE t REPLICA IDENTITY {identity}")
-        self.keys: list[KeyValue] = self._ascending(shape.keys)
+        self.keys: Sequence[KeyValue] = self._ascending(shape.keys)
         self._options = parse({**database.options, "dbtable": "public.t"})
         self._opened: PostgresUpstream | None = None
         self._reading: list[PostgresUpstream] = []
@@ -234,3 +237,16 @@ class TestPostgresUpstreamWithAStandbyThatDoesNotAnswer(HidingUpstreamLaws):
             contextlib.closing(PostgresLaboratory(database, INTEGER, "DEFAULT")) as made,
         ):
             yield made
+
+    def test_what_a_batch_has_and_no_reader_sees_is_told_with_its_cause(self, laboratory: PostgresLaboratory) -> None:
+        fill(laboratory, 3)
+        upstream = begun(laboratory)
+        epoch = pinned(upstream).epoch
+        unseen = laboratory.commit_unseen(update(laboratory.keys[0], "unseen"))
+        later = followed(upstream, epoch)
+        impatient = PostgresUpstream.of(laboratory._options, RetryPolicy(give_up_after=0.0))
+        with contextlib.closing(impatient):
+            impatient.attach(upstream.bookmark(STREAM), later)
+            with pytest.raises(TransientError, match="synchronous_standby_names, and start the query again"):
+                impatient.repin(later)
+        unseen.commit()

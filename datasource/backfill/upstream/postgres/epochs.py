@@ -121,7 +121,11 @@ class Epochs:
             exported = self.exporter.export()
             require_unchanged(self.exporter.current(), self._table, self._collations)
             if not self._sees_all(before, exported.position):
-                raise TransientError("the server does not show yet what the batch had seen")
+                raise TransientError(
+                    "a commit that the batch has is still invisible to readers, as while a synchronous standby does "
+                    "not answer. Start the standby, or take it out of synchronous_standby_names, and start the query "
+                    "again"
+                )
             return exported
 
         exported = self._sessions.retry(attempt)

@@ -200,7 +200,10 @@ def enter(cursor: Cursor, table: KeyedTable, token: str | None) -> None:
 def require_same_files(before: str, now: str) -> None:
     """For a transaction that has locked the table since: whether its snapshot, taken in between, can be read."""
     if not Files.parse(now).are_those_of(Files.parse(before)):
-        raise TransientError("the table was truncated or written anew while its state was taken")
+        raise TransientError(
+            "the table was truncated or written anew, or a partition of it, each time its state was taken. Start the "
+            "query again when that is over"
+        )
 
 
 def require_stored(token: str, now: str) -> None:
@@ -228,7 +231,10 @@ def wait_for_flush(session: Session, connector: Connector, lsn: Lsn) -> None:
             _nudge(session, connector)
             nudged = True
         if time.monotonic() > give_up:
-            raise TransientError("the server did not flush its log within a minute")
+            raise TransientError(
+                f"the server has not flushed its log within {FLUSH_GIVE_UP:.0f} s: its disk may be too slow, or hang. "
+                "Start the query again when it writes"
+            )
         time.sleep(0.005)
 
 
