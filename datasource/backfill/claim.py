@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from backfill.errors import StateBusyError, StateError
+from backfill.wording import unusable
 
 try:
     import fcntl
@@ -41,7 +42,7 @@ def claim(folder: Path, *, patience: float = PATIENCE) -> TextIO:
         if file is not None:
             _sign(file)
     except OSError as error:
-        raise StateError(f"stateDir cannot be written: {error}") from error
+        raise StateError(unusable("stateDir", "written", error)) from error
     if file is None:
         raise StateBusyError(
             f"stateDir {folder} is used by another query (process {_holder(path)}), or a second time in this one, as "

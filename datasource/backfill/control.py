@@ -121,7 +121,7 @@ class Control:
         return json.dumps(value, separators=(",", ":"))
 
     @classmethod
-    def from_text(cls, text: str) -> Control:
+    def from_text(cls, text: str | bytes) -> Control:
         """StateError where it is of a newer version or not one of ours."""
         try:
             value = json.loads(text)

@@ -16,6 +16,7 @@ from typing import Final
 from backfill.claim import held
 from backfill.control import Control
 from backfill.errors import StateBusyError, StateError
+from backfill.wording import unusable
 
 FILE: Final = "control.json"
 LOCK: Final = "control.lock"
@@ -26,11 +27,12 @@ PATIENCE: Final = 10.0
 def read_control(folder: Path) -> Control:
     """What the stream with this stateDir has been told; nothing, where there is no file."""
     try:
-        text = (folder / FILE).read_text(encoding="utf-8")
+        text = (folder / FILE).read_bytes()
     except FileNotFoundError:
         return Control()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StateError(f"{folder / FILE} cannot be read ({error}); a stream may have been told to pause") from error
+    except OSError as error:
+        # Not as good as none: the stream may have been told to pause.
+        raise StateError(unusable(str(folder / FILE), "read", error)) from error
     return Control.from_text(text)
 
 
@@ -41,7 +43,7 @@ def changing(folder: Path) -> Iterator[None]:
         # The other one has a few files to read and one to write.
         file = held(folder / LOCK, patience=PATIENCE, interval=0.01)
     except OSError as error:
-        raise StateError(f"{folder / LOCK} cannot be written: {error}") from error
+        raise StateError(unusable(str(folder / LOCK), "written", error)) from error
     if file is None:
         raise StateBusyError(f"another `backfill` has had {folder / LOCK} for {PATIENCE:.0f} s; end that one")
     with file:
@@ -66,4 +68,4 @@ def keep_control(folder: Path, control: Control) -> None:
     except OSError as error:
         if part:
             Path(part).unlink(missing_ok=True)
-        raise StateError(f"{folder / FILE} cannot be written: {error}") from error
+        raise StateError(unusable(str(folder / FILE), "written", error)) from error

@@ -17,6 +17,7 @@ from backfill.staging import Staging
 from backfill.stream import Stream
 from backfill.upsert import LastRows
 from backfill.whole_rows import Rules
+from backfill.wording import unusable
 from backfill_state import DuckDBProgressStore
 from backfill_state.upsert import DuckDBUpsertState, UpsertLayout, UpsertState
 
@@ -47,7 +48,7 @@ def open_stream(options: Options) -> Stream:
     try:
         Path(options.state_dir).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StateError(f"stateDir cannot be made: {error}") from error
+        raise StateError(unusable("stateDir", "made", error)) from error
     upstream = open_upstream(options)
     return Stream(
         upstream,

@@ -33,6 +33,7 @@ from backfill import stored
 from backfill.errors import BackfillError, StagingError, StagingUnreachableError
 from backfill.manifest import Manifest
 from backfill.offset import Barrier
+from backfill.wording import unusable
 
 CHANGES_VERSION: Final = 1
 _MANIFEST: Final = "manifest.json"
@@ -232,7 +233,7 @@ def _failed(done: str, error: Exception) -> BackfillError:
         return StagingUnreachableError(
             f"stagingDir cannot be {done} for now: {error}. When its store answers again, start the query again"
         )
-    return StagingError(f"stagingDir cannot be {done}: {error}")
+    return StagingError(unusable("stagingDir", done, error))
 
 
 @contextmanager

@@ -19,6 +19,14 @@ def no_column(table: str, name: str, present: Sequence[str]) -> str:
     return f"{table} has no column {name!r}{hint}"
 
 
+def unusable(what: str, done: str, error: Exception) -> str:
+    """What is told of a file or folder of ours that the system refuses: be it full, somebody else's, or not there."""
+    return (
+        f"{what} cannot be {done}: {error}. Make room there, or let the account that this runs as use it; or name "
+        "another place"
+    )
+
+
 def another_option(began: str, now: str) -> str:
     """What a stream is told that goes on with another value of an option that it keeps to its end."""
     return (

@@ -96,5 +96,5 @@ def test_a_claim_is_had_on_the_file_that_the_next_process_meets(
 
 
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match="stateDir cannot be written"):
+    with pytest.raises(StateError, match=r"stateDir cannot be written: .*let the account"):
         claim(tmp_path / "missing")

@@ -123,5 +123,11 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"control\.json cannot be written"):
         keep_control(tmp_path, Control())
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
-    with pytest.raises(StateError, match=r"control\.json cannot be read"):
+    with pytest.raises(StateError, match=r"control\.json cannot be read: .*let the account"):
+        read_control(tmp_path)
+
+
+def test_a_file_that_is_no_text_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b"\xff")
+    with pytest.raises(StateError, match=r"damaged control file .* delete it"):
         read_control(tmp_path)
