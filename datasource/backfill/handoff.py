@@ -89,13 +89,13 @@ def read(part: Part, reader: SnapshotReader, rows: RowFormat) -> Iterator[pa.Rec
 
 
 def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    number, staging = part.epoch.number, part.staging
-    if part.token is None or staging.exists(number, part.name):
+    number, staging, token = part.epoch.number, part.staging, part.token
+    if token is None or staging.exists(number, part.name):
         yield from _read_staged(staging, number, part.name, columns)
         return
     staging.require_shared(number)
     # Three stages side by side: the database and its driver, the staged file, and Spark's transport.
-    chunk = ahead(staging.write_through(number, part.name, columns, ahead(_counted(part, reader))))
+    chunk = ahead(staging.write_through(number, part.name, columns, ahead(_counted(part, token, reader))))
     passed_on = 0
     try:
         for batch in chunk:
@@ -157,10 +157,10 @@ def _holds(now: pa.DataType, before: pa.DataType) -> bool:
     return now == before or (before, now) in _WIDENED
 
 
-def _counted(part: SnapshotPart, reader: SnapshotReader) -> Generator[pa.RecordBatch, None, None]:
+def _counted(part: SnapshotPart, token: str, reader: SnapshotReader) -> Generator[pa.RecordBatch, None, None]:
     """The rows, with a check that they are as many as were counted when the batch was planned."""
     found = 0
-    for batch in reader.read(part.token or "", part.split.ranges):
+    for batch in reader.read(token, part.split.ranges):
         found += batch.num_rows
         yield batch
     if part.exact and found != part.split.row_count:
