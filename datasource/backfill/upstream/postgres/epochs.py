@@ -219,6 +219,7 @@ class Epochs:
         seen = Position.parse(until) if until else self.end_of_log()
         upto = seen.lsn
         if upto < self._idle_at and not until:
+            # The log ends before where it was read to: another server, or this one as it was some time ago.
             self.log.place.require_reached(self._sessions.current(), self._idle_at)
         if upto <= self._idle_at and after.position != self._left_at and self._read_lately:
             self.complete_until = self._clock

@@ -69,6 +69,7 @@ class PostgresSnapshotReader:
         return sql.SQL("{} ORDER BY {}").format(rows, self.table.order)
 
     def _with_keys(self, keys: pa.RecordBatch) -> sql.Composable:
+        # Python's strings, because they are literals of the statement: of the few keys whose values the log left out.
         texts = [encode_text(column).to_pylist() for column in keys.columns]
         # Sorted, because the server may find them by another plan when it is asked again after a lost connection.
         return sql.SQL("SELECT {} FROM {} WHERE {} ORDER BY {}").format(
