@@ -260,6 +260,21 @@ def test_the_file_of_a_large_transaction_goes_with_its_batch_and_not_with_the_ne
     run.finish()
 
 
+def test_the_file_of_a_large_transaction_goes_with_the_stream(
+    database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backfill.upstream.postgres.spool.IN_MEMORY", 1000)
+    table_of(database, 300)
+    run = start_stream()
+    run.backfill()
+    database.execute("UPDATE t SET v = 'of many'")
+    run.batch()
+    kept = run.upstream._epochs.log._kept
+    assert kept is not None
+    run.stop()
+    assert kept.reading.rows._file.closed
+
+
 def test_a_table_that_grows_at_its_end_faster_than_it_is_read_is_finished(
     database: Database, start_stream: StartStream
 ) -> None:

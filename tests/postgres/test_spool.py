@@ -9,7 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from backfill.errors import StagingError
+from backfill.errors import ConnectionLostError, StagingError
+from backfill.upstream.postgres import log
+from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.position import Lsn, Position
 from backfill.upstream.postgres.spool import IN_MEMORY, Spool
 from tests.full_disk import room_for
 
@@ -51,3 +54,21 @@ def test_changes_are_in_their_file_before_they_are_read() -> None:
     with room_for(0):
         assert list(spool) == [large]
     spool.close()
+
+
+def test_what_was_read_of_the_log_before_an_error_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = pa.record_batch({"v": pa.array(["x" * (IN_MEMORY + 1)])})
+    made: list[Spool] = []
+
+    def lost(reading: log.Reading, *_: object) -> None:
+        made.append(reading.rows)
+        reading.rows.add(large)
+        raise ConnectionLostError("gone")
+
+    monkeypatch.setattr(log, "Spool", lambda _: Spool(large.schema))
+    monkeypatch.setattr(log, "_decode_into", lost)
+    feed = log.Feed("slot", "publication", 1, ())
+    begin, end = Position(Lsn(1)), Position(Lsn(2))
+    with pytest.raises(ConnectionLostError):
+        log.peek(Connector(""), feed, after=begin, shown=end, upto=end.lsn, limit=1)
+    assert [spool._file.closed for spool in made] == [True]

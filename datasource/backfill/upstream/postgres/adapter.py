@@ -61,7 +61,7 @@ class PostgresUpstream:
 
     def close(self) -> None:
         if self._found is not None:
-            self._found.exporter.close()
+            self._found.close()
         self._sessions.close()
 
     # -- the table -------------------------------------------------------------------------------------------------

@@ -157,13 +157,14 @@ class ChangeLog:
 
     def keep(self, after: Epoch, upto: Epoch, reading: log.Reading, read_up_to: Lsn) -> None:
         """Keeps what was read from `after` to `upto`; the log was looked at as far as the LSN `read_up_to`."""
-        self._let_go()
+        self.let_go()
         self._kept = Kept(after.position, upto.position, reading)
         position = Position.parse(upto.position)
         if position.snapshot is not None:
             self._acknowledgeable[upto.position] = reading.acknowledgeable(position, read_up_to)
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """Keeps nothing any longer."""
         if self._kept is not None:
             self._kept.reading.rows.close()
         self._kept = None
@@ -184,7 +185,7 @@ class ChangeLog:
         acknowledged; the next batch makes up for it.
         """
         if self._kept is not None and self._kept.upto == epoch.position:
-            self._let_go()
+            self.let_go()
         position = Position.parse(epoch.position)
         known = position.seen if position.snapshot is None else LOG_BEGIN
         found = self._acknowledgeable.pop(epoch.position, known)

@@ -71,6 +71,11 @@ class Epochs:
     def attach(self, log: ChangeLog) -> None:
         self._log = log
 
+    def close(self) -> None:
+        self.exporter.close()
+        if self._log is not None:
+            self._log.let_go()
+
     @property
     def log(self) -> ChangeLog:
         if self._log is None:

@@ -9,6 +9,7 @@ pieces, nor consumed from a copy of the slot: tried, both were slower.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -115,12 +116,14 @@ def peek(connector: Connector, feed: Feed, *, after: Position, shown: Position, 
     while True:
         decoder = Decoder(feed.table_oid, feed.wanted, keeping(after, shown))
         reading = Reading(Spool(decoder.schema))
-        _decode_into(reading, decoder, _peeked(connector, feed, upto, limit))
-        reading.complete = reading.message_count < limit
-        if reading.complete or reading.end > after.lsn:
-            reading.rows.finish()
-            return reading
-        reading.rows.close()
+        with ExitStack() as opened:
+            opened.callback(reading.rows.close)
+            _decode_into(reading, decoder, _peeked(connector, feed, upto, limit))
+            reading.complete = reading.message_count < limit
+            if reading.complete or reading.end > after.lsn:
+                reading.rows.finish()
+                opened.pop_all()
+                return reading
         limit *= 4
 
 
