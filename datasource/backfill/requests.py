@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from backfill import recorded
 from backfill.control import Control, Request
 from backfill.control_file import changing, keep_control, read_control
 from backfill.errors import KeyTextError, StateError
 from backfill.offset import Barrier
 from backfill.record import has_place
-from backfill.views import looking
+from backfill.views import standing
 from backfill.vnode import Key
-from backfill_state import StreamIdentity
 
 
 def ask_again(state_dir: str, first: Sequence[str] | None, last: Sequence[str] | None) -> str:
@@ -28,7 +26,7 @@ def ask_again(state_dir: str, first: Sequence[str] | None, last: Sequence[str] |
     before the other, as far as that can be told without the database.
     """
     with changing(Path(state_dir)):
-        found, barrier, control = _look(state_dir)
+        (found, barrier), control = standing(state_dir), read_control(Path(state_dir))
         stream, key = found.stream_id, found.key
         if not has_place(found):
             raise StateError("a stream with startupMode=snapshot is one batch, and reads no rows again")
@@ -42,7 +40,7 @@ def ask_again(state_dir: str, first: Sequence[str] | None, last: Sequence[str] |
 def ask_to_stop(state_dir: str) -> str:
     """Asks the stream to read no row again any more, neither what is under way nor what waits."""
     with changing(Path(state_dir)):
-        found, barrier, control = _look(state_dir)
+        (found, barrier), control = standing(state_dir), read_control(Path(state_dir))
         stream = found.stream_id
         under_way = barrier is not None and barrier.takes_again
         waiting = control.waiting(stream, _taken_up(barrier))
@@ -50,15 +48,6 @@ def ask_to_stop(state_dir: str) -> str:
             raise StateError("no rows are being read again, and no request waits; nothing was changed")
         keep_control(Path(state_dir), control.asked(Request(_name(), stream, stops=True), _taken_up(barrier)))
     return "from the next batch on no rows are read again"
-
-
-def _look(state_dir: str) -> tuple[StreamIdentity, Barrier | None, Control]:
-    """Which stream it is, where it stands as far as that is recorded, and what it has been told."""
-    with looking(state_dir) as store:
-        identity, barrier = store.identity(), recorded.barrier(store)
-    if identity is None:
-        raise StateError(f"the state in {state_dir} is of no stream yet; ask again when the query has begun")
-    return identity, barrier, read_control(Path(state_dir))
 
 
 def _taken_up(barrier: Barrier | None) -> str | None:

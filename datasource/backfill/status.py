@@ -9,14 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from backfill import recorded
 from backfill.adapters import open_upstream, source_of
 from backfill.control import Control
 from backfill.control_file import read_control
 from backfill.counts import Counts, counted
 from backfill.counts_file import read_counts
 from backfill.epoch import Epoch
-from backfill.errors import BackfillError, StateError
+from backfill.errors import BackfillError
 from backfill.offset import Barrier
 from backfill.options import parse
 from backfill.progress import (
@@ -32,7 +31,7 @@ from backfill.progress import (
 )
 from backfill.record import ONLY_SNAPSHOT
 from backfill.upstream import Bookmark
-from backfill.views import looking
+from backfill.views import standing
 
 NOT_STARTED, IN_PROGRESS, COMPLETED = "not started", "in progress", "completed"
 
@@ -100,10 +99,7 @@ class Pace:
 
 def status(state_dir: str) -> Status:
     """What the stream with this `stateDir` has recorded last; asks no database, and disturbs nobody."""
-    with looking(state_dir) as store:
-        identity, barrier = store.identity(), recorded.barrier(store)
-    if identity is None:
-        raise StateError(f"the state in {state_dir} is of no stream yet; look again when the query has begun")
+    identity, barrier = standing(state_dir)
     control, counts = read_control(Path(state_dir)), read_counts(Path(state_dir))
     if counts is not None and counts.stream != identity.stream_id:
         counts = None

@@ -11,11 +11,12 @@ import pyarrow as pa
 
 from backfill import recorded
 from backfill.errors import StateError
+from backfill.offset import Barrier
 from backfill.opening import STATE_FILE
 from backfill.options import View
 from backfill.progress import figures
 from backfill.state_errors import as_ours
-from backfill_state import ProgressStore, looked_at, stored_names
+from backfill_state import ProgressStore, StreamIdentity, looked_at, stored_names
 
 _SUMMARY: Final[tuple[tuple[str, pa.DataType], ...]] = (
     ("stream", pa.string()),
@@ -48,6 +49,15 @@ def looking(state_dir: str) -> Iterator[ProgressStore]:
             yield store
     except FileNotFoundError:
         raise StateError(f"there is no {STATE_FILE} in {state_dir}; expected the stateDir of a stream") from None
+
+
+def standing(state_dir: str) -> tuple[StreamIdentity, Barrier | None]:
+    """Which stream keeps its state in this folder, and the last barrier that it has recorded, if any."""
+    with looking(state_dir) as store:
+        identity, barrier = store.identity(), recorded.barrier(store)
+    if identity is None:
+        raise StateError(f"the state in {state_dir} is of no stream yet; try again when the query has begun")
+    return identity, barrier
 
 
 def _progress(store: ProgressStore) -> pa.Table:

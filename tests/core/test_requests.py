@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from backfill.control_file import read_control
-from backfill.errors import KeyTextError
+from backfill.errors import KeyTextError, StateError
 from backfill.opening import open_store
-from backfill.requests import ask_again
+from backfill.requests import ask_again, ask_to_stop
+from backfill.status import status
 from backfill_state import StreamIdentity
 
 
@@ -67,3 +69,13 @@ def test_of_several_columns_the_first_that_differ_decide(
             ask_again(state, first, last)
     else:
         assert "the rows from" in ask_again(state, first, last)
+
+
+@pytest.mark.parametrize("ask", [status, ask_to_stop, lambda folder: ask_again(folder, None, None)])
+def test_a_folder_in_which_no_stream_has_begun_says_when_to_try_again(
+    ask: Callable[[str], object], tmp_path: Path
+) -> None:
+    with open_store(str(tmp_path)) as store:
+        store.reset()
+    with pytest.raises(StateError, match=r"is of no stream yet; try again when the query has begun$"):
+        ask(str(tmp_path))
