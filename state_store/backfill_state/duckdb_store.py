@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -38,10 +37,6 @@ class DuckDBProgressStore(Closable):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = StateFile(path, PROGRESS_FILE)
-
-    @property
-    def path(self) -> Path:
-        return self._file.path
 
     def identity(self) -> StreamIdentity | None:
         with self._file.transaction() as connection:
