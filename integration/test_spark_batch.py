@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PythonException
 
 from backfill.errors import ConnectionLostError, OptionsError
 from backfill.options import parse
@@ -70,6 +70,18 @@ def test_a_read_has_the_columns_asked_for_in_their_order_and_types(spark: SparkS
     strict = spark.read.schema("n decimal(8,2) not null").format("backfill").options(**table.options)
     with pytest.raises(AnalysisException, match="column n may be null, and not null is asked for"):
         strict.option("dbtable", "t").load().collect()
+
+
+def test_a_type_that_was_altered_since_the_read_was_planned_is_named(spark: SparkSession, database: Database) -> None:
+    make_table(database, 3)
+    frame = load(spark, database)
+    assert frame.count() == 3
+    database.execute("ALTER TABLE t ALTER id TYPE integer")
+    with pytest.raises(
+        PythonException, match="SchemaChangedError: column 'id' was bigint when the table was looked at"
+    ):
+        frame.collect()
+    assert [row.id for row in load(spark, database).orderBy("id").collect()] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill.errors import UnsupportedTypeError, ValueOutOfRangeError
+from backfill.errors import SchemaChangedError, ValueOutOfRangeError
 from backfill.upstream.postgres.array_text import split_arrays
 from backfill.upstream.postgres.text import (
     NotUtf8Error,
@@ -71,9 +71,11 @@ def from_snapshot(mapped: MappedColumn, array: pa.Array[Any]) -> pa.Array[Any]:
     # Spark's times have nanoseconds in Arrow, PostgreSQL's and the driver's have microseconds.
     driver = pa.time64("us") if pa.types.is_time(mapped.arrow) else mapped.arrow
     if array.type != driver:
-        raise UnsupportedTypeError(
-            f"column {mapped.name!r} ({mapped.declared}): the ADBC driver returned {array.type}, expected {driver}; "
-            "install a version of adbc-driver-postgresql that this package was tested with"
+        raise SchemaChangedError(
+            f"column {mapped.name!r} was {mapped.declared} when the table was looked at, and is read as {array.type} "
+            f"now, expected {driver}: it has got another type since. load() the table again, or start the query again. "
+            "Where its type is what it was, run pip install --upgrade adbc-driver-postgresql on the driver and on "
+            "every executor"
         )
     if pa.types.is_string(array.type):
         # The driver passes on whatever bytes the server sends.
