@@ -70,6 +70,11 @@ def test_a_read_has_the_columns_asked_for_in_their_order_and_types(spark: SparkS
     strict = spark.read.schema("n decimal(8,2) not null").format("backfill").options(**table.options)
     with pytest.raises(AnalysisException, match="column n may be null, and not null is asked for"):
         strict.option("dbtable", "t").load().collect()
+    more = spark.read.schema("id long, ad int").format("backfill").options(**table.options).option("dbtable", "t")
+    with pytest.raises(
+        AnalysisException, match=r"SchemaChangedError: \S+ has no column 'ad'; .* leave out schema\(…\)"
+    ):
+        more.load().collect()
 
 
 def test_a_type_that_was_altered_since_the_read_was_planned_is_named(spark: SparkSession, database: Database) -> None:

@@ -78,6 +78,24 @@ def test_a_table_with_a_state_directory_is_read_as_a_stream_and_as_a_batch(
     assert spark.sql("SELECT v, _change_type, _sequence FROM feed WHERE id = 3").collect() == [("new", "insert", 0)]
 
 
+def test_a_table_that_was_altered_on_either_side_is_to_be_made_again(catalog: Catalog, database: Database) -> None:
+    again = r"SchemaChangedError: .* has no column '{}'.*create its Spark table again"
+    spark = catalog.spark
+    catalog.create("orders")
+    spark.sql("ALTER TABLE orders ADD COLUMN extra INT")
+    with pytest.raises(AnalysisException, match=again.format("extra")):
+        spark.table("orders").count()
+    catalog.create("feed", stateDir=catalog.state("feed"))
+    database.execute("ALTER TABLE t DROP COLUMN n")
+    with pytest.raises(AnalysisException, match=again.format("n")):
+        spark.table("feed").count()
+    with pytest.raises(StreamingQueryException, match=again.format("n")):
+        streamed(spark.readStream.table("feed"), catalog, database, "feed")
+    spark.sql("DROP TABLE orders")
+    catalog.create("orders")
+    assert spark.table("orders").count() == ROWS
+
+
 def test_nothing_is_written_through_the_source(catalog: Catalog) -> None:
     spark = catalog.spark
     catalog.create("orders")

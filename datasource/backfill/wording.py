@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
+from backfill.errors import DefiniteError, OptionsError, SchemaChangedError
+
 
 def in_option(name: str) -> str:
     """A column's name as the options that name columns want it."""
@@ -24,6 +26,16 @@ def unusable(what: str, done: str, error: Exception) -> str:
     return (
         f"{what} cannot be {done}: {error}. Make room there, or let the account that this runs as use it; or name "
         "another place"
+    )
+
+
+def columns_not_there(problems: Sequence[str], *, of_spark: bool) -> DefiniteError:
+    """The error for columns of which this is wrong: those of the option, or those that Spark says are to be read."""
+    if not of_spark:
+        return OptionsError(f"the option columns: {'; '.join(problems)}")
+    return SchemaChangedError(
+        f"{'; '.join(problems)}. The DataFrame or the table of Spark's catalog is to have it: load() it or create its "
+        "Spark table again, if either table was altered; leave out schema(…); the option columns chooses columns"
     )
 
 

@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from backfill.errors import OptionsError
-from backfill.spark.table_options import keeps_options, kept, of_new_table, of_table
+from backfill.options import parse
+from backfill.spark.table_options import keeps_options, kept, of_new_table, of_table, with_columns
 
 COLUMNS = StructType([StructField("id", LongType()), StructField("v", StringType())])
 SECRET = "hunter2-is-secret"  # noqa: S105 - a password for tests
@@ -60,3 +61,11 @@ def test_what_is_kept_is_one_text_for_the_same_options() -> None:
     one = kept(COLUMNS, GIVEN)
     other = kept(COLUMNS, dict(reversed(GIVEN.items())))
     assert json.dumps(one.jsonValue()) == json.dumps(other.jsonValue())
+
+
+@pytest.mark.parametrize(("columns", "of_spark"), [("", True), ("v", True), ("id, v", False)])
+def test_columns_that_the_option_does_not_say_are_sparks(columns: str, of_spark: bool) -> None:
+    """The option is blamed for a missing column only where it names it."""
+    options = with_columns(parse({**GIVEN, "columns": columns}), COLUMNS)
+    assert options.columns == ("id", "v")
+    assert options.columns_of_spark is of_spark

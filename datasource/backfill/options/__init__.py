@@ -99,6 +99,8 @@ class Options:
     session_init_statement: str = field(repr=False)
     stream: StreamOptions
     last_rows: LastRowsOptions
+    columns_of_spark: bool = False
+    """Whether `columns` are what a DataFrame or a table of Spark's catalog has, and not what the option says."""
 
     @property
     def has_metadata(self) -> bool:

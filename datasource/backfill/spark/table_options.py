@@ -77,7 +77,8 @@ def of_table(columns: StructType, given: Mapping[str, str]) -> dict[str, str]:
 def with_columns(options: Options, columns: StructType) -> Options:
     """The options, so that they name exactly these columns of the table."""
     made_up = {*METADATA.names, UNCHANGED_COLUMNS} if options.has_metadata else set()
-    return replace(options, columns=tuple(name for name in columns.names if name not in made_up))
+    names = tuple(name for name in columns.names if name not in made_up)
+    return replace(options, columns=names, columns_of_spark=names != options.columns)
 
 
 def as_kept(options: Options, columns: StructType) -> Options:

@@ -16,7 +16,7 @@ from backfill.upstream import TableSchema
 from backfill.upstream.delta.keys import KeyColumn, KeyColumns
 from backfill.upstream.delta.log import FEED, is_on
 from backfill.upstream.delta.types import arrow_type, told
-from backfill.wording import in_option, no_column
+from backfill.wording import columns_not_there, in_option, no_column
 
 READABLE_FEATURES: Final = frozenset(
     {
@@ -78,8 +78,10 @@ def described(table: DeltaTable, options: Options) -> Table:
     """The table with the columns and the key that the options name; refuses what cannot be read or is not there."""
     require_readable(table, options.path)
     fields = {field.name: field for field in table.schema().fields}
-    _require_known("keyColumns", options.key_columns, list(fields), options.path)
-    _require_known("columns", options.columns, list(fields), options.path)
+    if missing := _unknown(options.key_columns, list(fields), options.path):
+        raise OptionsError(f"the option keyColumns: {'; '.join(missing)}")
+    if missing := _unknown(options.columns, list(fields), options.path):
+        raise columns_not_there(missing, of_spark=options.columns_of_spark)
     output = options.columns or tuple(fields)
     names = tuple(dict.fromkeys([*output, *options.key_columns]))
     columns = pa.schema([pa.field(name, arrow_type(name, fields[name].type)) for name in names])
@@ -103,10 +105,8 @@ def require_partition_values(columns: pa.Schema, partitioned_by: Sequence[str]) 
             )
 
 
-def _require_known(option: str, names: Sequence[str], present: Sequence[str], uri: str) -> None:
-    problems = [no_column(f"the Delta table {uri}", name, present) for name in names if name not in present]
-    if problems:
-        raise OptionsError(f"the option {option}: {'; '.join(problems)}")
+def _unknown(names: Sequence[str], present: Sequence[str], uri: str) -> list[str]:
+    return [no_column(f"the Delta table {uri}", name, present) for name in names if name not in present]
 
 
 def require_readable(table: DeltaTable, uri: str) -> None:

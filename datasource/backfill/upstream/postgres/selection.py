@@ -6,13 +6,16 @@ from collections.abc import Sequence
 
 from psycopg import sql
 
-from backfill.errors import OptionsError, TableError
+from backfill.errors import TableError
 from backfill.upstream.postgres.description import ColumnDescription, Logged, TableDescription
-from backfill.wording import in_option, no_column
+from backfill.wording import columns_not_there, in_option, no_column
 
 
-def select_columns(table: TableDescription, names: Sequence[str] = ()) -> tuple[ColumnDescription, ...]:
-    """The named columns (all, where none is named), followed by the key columns that were not named.
+def select_columns(
+    table: TableDescription, names: Sequence[str] = (), *, of_spark: bool = False
+) -> tuple[ColumnDescription, ...]:
+    """The named columns (all, where none is named), followed by the key columns that were not named; `of_spark` where
+    it is not the option `columns` that names them.
 
     Refuses, all together: names the table does not have, columns the role may not read, and generated columns that
     the change log does not carry.
@@ -20,7 +23,7 @@ def select_columns(table: TableDescription, names: Sequence[str] = ()) -> tuple[
     found = {column.name: column for column in table.columns}
     unknown = [no_column(table.name.quoted(), name, list(found)) for name in names if name not in found]
     if unknown:
-        raise OptionsError(f"the option columns: {'; '.join(unknown)}")
+        raise columns_not_there(unknown, of_spark=of_spark)
     named = list(names) or list(found)
     key = [item.column.name for item in table.key]
     selected = tuple(found[name] for name in dict.fromkeys([*named, *key]))
