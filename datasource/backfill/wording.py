@@ -1,4 +1,4 @@
-"""Amounts, names and lists of facts as people read them."""
+"""What people are told, as they read it: amounts, names, lists of facts, and errors that several modules raise."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ from backfill.options import (
     parse_view,
     reads_changes,
 )
+from backfill.options.listed import CALLED_ELSEWHERE
 
 NEEDED = {"url": "postgresql://app@db/shop", "dbtable": "public.orders"}
 SECRET = "hunter2-is-secret"  # noqa: S105 - a password for tests
@@ -368,10 +369,19 @@ def test_all_problems_are_told_at_once() -> None:
         ("startingMode", "startupMode"),
         ("slot_name", "slotName"),
         ("passwort", "password"),
+        ("query", "dbtable"),
+        ("startingOffsets", "startupMode"),
+        ("maxFilesPerTrigger", "maxRowsPerTrigger"),
     ],
 )
 def test_a_near_miss_is_recognised(typed: str, meant: str) -> None:
     assert problems(**{typed: "1"}) == [f"unknown option {typed}; did you mean {meant}?"]
+
+
+def test_what_is_called_otherwise_elsewhere_is_an_option_here_under_another_name() -> None:
+    names = {option.name for option in OPTIONS}
+    assert set(CALLED_ELSEWHERE.values()) <= names
+    assert not {name.lower() for name in names} & CALLED_ELSEWHERE.keys()
 
 
 def test_an_option_like_no_other_gets_the_list_of_all() -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from backfill.errors import OptionsError
 from backfill.options.listed import (
     BY_KEY,
+    CALLED_ELSEWHERE,
     OPTIONS,
     Envelope,
     OnExistingState,
@@ -159,8 +160,10 @@ def _values(given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _unknown(key: str) -> str:
-    near = difflib.get_close_matches(key.lower(), BY_KEY, n=1, cutoff=0.6)
-    hint = f"; did you mean {BY_KEY[near[0]].name}?" if near else f"; known are {', '.join(o.name for o in OPTIONS)}"
+    name = key.lower()
+    elsewhere = [CALLED_ELSEWHERE[name]] if name in CALLED_ELSEWHERE else []
+    near = elsewhere or [BY_KEY[found].name for found in difflib.get_close_matches(name, BY_KEY, n=1, cutoff=0.6)]
+    hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(o.name for o in OPTIONS)}"
     return f"unknown option {key}{hint}"
 
 

@@ -177,3 +177,16 @@ OPTIONS: Final = (
 
 BY_KEY: Final = {option.name.lower(): option for option in OPTIONS}
 """As Spark gives them: in lower case."""
+
+CALLED_ELSEWHERE: Final = {
+    "query": "dbtable",
+    "host": "url",
+    "hostname": "url",
+    "database": "url",
+    "primarykey": "keyColumns",
+    "startingoffsets": "startupMode",
+    "snapshot.mode": "startupMode",
+    "maxoffsetspertrigger": "maxRowsPerTrigger",
+    "maxfilespertrigger": "maxRowsPerTrigger",
+}
+"""What other sources of Spark and of changes call what an option here is for, where the two are not alike."""

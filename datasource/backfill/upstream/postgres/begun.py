@@ -19,7 +19,7 @@ class Begun:
     """Which table it was, and the order of its key, which may be noted anew once nothing goes by the one before."""
 
     collations: str
-    """Which collations the key is in the order of, where it has any."""
+    """Which collations the key is in the order of, where it has any. Bookmarks without the name say that it has none."""
 
     order: str
     """How the key's index sorts; see `Table.order`."""
@@ -48,7 +48,7 @@ class Begun:
     def of(cls, bookmark: Bookmark) -> Begun:
         """What `names` said."""
         return cls(
-            collations=noted(bookmark, "collations"),
+            collations=dict(bookmark).get("collations", ""),
             order=noted(bookmark, "order"),
             key_types=noted(bookmark, "key_types"),
             last_column=int(noted(bookmark, "last_column")),
