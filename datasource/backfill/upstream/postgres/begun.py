@@ -19,7 +19,7 @@ class Begun:
     """Which table it was, and the order of its key, which may be noted anew once nothing goes by the one before."""
 
     collations: str
-    """Which collations the key is in the order of, where it has any. Bookmarks without the name say that it has none."""
+    """Which collations the key is in the order of, where it has any. A bookmark without it says that it has none."""
 
     order: str
     """How the key's index sorts; see `Table.order`."""
