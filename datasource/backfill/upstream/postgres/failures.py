@@ -128,8 +128,12 @@ def about_anything(_: Failure) -> None:
 
 def about_snapshot(failure: Failure) -> BackfillError | None:
     """An exported snapshot. Gone, it is no snapshot's name, does not exist (from version 17 on), or has no owner."""
-    gone = failure.state in (_INVALID_PARAMETER, _UNDEFINED, _NOT_READY)
-    return SnapshotGoneError(failure.message) if gone else None
+    if failure.state not in (_INVALID_PARAMETER, _UNDEFINED, _NOT_READY):
+        return None
+    return SnapshotGoneError(
+        f"the state that is read at is gone ({failure.message}): it ended with the driver's session, or was given up "
+        "because that lost its connection. Start the query again; what was cut off is read at a later state"
+    )
 
 
 def about_slot(failure: Failure) -> BackfillError | None:
