@@ -34,6 +34,31 @@ def test_a_lost_state_directory_is_made_again_from_the_checkpoint(
     run.finish()
 
 
+@pytest.mark.parametrize("rows", [40, 400], ids=["in the middle of the backfill", "after it"])
+@pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced by another's"])
+def test_a_state_directory_that_goes_while_the_stream_runs_ends_it_with_what_to_do(
+    database: Database, start_stream: StartStream, tmp_path: Path, rows: int, *, replaced: bool
+) -> None:
+    table_of(database, 300)
+    database.execute("CREATE TABLE u (id bigint PRIMARY KEY)")
+    other = start_stream(dbtable="u", stateDir=str(tmp_path / "other"))
+    other.batch(10)
+    other.stop()
+    run = start_stream(vnodeCount="5")
+    run.batch(rows)
+    shutil.rmtree(run.options["stateDir"])
+    if replaced:
+        shutil.copytree(tmp_path / "other", run.options["stateDir"])
+    churn(database, 1)
+    with pytest.raises(StateError, match="was removed or replaced while the query ran"):
+        for _ in range(3):
+            run.batch(rows)
+    run.stop()
+    shutil.rmtree(run.options["stateDir"])
+    run.restart()
+    run.finish()
+
+
 @pytest.mark.parametrize("rows", [30, 400], ids=["in the middle of the backfill", "after it"])
 def test_the_checkpoint_alone_knows_its_table(database: Database, start_stream: StartStream, rows: int) -> None:
     table_of(database, 100)

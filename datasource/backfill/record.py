@@ -223,6 +223,7 @@ class Record:
             return False
         try:
             with self._open() as store:
+                self._require_still_own(store, barrier)
                 store.commit(recorded.committed(barrier, self._moved(store, barrier.progress)))
         except StateBusyError as error:
             if not self._said_busy:  # A stream that has nothing to read looks again at once.
@@ -231,6 +232,17 @@ class Record:
             return False
         self._written, self._written_at, self._said_busy = barrier, self._clock(), False
         return True
+
+    def _require_still_own(self, store: ProgressStore, barrier: Barrier) -> None:
+        """Somebody may have removed the directory, or put another in its place, while the stream runs."""
+        found = store.identity()
+        if found is None or found.stream_id != barrier.stream:
+            holds = "nothing of it any more" if found is None else f"stream {found.stream_id} (table {found.table})"
+            raise StateError(
+                f"stateDir holds {holds}, and this is stream {barrier.stream}: it was removed or replaced while the "
+                "query ran. Put back that of this stream, or name an empty one; and start the query again with the "
+                "same checkpoint"
+            )
 
     def _moved(self, store: ProgressStore, progress: Progress) -> pa.Table:
         """The rows of the vnodes that stand elsewhere than when the last barrier was recorded."""
