@@ -18,9 +18,12 @@ logger = logging.getLogger("backfill")
 SAY_AFTER: Final = 5.0
 """Seconds of waiting for the server after which it is said what is waited for."""
 
+SAY_EVERY: Final = 60.0
+"""Seconds between two times at the most. Each rest is twice the one before: a standby may be away for days."""
+
 
 def saying_what_blocks(connector: Connector, pid: int, what: str) -> AbstractContextManager[None]:
-    """While the body waits in the server, logs every few seconds which sessions it waits for."""
+    """While the body waits in the server, logs now and then which sessions it waits for."""
 
     def blockers(session: Session) -> str:
         rows = session.execute(
@@ -40,7 +43,8 @@ def saying_what_blocks(connector: Connector, pid: int, what: str) -> AbstractCon
 
 @contextmanager
 def asking_meanwhile(connector: Connector, what: str, ask: Callable[[Session], str | None]) -> Iterator[None]:
-    """While the body waits in the server, asks every few seconds in another session why, and logs what it is told.
+    """While the body waits in the server, asks now and then, less and less often, in another session why, and logs what
+    it is told.
 
     None ends the asking: there is nothing to say of this wait.
     """
@@ -48,7 +52,8 @@ def asking_meanwhile(connector: Connector, what: str, ask: Callable[[Session], s
 
     def watch() -> None:
         found: str | None
-        while not done.wait(SAY_AFTER):
+        rest = SAY_AFTER
+        while not done.wait(rest):
             try:
                 with translating(), connector.session() as session:
                     found = ask(session)
@@ -58,6 +63,7 @@ def asking_meanwhile(connector: Connector, what: str, ask: Callable[[Session], s
                 return
             if found:
                 logger.warning("waiting for %s: %s", what, found)
+                rest = min(2 * rest, SAY_EVERY)
 
     threading.Thread(target=watch, name="backfill-waiting", daemon=True).start()
     try:
