@@ -100,7 +100,7 @@ class Staging:
         found = self.manifest(number) if base.has_manifest else Manifest(())
         if found is None:
             raise StagingError(
-                f"stagingDir ({self._uri}) does not hold what batch {number} of the checkpoint reads: it is not the "
+                f"stagingDir ({self._uri}) does not hold what the batch up to epoch {number} reads: it is not the "
                 "stagingDir of the run before, or was emptied. Name that one, or restore it; or start over with a "
                 "fresh checkpointLocation and onExistingState=restart"
             )

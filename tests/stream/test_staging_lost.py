@@ -12,7 +12,7 @@ from tests.simulator.harness import Spark
 from tests.simulator.upstream import SimulatedUpstream
 from tests.stream.scenario import KEYS, StartQuery, caught_up, snapshot_of, step, update
 
-NOT_THERE = r"stagingDir .* does not hold what batch \d+ of the checkpoint reads"
+NOT_THERE = r"stagingDir .* does not hold what the batch up to epoch \d+ reads"
 
 
 def _no_connection(*_: object) -> NoReturn:
