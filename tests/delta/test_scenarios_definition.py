@@ -114,6 +114,14 @@ def test_a_column_that_is_gone_or_of_another_type_is_named(
         run.plan()
 
 
+def test_whoever_reads_changes_alone_is_not_told_to_start_a_stream_anew(table: Path) -> None:
+    write_deltalake(table, pa.table({"id": [1], "v": [5]}), mode="overwrite", schema_mode="overwrite")
+    changes = DeltaUpstream(parse({"path": str(table), "keyColumns": "id"})).span("earliest", "latest")
+    with pytest.raises(SchemaChangedError, match="a later startingPosition") as refused_with:
+        list(changes.read())
+    assert "checkpointLocation" not in refused_with.value.message
+
+
 # -- keys ----------------------------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ BEFORE_ALL: Final = -1
 """The position before the first version, whose rows are the first changes."""
 
 _WAY_OUT: Final = "What is left can be read with startingPosition=earliest; for the rest read the table"
+_WAY_ON: Final = "Read the changes since the table has the columns of now, with a later startingPosition"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class DeltaChangeReader:
         table = self.table
         latest = open_latest(table.uri)
         require_same_table(latest, table.uri, Position(0, table.table_id))
-        history = History(table, Log(latest), strict=True, way_out=_WAY_OUT)
+        history = History(table, Log(latest), strict=True, way_out=_WAY_OUT, way_on=_WAY_ON)
         try:
             with translating(table.uri):
                 commits = history.readable(range(int(self.after) + 1, int(self.upto) + 1))

@@ -32,6 +32,9 @@ READABLE_FEATURES: Final = frozenset(
 )
 """Of what a reader has to know: what `deltalake` reads rightly. A column of a variant is refused by its type."""
 
+ANEW: Final = "Start the stream anew with a fresh checkpointLocation and onExistingState=restart"
+"""What to do where a stream cannot go on with the columns that it has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -51,8 +54,10 @@ class Table:
         """The key's columns with their types: what positions are made of, and the order that rows are in."""
         return ", ".join(f"{in_option(field.name)} {field.type}" for field in self.key.schema)
 
-    def require_unchanged(self, found: Schema, version: int, to_come: Collection[str] = ()) -> None:
-        """Refuses columns of which one that the stream carries, and is not `to_come`, is gone or of another type."""
+    def require_unchanged(
+        self, found: Schema, version: int, to_come: Collection[str] = (), *, way_out: str = ANEW
+    ) -> None:
+        """Refuses columns of which one that is carried, and is not `to_come`, is gone or of another type."""
         types = {field.name: field.type for field in found.fields}
         problems = []
         for field in self.columns:
@@ -67,10 +72,9 @@ class Table:
             problems.append(f"column {field.name!r} has the type {told(types[field.name])}, expected {field.type}")
         if problems:
             raise SchemaChangedError(
-                f"version {version} of the Delta table {self.uri} is no longer what the stream reads: "
-                f"{'; '.join(problems)}. Start the stream anew with a fresh checkpointLocation and "
-                "onExistingState=restart; or, if a column was dropped, renamed or added later, leave it out with the "
-                "option columns"
+                f"version {version} of the Delta table {self.uri} does not have the columns that are read: "
+                f"{'; '.join(problems)}. {way_out}; or, if a column was dropped, renamed or added later, leave it out "
+                "with the option columns"
             )
 
 

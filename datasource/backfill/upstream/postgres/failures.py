@@ -172,7 +172,8 @@ def _without_state(error: Exception, message: str) -> BackfillError:
         return behind_a_pooler(message)
     if _REFUSED_FOR_GOOD.search(message):
         return DatabaseSetupError(
-            f"the database refused the connection: {message}; check the options url, user and password"
+            f"the database refused the connection: {message}; check the options url, user and password, and that the "
+            "server lets them in: pg_hba.conf, ALTER ROLE … LOGIN, ALTER DATABASE … ALLOW_CONNECTIONS true"
         )
     if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return DatabaseSetupError(

@@ -15,7 +15,7 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from backfill.errors import ConnectionLostError, TableLockedError
+from backfill.errors import BackfillError
 from backfill.plan import Extent, Measure
 from backfill.upstream.postgres.connection import Connector, Session, one_row
 from backfill.upstream.postgres.failures import translating
@@ -69,8 +69,9 @@ class Measuring:
     def _result(self, other: Future[tuple[Extent, ...]], share: Sequence[Measure]) -> tuple[Extent, ...]:
         try:
             return other.result()
-        except (ConnectionLostError, TableLockedError):
-            # The server may have no connection left. If it has gone altogether, that is noticed here as well.
+        except BackfillError:
+            # The server may have no connection left, or let nobody in any more. What keeps the exporting session from
+            # counting too is noticed here as well.
             return self._here(share)
 
     def _here(self, requests: Sequence[Measure]) -> tuple[Extent, ...]:
