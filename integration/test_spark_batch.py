@@ -77,16 +77,18 @@ def test_a_read_has_the_columns_asked_for_in_their_order_and_types(spark: SparkS
         more.load().collect()
 
 
-def test_a_type_that_was_altered_since_the_read_was_planned_is_named(spark: SparkSession, database: Database) -> None:
-    make_table(database, 3)
+@pytest.mark.parametrize("other", ["integer", "money"])
+def test_a_type_that_was_altered_since_the_read_was_planned_is_named(
+    spark: SparkSession, database: Database, other: str
+) -> None:
+    """The driver gives money as int64 too, in hundredths."""
+    database.execute("CREATE TABLE t (id bigint PRIMARY KEY, n bigint); INSERT INTO t VALUES (1, 5)")
     frame = load(spark, database)
-    assert frame.count() == 3
-    database.execute("ALTER TABLE t ALTER id TYPE integer")
-    with pytest.raises(
-        PythonException, match="SchemaChangedError: column 'id' was bigint when the table was looked at"
-    ):
+    assert frame.count() == 1
+    database.execute(f"ALTER TABLE t ALTER n TYPE {other}")
+    with pytest.raises(PythonException, match=r"SchemaChangedError: column 'n' was bigint when .* looked at.* has got"):
         frame.collect()
-    assert [row.id for row in load(spark, database).orderBy("id").collect()] == [1, 2, 3]
+    assert load(spark, database).count() == 1
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ class Spark(Query[Output]):
     @contextmanager
     def _open(self) -> Iterator[ProgressStore]:
         if self.store_is_busy:
-            raise StateBusyError("the state file", None)
+            raise StateBusyError("backfill.duckdb", None)
         yield self.store
 
     def _last_rows(self, rows: RowFormat) -> LastRows:

@@ -48,6 +48,11 @@ def require_driver(installed: str) -> None:
         )
 
 
+def sent_as(field: pa.Field[Any]) -> str:
+    """What the server calls the type of a result's column; "" where the driver does not tell."""
+    return (field.metadata or {}).get(b"POSTGRESQL:type", b"").decode()
+
+
 class ArrowSession:
     """One session, in autocommit, for one thread at a time. Everything raises `adbc_driver_manager.Error`."""
 

@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 from psycopg import sql
 
+from backfill.upstream.postgres.arrow_session import sent_as
 from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.going_on import going_on
@@ -81,7 +82,10 @@ class PostgresSnapshotReader:
         for rows in going_on(
             lambda: self._once(token, settings, statements), self.retries, same_again=token is not None
         ):
-            arrays = [from_snapshot(column, rows.column(at)) for at, column in enumerate(self.columns)]
+            arrays = [
+                from_snapshot(column, array, sent_as(field))
+                for column, array, field in zip(self.columns, rows.columns, rows.schema, strict=True)
+            ]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _once(self, token: str | None, settings: str, statements: Sequence[sql.Composable]) -> Iterator[pa.RecordBatch]:

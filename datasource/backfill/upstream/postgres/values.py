@@ -30,6 +30,9 @@ _DAY: Final = 86_400_000_000  # microseconds
 _FIRST_DAY: Final = int(np.datetime64("0001-01-01", "D").astype(np.int64))
 _LAST_DAY: Final = int(np.datetime64("9999-12-31", "D").astype(np.int64))
 
+_MONEY: Final = ("money", "_money")
+"""What the driver gives as whole numbers too, and is never asked for but as text."""
+
 
 class _Met(enum.Enum):
     """Where a value was met that Spark cannot hold, as what helps there."""
@@ -64,18 +67,18 @@ def _parsed(mapped: MappedColumn, text: pa.Array[Any], met: _Met) -> pa.Array[An
     return pa.Array.from_buffers(mapped.arrow, len(text), [elements.validity, offsets], children=[values])
 
 
-def from_snapshot(mapped: MappedColumn, array: pa.Array[Any]) -> pa.Array[Any]:
-    """The values of what the driver returned for `snapshot_expression`."""
+def from_snapshot(mapped: MappedColumn, array: pa.Array[Any], sent: str = "") -> pa.Array[Any]:
+    """The values of what the driver returned for `snapshot_expression`; the server called their type `sent`."""
     if not mapped.native:
         return _parsed(mapped, array, _Met.ROW)
     # Spark's times have nanoseconds in Arrow, PostgreSQL's and the driver's have microseconds.
     driver = pa.time64("us") if pa.types.is_time(mapped.arrow) else mapped.arrow
-    if array.type != driver:
+    if array.type != driver or sent in _MONEY:
         raise SchemaChangedError(
-            f"column {mapped.name!r} was {mapped.declared} when the table was looked at, and is read as {array.type} "
-            f"now, expected {driver}: it has got another type since. load() the table again, or start the query again. "
-            "Where its type is what it was, run pip install --upgrade adbc-driver-postgresql on the driver and on "
-            "every executor"
+            f"column {mapped.name!r} was {mapped.declared} when the table was looked at, and is read as "
+            f"{sent or array.type} now, expected {driver}: it has got another type since. load() the table again, or "
+            "start the query again. Where its type is what it was, run pip install --upgrade adbc-driver-postgresql on "
+            "the driver and on every executor"
         )
     if pa.types.is_string(array.type):
         # The driver passes on whatever bytes the server sends.
