@@ -33,7 +33,9 @@ _DUCKDB_VERSIONS: Final = re.compile(
 )
 _LOCKED: Final = ("Could not set lock on file",)
 _TAKEN_HERE: Final = (
-    "with a different configuration",  # this process has the file open, but not by this package
+    # This process has the file open, but not by this package, or not in the same way.
+    "with a different configuration",
+    "Unique file handle conflict",
     "Conflict on ",  # another store of this process is changing the same rows
     "write-write conflict",
 )

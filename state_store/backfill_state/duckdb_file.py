@@ -4,40 +4,29 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import duckdb
 
 from backfill_state.closing import Closable
 from backfill_state.duckdb_errors import explaining
+from backfill_state.duckdb_instance import Connected, Instances
 from backfill_state.errors import StateUnwritableError
 from backfill_state.migrations import Step, migrate
-
-Setting: TypeAlias = str | bool | int | float | list[str]
-
-_EVERY_FILE: Final[Mapping[str, Setting]] = {
-    # The oldest DuckDB we run with can open what the newest has written. From v1.4.0 on a log that is not of its file,
-    # as where the two were copied at different moments, is refused.
-    "storage_compatibility_version": "v2.0.0",
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-    # A table that is not there is an error, never a Python variable of that name.
-    "python_enable_replacements": False,
-}
 
 
 @dataclass(frozen=True)
 class FileForm:
-    """What a kind of file is like: DuckDB's settings for it, and the tables of an empty one.
+    """What a kind of file is like: where connections to it come from, and the tables of an empty one.
 
     Beside these, `format_table` keeps the version of its format, to which `steps` lead from older ones.
     """
 
-    settings: Mapping[str, Setting]
+    instances: Instances
     format_table: str
     steps: Sequence[Step]
     create_tables: Callable[[duckdb.DuckDBPyConnection], object]
@@ -53,7 +42,7 @@ class StateFile(Closable):
         # Absolute, because DuckDB gives a meaning of its own to names such as `:memory:` and `md:state`.
         self.path: Final = Path(path).absolute()
         self._form = form
-        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._open: Connected | None = None
 
     def __str__(self) -> str:
         return f"the state file {self.path}"
@@ -61,32 +50,31 @@ class StateFile(Closable):
     @property
     def connection(self) -> duckdb.DuckDBPyConnection | None:
         """None while the file is not open."""
-        return self._connection
+        return None if self._open is None else self._open.connection
 
     @contextmanager
     def transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """One transaction on the open file; what it did is durable when the block has ended without an error."""
-        if self._connection is None:
-            self._connection = opened(self.path, self._form)
+        if self._open is None:
+            self._open = opened(self.path, self._form)
+        connection = self._open.connection
         with explaining(self.path):
             try:
-                self._connection.begin()
-                yield self._connection
-                self._connection.commit()
+                connection.begin()
+                yield connection
+                connection.commit()
             except BaseException:
                 # Closing rolls back, and DuckDB may have given up on a database that it failed to write.
                 self.close()
                 raise
 
     def close(self) -> None:
-        if self._connection is not None:
-            connection, self._connection = self._connection, None
-            # Everything is committed: what closing cannot write into the file, the next opening reads from the log.
-            with suppress(duckdb.Error):
-                connection.close()
+        if self._open is not None:
+            was_open, self._open = self._open, None
+            was_open.close()
 
 
-def opened(path: Path, form: FileForm) -> duckdb.DuckDBPyConnection:
+def opened(path: Path, form: FileForm) -> Connected:
     """A connection to the state file at `path`, in the newest format; the file is made if it is not there."""
     with explaining(path):
         try:
@@ -94,17 +82,13 @@ def opened(path: Path, form: FileForm) -> duckdb.DuckDBPyConnection:
                 _make(path, form)
         except OSError as error:
             raise StateUnwritableError(str(path), error.strerror or str(error)) from error
-        connection = _connect(path, form)
+        connected = form.instances.connect(path)
         try:
-            migrate(connection, str(path), form.steps, form.format_table)
+            migrate(connected.connection, str(path), form.steps, form.format_table)
         except BaseException:
-            connection.close()
+            connected.close()
             raise
-        return connection
-
-
-def _connect(path: Path, form: FileForm) -> duckdb.DuckDBPyConnection:
-    return duckdb.connect(str(path), config={**_EVERY_FILE, **form.settings})
+        return connected
 
 
 def _make(path: Path, form: FileForm) -> None:
@@ -112,12 +96,11 @@ def _make(path: Path, form: FileForm) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as directory:
         fresh = Path(directory) / path.name
-        with _connect(fresh, form) as connection:
-            connection.begin()
-            connection.execute(f"CREATE TABLE {form.format_table} (version INTEGER NOT NULL)")
-            connection.execute(f"INSERT INTO {form.format_table} VALUES (?)", [1 + len(form.steps)])
-            form.create_tables(connection)
-            connection.commit()
+        connected = form.instances.connect(fresh)
+        try:
+            _fill(connected.connection, form)
+        finally:
+            connected.close()
         # The log of a database file that was deleted: DuckDB would replay it into the new one.
         path.with_name(path.name + ".wal").unlink(missing_ok=True)
         try:
@@ -126,3 +109,12 @@ def _make(path: Path, form: FileForm) -> None:
             pass  # Another process was first. Its file is as good, and may be in use.
         except OSError:
             fresh.rename(path)  # A file system without hard links.
+
+
+def _fill(connection: duckdb.DuckDBPyConnection, form: FileForm) -> None:
+    connection.begin()
+    connection.execute(f"CREATE TABLE {form.format_table} (version INTEGER NOT NULL)")
+    connection.execute(f"INSERT INTO {form.format_table} VALUES (?)", [1 + len(form.steps)])
+    form.create_tables(connection)
+    connection.commit()
+    connection.execute("CHECKPOINT")  # The file alone gets its name, without its log.

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from backfill_state.admission import Stream
 from backfill_state.duckdb_file import FileForm
+from backfill_state.duckdb_instance import Kept
 from backfill_state.keytypes import to_arrow, to_duckdb
 from backfill_state.layout import (
     CREATE_STREAM,
@@ -28,13 +29,16 @@ from backfill_state.migrations import STEPS
 from backfill_state.store import Barrier, StreamIdentity
 
 PROGRESS_FILE: Final = FileForm(
-    {
-        # The store runs beside the engine and holds a few hundred rows.
-        "threads": 1,
-        "memory_limit": "64MB",
-        # Blocks of DuckDB's usual 256 kB would make the file of a few hundred rows a megabyte.
-        "default_block_size": 16384,
-    },
+    # A stream opens its file several times a batch.
+    Kept(
+        {
+            # The store runs beside the engine and holds a few hundred rows.
+            "threads": 1,
+            "memory_limit": "64MB",
+            # Blocks of DuckDB's usual 256 kB would make the file of a few hundred rows a megabyte.
+            "default_block_size": 16384,
+        }
+    ),
     "format",
     STEPS,
     lambda connection: connection.execute(CREATE_STREAM),
