@@ -7,9 +7,12 @@ system: LOCPATH leads a process to them.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +41,7 @@ class Locale:
 
 
 def linguistic_locale(sandbox: Sandbox) -> Locale:
-    """The machine's own locales, or these compiled in the sandbox, which takes a second or two.
+    """The machine's own locales, or these in the sandbox.
 
     Where the machine has NAME alone, and no definitions, it is taken: little needs MONETARY.
     """
@@ -51,10 +54,11 @@ def linguistic_locale(sandbox: Sandbox) -> Locale:
         if all((definitions / "locales" / source).is_file() for source in sources.values()):
             target = sandbox.make_folder("locale")
             for name, source in sources.items():
-                sandbox.run(
-                    ["localedef", "-i", source, "-f", "UTF-8", target / name],
-                    environment={"I18NPATH": str(definitions)},
-                )
+                for file, content in compiled(source, definitions).items():
+                    (target / name / file).parent.mkdir(parents=True, exist_ok=True)
+                    (target / name / file).write_bytes(content)
+            for path in target.rglob("*"):
+                sandbox.account.own(path)
             return Locale({"LOCPATH": f"{target}:/usr/lib/locale"})
     if NAME.lower() in known:
         return Locale()
@@ -62,3 +66,18 @@ def linguistic_locale(sandbox: Sandbox) -> Locale:
         f"this machine has neither the locale {NAME} nor the definitions to compile it from."
         " Run `make setup`, or install the package `locales`."
     )
+
+
+@cache
+def compiled(source: str, definitions: Path) -> Mapping[Path, bytes]:
+    """The files of a locale. It takes a second, and many tests start a server of their own."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder, "locale")
+        command = ["localedef", "-i", source, "-f", "UTF-8", target]
+        done = subprocess.run(
+            command, env={**os.environ, "I18NPATH": str(definitions)}, capture_output=True, text=True, check=False
+        )
+        files = {file.relative_to(target): file.read_bytes() for file in target.rglob("*") if file.is_file()}
+    if not files:
+        raise ServerError(f"localedef did not compile {source}: {done.stderr}")
+    return files

@@ -52,20 +52,20 @@ To recover:
 
 Nothing here knows the engine or an upstream. Not thread-safe: a store has one user at a time.
 
-store           the protocol, and its laws
-memory          the reference: a few dictionaries
-duckdb_store    one DuckDB file
-duckdb_rows     the SQL of its tables
-duckdb_copy     looking into it while a stream writes
-duckdb_file     opening a file, and making it
-duckdb_instance what connects to it
-duckdb_errors   what DuckDB's errors mean
-migrations      format versions
-admission       which calls fit what is stored
-layout          the columns of what is stored
-keytypes        the types that a key may have
-upsert          the last row of every key, in a file of its own
-closing         what a `with` block closes
+store             the protocol, and its laws
+memory            the reference: a few dictionaries
+duckdb_store      one DuckDB file
+duckdb_rows       the SQL of its tables
+duckdb_copy       looking into it while a stream writes
+duckdb_file       opening a file, and making it
+duckdb_instance   what connects to it
+duckdb_errors     what DuckDB's errors mean
+migrations        format versions
+admission         which calls fit what is stored
+layout            the columns of what is stored
+keytypes          the types that a key may have
+upsert            the last row of every key, in a file of its own
+closing           what a `with` block closes
 errors
 """
 
