@@ -73,7 +73,7 @@ def compiled(source: str, definitions: Path) -> Mapping[Path, bytes]:
     """The files of a locale. It takes a second, and many tests start a server of their own."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, "locale")
-        command = ["localedef", "-i", source, "-f", "UTF-8", target]
+        command = ["localedef", "-i", source, "-f", "UTF-8", str(target)]
         done = subprocess.run(
             command, env={**os.environ, "I18NPATH": str(definitions)}, capture_output=True, text=True, check=False
         )
