@@ -306,3 +306,15 @@ def test_a_statement_for_each_session_may_have_rows_of_any_type(database: Databa
         session.execute("SELECT 1")
         assert session.fetchone() == (1,)
     connector.session().close()
+
+
+def test_a_process_does_not_read_all_catalogs_to_know_the_types_of_rows(database: Database) -> None:
+    """They may be those of tens of thousands of tables, and every process of a reader would read them first."""
+    database.execute("CREATE TYPE colour AS ENUM ('red'); CREATE DOMAIN number AS bigint")
+    database.execute(
+        f"CREATE ROLE {database.name} LOGIN PASSWORD 'narrow'; REVOKE SELECT ON pg_attribute, pg_type FROM PUBLIC"
+    )
+    connector = Connector.of(database.dsn, user=database.name, password="narrow", init_statement="")  # noqa: S106 - of a test
+    with closing(connector.new_arrow_session()) as session:
+        session.execute("SELECT 'red'::colour::text, '{1,2}'::number[]::text, 3::number, '{4}'::int8[]")
+        assert session.fetchone() == ("red", "{1,2}", 3, [4])

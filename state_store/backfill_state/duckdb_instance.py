@@ -103,11 +103,7 @@ class _Instance:
         self.usable = True
 
     def connect(self, path: Path) -> duckdb.DuckDBPyConnection:
-        if path not in self._attached:
-            name = f"file_{next(self._numbers)}"
-            self._root.execute(f"ATTACH {_literal(path)} AS {name} (TYPE duckdb)")
-            self._attached[path] = _Attached(name)
-        attached = self._attached[path]
+        attached = self._attached.get(path) or self._attach(path)
         attached.users += 1
         connection = self._root.cursor()
         try:
@@ -116,6 +112,18 @@ class _Instance:
             self.leave(path, connection)
             raise
         return connection
+
+    def _attach(self, path: Path) -> _Attached:
+        attached = _Attached(f"file_{next(self._numbers)}")
+        try:
+            self._root.execute(f"ATTACH {_literal(path)} AS {attached.name} (TYPE duckdb)")
+        except BaseException:
+            # It may never attach one again; but others are still read and written in it.
+            self.usable = bool(self._attached)
+            self._close_if_done()
+            raise
+        self._attached[path] = attached
+        return attached
 
     def leave(self, path: Path, connection: duckdb.DuckDBPyConnection) -> None:
         connection.close()
@@ -126,9 +134,13 @@ class _Instance:
             try:
                 self._root.execute(f"DETACH {attached.name}")
             except duckdb.Error:
-                self.usable = False  # It has given up on the file, or on all of them.
+                self.usable = False  # What it still has of the file goes with it.
+        self._close_if_done()
+
+    def _close_if_done(self) -> None:
+        """One that DuckDB has given up on ends with the last connection to its files."""
         if not self.usable and not self._attached:
-            self._root.close()  # And with it whatever file it still has.
+            self._root.close()
 
 
 def _literal(path: Path) -> str:

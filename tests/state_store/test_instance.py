@@ -66,6 +66,16 @@ def test_files_know_nothing_of_each_other(instances: Instances, tmp_path: Path) 
     assert (rows(instances, tmp_path / "one"), rows(instances, tmp_path / "other")) == ([0], [1])
 
 
+def test_a_file_can_be_opened_as_soon_as_it_is_mended(instances: Instances, tmp_path: Path) -> None:
+    filled(instances, tmp_path / "good")
+    (tmp_path / "bad").write_bytes(b"no database")
+    for _ in range(2):
+        with pytest.raises(duckdb.Error, match="not a valid DuckDB database file"):
+            instances.connect(tmp_path / "bad")
+    (tmp_path / "good").replace(tmp_path / "bad")
+    assert rows(instances, tmp_path / "bad") == [1]
+
+
 def test_a_file_that_cannot_be_opened_leaves_the_others_alone(instances: Instances, tmp_path: Path) -> None:
     filled(instances, tmp_path / "good")
     (tmp_path / "bad").write_bytes(b"no database")
