@@ -77,7 +77,7 @@ def test_a_stream_with_nothing_to_do_asks_once(database: Database, start_stream:
     assert fewest == 1
 
 
-def test_what_the_driver_knows_of_types_is_asked_for_once_in_a_process(way: Way) -> None:
+def test_what_the_driver_knows_of_a_database_is_asked_for_once_in_a_process(way: Way) -> None:
     connector = Connector.of(way.url, user="", password="", init_statement="")
 
     def opened() -> None:
