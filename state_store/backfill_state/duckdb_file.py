@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -96,11 +96,14 @@ def _make(path: Path, form: FileForm) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as directory:
         fresh = Path(directory) / path.name
-        connected = form.instances.connect(fresh)
-        try:
-            _fill(connected.connection, form)
-        finally:
-            connected.close()
+        with closing(form.instances.connect(fresh)) as connected:
+            connection = connected.connection
+            connection.begin()
+            connection.execute(f"CREATE TABLE {form.format_table} (version INTEGER NOT NULL)")
+            connection.execute(f"INSERT INTO {form.format_table} VALUES (?)", [1 + len(form.steps)])
+            form.create_tables(connection)
+            connection.commit()
+            connection.execute("CHECKPOINT")  # The file alone gets its name, without its log.
         # The log of a database file that was deleted: DuckDB would replay it into the new one.
         path.with_name(path.name + ".wal").unlink(missing_ok=True)
         try:
@@ -109,12 +112,3 @@ def _make(path: Path, form: FileForm) -> None:
             pass  # Another process was first. Its file is as good, and may be in use.
         except OSError:
             fresh.rename(path)  # A file system without hard links.
-
-
-def _fill(connection: duckdb.DuckDBPyConnection, form: FileForm) -> None:
-    connection.begin()
-    connection.execute(f"CREATE TABLE {form.format_table} (version INTEGER NOT NULL)")
-    connection.execute(f"INSERT INTO {form.format_table} VALUES (?)", [1 + len(form.steps)])
-    form.create_tables(connection)
-    connection.commit()
-    connection.execute("CHECKPOINT")  # The file alone gets its name, without its log.

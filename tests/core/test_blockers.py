@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import nullcontext
+from itertools import pairwise
+from queue import Queue
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,10 +26,19 @@ def test_who_waits_for_long_says_so_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(blockers, "SAY_AFTER", 0.02)
+    monkeypatch.setattr(blockers, "SAY_EVERY", 0.1)
+    asked: Queue[float] = Queue()
+
+    def ask(_: object) -> str:
+        asked.put(time.monotonic())
+        return "no standby"
+
     sessions: Any = Sessions()
     with (
         caplog.at_level(logging.WARNING, "backfill"),
-        blockers.asking_meanwhile(sessions, "changes", lambda _: "no standby"),
+        blockers.asking_meanwhile(sessions, "changes", ask),
     ):
-        time.sleep(1.0)
-    assert 2 <= caplog.messages.count("waiting for changes: no standby") <= 6
+        times = [asked.get(timeout=60) for _ in range(5)]
+    rests = [later - earlier for earlier, later in pairwise(times)]
+    assert all(rest > 0.9 * least for rest, least in zip(rests, [0.04, 0.08, 0.1, 0.1], strict=True)), rests
+    assert caplog.messages.count("waiting for changes: no standby") >= 4

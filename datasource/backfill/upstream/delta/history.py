@@ -11,10 +11,10 @@ from deltalake import Schema
 from backfill.errors import DataLossError
 from backfill.upstream.delta.change_files import versions_of_vectors
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.location import WITHOUT_CHANGES, open_at
+from backfill.upstream.delta.location import START_OVER, WITHOUT_CHANGES, open_at
 from backfill.upstream.delta.log import Commit, Log
 from backfill.upstream.delta.position import Position
-from backfill.upstream.delta.table import ANEW, Table, require_unmapped
+from backfill.upstream.delta.table import Table, require_unmapped
 
 logger = logging.getLogger("backfill")
 
@@ -29,7 +29,7 @@ class History:
     way_out: str = WITHOUT_CHANGES
     """What to do where changes are lost."""
 
-    way_on: str = ANEW
+    way_on: str = START_OVER
     """And where a version has other columns."""
 
     def commit(self, version: int) -> Commit | None:
@@ -42,7 +42,7 @@ class History:
         elif found.definition is not None:
             require_unmapped(found.definition.properties, uri)
             columns = found.definition.columns
-            self.table.require_unchanged(columns, version, self._to_come(columns, version), way_out=self.way_on)
+            self.table.require_unchanged(columns, version, self._to_come(columns, version), way_on=self.way_on)
             if not found.definition.has_feed:
                 self._lost(
                     f"version {version} of the Delta table {uri} has switched the change data feed off, so the "

@@ -14,6 +14,7 @@ from backfill.errors import DatabaseSetupError, OptionsError, SchemaChangedError
 from backfill.options import Options
 from backfill.upstream import TableSchema
 from backfill.upstream.delta.keys import KeyColumn, KeyColumns
+from backfill.upstream.delta.location import START_OVER
 from backfill.upstream.delta.log import FEED, is_on
 from backfill.upstream.delta.types import arrow_type, told
 from backfill.wording import columns_not_there, in_option, no_column
@@ -31,9 +32,6 @@ READABLE_FEATURES: Final = frozenset(
     }
 )
 """Of what a reader has to know: what `deltalake` reads rightly. A column of a variant is refused by its type."""
-
-ANEW: Final = "Start the stream anew with a fresh checkpointLocation and onExistingState=restart"
-"""What to do where a stream cannot go on with the columns that it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Table:
         return ", ".join(f"{in_option(field.name)} {field.type}" for field in self.key.schema)
 
     def require_unchanged(
-        self, found: Schema, version: int, to_come: Collection[str] = (), *, way_out: str = ANEW
+        self, found: Schema, version: int, to_come: Collection[str] = (), *, way_on: str = START_OVER
     ) -> None:
         """Refuses columns of which one that is carried, and is not `to_come`, is gone or of another type."""
         types = {field.name: field.type for field in found.fields}
@@ -73,7 +71,7 @@ class Table:
         if problems:
             raise SchemaChangedError(
                 f"version {version} of the Delta table {self.uri} does not have the columns that are read: "
-                f"{'; '.join(problems)}. {way_out}; or, if a column was dropped, renamed or added later, leave it out "
+                f"{'; '.join(problems)}. {way_on}; or, if a column was dropped, renamed or added later, leave it out "
                 "with the option columns"
             )
 

@@ -29,13 +29,13 @@ from adbc_driver_manager._reader import AdbcRecordBatchReader
 from backfill.errors import OptionsError
 
 OLDEST_DRIVER: Final = (1, 13)
-"""Earlier ones ingest a null in an array of texts as an empty text; and before 1.11 they end the whole process, by
-std::terminate, where a connection is lost before a statement.
+"""Earlier ones do not know `_KNOWN_TYPES`, and ingest a null in an array of texts as an empty text; and before 1.11
+they end the whole process, by std::terminate, where a connection is lost before a statement.
 """
 
 BATCH_BYTES: Final = adbc_driver_postgresql.StatementOptions.BATCH_SIZE_HINT_BYTES.value
-_KNOWN_TYPES: Final = "adbc.postgresql.type_resolver_mode"
 USE_COPY: Final = adbc_driver_postgresql.StatementOptions.USE_COPY.value
+_KNOWN_TYPES: Final = "adbc.postgresql.type_resolver_mode"
 
 
 def require_driver(installed: str) -> None:
