@@ -8,11 +8,12 @@ system: LOCPATH leads a process to them.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,9 @@ MONETARY = "ja_JP.utf8"
 
 DEFINITIONS = (Path("/usr/share/i18n"), Path(sys.prefix, "share", "i18n"))
 """Where the package is, or has been unpacked to by `make setup` without the right to install it."""
+
+COMPILED = Path(sys.prefix, "share", "backfill-tests", "locales")
+"""What has been compiled from them."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +58,7 @@ def linguistic_locale(sandbox: Sandbox) -> Locale:
         if all((definitions / "locales" / source).is_file() for source in sources.values()):
             target = sandbox.make_folder("locale")
             for name, source in sources.items():
-                for file, content in compiled(source, definitions).items():
-                    (target / name / file).parent.mkdir(parents=True, exist_ok=True)
-                    (target / name / file).write_bytes(content)
+                shutil.copytree(compiled(source, definitions), target / name)  # where the servers' account may read it
             for path in target.rglob("*"):
                 sandbox.account.own(path)
             return Locale({"LOCPATH": f"{target}:/usr/lib/locale"})
@@ -68,16 +70,19 @@ def linguistic_locale(sandbox: Sandbox) -> Locale:
     )
 
 
-@cache
-def compiled(source: str, definitions: Path) -> Mapping[Path, bytes]:
-    """The files of a locale. It takes a second, and many tests start a server of their own."""
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder, "locale")
-        command = ["localedef", "-i", source, "-f", "UTF-8", str(target)]
-        done = subprocess.run(
-            command, env={**os.environ, "I18NPATH": str(definitions)}, capture_output=True, text=True, check=False
-        )
-        files = {file.relative_to(target): file.read_bytes() for file in target.rglob("*") if file.is_file()}
-    if not files:
-        raise ServerError(f"localedef did not compile {source}: {done.stderr}")
-    return files
+def compiled(source: str, definitions: Path) -> Path:
+    """The folder of a locale, made once for each installation: it takes a second or two, and many servers need it."""
+    place = COMPILED / source
+    if not place.is_dir():
+        COMPILED.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=COMPILED) as folder:
+            made = Path(folder, source)
+            command = ["localedef", "-i", source, "-f", "UTF-8", str(made)]
+            done = subprocess.run(
+                command, env={**os.environ, "I18NPATH": str(definitions)}, capture_output=True, text=True, check=False
+            )
+            if not made.is_dir():
+                raise ServerError(f"localedef did not compile {source}: {done.stderr}")
+            with suppress(OSError):  # perhaps of another process, which has made it in the meantime
+                made.rename(place)
+    return place
