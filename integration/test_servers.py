@@ -186,6 +186,15 @@ def test_a_server_takes_the_settings_of_a_test(start_postgres: Callable[..., Loc
         ExternalServer(server.dsn)
 
 
+def test_a_server_starts_where_new_files_are_for_their_owner_alone(start_postgres: Callable[..., LocalServer]) -> None:
+    before = os.umask(0o077)
+    try:
+        server = start_postgres()
+    finally:
+        os.umask(before)
+    assert answers(server.dsn)
+
+
 def test_a_server_that_cannot_start_says_why(start_postgres: Callable[..., LocalServer]) -> None:
     with pytest.raises(ServerError, match='unrecognized configuration parameter "wall_level"'):
         start_postgres(wall_level="logical")

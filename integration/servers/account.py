@@ -36,9 +36,9 @@ class Account:
         return {} if self.is_ours else {"user": self.uid, "group": self.gid, "extra_groups": []}
 
     def own(self, path: Path) -> None:
-        """Give `path` to this account."""
+        """Give `path` to this account; a link, and not what it leads to."""
         if not self.is_ours:
-            os.chown(path, self.uid, self.gid)
+            os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
 
 def unprivileged() -> Account:

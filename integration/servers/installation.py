@@ -42,6 +42,8 @@ class Installation:
         copy = sandbox.make_folder("installation")
         for part in self.parts:
             shutil.copytree(part, copy / part.name, symlinks=True, ignore=shutil.ignore_patterns("include", "*.a"))
+        for path in copy.rglob("*"):
+            sandbox.account.own(path)
         return Installation(copy / self.bin.relative_to(self.parts[0].parent), ())
 
 

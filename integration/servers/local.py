@@ -173,7 +173,9 @@ class LocalServer:
             "dynamic_shared_memory_type": "mmap",
         }
         lines = [f"{name} = {quoted(value)}\n" for name, value in settings.items()]
-        (self._data / "test.conf").write_text("".join(lines))
+        file = self._data / "test.conf"
+        file.write_text("".join(lines))
+        self._site.sandbox.account.own(file)
 
 
 class LocalServers:
