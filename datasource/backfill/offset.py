@@ -115,7 +115,7 @@ Offset: TypeAlias = Nothing | Barrier
 
 
 def to_json(offset: Offset) -> Json:
-    """The offset as the dict whose `json.dumps` is its canonical text."""
+    """The offset as the dict whose `json.dumps` is its canonical text, and which that text gives again."""
     match offset:
         case Nothing():
             return {"version": 1}
@@ -179,7 +179,8 @@ def _barrier_to_json(barrier: Barrier) -> Json:
     }
     if barrier.ahead:
         value["ahead"] = [
-            {"after": item.range.after, "upto": item.range.upto, "position": item.position} for item in barrier.ahead
+            {"after": _end(item.range.after), "upto": _end(item.range.upto), "position": item.position}
+            for item in barrier.ahead
         ]
     if barrier.again is not None:
         value["again"] = {"request": barrier.again.request, "progress": _progress_to_json(barrier.again.progress)}
@@ -219,18 +220,22 @@ def _progress_to_json(progress: Progress) -> Json | list[Json]:
     folded: list[Json] = []
     end: Key | None = None
     for item in progress.slices:
-        begin = {} if item.range.after == end else {"after": item.range.after}
+        begin = {} if item.range.after == end else {"after": _end(item.range.after)}
         match item:
             case CompletedRun():
-                folded.append({**begin, "rows": list(item.row_counts), "upto": item.range.upto})
+                folded.append({**begin, "rows": list(item.row_counts), "upto": _end(item.range.upto)})
             case Vnode(progress=InProgress(current_pos=pos, row_count=rows)):
-                folded.append({**begin, "pos": pos, "rows": rows, "upto": item.range.upto})
+                folded.append({**begin, "pos": list(pos), "rows": rows, "upto": _end(item.range.upto)})
             case Vnode():
                 if begin or not folded or "rows" in folded[-1]:
                     folded.append({**begin, "upto": []})
-                folded[-1]["upto"].append(item.range.upto)
+                folded[-1]["upto"].append(_end(item.range.upto))
         end = item.range.upto
     return folded
+
+
+def _end(key: Key | None) -> list[str] | None:
+    return None if key is None else list(key)
 
 
 def _progress_from_json(value: Json | list[Json]) -> Progress:

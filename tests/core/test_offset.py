@@ -29,6 +29,11 @@ def test_an_offset_comes_back_from_json_that_another_writer_has_laid_out(offset:
     assert from_json(json.loads(json.dumps(to_json(offset), indent=2))) == offset
 
 
+@given(offsets)
+def test_an_offset_as_json_is_what_its_text_gives(offset: Offset) -> None:
+    assert to_json(offset) == json.loads(to_text(offset))
+
+
 @given(offsets, offsets)
 def test_two_offsets_have_one_text_exactly_if_they_are_equal(one: Offset, other: Offset) -> None:
     assert (to_text(one) == to_text(other)) == (one == other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 
 import pytest
@@ -9,10 +10,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructField, StructType
 
 from backfill.epoch import Epoch
-from backfill.errors import OptionsError
+from backfill.errors import OffsetError, OptionsError
 from backfill.offset import Barrier, Nothing, Offset, to_json
-from backfill.progress import Finished
+from backfill.progress import Completed, Finished, Frontier, InProgress
 from backfill.spark import stream_reader
+from backfill.spark.offsets import Offsets
 from backfill.spark.stream_reader import BackfillStreamReader
 
 COLUMNS = StructType([StructField("id", LongType())])
@@ -34,6 +36,28 @@ def test_wrong_options_are_reported_by_the_call_that_needs_them() -> None:
     for _ in range(2):
         with pytest.raises(OptionsError, match="vnodeCount is 'many'"):
             reader.getDefaultReadLimit()
+
+
+def test_an_offset_that_comes_back_from_spark_is_not_read_again() -> None:
+    kept, known = Offsets(), [at_epoch(number) for number in range(4)]
+    given = [json.dumps(kept.give(offset)) for offset in known]
+    for number in (2, 3):
+        assert kept.take(json.loads(given[number])) is known[number]
+    taken = kept.take(json.loads(given[0]))
+    assert taken == known[0]
+    assert kept.take(json.loads(given[0])) is taken
+
+
+def test_an_offset_that_is_none_is_refused_each_time() -> None:
+    kept = Offsets()
+    for _ in range(2):
+        with pytest.raises(OffsetError, match="without a version"):
+            kept.take({"epoch": 1})
+
+
+def at_epoch(number: int) -> Barrier:
+    progress = Frontier.at_start((("1",), ("2",))).advanced({0: Completed(number), 1: InProgress(("1 b",), 5)})
+    return Barrier("s", (("slot", "x"),), Epoch(number, "p", 1, 1), progress)
 
 
 class Clock:

@@ -2,6 +2,7 @@
 
 source          what Spark finds under the name `backfill`
 stream_reader   spark.readStream: the stream
+offsets         the stream's offsets, each read once
 batch_reader    spark.read: the table as it is now
 span_reader     spark.read with startingPosition: the changes between two positions
 view_reader     spark.read with view: where a stream is

@@ -31,10 +31,11 @@ from pyspark.sql.types import StructType
 
 from backfill import handoff
 from backfill.claim import claim
-from backfill.offset import Nothing, from_json, to_json
+from backfill.offset import Nothing, to_json
 from backfill.options import Options, parse
 from backfill.rows import RowFormat
 from backfill.spark.head_start import head_start, without_pandas
+from backfill.spark.offsets import Offsets
 from backfill.spark.refusal import plainly, plainly_yielding
 from backfill.spark.table_options import as_kept, of_table
 from backfill.spark.types import as_expected, require_same, to_spark
@@ -78,6 +79,7 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._given = given
         self._schema = schema
         self._stream: Stream | None = None
+        self._offsets = Offsets()
         self._claim: TextIO | None = None
         self._rest = 0.0
         self._rests_until = 0.0
@@ -119,12 +121,12 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plainly
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         time.sleep(max(0.0, self._rests_until - time.monotonic()))
-        before, began = from_json(start), time.monotonic()
+        before, began = self._offsets.take(start), time.monotonic()
         after = self._opened().latest_offset(before, _max_rows(limit))
         now = time.monotonic()
         self._rest = _rest_after(now - began, self._rest) if after == before else 0.0
         self._rests_until = now + self._rest
-        return to_json(after)
+        return self._offsets.give(after)
 
     @plainly
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -135,7 +137,7 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         stream = self._opened()
         reader, rows = stream.reader(), stream.rows
-        parts = stream.parts(from_json(start), from_json(end))
+        parts = stream.parts(self._offsets.take(start), self._offsets.take(end))
         return [PartPartition(part, reader, rows) for part in parts]
 
     @plainly_yielding

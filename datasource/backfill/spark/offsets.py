@@ -1,0 +1,37 @@
+"""Offsets on their way to Spark and back: read once, and not in each call that names them.
+
+`latestOffset` gives one; it comes back as the end of `partitions`, and as the start of the next two calls. Reading it
+checks every vnode, which takes longer than all else that planning does of itself where there are thousands of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from backfill.offset import Json, Offset, from_json, to_json
+
+KEPT: Final = 2
+"""A batch has a start and an end."""
+
+
+class Offsets:
+    """Those that were given or taken last, as JSON and as what it says."""
+
+    def __init__(self) -> None:
+        self._last: deque[tuple[Json, Offset]] = deque(maxlen=KEPT)
+
+    def give(self, offset: Offset) -> Json:
+        """The offset as JSON, which nobody changes."""
+        value = to_json(offset)
+        self._last.append((value, offset))
+        return value
+
+    def take(self, value: Json) -> Offset:
+        """The offset; OffsetError as `from_json` has it. The caller does not change the value afterwards."""
+        for known, offset in self._last:
+            if known == value:
+                return offset
+        offset = from_json(value)
+        self._last.append((value, offset))
+        return offset
