@@ -250,6 +250,7 @@ ROW = {"id": 1, "v": "secret words", "_change_type": "insert", "_commit_version"
         ("copy", ROW, TableError, "value too long for type character varying.*a column of the sink's table"),
         ("copy", ROW | {"v": "a", "id": 2**31}, TableError, "integer out of range.*a column of the sink's table"),
         ("picky", ROW, TableError, "violates check constraint.*a constraint of the sink's table"),
+        ("owned", ROW, TableError, r'column "owner" .* SET DEFAULT … for a column that the batch does not have'),
         ("copy", ROW | {"v": "a\0b"}, ValueOutOfRangeError, r"a text of the batch has the character U\+0000"),
         ("copy", ROW | {"v": "a", "kind": "secret red"}, TableError, r"lacks a label .* ALTER TYPE … ADD VALUE there"),
         (
@@ -289,6 +290,7 @@ def test_what_cannot_be_applied_is_refused_and_not_noted(
         "price numeric(9,2), prices numeric(9,1)[], at timestamp(2), clock time(2), kind colour);"
         "CREATE TABLE later (id int PRIMARY KEY DEFERRABLE, v text); CREATE VIEW shown AS TABLE copy;"
         "CREATE TABLE picky (id int PRIMARY KEY, v text CHECK (v = ''));"
+        "CREATE TABLE owned (id int PRIMARY KEY, v text, owner text NOT NULL);"
         "CREATE TABLE counted (id int PRIMARY KEY, v int GENERATED ALWAYS AS IDENTITY)"
     )
     apply = apply_to(url=database.url(tmp_path), table=table, key=["id"], query="t")

@@ -32,7 +32,8 @@ _READ_ONLY: Final = "25006"
 _RAISED: Final = ("P0001", "P0004")
 """By RAISE and ASSERT in a function of somebody's."""
 
-_CONSTRAINTS: Final = ("23502", "23503", "23505", "23514", "23P01")
+_NULL: Final = "23502"
+_CONSTRAINTS: Final = ("23503", "23505", "23514", "23P01")
 _UNFIT: Final = ("22001", "22003", "22007", "22008", "22P02", "42846")
 """A value is too long, too large or of another form for a column's type; or no cast leads to that."""
 
@@ -73,12 +74,16 @@ _TOLD: Final = {
         "a column of the sink's table has a type that does not take a value of the batch. Give it the type of the "
         "source's column, with ALTER TABLE … ALTER COLUMN … TYPE …, and start the query again",
     ),
+    _NULL: (
+        "a column of the sink's table takes no null, and a row of the batch has one there, or the batch has no such "
+        "column. Run ALTER TABLE … ALTER COLUMN … DROP NOT NULL, or SET DEFAULT … for a column that the batch does not "
+        "have, and start the query again"
+    ),
     **dict.fromkeys(
         _CONSTRAINTS,
         "a constraint of the sink's table refuses a row of the batch. Drop it, with ALTER TABLE … DROP CONSTRAINT … "
-        "(or DROP INDEX, or ALTER COLUMN … DROP NOT NULL), and start the query again. The rows of a batch are written "
-        "in no order: what is UNIQUE or a FOREIGN KEY there has to be DEFERRABLE INITIALLY DEFERRED where it is to "
-        "stay",
+        "(or DROP INDEX), and start the query again. The rows of a batch are written in no order: what is UNIQUE or a "
+        "FOREIGN KEY there has to be DEFERRABLE INITIALLY DEFERRED where it is to stay",
     ),
 }
 _ERRORS: Final[dict[str, type[BackfillError]]] = {
