@@ -1,12 +1,13 @@
 """What the state directory says of a stream, and the rules when it and the checkpoint disagree.
 
 The checkpoint is the truth: an offset alone can be resumed. The state store follows it at the barriers, never ahead
-of what Spark has committed. Six cases:
+of what Spark has committed. Seven cases:
 
 | checkpoint | state directory                 | what happens                                                       |
 |------------|---------------------------------|--------------------------------------------------------------------|
 | new        | empty                           | a stream begins                                                    |
 | new        | has progress                    | an error; `onExistingState` says to resume from it or to restart   |
+| new        | of another table                | an error, but for restarting, which gives that table's stream up   |
 | new        | of another kind of upstream     | an error: what that made could not be removed                      |
 | goes on    | of this stream, not ahead       | it is brought up to date                                           |
 | goes on    | empty or lost                   | it is rebuilt from the offset                                      |
@@ -105,9 +106,10 @@ class Record:
         """
         with self._open() as store:
             found = self._kept(store, forget)
-            barrier = None if found is None else self._resumed(store, found)
             if found is not None:
+                # First: with the progress of another table nobody should be told to go on, or to give it up.
                 require_same_table(found, self._upstream, ordered=False)
+            barrier = None if found is None else self._resumed(store, found)
             if barrier is None:
                 return self._begin_anew(store, found)
             self._require_same_options(barrier)

@@ -300,8 +300,9 @@ def test_another_table_is_refused_by_every_way_in(folder: Folder, upstream: Upst
     barrier = folder.recorded(1)
     with pytest.raises(StateError, match=reason):
         adopt(folder.process(upstream=upstream), barrier)
-    with pytest.raises(StateError, match=reason):
-        folder.process(OnExistingState.RESUME, upstream=upstream).begin(folder.forgotten.append)
+    for asked in (OnExistingState.FAIL, OnExistingState.RESUME):
+        with pytest.raises(StateError, match=reason):
+            folder.process(asked, upstream=upstream).begin(folder.forgotten.append)
 
 
 # -- a key with other types, or in another order ---------------------------------------------------------------------
