@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 from integration.database import Database
-from integration.spark_stream import SparkStream, make_table
+from integration.spark_stream import SparkStream, make_table, slots
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,6 +76,18 @@ def test_a_table_with_a_state_directory_is_read_as_a_stream_and_as_a_batch(
     streamed(of_sql, catalog, database, "other").require_equal("id, v, n, at")
     streamed(spark.readStream.table("feed"), catalog, database, "feed").require_equal("id, v, n, at")
     assert spark.sql("SELECT v, _change_type, _sequence FROM feed WHERE id = 3").collect() == [("new", "insert", 0)]
+
+
+def test_spark_neither_shows_how_a_table_was_made_nor_ends_its_stream_with_it(
+    catalog: Catalog, database: Database
+) -> None:
+    catalog.create("feed", stateDir=catalog.state("feed"))
+    streamed(catalog.spark.readStream.table("feed"), catalog, database, "feed").require_equal()
+    ((shown,),) = catalog.spark.sql("SHOW CREATE TABLE feed").collect()
+    assert "USING" not in shown
+    assert catalog.state("feed") not in shown
+    catalog.spark.sql("DROP TABLE feed")
+    assert len(slots(database)) == 1
 
 
 def test_a_table_that_was_altered_on_either_side_is_to_be_made_again(catalog: Catalog, database: Database) -> None:
