@@ -27,6 +27,9 @@ from backfill_state.errors import (
 _INTERRUPTED: Final = "Query interrupted"
 """The text of the RuntimeError that DuckDB makes of a Ctrl-C amid one of its queries."""
 
+_INTERRUPTED_GIVING: Final = "failed: KeyboardInterrupt"
+"""And in that of the Error which it makes of one while it is given rows."""
+
 _HOLDER: Final = re.compile(r"\(PID (\d+)\)")
 _DUCKDB_VERSIONS: Final = re.compile(
     r"database file with version number (\d+), but we can only read versions? (?:between )?(\d+(?: and \d+)?)"
@@ -95,6 +98,8 @@ def explaining(path: Path) -> Iterator[None]:
     try:
         yield
     except duckdb.Error as error:
+        if _INTERRUPTED_GIVING in str(error):
+            raise KeyboardInterrupt from error
         known = explained(error, str(path))
         if known is None:
             raise

@@ -71,7 +71,8 @@ class StateFile(Closable):
     def close(self) -> None:
         if self._open is not None:
             was_open, self._open = self._open, None
-            was_open.close()
+            with explaining(self.path):
+                was_open.close()
 
 
 def opened(path: Path, form: FileForm) -> Connected:

@@ -4,6 +4,7 @@ import os
 import pickle
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -12,6 +13,7 @@ import pytest
 from backfill_state import (
     BarrierBackwardsError,
     DefiniteStateError,
+    DuckDBProgressStore,
     StateBusyError,
     StateConflictError,
     StateDamagedError,
@@ -23,6 +25,9 @@ from backfill_state import (
     TransientStateError,
 )
 from backfill_state.duckdb_errors import explained, explaining
+from backfill_state.duckdb_file import StateFile
+from backfill_state.duckdb_instance import Connected, OfItsOwn
+from backfill_state.duckdb_rows import PROGRESS_FILE
 
 ALL: list[StateStoreError] = [
     StateConflictError("the state file /s", "it is of another stream"),
@@ -95,3 +100,34 @@ def test_a_ctrl_c_amid_a_query_is_one() -> None:
             interrupted(connection)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+class InterruptedRows:
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        raise KeyboardInterrupt
+
+
+def test_a_ctrl_c_while_rows_are_given_is_one() -> None:
+    with pytest.raises(KeyboardInterrupt), explaining(Path("/s")), duckdb.connect() as connection:
+        connection.register("given", InterruptedRows())
+
+
+class InterruptedInClosing(OfItsOwn):
+    def connect(self, path: Path) -> Connected:
+        connected = super().connect(path)
+
+        def close() -> None:
+            connected.close()
+            raise RuntimeError("Query interrupted")
+
+        return Connected(connected.connection, close)
+
+
+def test_a_ctrl_c_while_a_file_is_closed_is_one(tmp_path: Path) -> None:
+    with DuckDBProgressStore(tmp_path / "state") as store:
+        store.epoch()
+    file = StateFile(tmp_path / "state", replace(PROGRESS_FILE, instances=InterruptedInClosing({})))
+    with file.transaction():
+        pass
+    with pytest.raises(KeyboardInterrupt):
+        file.close()
