@@ -7,12 +7,14 @@ takes one millisecond. Either way a file is locked, written and recovered alike.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
+from weakref import WeakSet
 
 import duckdb
 
@@ -27,6 +29,12 @@ _EVERY_FILE: Final[Mapping[str, Setting]] = {
     # A table that is not there is an error, never a Python variable of that name.
     "python_enable_replacements": False,
 }
+
+
+ATTACHED_AT_MOST: Final = 1000
+"""How many files an instance attaches one after the other before it ends: DuckDB keeps some kilobytes of each barrier
+as long as its instance is there, which in a stream is hundreds of megabytes a day.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +76,26 @@ class OfItsOwn:
 
 
 class Kept:
-    """One instance for all files, with these settings; another one, once DuckDB has given up on it. For any thread."""
+    """One instance for all files, with these settings, and another once that has served its time. For any thread."""
 
     def __init__(self, settings: Mapping[str, Setting]) -> None:
         self._settings: Final = {**_EVERY_FILE, **settings}
-        self._lock = threading.Lock()
         self._instance: _Instance | None = None
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._leave_to_parent)
+
+    def _leave_to_parent(self) -> None:
+        """A lock that another thread had is never released in a child; and the instance is kept as it is, because to
+        close it writes to files that the parent has open.
+        """
+        self._of_parent = self._instance
+        self._instance = None
+        self._lock = threading.Lock()
 
     def connect(self, path: Path) -> Connected:
         with self._lock:
+            if self._instance is not None:
+                self._instance.detach_unused()
             if self._instance is None or not self._instance.usable:
                 self._instance = _Instance(duckdb.connect(":memory:", config=self._settings))
             instance = self._instance
@@ -89,57 +108,58 @@ class Kept:
         return Connected(connection, close)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Attached:
     name: str
-    users: int = 0
+    users: WeakSet[duckdb.DuckDBPyConnection] = field(default_factory=WeakSet)
+    """Not a number: a Ctrl-C between two steps would leave it too high, and the file locked as long as the process."""
 
 
 class _Instance:
     def __init__(self, root: duckdb.DuckDBPyConnection) -> None:
         self._root = root
         self._attached: dict[Path, _Attached] = {}
-        self._numbers = itertools.count()
+        self._numbers = itertools.count(1)
+        self._ends = False
         self.usable = True
 
     def connect(self, path: Path) -> duckdb.DuckDBPyConnection:
-        attached = self._attached.get(path) or self._attach(path)
-        attached.users += 1
         connection = self._root.cursor()
         try:
+            attached = self._attached.get(path) or self._attach(path)
+            attached.users.add(connection)
             connection.execute(f"USE {attached.name}")
         except BaseException:
+            self._ends = True  # It may never attach one again; but others are still read and written in it.
             self.leave(path, connection)
             raise
         return connection
 
     def _attach(self, path: Path) -> _Attached:
-        attached = _Attached(f"file_{next(self._numbers)}")
-        try:
-            self._root.execute(f"ATTACH {_literal(path)} AS {attached.name} (TYPE duckdb)")
-        except BaseException:
-            # It may never attach one again; but others are still read and written in it.
-            self.usable = bool(self._attached)
-            self._close_if_done()
-            raise
-        self._attached[path] = attached
+        number = next(self._numbers)
+        self._ends = self._ends or number == ATTACHED_AT_MOST
+        # Noted first: one that is attached and not noted would stay so.
+        attached = self._attached[path] = _Attached(f"file_{number}")
+        self._root.execute(f"ATTACH {_literal(path)} AS {attached.name} (TYPE duckdb)")
         return attached
 
     def leave(self, path: Path, connection: duckdb.DuckDBPyConnection) -> None:
         connection.close()
-        attached = self._attached[path]
-        attached.users -= 1
-        if attached.users == 0:
-            del self._attached[path]
-            try:
-                self._root.execute(f"DETACH {attached.name}")
-            except duckdb.Error:
-                self.usable = False  # What it still has of the file goes with it.
-        self._close_if_done()
+        if path in self._attached:
+            self._attached[path].users.discard(connection)
+        self.detach_unused()
 
-    def _close_if_done(self) -> None:
-        """One that DuckDB has given up on ends with the last connection to its files."""
-        if not self.usable and not self._attached:
+    def detach_unused(self) -> None:
+        """Also what was cut short before. An instance that is to end does so with the last connection to its files."""
+        for path, attached in list(self._attached.items()):
+            if not attached.users:
+                try:
+                    self._root.execute(f"DETACH DATABASE IF EXISTS {attached.name}")
+                except duckdb.Error:
+                    self.usable = False  # What it still has of the file goes with it.
+                del self._attached[path]
+        if not self._attached and (self._ends or not self.usable):
+            self.usable = False
             self._root.close()
 
 

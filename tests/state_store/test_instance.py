@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
 
+from backfill_state import duckdb_instance
 from backfill_state.duckdb_instance import Instances, Kept, OfItsOwn
+from tests.full_disk import room_for
 
 
 @pytest.fixture(params=[Kept, OfItsOwn])
@@ -89,13 +92,73 @@ def test_a_file_that_cannot_be_opened_leaves_the_others_alone(instances: Instanc
 def test_an_instance_that_cannot_let_go_of_a_file_is_given_up_with_its_last_connection(tmp_path: Path) -> None:
     kept = Kept({"threads": 1})
     filled(kept, tmp_path / "good")
-    good, bad = kept.connect(tmp_path / "good"), kept.connect(tmp_path / "bad")
-    bad.connection.execute("USE memory")
-    bad.connection.execute("DETACH file_2")
-    bad.close()
     filled(kept, tmp_path / "bad")
+    good, bad = kept.connect(tmp_path / "good"), kept.connect(tmp_path / "bad")
+    bad.connection.execute("INSERT INTO t SELECT * FROM range(2, 100001)")
+    with room_for((tmp_path / "bad").stat().st_size):
+        bad.close()  # What is in the log cannot be taken into the file.
+    assert rows(kept, tmp_path / "bad") == [*range(1, 100_001)]
     good.connection.execute("INSERT INTO t VALUES (2)")
     assert not may_be_opened_elsewhere(tmp_path / "good")
     good.close()
     assert may_be_opened_elsewhere(tmp_path / "good")
     assert rows(kept, tmp_path / "good") == [1, 2]
+
+
+def test_an_instance_that_has_attached_many_files_gives_way_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB's memory of each barrier goes with it."""
+    made: list[duckdb.DuckDBPyConnection] = []
+    connect = duckdb.connect
+
+    def noted(*args: Any, **more: Any) -> duckdb.DuckDBPyConnection:
+        made.append(connect(*args, **more))
+        return made[-1]
+
+    monkeypatch.setattr(duckdb, "connect", noted)
+    monkeypatch.setattr(duckdb_instance, "ATTACHED_AT_MOST", 4)
+    kept, path = Kept({"threads": 1}), tmp_path / "state"
+    filled(kept, path)
+    assert [rows(kept, path) for _ in range(3)] == [[1]] * 3
+    assert len(made) == 1
+    assert [rows(kept, path) for _ in range(4)] == [[1]] * 4
+    assert len(made) == 2
+    other = kept.connect(tmp_path / "other")
+    assert [rows(kept, path) for _ in range(5)] == [[1]] * 5
+    assert len(made) == 3  # Not while a file is open.
+    other.close()
+    assert rows(kept, path) == [1]
+    assert len(made) == 4
+
+
+def test_what_an_interrupt_left_attached_is_let_go_of_at_the_next_connection(tmp_path: Path) -> None:
+    kept, path, other = Kept({"threads": 1}), tmp_path / "state", tmp_path / "other"
+    filled(kept, path)
+    kept.connect(path)  # And nobody has it, as where a Ctrl-C comes before its name.
+    filled(kept, other)
+    assert may_be_opened_elsewhere(path)
+
+
+def test_a_child_process_neither_waits_for_a_thread_of_its_parent_nor_shares_its_files(tmp_path: Path) -> None:
+    code = """
+import os, signal, sys
+from pathlib import Path
+import duckdb
+from backfill_state import duckdb_instance
+from backfill_state.duckdb_instance import Kept
+kept, path = Kept({"threads": 1}), Path(sys.argv[1])
+held = kept.connect(path / "held")
+kept._lock.acquire()
+if os.fork() == 0:
+    signal.alarm(30)
+    kept.connect(path / "of the child").close()
+    try:
+        kept.connect(path / "held")
+    except duckdb.Error as error:
+        os._exit(9 if "handle conflict" in str(error) else 1)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    run = subprocess.run([sys.executable, "-c", code, tmp_path], check=True, capture_output=True, text=True)
+    assert run.stdout == "9\n"
