@@ -79,7 +79,8 @@ class Kept:
     """One instance for all files, with these settings, and another once that has served its time. For any thread."""
 
     def __init__(self, settings: Mapping[str, Setting]) -> None:
-        self._settings: Final = {**_EVERY_FILE, **settings}
+        # No temporary folder: it would be `.tmp` in whatever folder the process is in, and stay there.
+        self._settings: Final = {**_EVERY_FILE, "temp_directory": "", **settings}
         self._instance: _Instance | None = None
         self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._leave_to_parent)

@@ -162,3 +162,15 @@ print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
     run = subprocess.run([sys.executable, "-c", code, tmp_path], check=True, capture_output=True, text=True)
     assert run.stdout == "9\n"
+
+
+def test_a_kept_instance_leaves_nothing_where_the_process_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    connected = Kept({"threads": 1, "memory_limit": "16MB"}).connect(tmp_path / "state")
+    with pytest.raises(duckdb.OutOfMemoryException):
+        connected.connection.execute(
+            "SELECT count(*) FROM (SELECT DISTINCT md5(i::VARCHAR) FROM range(1_000_000) r(i))"
+        )
+    connected.close()
+    assert list(Path().iterdir()) == []
