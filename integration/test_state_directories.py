@@ -10,7 +10,9 @@ from typing import NoReturn
 import pytest
 
 from backfill.errors import OptionsError, SchemaChangedError, StagingError, StateError, TableError
+from backfill.opening import STATE_FILE
 from backfill.upstream.postgres.adapter import PostgresUpstream
+from backfill_state import DuckDBProgressStore
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import churn, table_of
@@ -55,6 +57,29 @@ def test_a_state_directory_that_goes_while_the_stream_runs_ends_it_with_what_to_
     run.stop()
     shutil.rmtree(run.options["stateDir"])
     run.restart()
+    run.finish()
+
+
+def rows_recorded(state: Path) -> int:
+    with DuckDBProgressStore(state) as store:
+        return sum(row["row_count"] for row in store.progress().to_pylist())
+
+
+def test_an_older_copy_of_the_state_that_is_put_back_while_the_stream_runs_is_brought_up_to_date(
+    database: Database, start_stream: StartStream, tmp_path: Path
+) -> None:
+    table_of(database, 300)
+    run = start_stream(vnodeCount="50")
+    run.batch(40)
+    run.batch(40)
+    state = Path(run.options["stateDir"]) / STATE_FILE
+    shutil.copy(state, tmp_path / "older")
+    run.batch(40)
+    run.batch(40)
+    before = rows_recorded(state)
+    shutil.copy(tmp_path / "older", state)
+    run.batch(40)
+    assert rows_recorded(state) > before
     run.finish()
 
 

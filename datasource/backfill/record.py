@@ -247,8 +247,12 @@ class Record:
             )
 
     def _moved(self, store: ProgressStore, progress: Progress) -> pa.Table:
-        """The rows of the vnodes that stand elsewhere than when the last barrier was recorded."""
-        before = None if self._written is None else self._written.progress
+        """The rows of the vnodes that stand elsewhere than when the last barrier was recorded.
+
+        All of them, where the store is not at that barrier: somebody has put an older copy of it back.
+        """
+        last = self._written
+        before = None if last is None or store.epoch() != last.epoch.number else last.progress
         if isinstance(progress, Frontier):
             return recorded.rows(recorded.changed(before, progress), self._upstream)
         if isinstance(before, Finished):
