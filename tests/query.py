@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 from backfill.handoff import Part
@@ -10,6 +11,9 @@ from backfill.offset import Barrier, Nothing, Offset, from_text, to_text
 from backfill.stream import Stream
 
 RowT = TypeVar("RowT")
+
+read = lru_cache(maxsize=16)(from_text)
+"""An offset, which is asked for far more often than it changes."""
 
 
 class Query(ABC, Generic[RowT]):
@@ -31,7 +35,7 @@ class Query(ABC, Generic[RowT]):
         """The sink has the batch, and Spark says so in its commit log."""
 
     def offset(self, number: int) -> Offset:
-        return from_text(self.offsets[number - 1]) if number else Nothing()
+        return read(self.offsets[number - 1]) if number else Nothing()
 
     def ask(self, max_rows: int | None = None) -> str:
         """Where the next batch would end, as Spark asks before it logs anything."""
@@ -50,7 +54,7 @@ class Query(ABC, Generic[RowT]):
 
     def parts(self) -> tuple[Part, ...]:
         """What the tasks of the logged batch get."""
-        return self.stream().parts(self.offset(self.committed), from_text(self.offsets[-1]))
+        return self.stream().parts(self.offset(self.committed), read(self.offsets[-1]))
 
     def batch(self, max_rows: int | None = None) -> bool:
         if not self.plan(max_rows):

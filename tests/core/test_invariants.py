@@ -28,11 +28,11 @@ SHARES: dict[Schedule, float] = {
     schedule.without_a_crash: 0.25,
     schedule.with_crashes: 0.25,
     schedule.with_pauses: 0.1,
-    schedule.with_truncations: 0.1,
-    schedule.with_full_images: 0.15,
+    schedule.with_truncations: 0.07,
+    schedule.with_full_images: 0.1,
     schedule.with_new_checkpoints: 0.15,
     schedule.of_changes_only: 0.05,
-    schedule.taken_again: 0.1,
+    schedule.taken_again: 0.07,
     schedule.of_a_snapshot_only: 0.15,
 }
 """The kinds of schedules, and how much of all each is."""
