@@ -30,6 +30,9 @@ NAME = "en_US.utf8"
 MONETARY = "ja_JP.utf8"
 """Compiled with the other one; a server that is not of our making need not have it."""
 
+SOURCES = {name: name.partition(".")[0] for name in (NAME, MONETARY)}
+"""Each one's definition."""
+
 DEFINITIONS = (Path("/usr/share/i18n"), Path(sys.prefix, "share", "i18n"))
 """Where the package is, or has been unpacked to by `make setup` without the right to install it."""
 
@@ -49,25 +52,30 @@ def linguistic_locale(sandbox: Sandbox) -> Locale:
 
     Where the machine has NAME alone, and no definitions, it is taken: little needs MONETARY.
     """
-    listed = subprocess.run(["locale", "-a"], capture_output=True, text=True, check=False).stdout
-    known = listed.lower().replace("utf-8", "utf8").split()
-    if NAME.lower() in known and MONETARY.lower() in known:
+    known = _known()
+    if len(known) == len(SOURCES):
         return Locale()
-    sources = {name: name.partition(".")[0] for name in (NAME, MONETARY)}
-    for definitions in DEFINITIONS:
-        if all((definitions / "locales" / source).is_file() for source in sources.values()):
-            target = sandbox.make_folder("locale")
-            for name, source in sources.items():
-                shutil.copytree(compiled(source, definitions), target / name)  # where the servers' account may read it
-            for path in target.rglob("*"):
-                sandbox.account.own(path)
-            return Locale({"LOCPATH": f"{target}:/usr/lib/locale"})
-    if NAME.lower() in known:
+    if definitions := _definitions():
+        target = sandbox.make_folder("locale")
+        for name, source in SOURCES.items():
+            shutil.copytree(compiled(source, definitions), target / name)  # where the servers' account may read it
+        for path in target.rglob("*"):
+            sandbox.account.own(path)
+        return Locale({"LOCPATH": f"{target}:/usr/lib/locale"})
+    if NAME in known:
         return Locale()
     raise ServerError(
         f"this machine has neither the locale {NAME} nor the definitions to compile it from."
         " Run `make setup`, or install the package `locales`."
     )
+
+
+def compile_all() -> None:
+    """Makes beforehand what `linguistic_locale` would make; does nothing where the machine has or lacks all."""
+    definitions = _definitions()
+    if definitions and len(_known()) < len(SOURCES):
+        for source in SOURCES.values():
+            compiled(source, definitions)
 
 
 def compiled(source: str, definitions: Path) -> Path:
@@ -86,3 +94,18 @@ def compiled(source: str, definitions: Path) -> Path:
             with suppress(OSError):  # perhaps of another process, which has made it in the meantime
                 made.rename(place)
     return place
+
+
+def _known() -> set[str]:
+    """Those of the locales that the machine has."""
+    listed = subprocess.run(["locale", "-a"], capture_output=True, text=True, check=False).stdout
+    names = listed.lower().replace("utf-8", "utf8").split()
+    return {name for name in SOURCES if name.lower() in names}
+
+
+def _definitions() -> Path | None:
+    """The folder that has the definitions of both."""
+    having = (
+        folder for folder in DEFINITIONS if all((folder / "locales" / source).is_file() for source in SOURCES.values())
+    )
+    return next(having, None)
