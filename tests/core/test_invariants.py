@@ -19,7 +19,7 @@ from tests.simulator import schedule
 from tests.simulator.conditions import simulated
 from tests.simulator.schedule import Schedule
 
-SCHEDULES = int(os.environ.get("BACKFILL_TEST_SCHEDULES", "1500"))
+SCHEDULES = int(os.environ.get("BACKFILL_TEST_SCHEDULES", "1700"))
 ONLY = os.environ.get("BACKFILL_TEST_SCHEDULE")
 TOGETHER = 50
 """How many are one test, so that several processes of pytest may share them."""
