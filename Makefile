@@ -40,10 +40,10 @@ $(CLASSES): $(INSTALLED) integration/spark_classes.py
 	@$(BIN)/python -m integration.spark_classes >.venv/classes.log 2>&1 || cat .venv/classes.log
 
 # What each of the tests' processes would otherwise do at the same time as the others; here a core has nothing to do
-# while Java writes its archive. A test file that cannot be read is a matter for the tests themselves.
+# while Java writes its archive. What goes wrong here goes wrong again where it matters, and is said there.
 .PHONY: beforehand
 beforehand: setup
-	@nice $(BIN)/python -c 'from integration.servers import collation; collation.compile_all()'
+	@nice $(BIN)/python -c 'from integration.servers import collation; collation.compile_all()' 2>/dev/null || true
 	@nice $(BIN)/python -m pytest --collect-only --quiet integration tests >/dev/null 2>&1 || true
 
 .PHONY: test
