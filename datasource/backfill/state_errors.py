@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from backfill.errors import StateBusyError, StateError
 from backfill_state import (
@@ -14,10 +15,18 @@ from backfill_state import (
     UpsertStateDamagedError,
 )
 
+FEWER_VNODES: Final = (
+    "What a stream's progress may take is fixed, and the ends of so many vnodes of so long a key are more: start over "
+    "with a smaller vnodeCount, a fresh checkpointLocation and onExistingState=restart"
+)
+
 
 @contextmanager
-def as_ours() -> Iterator[None]:
-    """Raises StateBusyError where trying again may help, else StateError."""
+def as_ours(*, short_of_memory: str = FEWER_VNODES) -> Iterator[None]:
+    """Raises StateBusyError where trying again may help, else StateError.
+
+    `short_of_memory` is what to do about a file that DuckDB has too little memory for.
+    """
     try:
         yield
     except TransientStateError as error:
@@ -28,7 +37,7 @@ def as_ours() -> Iterator[None]:
             "go on; else start over with a fresh checkpointLocation and onExistingState=restart"
         ) from error
     except StateMemoryError as error:
-        raise StateError(f"{error}. Raise the option stateMemory") from error
+        raise StateError(f"{error}. {short_of_memory}") from error
     except UpsertStateDamagedError as error:
         raise StateError(f"{error} (onExistingState=restart)") from error
     except StateStoreError as error:

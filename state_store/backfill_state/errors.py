@@ -163,8 +163,8 @@ class StateMemoryError(StateFileError):
 
     def __str__(self) -> str:
         return (
-            f"the state file {self.path} needs more memory than DuckDB may take for it ({self.found}); allow it more. "
-            "What was stored before is intact"
+            f"the state file {self.path} needs more memory than DuckDB may take for it ({self.found}). What was "
+            "stored before is intact. Allow an upsert state more; a stream's progress takes less with fewer vnodes"
         )
 
 
