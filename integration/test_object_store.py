@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,12 +11,18 @@ import pytest
 from deltalake import DeltaTable
 
 from backfill.errors import StagingError, StagingUnreachableError
+from backfill.options import OnExistingState
 from backfill.sinks.delta import apply_to
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.object_store import BUCKET, ObjectStore, Request, named_by_environment
 from integration.spark_stream import SparkStream, make_table, slots, write
 from integration.stream_harness import churn, table_of
+from tests.simulator.conditions import simulated
+from tests.simulator.database import Database as SimulatedDatabase
+from tests.simulator.harness import Spark
+from tests.simulator.upstream import Server
+from tests.stream.scenario import KEYS, snapshot_of, told, update
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,3 +122,27 @@ def test_a_table_follows_from_one_store_to_another_place_of_it(
         assert [(row["id"], row["v"]) for row in found] == expected
         write(database, step)
     assert any(request.key.endswith(".arrow") and request.kind == "COPY" for request in store.requests)
+
+
+@pytest.mark.usefixtures("store")
+def test_a_reader_left_over_from_a_checkpoint_before_does_not_take_a_place_in_the_new_one(
+    tmp_path: Path,
+) -> None:
+    """A store has its file when it is closed, be it that all of the epoch has been removed and planned anew since."""
+    with simulated():
+        server = Server(SimulatedDatabase({key: (*key, "at first") for key in KEYS[:6]}))
+        spark = Spark(server, tmp_path, staging_uri=STAGING, vnodes=1, partitions=1)
+        spark.batch(2)
+        assert spark.plan(4)
+        (part,) = spark.parts()
+        left_over = spark.task(part)
+        next(left_over)
+        spark.begin_anew(OnExistingState.RESUME)
+        update(spark, KEYS[5])
+        assert spark.plan(4)
+        spark.parts()
+        deque(left_over, maxlen=0)
+        rows = spark.read()
+        spark.commit(rows)
+        spark.check()
+    assert told(rows) == [*snapshot_of(*KEYS[2:5]), *snapshot_of(KEYS[5], value="changed")]

@@ -102,7 +102,7 @@ class Attachment:
         if found is not None:
             staging.kept_manifest(planned)
         elif planned.has_manifest and staging.manifest(number) is None:
-            cut(rows_to_read(committed, planned), staging, number, self._options.num_partitions)
+            cut(rows_to_read(committed, planned), staging, planned.epoch, self._options.num_partitions)
 
     def _without_state_dir(self, base: Barrier) -> None:
         """Where `stateDir` was lost, what was staged most often was in it.

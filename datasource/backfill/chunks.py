@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from backfill.epoch import Epoch
 from backfill.handoff import Part, SnapshotPart, read
 from backfill.manifest import Manifest, StagedSplit
 from backfill.offset import Barrier
@@ -115,10 +116,10 @@ class Chunks:
         )
 
 
-def cut(rows: Sequence[Piece], staging: Staging, number: int, readers: int) -> None:
-    """Fixes who reads which of these snapshot rows of the batch that ends at this epoch number."""
+def cut(rows: Sequence[Piece], staging: Staging, epoch: Epoch, readers: int) -> None:
+    """Fixes who reads which of these snapshot rows of the batch that ends at this epoch."""
     splits = split(rows, count=readers, min_rows=MIN_SPLIT_ROWS)
-    staging.keep_manifest(number, Manifest(tuple(StagedSplit(item) for item in splits)))
+    staging.keep_manifest(epoch.number, Manifest(tuple(StagedSplit.planned(item, epoch.position) for item in splits)))
 
 
 def rows_to_read(begin: Barrier | None, end: Barrier) -> tuple[Piece, ...]:

@@ -6,6 +6,7 @@ Where a chunk is lost, its split later says at which state it was read, or that 
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -27,8 +28,19 @@ class StagedSplit:
 
     split: Split
     attempt: int = 1
+    """Part of its chunk's name, so that no two readings that may give other rows have one name."""
+
     position: str | None = None
     given_up: bool = False
+
+    @classmethod
+    def planned(cls, split: Split, position: str) -> StagedSplit:
+        """What is to be read at the batch's own epoch, which is at this position.
+
+        The first attempt has a number that follows from that: a new checkpoint that goes on from stateDir plans an
+        epoch of the same number anew, and a reader of the plan before may still come to its end.
+        """
+        return cls(split, attempt=zlib.crc32(repr((position, split)).encode()))
 
     def reread_at(self, position: str) -> StagedSplit:
         return replace(self, attempt=self.attempt + 1, position=position)

@@ -8,8 +8,8 @@
 
 A reader writes its chunk beside passing it on, and the file gets its name before the last rows are passed on. So a
 chunk without a file cannot have been part of a finished batch, and may be read again at a later state; the manifest
-then says at which. File names carry the attempt, so that a reader left over from before a crash cannot replace a
-chunk that was read again after it.
+then says at which. File names carry the attempt, so that a reader left over from before a crash, or from a
+checkpoint that was given up for a new one, cannot replace a chunk that was read after it.
 
 Everything here works on a local path and on any file system that `pyarrow.fs` opens by URI. A file is written under
 another name first, also to an object store, where it appears only when it is closed: Arrow's Python has no way out of

@@ -264,12 +264,12 @@ class Stream:
         """Prepares the batch that takes the stream's cursor to `moved`."""
         cursor, self._pin = stands.cursor, step.pin
         # A batch of this number may have been planned before: Spark did not log it, or in another checkpoint.
-        staging, number = self._attachment.staging(stands.named.stream), step.epoch.number
-        staging.forget(number)
+        staging = self._attachment.staging(stands.named.stream)
+        staging.forget(step.epoch.number)
         works_off = isinstance(cursor, Frontier) and step.pin is None and not self._control.holds
         self._worked_off = self._worked_off + 1 if works_off else 0
         if isinstance(cursor, Frontier) and isinstance(moved, Frontier):
-            cut(pieces(cursor, moved), staging, number, self._options.num_partitions)
+            cut(pieces(cursor, moved), staging, step.epoch, self._options.num_partitions)
 
     # -- from two offsets to what has to be read -------------------------------------------------------------------
 

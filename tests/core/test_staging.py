@@ -20,7 +20,7 @@ from backfill.errors import BackfillError, StagingError, StagingUnreachableError
 from backfill.manifest import Manifest, StagedSplit
 from backfill.plan import Split
 from backfill.staging import Staging
-from backfill.vnode import WHOLE_TABLE
+from backfill.vnode import WHOLE_TABLE, KeyRange
 from tests.core.strategies import damaged, manifests
 from tests.full_disk import room_for
 from tests.golden.values import MANIFESTS
@@ -317,6 +317,14 @@ def test_each_attempt_at_a_split_has_a_file_of_its_own() -> None:
     assert again.reread_at("latest").attempt == 3
     assert Manifest((split, again)).chunk(0) == "chunk-0-1.arrow"
     assert Manifest((split, again)).chunk(1) == "chunk-1-2.arrow"
+
+
+def test_a_split_that_is_planned_anew_has_the_same_file_only_where_the_same_rows_are_read() -> None:
+    split, less = Split((WHOLE_TABLE,), 5), Split((KeyRange(None, ("9",)),), 5)
+    plans = [StagedSplit.planned(*plan) for plan in [(split, "0/1"), (split, "0/2"), (less, "0/1"), (split, "0/1")]]
+    names = [Manifest((plan,)).chunk(0) for plan in plans]
+    assert len(set(names)) == 3
+    assert names[0] == names[3]
 
 
 @settings(max_examples=300)

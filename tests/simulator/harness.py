@@ -71,6 +71,9 @@ class Spark(Query[Output]):
 
     server: Server
     folder: Path
+    staging_uri: str = ""
+    """Where chunks are staged, if not in the folder."""
+
     vnodes: int = 4
     partitions: int = 3
     mode: StartupMode = StartupMode.INITIAL
@@ -126,7 +129,7 @@ class Spark(Query[Output]):
             self._stream = Stream(
                 upstream,
                 record,
-                Staging(str(self.folder)),
+                self._staging(),
                 options,
                 open_last_rows=None if self.rules is None else self._last_rows,
                 watch=self.watched.start,
@@ -134,6 +137,9 @@ class Spark(Query[Output]):
                 counting=Counting(lambda: self.kept_counts, self._keep_counts),
             )
         return self._stream
+
+    def _staging(self) -> Staging:
+        return Staging(self.staging_uri or str(self.folder))
 
     @contextmanager
     def _open(self) -> Iterator[ProgressStore]:
@@ -278,7 +284,7 @@ class Spark(Query[Output]):
             assert found == {key: row for key, row in expected.items() if key not in early}
 
     def _manifest(self, barrier: Barrier) -> Manifest | None:
-        return Staging(str(self.folder)).of_stream(barrier.stream).manifest(barrier.epoch.number)
+        return self._staging().of_stream(barrier.stream).manifest(barrier.epoch.number)
 
     def _require_unacknowledged(self) -> None:
         """I5: whatever the last committed batch did not have can still be had."""
