@@ -95,6 +95,9 @@ def opened(path: Path, form: FileForm) -> Connected:
 def _make(path: Path, form: FileForm) -> None:
     """Makes a complete empty state file appear at once, so that a crash never leaves half a file at `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # The log of a database file that was deleted: DuckDB would replay it into the new one. Removed at once: by the time
+    # the new one is ready, there may be the file of another process, with its log.
+    path.with_name(path.name + ".wal").unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as directory:
         fresh = Path(directory) / path.name
         with closing(form.instances.connect(fresh)) as connected:
@@ -105,11 +108,10 @@ def _make(path: Path, form: FileForm) -> None:
             form.create_tables(connection)
             connection.commit()
             connection.execute("CHECKPOINT")  # The file alone gets its name, without its log.
-        # The log of a database file that was deleted: DuckDB would replay it into the new one.
-        path.with_name(path.name + ".wal").unlink(missing_ok=True)
         try:
             os.link(fresh, path)
         except FileExistsError:
             pass  # Another process was first. Its file is as good, and may be in use.
-        except OSError:
-            fresh.rename(path)  # A file system without hard links.
+        except OSError:  # A file system without hard links, where a name that is taken would change hands.
+            if not path.exists():
+                fresh.rename(path)

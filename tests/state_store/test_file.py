@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -19,6 +20,8 @@ from backfill_state import (
     StateUnwritableError,
     StateVersionError,
 )
+from backfill_state.duckdb_file import StateFile
+from backfill_state.duckdb_rows import PROGRESS_FILE
 from tests.state_store.streams import barrier, bounds_table, everything, rows_of, stream
 
 
@@ -203,6 +206,29 @@ def test_a_directory_in_place_of_the_file_is_named(path: Path) -> None:
     path.mkdir(parents=True)
     with pytest.raises(StateUnwritableError, match="Is a directory"):
         DuckDBProgressStore(path).epoch()
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_that_another_process_makes_meanwhile_stays_as_it_is(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, links: bool
+) -> None:
+    """Also what that one has committed to the file's log, and dies before it is moved into the file."""
+    first = (
+        "import os, sys; from backfill_state import DuckDBProgressStore; from tests.state_store.streams import stream\n"
+        "store = DuckDBProgressStore(sys.argv[1]); store.begin(stream()); os.abort()"
+    )
+
+    def make_late(connection: duckdb.DuckDBPyConnection) -> None:
+        subprocess.run([sys.executable, "-c", first, path], check=False)
+        PROGRESS_FILE.create_tables(connection)
+
+    def no_link(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    if not links:
+        monkeypatch.setattr("os.link", no_link)
+    with StateFile(path, replace(PROGRESS_FILE, create_tables=make_late)).transaction() as connection:
+        assert connection.execute("SELECT stream_id FROM stream").fetchall() == [(stream().stream_id,)]
 
 
 def test_a_file_system_without_hard_links_will_do(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
