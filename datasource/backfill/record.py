@@ -289,7 +289,8 @@ class Record:
     def _has_progress(self, found: StreamIdentity, epoch: int) -> str:
         resume = (
             f" onExistingState=resume to go on after epoch {epoch}, if the sink has all up to there and nothing beyond "
-            "(that of a query which was stopped while it waited for its trigger has one batch more); or"
+            "(that of a query which was stopped while it waited for its trigger, or killed, has one batch more, or "
+            "while only changes are followed those of about a second); or"
         )
         return (
             f"stateDir already holds the progress of stream {found.stream_id} (table {found.table}, epoch {epoch}), "

@@ -12,7 +12,7 @@ from backfill.offset import Barrier, from_text
 from backfill.options import OnExistingState, StartupMode
 from backfill.whole_rows import Rules
 from tests.simulator.harness import Spark
-from tests.stream.scenario import KEYS, StartQuery, insert, snapshot_of, step, told, update
+from tests.stream.scenario import KEYS, StartQuery, caught_up, insert, snapshot_of, step, told, update
 
 
 def test_a_stream_of_changes_alone_reads_no_rows(start: StartQuery) -> None:
@@ -57,6 +57,20 @@ def test_a_new_checkpoint_on_a_used_directory_is_refused_until_it_is_said_what_t
     step(spark)
     spark.begin_anew(OnExistingState.FAIL)
     with pytest.raises(StateError, match="onExistingState=resume"):
+        spark.plan(2)
+
+
+def test_who_may_resume_is_told_how_far_the_sink_may_be_beyond_the_record(start: StartQuery) -> None:
+    """More than one batch: while only changes are followed the record is written about once a second."""
+    spark = caught_up(start(KEYS[:4]))
+    beyond = []
+    for number in range(6):
+        update(spark, KEYS[1], str(number))
+        step(spark)
+        beyond.append(spark.barrier().epoch.number - (spark.store.epoch() or 0))
+    assert max(beyond) > 1
+    spark.begin_anew(OnExistingState.FAIL)
+    with pytest.raises(StateError, match=r"or killed, has one batch more, or .* those of about a second"):
         spark.plan(2)
 
 
