@@ -58,6 +58,16 @@ def test_a_row_is_found_by_a_key_of_any_type(
     assert database.execute("SELECT v, w FROM copy") == [("new", "old")]
 
 
+def test_names_that_the_database_orders_other_than_by_bytes_are_the_keys(database: Database, tmp_path: Path) -> None:
+    database.execute(
+        'CREATE TABLE copy (id int, "Region" text, "_Part" int, v text, PRIMARY KEY (id, "Region", "_Part"))'
+    )
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id", "Region", "_Part"], query="t")
+    row = {"id": 1, "Region": "eu", "_Part": 2, "v": "new", "_commit_version": 1, "_sequence": 1}
+    apply(Rows(pa.Table.from_pylist([row | {"_change_type": "insert"}])), 0)
+    assert database.execute("TABLE copy") == [(1, "eu", 2, "new")]
+
+
 @pytest.mark.parametrize(("kind", "keys"), [("integer", [1.5, 2.0]), ("date", [NEW_YEAR, NEW_YEAR.replace(hour=1)])])
 def test_keys_that_are_one_in_the_target_are_said_to_be_so(
     database: Database, tmp_path: Path, kind: str, keys: list[object]

@@ -36,7 +36,8 @@ _TARGET: Final = f"""
 """
 
 # The columns of an index that is the key; of one WITHOUT OVERLAPS the operator would find rows that overlap. An
-# operator of enums is not found for a domain over one, so it is named.
+# operator of enums is not found for a domain over one, so it is named. Names of the catalog are ordered by bytes, so
+# those that are given are as well, whatever the order of the database.
 _KEY: Final = """
     SELECT a.attname::text, n.nspname::text, o.oprname::text,
            (WITH RECURSIVE base AS (
@@ -48,8 +49,10 @@ _KEY: Final = """
           WHERE i.indrelid = pg_catalog.to_regclass({table})::oid AND i.indisunique AND NOT i.indisexclusion
             AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
             AND ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
-                      WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[:i.indnkeyatts - 1]) ORDER BY 1)
-                OPERATOR(pg_catalog.=) ARRAY(SELECT pg_catalog.unnest({key}::text[]) ORDER BY 1)
+                      WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[:i.indnkeyatts - 1])
+                      ORDER BY a.attname)
+                OPERATOR(pg_catalog.=) ARRAY(SELECT k FROM pg_catalog.unnest({key}::text[]) k
+                                             ORDER BY k COLLATE pg_catalog."C")
           ORDER BY i.indisprimary DESC, i.indexrelid LIMIT 1) i
     CROSS JOIN pg_catalog.generate_series(0, i.indnkeyatts - 1) place
     JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[place]
