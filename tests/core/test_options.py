@@ -162,6 +162,7 @@ def test_an_option_of_the_stream_is_taken(option: str, text: str, field: str, va
         ("columns", "id,id", "is 'id,id'; expected distinct column names"),
         ("customSchema", "price", "is 'price'; expected distinct columns and their types, such as: price DECIMAL(38"),
         ("customSchema", "price DOUBLE PRECISION", "expected distinct columns and their types"),
+        ("customSchema", "`my note` STRING", 'such as: price DECIMAL(38,10), "my note" STRING'),
         ("customSchema", "a STRING, a STRING", "expected distinct columns and their types"),
         ("customSchema", 'a STRING, "a" STRING', "expected distinct columns and their types"),
         ("numPartitions", "0", "is '0'; expected a whole number from 1 to 10000"),

@@ -107,7 +107,7 @@ _TYPED_COLUMN: Final = re.compile(rf"\s*({_QUOTED}|\w+)\s+([A-Za-z]+\s*(?:\([^)]
 def column_types(text: str) -> tuple[tuple[str, str], ...]:
     pairs = [(_unquoted(name), re.sub(r"\s+", "", kind).upper()) for name, kind in _TYPED_COLUMN.findall(text)]
     if not pairs or len(dict(pairs)) < len(pairs) or _TYPED_COLUMN.sub("", text).strip():
-        raise ValueError("distinct columns and their types, such as: price DECIMAL(38,10), note STRING")
+        raise ValueError('distinct columns and their types, such as: price DECIMAL(38,10), "my note" STRING')
     return tuple(pairs)
 
 
