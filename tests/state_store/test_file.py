@@ -208,6 +208,10 @@ def test_a_directory_in_place_of_the_file_is_named(path: Path) -> None:
         DuckDBProgressStore(path).epoch()
 
 
+def no_links(_source: Path, _target: Path) -> None:
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
 @pytest.mark.parametrize("links", [True, False])
 def test_a_file_that_another_process_makes_meanwhile_stays_as_it_is(
     path: Path, monkeypatch: pytest.MonkeyPatch, *, links: bool
@@ -222,19 +226,13 @@ def test_a_file_that_another_process_makes_meanwhile_stays_as_it_is(
         subprocess.run([sys.executable, "-c", first, path], check=False)
         PROGRESS_FILE.create_tables(connection)
 
-    def no_link(*_: object) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
     if not links:
-        monkeypatch.setattr("os.link", no_link)
+        monkeypatch.setattr(os, "link", no_links)
     with StateFile(path, replace(PROGRESS_FILE, create_tables=make_late)).transaction() as connection:
         assert connection.execute("SELECT stream_id FROM stream").fetchall() == [(stream().stream_id,)]
 
 
 def test_a_file_system_without_hard_links_will_do(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_links(_source: Path, _target: Path) -> None:
-        raise OSError(errno.EPERM, "Operation not permitted")
-
     monkeypatch.setattr(os, "link", no_links)
     fill(path)
     with DuckDBProgressStore(path) as store:
