@@ -43,8 +43,6 @@ Marked: TypeAlias = Iterator[tuple[pa.RecordBatch, Halves | None]]
 _ORDERED_BY: Final = " ordered by "
 """What follows in a token, where rows are in the order of a column."""
 
-_MORE_MEMORY: Final = "Raise the option stateMemory"
-
 
 class LastRows:
     """The rows a stream has emitted, by key, and the images that follow from them."""
@@ -82,7 +80,7 @@ class LastRows:
         The state is asked once for each batch: an idle stream is looked at many times a second.
         """
         if self._figures is None and self._state is not None:
-            with as_ours(short_of_memory=_MORE_MEMORY):
+            with as_ours():
                 totals, usage = self._state.totals(), self._state.usage()
             self._figures = {
                 "state_rows": totals.values,
@@ -113,7 +111,7 @@ class LastRows:
         `end`. The same again for the same barriers.
         """
         number = end.epoch.number
-        with as_ours(short_of_memory=_MORE_MEMORY):
+        with as_ours():
             state = self._opened(end.stream)
             if begin is None:
                 # The first batch has no changes. What is there, if anything, is of a stream that was given up.

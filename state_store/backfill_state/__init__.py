@@ -89,6 +89,7 @@ from backfill_state.errors import (
     StateVersionError,
     TransientStateError,
     UpsertStateDamagedError,
+    UpsertStateMemoryError,
 )
 from backfill_state.layout import stored_names
 from backfill_state.memory import InMemoryProgressStore
@@ -117,6 +118,7 @@ __all__ = [
     "StreamIdentity",
     "TransientStateError",
     "UpsertStateDamagedError",
+    "UpsertStateMemoryError",
     "looked_at",
     "stored_names",
 ]

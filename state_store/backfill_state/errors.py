@@ -12,6 +12,7 @@
             UpsertStateDamagedError the same of the file of an upsert state
           StateUnwritableError  the disk is full, or the place cannot be opened or written
           StateMemoryError      what DuckDB may take of memory is not enough
+            UpsertStateMemoryError the same for an upsert state, which may be given more
       TransientStateError       trying again may help
         StateBusyError          another process or transaction has the file
 
@@ -164,7 +165,18 @@ class StateMemoryError(StateFileError):
     def __str__(self) -> str:
         return (
             f"the state file {self.path} needs more memory than DuckDB may take for it ({self.found}). What was "
-            "stored before is intact. Allow an upsert state more; a stream's progress takes less with fewer vnodes"
+            "stored before is intact. How much that is is fixed, and it is short for the ends of very many vnodes of a "
+            "long key: a stream with fewer vnodes needs less"
+        )
+
+
+class UpsertStateMemoryError(StateMemoryError):
+    """The same for an upsert state, which may be given more."""
+
+    def __str__(self) -> str:
+        return (
+            f"the upsert state file {self.path} needs more memory than DuckDB may take for it ({self.found}). What was "
+            "stored before is intact. Allow it more"
         )
 
 

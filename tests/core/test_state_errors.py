@@ -10,7 +10,7 @@ import pytest
 from backfill.errors import StateError
 from backfill.state_errors import as_ours
 from backfill_state import DuckDBProgressStore, StreamIdentity
-from backfill_state.upsert import DuckDBUpsertState, UpsertLayout
+from backfill_state.upsert import DuckDBUpsertState, Updates, UpsertLayout
 
 
 def test_last_rows_that_are_damaged_are_not_said_to_be_rebuilt(tmp_path: Path) -> None:
@@ -30,3 +30,21 @@ def test_progress_that_takes_too_much_memory_is_not_said_to_need_that_of_last_ro
         with pytest.raises(StateError, match="start over with a smaller vnodeCount") as caught, as_ours():
             store.set_bounds(ends)
     assert "stateMemory" not in str(caught.value)
+
+
+def test_last_rows_that_take_too_much_memory_may_be_given_more(tmp_path: Path) -> None:
+    key, row, rows = pa.schema([("id", pa.int64())]), pa.schema([("text", pa.string())]), 5000
+    ones = pa.array([1] * rows, pa.int64())
+    updates = Updates(
+        pa.table({"id": pa.array(range(rows), pa.int64())}),
+        pa.table({"order_key": ones, "order_tie": ones, "present": pa.array([True] * rows)}),
+        pa.table({"text": [f"{number:0500}" for number in range(rows)]}),
+    )
+    with (
+        DuckDBUpsertState(tmp_path / "upsert.duckdb", UpsertLayout("1f0c9a77", key, row), memory_limit="1MB") as state,
+        pytest.raises(StateError, match=r"needs more memory.*Allow it more with the option stateMemory$") as caught,
+        as_ours(),
+        state.batch("t"),
+    ):
+        state.multi_put(updates)
+    assert "vnode" not in str(caught.value)

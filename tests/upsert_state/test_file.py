@@ -14,8 +14,8 @@ from backfill_state import (
     DuckDBProgressStore,
     StateConflictError,
     StateDamagedError,
-    StateMemoryError,
     StateVersionError,
+    UpsertStateMemoryError,
 )
 from backfill_state.upsert import DuckDBUpsertState, Totals, Updates, UpsertLayout
 from backfill_state.upsert.long_cells import LONG
@@ -241,7 +241,7 @@ def test_too_little_memory_is_said(path: Path) -> None:
     layout = UpsertLayout("s", pa.schema([pa.field("id", pa.int64())]), pa.schema([pa.field("text", pa.string())]))
     with (
         DuckDBUpsertState(path, layout, memory_limit="1MB") as state,
-        pytest.raises(StateMemoryError, match="needs more memory than DuckDB may take"),
+        pytest.raises(UpsertStateMemoryError, match="needs more memory than DuckDB may take"),
         state.batch("t"),
     ):
         state.multi_put(updates(*(((number,), 1, 1, (f"{number:0500}",)) for number in range(5000)), layout=layout))

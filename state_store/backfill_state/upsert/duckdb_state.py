@@ -15,7 +15,14 @@ import pyarrow.compute as pc
 
 from backfill_state.closing import Closable
 from backfill_state.duckdb_file import StateFile
-from backfill_state.errors import ConsolidationError, StateConflictError, StateDamagedError, UpsertStateDamagedError
+from backfill_state.errors import (
+    ConsolidationError,
+    StateConflictError,
+    StateDamagedError,
+    StateMemoryError,
+    UpsertStateDamagedError,
+    UpsertStateMemoryError,
+)
 from backfill_state.upsert.admission import (
     Stored,
     require_batch,
@@ -255,6 +262,8 @@ class DuckDBUpsertState(Closable):
                 yield connection
         except StateDamagedError as error:
             raise UpsertStateDamagedError(error.path, error.found) from error
+        except StateMemoryError as error:
+            raise UpsertStateMemoryError(error.path, error.found) from error
 
 
 def _grown(was: Totals, by: PutStats) -> Totals:
