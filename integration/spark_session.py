@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from integration.java import java_home
+from integration.kept import KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
-OURS = Path(sys.prefix) / "share" / "backfill-tests"
-"""In the virtual environment that Spark is installed in, so that it is always the same place."""
-
-CLASSES = OURS / "spark.jsa"
+CLASSES = KEPT / "spark.jsa"
 """Spark's classes as a JVM has them in memory; `integration.spark_classes` makes it, and may not have done so."""
 
 SOURCES = str(Path(__file__).resolve().parents[1])
@@ -44,7 +42,7 @@ def home() -> Path:
     found = find_spec("pyspark")
     assert found is not None
     assert found.origin is not None
-    place = OURS / "spark"
+    place = KEPT / "spark"
     place.mkdir(parents=True, exist_ok=True)
     for part in ("bin", "jars"):
         with suppress(FileExistsError):  # perhaps of another process, which has made it in the meantime

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from integration.kept import KEPT
 from integration.servers.server import ServerError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ SOURCES = {name: name.partition(".")[0] for name in (NAME, MONETARY)}
 DEFINITIONS = (Path("/usr/share/i18n"), Path(sys.prefix, "share", "i18n"))
 """Where the package is, or has been unpacked to by `make setup` without the right to install it."""
 
-COMPILED = Path(sys.prefix, "share", "backfill-tests", "locales")
+COMPILED = KEPT / "locales"
 """What has been compiled from them."""
 
 
