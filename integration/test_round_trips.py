@@ -30,6 +30,8 @@ class Way:
 
     proxy: Proxy
     url: str
+    password: str
+    """Empty where the server wants none."""
 
     def trips(self, operation: Callable[[], Any]) -> int:
         """A round trip more or less may be seen where an answer comes in parts."""
@@ -46,7 +48,7 @@ class Way:
 @pytest.fixture
 def way(database: Database) -> Iterator[Way]:
     with proxied(database) as (proxy, url):
-        yield Way(proxy, url)
+        yield Way(proxy, url, database.options.get("password", ""))
 
 
 @pytest.mark.parametrize("vnodes", ["8", "512"])
@@ -78,7 +80,7 @@ def test_a_stream_with_nothing_to_do_asks_once(database: Database, start_stream:
 
 
 def test_what_the_driver_knows_of_a_database_is_asked_for_once_in_a_process(way: Way) -> None:
-    connector = Connector.of(way.url, user="", password="", init_statement="")
+    connector = Connector.of(way.url, user="", password=way.password, init_statement="")
 
     def opened() -> None:
         connector.new_arrow_session().close()
@@ -104,7 +106,7 @@ def test_a_sink_writes_a_batch_in_few_round_trips(database: Database, start_stre
     table_of(database, ROWS)
     database.execute("CREATE TABLE copy (LIKE t INCLUDING ALL)")
     run = start_stream()
-    apply = apply_to(url=way.url, table="copy", key=["id"], query="t")
+    apply = apply_to(url=way.url, password=way.password, table="copy", key=["id"], query="t")
     for number in range(3):
         database.execute(f"DELETE FROM t WHERE id % 100 = {number}")
         run.plan(ROWS // 4)
