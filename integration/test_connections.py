@@ -7,7 +7,7 @@ import socket
 import threading
 import warnings
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from operator import attrgetter
 
 import psutil
@@ -18,6 +18,7 @@ from backfill.errors import SnapshotGoneError, TransientError
 from backfill.handoff import SnapshotPart
 from backfill.plan import MIN_SPLIT_ROWS
 from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.pin import snapshot_of
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.servers import LocalServer
@@ -180,6 +181,46 @@ def test_a_server_that_goes_while_chunks_are_read_costs_no_row(
         run.read_part(parts[1])
     run.restart()
     churn(database, 1)
+    run.batch()
+    run.finish()
+
+
+def exporting(database: Database, name: str, opened: ExitStack) -> None:
+    """Exports a snapshot of now under this name, by taking transactions of sessions until it is one's turn."""
+    _, transaction, _ = name.split("-")
+    for _ in range(100):
+        session = opened.enter_context(database.connect(autocommit=True))
+        found = ""
+        while found < transaction:
+            session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            ((exported,),) = session.execute("SELECT pg_export_snapshot()").fetchall()
+            if exported == name:
+                return
+            session.execute("ROLLBACK")
+            found = exported.split("-")[1]
+    raise AssertionError("no session came to have this name for its snapshot")
+
+
+def test_a_snapshot_that_got_the_name_of_one_from_before_a_restart_is_not_read(
+    own_database: tuple[LocalServer, Database], start_stream: StartStream
+) -> None:
+    server, database = own_database
+    table_of(database, 3 * MIN_SPLIT_ROWS)
+    server.restart()  # so that names are counted from the beginning, as they will be
+    run = start_stream(database=database, vnodeCount="6", numPartitions="3")
+    run.plan(10_000_000)
+    parts = run.parts()
+    run.read_part(parts[0])
+    assert run.pin is not None
+    name = snapshot_of(run.pin.token)
+    server.kill()
+    server.start()
+    database.execute("UPDATE t SET v = 'later'")
+    with ExitStack() as opened:
+        exporting(database, name, opened)
+        with pytest.raises(SnapshotGoneError, match="restarted"):
+            run.read_part(parts[1])
+    run.restart()
     run.batch()
     run.finish()
 

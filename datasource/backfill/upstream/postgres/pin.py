@@ -6,6 +6,10 @@ statement would then wait for the chunks, and their readers for it, because the 
 which they are asked for; and everybody else's queries with them. So each transaction locks the table on its own, as
 every SELECT does, for as long as it looks at it, and makes sure that the rows are still where they were before the
 snapshot was taken, and the columns still have the names that they had. The token of a snapshot says where the rows are.
+
+The server names snapshots by its processes' numbers and counts their transactions, both anew after a restart: the name
+of one that went with the server may be that of another one by then, which a reader that tries again would take for its
+own. So the token says as well which transactions the snapshot sees.
 """
 
 from __future__ import annotations
@@ -107,14 +111,14 @@ class ExportingSession:
         position = Position(end_of_last_record(parse_lsn(inserted)), Snapshot.parse(snapshot))
         if parse_lsn(flushed) < position.lsn:
             wait_for_flush(session, self._connector, position.lsn)
-        return Exported(position, f"{name} {files}", taken)
+        return Exported(position, f"{name} {snapshot} {files}", taken)
 
     @contextmanager
     def looking(self) -> Iterator[Session]:
         """The transaction that holds the present snapshot, for statements that read the table."""
         session, token = self.current(), self.token
         with session.pipeline(), _locked(session, self._table):
-            require_stored(token, _look(session.cursor(), self._table))
+            _require_same_state(token, session.cursor(), self._table)
             yield session
 
     @property
@@ -162,13 +166,24 @@ def stored(cursor: Cursor, table: KeyedTable) -> str:
     return str(files)
 
 
-def _look(cursor: Cursor, table: KeyedTable) -> str:
-    """The same, for a transaction that has locked the table and will read it: by columns that are still the same."""
-    look = sql.SQL("SELECT {}, {}").format(files_of(table.name), names_of(table.name, table.columns))
+def _look(cursor: Cursor, table: KeyedTable) -> tuple[str, str]:
+    """The same, and what the session's snapshot sees, for a transaction that has locked the table and will read it: by
+    columns that are still the same.
+    """
+    look = sql.SQL("SELECT {}, {}, pg_catalog.pg_current_snapshot()::text").format(
+        files_of(table.name), names_of(table.name, table.columns)
+    )
     cursor.execute(look.as_string(None))
-    files, names = cursor.fetchone()
+    files, names, seen = cursor.fetchone()
     require_names(table.name, table.columns, names)
-    return str(files)
+    return str(files), str(seen)
+
+
+def _require_same_state(token: str, cursor: Cursor, table: KeyedTable) -> None:
+    """Raises SnapshotGoneError unless the session, which has locked the table, reads it in the state of this token."""
+    files, seen = _look(cursor, table)
+    require_seen(token, seen)
+    require_stored(token, files)
 
 
 def snapshot_of(token: str) -> str:
@@ -190,11 +205,11 @@ def enter(cursor: Cursor, table: KeyedTable, token: str | None) -> None:
         with translating(about_snapshot):
             cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot).as_string(None))
     cursor.execute(table.lock.as_string(None))
-    now = _look(cursor, table)
     if token is None:
-        require_same_files(before, now)
+        files, _ = _look(cursor, table)
+        require_same_files(before, files)
     else:
-        require_stored(token, now)
+        _require_same_state(token, cursor, table)
 
 
 def require_same_files(before: str, now: str) -> None:
@@ -206,9 +221,20 @@ def require_same_files(before: str, now: str) -> None:
         )
 
 
+def require_seen(token: str, seen: str) -> None:
+    """Raises SnapshotGoneError unless the snapshot that has the token's name is the token's."""
+    _, then, _ = token.split(" ", 2)
+    if seen != then:
+        raise SnapshotGoneError(
+            "the state that is read at went with the server, which was restarted since, and another one has its name "
+            "by now. Start the query again; what was cut off is read at a later state"
+        )
+
+
 def require_stored(token: str, now: str) -> None:
     """Raises SnapshotGoneError unless the rows are where they were when the snapshot was taken."""
-    if not Files.parse(now).hold_rows_of(Files.parse(token.partition(" ")[2])):
+    _, _, then = token.split(" ", 2)
+    if not Files.parse(now).hold_rows_of(Files.parse(then)):
         raise SnapshotGoneError(
             "the table was truncated or written anew since the state that is read was taken, or a partition of it was, "
             "or was attached, detached or dropped with rows in it; it can no longer be read as it was. A query that "
