@@ -15,7 +15,7 @@ measuring    how far ranges of keys go
 pin, files, reader  exported snapshots, whether their rows are still there, and reading them on executors
 position, epochs    which transactions a state shows; the states that batches end at
 doctor, room    what would refuse a stream, before it is started; whether there is room for its sessions
-place, slot    where a stream is in the log; the replication slot
+place, slot, unseen    where a stream is in the log; the replication slot; what it does not tell of
 begun        how the table was when its stream began
 blockers, standbys    whom making a slot waits for; and reading one
 publication, published    the publication, and what it passes on of the table

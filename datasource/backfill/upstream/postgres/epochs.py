@@ -13,6 +13,7 @@ from psycopg import sql
 from backfill.epoch import Epoch
 from backfill.errors import TransientError
 from backfill.upstream import Pin, Step
+from backfill.upstream.postgres import unseen
 from backfill.upstream.postgres.changelog import ChangeLog
 from backfill.upstream.postgres.connection import Connector, Session, one_row
 from backfill.upstream.postgres.log import MOST_MESSAGES, Reading
@@ -30,9 +31,6 @@ HEARTBEAT_BYTES: Final = 16 << 20
 LOOK_INTERVAL: Final = 10.0
 """Seconds after which the log is read although it has not grown, when Spark next asks: a slot that is only watched
 counts as idle, and from PostgreSQL 18 on idle_replication_slot_timeout may invalidate it."""
-
-UNSEEN_PATIENCE: Final = 1.0
-"""Seconds within which a commit that is logged becomes visible, unless it waits for a standby."""
 
 UNSEEN_INTERVAL: Final = 0.02
 
@@ -160,7 +158,7 @@ class Epochs:
         An epoch by LSN alone may show commits that nobody sees yet. They are made visible one moment after they were
         logged, unless they wait for a standby: then changes are followed on, and rows are read when they are seen.
         """
-        give_up = time.monotonic() + UNSEEN_PATIENCE
+        give_up = time.monotonic() + unseen.PATIENCE
         while (step := self._exported_step(after, max_changes)) is None and time.monotonic() <= give_up:
             time.sleep(UNSEEN_INTERVAL)
         if step is not None:

@@ -20,6 +20,7 @@ from backfill.upstream.postgres.server import (
     require_same_log,
 )
 from backfill.upstream.postgres.table import Table
+from backfill.upstream.postgres.unseen import wait_for_unseen
 from backfill.upstream.postgres.writers import require_writable
 from backfill.wording import another_option
 
@@ -97,7 +98,8 @@ class Place:
                 raise OptionsError(another_option(f"{option}={began}", f"{option}={now}"))
 
     def begin(self, connector: Connector, session: Session, table: Table) -> None:
-        """As `make`, before anything was read; also once more, where the driver was killed meanwhile.
+        """As `make`, before anything was read; also once more, where the driver was killed meanwhile. From then on
+        readers see whatever the slot does not tell of.
 
         A publication of this name that a person made is refused: from the next start on it would be taken for one of
         ours that was dropped and made again.
@@ -105,6 +107,7 @@ class Place:
         if self.own_publication:
             publication.require_none_of_others(session, self.publication)
         self.make(connector, session, table)
+        wait_for_unseen(connector, session, self.slot)
 
     def make(self, connector: Connector, session: Session, table: Table) -> None:
         """Makes what is not there yet; may wait for transactions that are under way, and says so.

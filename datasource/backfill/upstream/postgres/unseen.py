@@ -1,0 +1,53 @@
+"""Commits that a new stream's slot does not tell of, and no reader sees yet: waited for before the first state is taken.
+
+A slot tells of the commits whose records come after it was complete. Of those before, readers see a commit only some
+time after its record was written: most often at once, but with a synchronous standby when that has answered. Making a
+slot waits for all transactions that were open when it was begun, and not for those that came later. One of them whose
+record was written before the slot was complete, and which is invisible when the table is first read, would come neither
+with the rows nor with the changes. Which transactions wait for a standby and which are at work cannot be told from
+outside, but those at work will come with the changes: where there is no synchronous standby, a moment is enough.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from backfill.upstream.postgres.blockers import saying_what_blocks
+from backfill.upstream.postgres.connection import Connector, Session, one_row
+
+PATIENCE: Final = 1.0
+"""Seconds within which a commit that is logged becomes visible, unless it waits for a standby."""
+
+_INTERVAL: Final = 0.02
+
+_NEXT: Final = (
+    # One that waits for a synchronous standby would wait with those that are asked for.
+    "SET LOCAL synchronous_commit = local; SELECT pg_catalog.pg_current_xact_id()::text"
+)
+_OLDEST: Final = """
+    SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text,
+           pg_catalog.current_setting('synchronous_standby_names') <> ''
+"""
+
+
+def wait_for_unseen(connector: Connector, session: Session, slot: str) -> None:
+    """Waits until readers see every commit whose record has been written; says whom for."""
+    # Not the end of a snapshot of now: that lies before transactions which are open, where none after them has ended.
+    upto = _next_transaction(session)
+    give_up = time.monotonic() + PATIENCE
+    with saying_what_blocks(connector, session.info.backend_pid, f"what was open before replication slot {slot}"):
+        while True:
+            oldest, has_standby = one_row(session.execute(_OLDEST))
+            if int(oldest) >= upto or (not has_standby and time.monotonic() > give_up):
+                return
+            time.sleep(_INTERVAL)
+
+
+def _next_transaction(session: Session) -> int:
+    """The number of a transaction: those of all that have begun to write before are smaller."""
+    with session.transaction():
+        cursor = session.execute(_NEXT)
+        cursor.nextset()
+        (number,) = one_row(cursor)
+    return int(number)
