@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import psycopg
+import pytest
 
 from backfill.upstream.postgres import unseen
 from integration.database import Database, Row
@@ -85,4 +86,27 @@ def test_where_no_commit_waits_for_a_standby_who_is_at_work_holds_up_a_stream_fo
         assert beginning.result(60)
         run.commit(run.read())
         writer.commit()
+    run.finish()
+
+
+@pytest.mark.parametrize("publication", ["", "feed"], ids=["of the stream", "given"])
+def test_changes_from_before_the_publication_are_not_missed_where_the_slot_is_older(
+    database: Database, start_stream: StartStream, publication: str
+) -> None:
+    table_of(database, 10)
+    database.execute("CREATE TABLE other (id int)")
+    slot = f"{database.name}_older"
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [slot])
+    database.execute("UPDATE t SET v = 'before' WHERE id = 1")
+    run = start_stream(slotName=slot, publicationName=publication)
+    with database.connect() as writer, ThreadPoolExecutor(1) as pool:
+        writer.execute("UPDATE t SET v = 'from before to after' WHERE id = 2")
+        if publication:
+            database.execute("CREATE PUBLICATION feed FOR TABLE t")
+        beginning = pool.submit(run.batch)
+        database.execute("SELECT pg_sleep(%s)", [2 * unseen.PATIENCE])
+        assert not beginning.done()
+        writer.commit()
+        assert beginning.result(60)
+    database.execute("UPDATE t SET v = 'after' WHERE id = 3")
     run.finish()

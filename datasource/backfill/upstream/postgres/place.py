@@ -9,8 +9,9 @@ from backfill.options import Options
 from backfill.upstream import Bookmark
 from backfill.upstream.noted import noted
 from backfill.upstream.postgres import publication, slot
-from backfill.upstream.postgres.connection import Connector, Session
-from backfill.upstream.postgres.position import LOG_BEGIN, Lsn
+from backfill.upstream.postgres.connection import Connector, Session, one_row
+from backfill.upstream.postgres.pin import wait_for_flush
+from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, end_of_last_record, parse_lsn
 from backfill.upstream.postgres.publication import Published
 from backfill.upstream.postgres.server import (
     START_OVER,
@@ -19,8 +20,9 @@ from backfill.upstream.postgres.server import (
     require_primary,
     require_same_log,
 )
+from backfill.upstream.postgres.standbys import saying_which_is_waited_for
 from backfill.upstream.postgres.table import Table
-from backfill.upstream.postgres.unseen import wait_for_unseen
+from backfill.upstream.postgres.unseen import wait_for_open, wait_for_unseen
 from backfill.upstream.postgres.writers import require_writable
 from backfill.wording import another_option
 
@@ -106,11 +108,33 @@ class Place:
         """
         if self.own_publication:
             publication.require_none_of_others(session, self.publication)
-        self.make(connector, session, table)
-        wait_for_unseen(connector, session, self.slot)
+        made = self.make(connector, session, table)
+        if made or self._in_order:
+            wait_for_unseen(connector, session, self.slot)
+        else:
+            self._pass_over(connector, session)
 
-    def make(self, connector: Connector, session: Session, table: Table) -> None:
-        """Makes what is not there yet; may wait for transactions that are under way, and says so.
+    @property
+    def _in_order(self) -> bool:
+        """Whether the stream makes both by itself, and so the publication first."""
+        return self.own_publication and self.slot == self.publication
+
+    def _pass_over(self, connector: Connector, session: Session) -> None:
+        """Moves a slot that was there already behind all that was written before the publication was there.
+
+        See `unseen`; up to PostgreSQL 17 it could not be read before.
+        """
+        wait_for_open(connector, session, self.slot)
+        (inserted,) = one_row(session.execute("SELECT pg_catalog.pg_current_wal_insert_lsn()::text"))
+        behind = end_of_last_record(parse_lsn(inserted))
+        wait_for_flush(session, connector, behind)
+        wait_for_unseen(connector, session, self.slot)
+        with saying_which_is_waited_for(connector, session, self.slot):
+            slot.advance(session, self.slot, behind)
+
+    def make(self, connector: Connector, session: Session, table: Table) -> bool:
+        """Makes what is not there yet; whether the slot was not. May wait for transactions that are under way, and says
+        so.
 
         Raises before it publishes a table that could not be written to then.
         """
@@ -118,7 +142,7 @@ class Place:
         if self.own_publication:
             publication.make(connector, session, self.publication, table.description)
         self.require_published(session, table)
-        slot.make_slot(connector, session, self.slot)
+        return slot.make_slot(connector, session, self.slot)
 
     def require_published(self, session: Session, table: Table) -> Published:
         """Raises where the publication would leave out something that the stream carries; else which one it is."""

@@ -141,20 +141,22 @@ def _require_kept(session: Session, slot: str, found: SlotState | None, after: L
     return found
 
 
-def make_slot(connector: Connector, session: Session, name: str) -> None:
-    """A logical slot for pgoutput; where there is one by this name, it must be one. Says what it waits for."""
+def make_slot(connector: Connector, session: Session, name: str) -> bool:
+    """A logical slot for pgoutput; where there is one by this name, it must be one. Whether there was none. Says what
+    it waits for.
+    """
     found = find(session, name)
     if found is not None and not found.confirmed:
         _end_making(session, name)
         found = find(session, name)
     if found is not None:
         require_usable(session, name, found)
-        return
+        return False
     try:
         with saying_what_blocks(connector, session.info.backend_pid, f"replication slot {name}"):
             session.execute("SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
     except psycopg.errors.DuplicateObject:
-        return
+        return False
     except psycopg.errors.ConfigurationLimitExceeded as error:
         raise DatabaseSetupError(
             f"{error.diag.message_primary}: drop a slot that is not used any more (SELECT slot_name, active, "
@@ -170,6 +172,7 @@ def make_slot(connector: Connector, session: Session, name: str) -> None:
         mend = granting(session)
         way_out = f"; let an administrator run {mend}" if mend else ""
         raise DatabaseSetupError(f"{error.diag.message_primary}{way_out}") from None
+    return True
 
 
 def granting(session: Session) -> str:

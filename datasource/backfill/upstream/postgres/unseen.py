@@ -1,11 +1,16 @@
-"""Commits that a new stream's slot does not tell of, and no reader sees yet: waited for before the first state is taken.
+"""What a new stream's slot does not tell of, and no reader sees yet: waited for before the first state is taken.
 
-A slot tells of the commits whose records come after it was complete. Of those before, readers see a commit only some
-time after its record was written: most often at once, but with a synchronous standby when that has answered. Making a
-slot waits for all transactions that were open when it was begun, and not for those that came later. One of them whose
-record was written before the slot was complete, and which is invisible when the table is first read, would come neither
-with the rows nor with the changes. Which transactions wait for a standby and which are at work cannot be told from
-outside, but those at work will come with the changes: where there is no synchronous standby, a moment is enough.
+*Commits before the slot.* A slot tells of the commits whose records come after it was complete. Of those before,
+readers see a commit only some time after its record was written: most often at once, but with a synchronous standby
+when that has answered. Making a slot waits for all transactions that were open when it was begun, and not for those
+that came later. One of them whose record was written before the slot was complete, and which is invisible when the
+table is first read, would come neither with the rows nor with the changes. Which transactions wait for a standby and
+which are at work cannot be told from outside, but those at work will come with the changes: where there is no
+synchronous standby, a moment is enough.
+
+*Changes before the publication.* pgoutput goes by the publication as it was when a change was made. A slot that was
+there already may be older. Then changes from before the publication, or before the table was in it, are left out, in
+PostgreSQL 18 without a word, also those of a transaction that commits much later.
 """
 
 from __future__ import annotations
@@ -33,13 +38,24 @@ _OLDEST: Final = """
 
 def wait_for_unseen(connector: Connector, session: Session, slot: str) -> None:
     """Waits until readers see every commit whose record has been written; says whom for."""
+    _wait(connector, session, slot, PATIENCE)
+
+
+def wait_for_open(connector: Connector, session: Session, slot: str) -> None:
+    """Waits until every transaction that has written anything has ended; says whom for."""
+    _wait(connector, session, slot, None)
+
+
+def _wait(connector: Connector, session: Session, slot: str, patience: float | None) -> None:
+    """Waits for all that is open, where there is no synchronous standby for so many seconds at the most."""
     # Not the end of a snapshot of now: that lies before transactions which are open, where none after them has ended.
     upto = _next_transaction(session)
-    give_up = time.monotonic() + PATIENCE
+    give_up = None if patience is None else time.monotonic() + patience
     with saying_what_blocks(connector, session.info.backend_pid, f"what was open before replication slot {slot}"):
         while True:
             oldest, has_standby = one_row(session.execute(_OLDEST))
-            if int(oldest) >= upto or (not has_standby and time.monotonic() > give_up):
+            given_up = give_up is not None and not has_standby and time.monotonic() > give_up
+            if int(oldest) >= upto or given_up:
                 return
             time.sleep(_INTERVAL)
 
