@@ -17,7 +17,7 @@ from backfill_state import (
     StateVersionError,
     UpsertStateMemoryError,
 )
-from backfill_state.upsert import DuckDBUpsertState, Totals, Updates, UpsertLayout
+from backfill_state.upsert import DuckDBUpsertState, Totals, Updates, UpsertLayout, duckdb_state
 from backfill_state.upsert.long_cells import LONG
 from tests.upsert_state.upserts import LAYOUT, diffs_of, entries, keys_of, put, rows_of, updates
 
@@ -92,6 +92,20 @@ def test_a_full_segment_is_read_from_the_file_from_then_on(path: Path) -> None:
         assert [found[-1] for found in entries(state, ("eu", 1), ("eu", 2))] == [("z", 3.0), ("y", 2.0)]
         put(state, "t2", (("eu", 1), 3, 0, ("no", 0.0)))
         assert state.totals().values == 2
+
+
+def test_a_file_is_opened_anew_after_many_batches(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB's memory of each batch goes with the closing."""
+    monkeypatch.setattr(duckdb_state, "BATCHES_AT_MOST", 3)
+    with DuckDBUpsertState(path, LAYOUT) as state:
+        for number in range(1, 8):
+            put(state, f"t{number}", (("eu", 1), number, 0, ("x", float(number))))
+            if number % 3:
+                with pytest.raises(duckdb.Error):  # It is open.
+                    duckdb.connect(str(path), read_only=True)
+            else:
+                duckdb.connect(str(path), read_only=True).close()
+        assert entries(state, ("eu", 1))[0][-1] == ("x", 7.0)
 
 
 def test_a_put_of_the_keys_just_asked_for_does_not_look_them_up_again(path: Path) -> None:

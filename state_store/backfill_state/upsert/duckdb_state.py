@@ -58,6 +58,11 @@ CHUNK_ROWS: Final = 245_760
 Two row groups of DuckDB's: large writes leave no small ones to be merged later.
 """
 
+BATCHES_AT_MOST: Final = 1000
+"""How many batches are written before the file is opened anew: DuckDB keeps some ten kilobytes of each as long as it is
+open, beside what it may take, which in a stream is hundreds of megabytes a day.
+"""
+
 
 @dataclass(slots=True)
 class _Batch:
@@ -85,8 +90,9 @@ class DuckDBUpsertState(Closable):
 
     Making the object opens nothing. The first verb opens the file, or makes it, and it stays open until `close`: as
     long as that, no other process can open it. A batch that begins a segment closes it, and the next verb opens it
-    again: `segments` says why. DuckDB takes at most `memory_limit` for what it keeps of the file and
-    for its work, and writes more than that to `<path>.tmp`; what is given and returned comes on top.
+    again: `segments` says why. So does each BATCHES_AT_MOST-th batch. DuckDB takes at most `memory_limit` for what it
+    keeps of the file and for its work, and writes more than that to `<path>.tmp`; what is given and returned comes on
+    top.
     """
 
     def __init__(
@@ -107,6 +113,7 @@ class DuckDBUpsertState(Closable):
         self._pending = Pending(layout)
         self._chunk_rows = chunk_rows
         self._batch: _Batch | None = None
+        self._batches = 0
 
     @property
     def path(self) -> Path:
@@ -152,9 +159,10 @@ class DuckDBUpsertState(Closable):
                 begun = self._segments.newest(connection) != newest
             finally:
                 self._batch = None
-        if begun:
+        self._batches += 1
+        if begun or self._batches >= BATCHES_AT_MOST:
             # Not opened again here: what fails after the commit must not look like a batch that stored nothing.
-            self._file.close()
+            self.close()
 
     def multi_get(self, keys: pa.Table, *, most_bytes: int | None = None) -> Found:
         with self._reading() as (connection, standing):
@@ -219,6 +227,7 @@ class DuckDBUpsertState(Closable):
             self._begin(connection)
 
     def close(self) -> None:
+        self._batches = 0
         self._file.close()
 
     def _standing(self, connection: duckdb.DuckDBPyConnection) -> Standing:
