@@ -53,6 +53,7 @@ _UNWRITABLE: Final = (
     "Cannot open file",
     "Is a directory",
     "Input/output error",
+    "fsync failed",  # all that DuckDB says of an input/output error there
 )
 # Also in the text of an error that is no OutOfMemoryException, when a checkpoint fails.
 _NO_MEMORY: Final = ("could not allocate block", "failed to allocate data", "failed to pin block")

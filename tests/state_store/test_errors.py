@@ -67,8 +67,15 @@ def test_a_newer_duckdb_is_named_with_both_versions() -> None:
     )
 
 
-def test_a_full_disk_is_not_taken_for_damage() -> None:
-    text = "FATAL Error: database has been invalidated because of: Could not write file: No space left on device"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FATAL Error: database has been invalidated because of: Could not write file: No space left on device",
+        "FATAL Error: fsync failed!",
+        "FATAL Error: Failed: database has been invalidated because of a previous fatal error: fsync failed!",
+    ],
+)
+def test_a_disk_that_is_full_or_fails_is_not_taken_for_damage(text: str) -> None:
     assert isinstance(explained(duckdb.FatalException(text), "/s"), StateUnwritableError)
 
 
