@@ -63,7 +63,6 @@ _DAMAGED: Final = (
     "Could not read enough bytes",
     _REPLAYING,
     "Failed to load metadata",
-    "database has been invalidated",
 )
 
 
@@ -85,7 +84,7 @@ def explained(error: duckdb.Error, path: str) -> StateStoreError | None:
         return StateBusyError(path, os.getpid())
     if isinstance(error, duckdb.OutOfMemoryException) or _says(text, _NO_MEMORY):
         return StateMemoryError(path, _first_line(text))
-    # Before damage: a full disk can make DuckDB give up on the whole database, and must not cost anybody the file.
+    # Before damage: what DuckDB says of a disk must not cost anybody the file.
     if _says(text, _UNWRITABLE):
         return StateUnwritableError(path, _first_line(text))
     if isinstance(error, duckdb.SerializationException) or _says(text, _DAMAGED):

@@ -79,6 +79,15 @@ def test_a_disk_that_is_full_or_fails_is_not_taken_for_damage(text: str) -> None
     assert isinstance(explained(duckdb.FatalException(text), "/s"), StateUnwritableError)
 
 
+def test_a_database_that_duckdb_has_given_up_is_not_taken_for_damage() -> None:
+    """Whatever it gave it up for, its file is as it was, and is opened anew by the next call."""
+    text = (
+        "FATAL Error: Failed: database has been invalidated because of a previous fatal error. The database must be "
+        'restarted prior to being used again.\nOriginal error: "INTERNAL Error: Attempted to access index 1"'
+    )
+    assert explained(duckdb.FatalException(text), "/s") is None
+
+
 def test_a_log_that_does_not_fit_its_file_is_damage_and_no_conflict_with_another_store() -> None:
     text = 'TransactionContext Error: Failure while replaying WAL file "/s.wal": Conflict on tuple deletion!'
     assert isinstance(explained(duckdb.TransactionException(text), "/s"), StateDamagedError)
