@@ -325,6 +325,18 @@ def test_what_a_narrower_column_holds_as_it_is_arrives(
     ]
 
 
+def test_a_batch_of_as_many_columns_as_a_table_may_have_is_refused_at_once(database: Database, tmp_path: Path) -> None:
+    """The driver's word for it looks like a lost connection, which is tried again for two minutes."""
+    names = [f"c{at}" for at in range(1, 1600)]
+    database.execute(f"CREATE TABLE copy (id int PRIMARY KEY, {', '.join(f'{name} bool' for name in names)})")
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    row = {"id": 1, "_change_type": "insert", "_commit_version": 1, "_sequence": 1}
+    with pytest.raises(TableError, match=r"a temporary table of 1601 columns.* Leave 1 out of the batch"):
+        apply(Rows(pa.Table.from_pylist([row | dict.fromkeys(names, True)])), 0)
+    apply(Rows(pa.Table.from_pylist([row | dict.fromkeys(names[1:], True)])), 0)
+    assert database.execute("SELECT c1, c2, c1599 FROM copy") == [(None, True, True)]
+
+
 def test_the_rows_of_a_table_that_inherits_from_the_copy_stay(database: Database, tmp_path: Path) -> None:
     database.execute(
         "CREATE TABLE copy (id int PRIMARY KEY); CREATE UNLOGGED TABLE heir () INHERITS (copy); "
