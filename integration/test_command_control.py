@@ -144,8 +144,12 @@ def test_dropping_a_stream_leaves_nothing_told(run: StreamRun, tmp_path: Path) -
     run.batch(100)
     tell(run, "pause")
     run.stop()
+    state_dir = Path(run.options["stateDir"])
+    spilled = state_dir / "upsert.duckdb.tmp" / "duckdb_temp_1_0_storage_DEFAULT-0.tmp"
+    spilled.parent.mkdir()
+    spilled.write_text("rows")
     tell(run, "drop", "--url", run.database.url(tmp_path))
-    left = [path.name for path in Path(run.options["stateDir"]).iterdir() if path.is_file()]
+    left = [path.name for path in state_dir.rglob("*") if path.is_file()]
     assert left == []
     assert run.database.execute("SELECT count(*) FROM pg_publication") == [(0,)]
 

@@ -305,6 +305,8 @@ def _drop_stream(folder: Path, given: argparse.Namespace) -> None:
     states = [f"{file}{log}" for file in (STATE_FILE, LAST_ROWS_FILE) for log in ("", ".wal")]
     for name in (*states, CONTROL_FILE, LOCK, COUNTS_FILE, CLAIM_FILE):
         (folder / name).unlink(missing_ok=True)
+    # What DuckDB had no memory for, of a query that was killed; the next one would have removed it.
+    shutil.rmtree(folder / f"{LAST_ROWS_FILE}.tmp", ignore_errors=True)
     named = ", ".join(dropped)
     _say(f"dropped stream {identity.stream_id} of {identity.table}{f': {named}' if named else ''}")
     if emptied:
