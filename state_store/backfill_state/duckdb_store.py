@@ -7,6 +7,7 @@ import os
 import pyarrow as pa
 
 from backfill_state.admission import (
+    Stream,
     begins,
     moves,
     require_bounds,
@@ -39,18 +40,15 @@ class DuckDBProgressStore(Closable):
         self._file = StateFile(path, PROGRESS_FILE)
 
     def identity(self) -> StreamIdentity | None:
-        with self._file.transaction() as connection:
-            stream = read_stream(connection)
+        stream = self._stream()
         return None if stream is None else stream.identity
 
     def epoch(self) -> int | None:
-        with self._file.transaction() as connection:
-            stream = read_stream(connection)
+        stream = self._stream()
         return None if stream is None else stream.epoch
 
     def offset(self) -> str | None:
-        with self._file.transaction() as connection:
-            stream = read_stream(connection)
+        stream = self._stream()
         return None if stream is None else stream.offset
 
     def progress(self) -> pa.Table:
@@ -91,3 +89,7 @@ class DuckDBProgressStore(Closable):
 
     def close(self) -> None:
         self._file.close()
+
+    def _stream(self) -> Stream | None:
+        with self._file.transaction() as connection:
+            return read_stream(connection)
