@@ -159,6 +159,13 @@ def test_what_it_takes_can_be_read(path: Path) -> None:
     assert usage.memory > 0
 
 
+def test_a_file_that_was_removed_takes_nothing(path: Path) -> None:
+    with DuckDBUpsertState(path, LAYOUT) as state:
+        put(state, "t", (("eu", 1), 1, 0, ("x", 1.0)))
+        shutil.rmtree(path.parent)
+        assert state.usage().file == 0
+
+
 def test_a_state_of_another_stream_or_of_other_columns_is_refused(path: Path) -> None:
     fill(path)
     for other, match in [

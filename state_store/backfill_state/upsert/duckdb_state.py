@@ -139,9 +139,7 @@ class DuckDBUpsertState(Closable):
         """What the state takes on disk and in memory."""
         with self._reading() as (connection, _):
             [(memory,)] = connection.execute("SELECT sum(memory_usage_bytes) FROM duckdb_memory()").fetchall()
-        path = self._file.path
-        log = path.with_name(path.name + ".wal")
-        return Usage(path.stat().st_size + (log.stat().st_size if log.exists() else 0), int(memory))
+        return Usage(_size(self.path) + _size(self.path.with_name(self.path.name + ".wal")), int(memory))
 
     @contextmanager
     def batch(self, token: str) -> Iterator[bool]:
@@ -273,6 +271,13 @@ class DuckDBUpsertState(Closable):
             raise UpsertStateDamagedError(error.path, error.found) from error
         except StateMemoryError as error:
             raise UpsertStateMemoryError(error.path, error.found) from error
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _grown(was: Totals, by: PutStats) -> Totals:
