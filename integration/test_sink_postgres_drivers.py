@@ -161,3 +161,20 @@ def test_a_role_that_may_not_make_temporary_tables_is_told_which_right_is_missin
     database.execute(f"REVOKE TEMPORARY ON DATABASE {role} FROM {role}")
     with pytest.raises(DatabaseSetupError, match="GRANT TEMPORARY"):
         apply(inserts(2), 1)
+
+
+def test_a_trigger_that_lets_nobody_make_a_table_is_told_at_once(database: Database, tmp_path: Path) -> None:
+    """Not that there is no connection, after two minutes of trying again."""
+    database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    apply(inserts(1), 0)
+    database.execute(
+        "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'no tables here'; END $$;"
+        "CREATE EVENT TRIGGER refuse ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION refuse()"
+    )
+    with pytest.raises(DatabaseSetupError, match="through which a batch goes: no tables here"):
+        apply(inserts(2), 1)
+    database.execute("DROP EVENT TRIGGER refuse")
+    apply(inserts(2), 1)
+    assert database.execute("SELECT count(*) FROM copy") == [(2,)]

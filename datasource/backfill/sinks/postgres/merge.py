@@ -18,6 +18,9 @@ from backfill.upstream.postgres.arrow_session import ArrowSession
 
 _STAGED: Final = "backfill_batch"
 
+_NOT_MADE: Final = re.compile(r"Failed to create table: ERROR:\s+(?!canceling |out of )(.*)")
+"""What the driver says where the server refuses that, and not for now: else it looks like a lost connection."""
+
 MOST_COLUMNS: Final = 1600
 """Of a table of PostgreSQL."""
 
@@ -56,11 +59,17 @@ def _stage(session: ArrowSession, rows: pa.Table) -> None:
         session.ingest(_STAGED, rows)
     except adbc_driver_manager.Error as error:
         # Of a table that it makes by itself the driver passes on no SQLSTATE, but what kind of error it is.
-        if error.status_code is not adbc_driver_manager.AdbcStatusCode.UNAUTHORIZED:
+        if error.status_code is adbc_driver_manager.AdbcStatusCode.UNAUTHORIZED:
+            raise DatabaseSetupError(
+                "the role of the sink may not make temporary tables, through which a batch goes. Run GRANT TEMPORARY "
+                "ON DATABASE … TO …, and start the query again"
+            ) from None
+        refused = _NOT_MADE.search(str(error))
+        if refused is None:
             raise
         raise DatabaseSetupError(
-            "the role of the sink may not make temporary tables, through which a batch goes. Run GRANT TEMPORARY ON "
-            "DATABASE … TO …, and start the query again"
+            f"the database does not let the sink make a temporary table, through which a batch goes: {refused[1]}. An "
+            "event trigger may refuse CREATE TABLE: let it pass the sink's role, and start the query again"
         ) from None
 
 
