@@ -76,7 +76,12 @@ class Measuring:
 
     def _here(self, requests: Sequence[Measure]) -> tuple[Extent, ...]:
         with translating(), self.exporter.looking() as session:
-            return self._extents(session, requests)
+            try:
+                return self._extents(session, requests)
+            except (KeyboardInterrupt, SystemExit):
+                # Releases of psycopg before 3.3.6 wait for what the server still does when a pipeline is left.
+                _cancel([session], [])
+                raise
 
     def _elsewhere(self, token: str, requests: Sequence[Measure], counting: list[Session]) -> tuple[Extent, ...]:
         with translating(), self.connector.session() as session, session.cursor() as cursor:
