@@ -97,6 +97,23 @@ def test_changes_from_before_a_column_was_added_are_read_without_it(
     run.finish()
 
 
+def test_changes_from_before_a_column_was_altered_take_a_new_stream_where_last_rows_are_kept(
+    database: Database, start_stream: StartStream
+) -> None:
+    """The column cannot be left out until the stream is past them: it is stored."""
+    table_of(database, 100)
+    run = start_stream(changelog="full")
+    run.catch_up()
+    run.stop()
+    database.execute("UPDATE t SET v = 'before' WHERE id = 1; ALTER TABLE t ALTER v TYPE varchar(40)")
+    refused(run, SchemaChangedError, "column 'v' has the type.*start over .* as with changelog=full")
+    run.restart(columns="id")
+    refused(run, StateError, "of other columns")
+    new = run.new_checkpoint()
+    new.restart(columns="", onExistingState="restart")
+    new.finish()
+
+
 def test_a_staged_chunk_without_a_column_that_was_added_is_refused_by_name(
     database: Database, start_stream: StartStream
 ) -> None:
