@@ -164,9 +164,9 @@ class StateMemoryError(StateFileError):
 
     def __str__(self) -> str:
         return (
-            f"the state file {self.path} needs more memory than DuckDB may take for it ({self.found}). What was "
-            "stored before is intact. How much that is is fixed, and it is short for the ends of very many vnodes of a "
-            "long key: a stream with fewer vnodes needs less"
+            f"the state file {self.path} needs more memory than DuckDB may take for it ({self.found}), and that is "
+            "fixed. What was stored before is intact. The ends of very many vnodes of a long key take so much; a "
+            "stream with fewer vnodes needs less"
         )
 
 

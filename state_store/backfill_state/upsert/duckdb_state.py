@@ -59,8 +59,8 @@ Two row groups of DuckDB's: large writes leave no small ones to be merged later.
 """
 
 BATCHES_AT_MOST: Final = 1000
-"""How many batches are written before the file is opened anew: DuckDB keeps some ten kilobytes of each as long as it is
-open, beside what it may take, which in a stream is hundreds of megabytes a day.
+"""How many batches are written before the file is opened anew: DuckDB keeps 8 kB of each as long as it is open,
+beside what it may take, which in a stream is hundreds of megabytes a day.
 """
 
 
