@@ -17,8 +17,8 @@ from backfill.upstream.postgres import unseen
 from backfill.upstream.postgres.changelog import ChangeLog
 from backfill.upstream.postgres.connection import Connector, Session, one_row
 from backfill.upstream.postgres.log import MOST_MESSAGES, Reading
-from backfill.upstream.postgres.pin import CLOCK, ENDS_OF_LOG, Exported, ExportingSession, wait_for_flush
-from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position, Snapshot, end_of_last_record, parse_lsn
+from backfill.upstream.postgres.pin import CLOCK, ENDS_OF_LOG, Exported, ExportingSession, flushed_end
+from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position, Snapshot
 from backfill.upstream.postgres.sessions import ControlSession
 from backfill.upstream.postgres.table import Table
 from backfill.upstream.postgres.unchanged import require_unchanged
@@ -31,8 +31,6 @@ HEARTBEAT_BYTES: Final = 16 << 20
 LOOK_INTERVAL: Final = 10.0
 """Seconds after which the log is read although it has not grown, when Spark next asks: a slot that is only watched
 counts as idle, and from PostgreSQL 18 on idle_replication_slot_timeout may invalidate it."""
-
-UNSEEN_INTERVAL: Final = 0.02
 
 EVERY_COMMIT: Final = Position(Lsn((1 << 63) - 1))
 
@@ -101,10 +99,7 @@ class Epochs:
     def _present(self, session: Session) -> Position:
         query = sql.SQL("SELECT {}, pg_catalog.pg_current_snapshot()::text, {}").format(CLOCK, ENDS_OF_LOG)
         self._clock, snapshot, inserted, flushed = one_row(session.execute(query))
-        position = Position(end_of_last_record(parse_lsn(inserted)), Snapshot.parse(snapshot))
-        if parse_lsn(flushed) < position.lsn:
-            wait_for_flush(session, self._connector, position.lsn)
-        return position
+        return Position(flushed_end(session, self._connector, inserted, flushed), Snapshot.parse(snapshot))
 
     def end_of_log(self) -> Position:
         """Up to where the log can be read: the end of a whole record, so that no commit is half before it."""
@@ -160,7 +155,7 @@ class Epochs:
         """
         give_up = time.monotonic() + unseen.PATIENCE
         while (step := self._exported_step(after, max_changes)) is None and time.monotonic() <= give_up:
-            time.sleep(UNSEEN_INTERVAL)
+            time.sleep(unseen.INTERVAL)
         if step is not None:
             self._said_unseen = False
             return step

@@ -108,9 +108,7 @@ class ExportingSession:
         snapshot, inserted, flushed, taken, files = one_row(looked)
         (before,), (name,) = one_row(stood), one_row(named)
         require_same_files(before, files)
-        position = Position(end_of_last_record(parse_lsn(inserted)), Snapshot.parse(snapshot))
-        if parse_lsn(flushed) < position.lsn:
-            wait_for_flush(session, self._connector, position.lsn)
+        position = Position(flushed_end(session, self._connector, inserted, flushed), Snapshot.parse(snapshot))
         return Exported(position, f"{name} {snapshot} {files}", taken)
 
     @contextmanager
@@ -180,10 +178,23 @@ def _look(cursor: Cursor, table: KeyedTable) -> tuple[str, str]:
 
 
 def _require_same_state(token: str, cursor: Cursor, table: KeyedTable) -> None:
-    """Raises SnapshotGoneError unless the session, which has locked the table, reads it in the state of this token."""
+    """For a session that has locked the table and is in the snapshot of the token's name.
+
+    Raises SnapshotGoneError unless that is the token's, and the rows are where they were when it was taken.
+    """
+    _, then_seen, then_stored = token.split(" ", 2)
     files, seen = _look(cursor, table)
-    require_seen(token, seen)
-    require_stored(token, files)
+    if seen != then_seen:
+        raise SnapshotGoneError(
+            "the state that is read at went with the server, which was restarted since, and another one has its name "
+            "by now. Start the query again; what was cut off is read at a later state"
+        )
+    if not Files.parse(files).hold_rows_of(Files.parse(then_stored)):
+        raise SnapshotGoneError(
+            "the table was truncated or written anew since the state that is read was taken, or a partition of it was, "
+            "or was attached, detached or dropped with rows in it; it can no longer be read as it was. A query that "
+            "failed over this reads on at a later state when it is started again"
+        )
 
 
 def snapshot_of(token: str) -> str:
@@ -221,28 +232,15 @@ def require_same_files(before: str, now: str) -> None:
         )
 
 
-def require_seen(token: str, seen: str) -> None:
-    """Raises SnapshotGoneError unless the snapshot that has the token's name is the token's."""
-    _, then, _ = token.split(" ", 2)
-    if seen != then:
-        raise SnapshotGoneError(
-            "the state that is read at went with the server, which was restarted since, and another one has its name "
-            "by now. Start the query again; what was cut off is read at a later state"
-        )
+def flushed_end(session: Session, connector: Connector, inserted: str, flushed: str) -> Lsn:
+    """Where the last record ends by these ENDS_OF_LOG, once the log is flushed up to there."""
+    end = end_of_last_record(parse_lsn(inserted))
+    if parse_lsn(flushed) < end:
+        _wait_for_flush(session, connector, end)
+    return end
 
 
-def require_stored(token: str, now: str) -> None:
-    """Raises SnapshotGoneError unless the rows are where they were when the snapshot was taken."""
-    _, _, then = token.split(" ", 2)
-    if not Files.parse(now).hold_rows_of(Files.parse(then)):
-        raise SnapshotGoneError(
-            "the table was truncated or written anew since the state that is read was taken, or a partition of it was, "
-            "or was attached, detached or dropped with rows in it; it can no longer be read as it was. A query that "
-            "failed over this reads on at a later state when it is started again"
-        )
-
-
-def wait_for_flush(session: Session, connector: Connector, lsn: Lsn) -> None:
+def _wait_for_flush(session: Session, connector: Connector, lsn: Lsn) -> None:
     """Waits until the log is flushed up to `lsn`: logical decoding reads no further than that.
 
     With synchronous_commit=off a visible commit may not be flushed yet. The server flushes within its

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from psycopg import sql
+
 from backfill.errors import DatabaseSetupError, DataLossError, OptionsError
 from backfill.options import Options
 from backfill.upstream import Bookmark
 from backfill.upstream.noted import noted
 from backfill.upstream.postgres import publication, slot
 from backfill.upstream.postgres.connection import Connector, Session, one_row
-from backfill.upstream.postgres.pin import wait_for_flush
-from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, end_of_last_record, parse_lsn
+from backfill.upstream.postgres.pin import ENDS_OF_LOG, flushed_end
+from backfill.upstream.postgres.position import LOG_BEGIN, Lsn
 from backfill.upstream.postgres.publication import Published
 from backfill.upstream.postgres.server import (
     START_OVER,
@@ -125,9 +127,8 @@ class Place:
         See `unseen`; up to PostgreSQL 17 it could not be read before.
         """
         wait_for_open(connector, session, self.slot)
-        (inserted,) = one_row(session.execute("SELECT pg_catalog.pg_current_wal_insert_lsn()::text"))
-        behind = end_of_last_record(parse_lsn(inserted))
-        wait_for_flush(session, connector, behind)
+        inserted, flushed = one_row(session.execute(sql.SQL("SELECT {}").format(ENDS_OF_LOG)))
+        behind = flushed_end(session, connector, inserted, flushed)
         wait_for_unseen(connector, session, self.slot)
         with saying_which_is_waited_for(connector, session, self.slot):
             slot.advance(session, self.slot, behind)

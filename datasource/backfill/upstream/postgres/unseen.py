@@ -24,7 +24,8 @@ from backfill.upstream.postgres.connection import Connector, Session, one_row
 PATIENCE: Final = 1.0
 """Seconds within which a commit that is logged becomes visible, unless it waits for a standby."""
 
-_INTERVAL: Final = 0.02
+INTERVAL: Final = 0.02
+"""Seconds between two looks whether it has."""
 
 _NEXT: Final = (
     # One that waits for a synchronous standby would wait with those that are asked for.
@@ -57,7 +58,7 @@ def _wait(connector: Connector, session: Session, slot: str, patience: float | N
             given_up = give_up is not None and not has_standby and time.monotonic() > give_up
             if int(oldest) >= upto or given_up:
                 return
-            time.sleep(_INTERVAL)
+            time.sleep(INTERVAL)
 
 
 def _next_transaction(session: Session) -> int:
