@@ -10,7 +10,8 @@ import pytest
 from backfill.errors import DataLossError, DefiniteError
 from integration.database import Database
 from integration.fixtures.streams import StartStream
-from integration.scenarios import AT_ANY_TIME, RESTARTS, refused, started
+from integration.scenarios import AT_ANY_TIME, RESTARTS, following, refused, started
+from integration.stream_harness import StreamRun, table_of
 from integration.versions import require_version
 
 PUBLICATION = {
@@ -70,6 +71,46 @@ def test_without_failing_on_data_loss_the_stream_goes_on_with_a_publication_that
     run.restart()
     run.catch_up()
     assert (run.fold.rows[(1,)]["v"], run.fold.rows[(2,)]["v"]) == ("read", "not lost")
+
+
+@RESTARTS
+@pytest.mark.parametrize("what", MADE_AGAIN)
+def test_a_publication_of_somebody_else_that_was_made_again_ends_the_stream(
+    database: Database, start_stream: StartStream, what: str, *, restarts: bool
+) -> None:
+    run = _with_a_publication_of_somebody_else(database, start_stream)
+    for statement in MADE_AGAIN[what]:
+        database.execute(statement.format("p"))
+    refused(run, DataLossError, "publication p was dropped and made again since the stream began", restarts=restarts)
+
+
+@RESTARTS
+@pytest.mark.parametrize("what", MADE_AGAIN)
+def test_a_publication_of_somebody_else_that_was_made_again_is_accepted_once(
+    database: Database, start_stream: StartStream, what: str, *, restarts: bool
+) -> None:
+    run = _with_a_publication_of_somebody_else(database, start_stream)
+    for statement in MADE_AGAIN[what]:
+        database.execute(statement.format("p"))
+    if restarts:
+        run.stop()
+    run.restart(failOnDataLoss="false")
+    for number in range(2):
+        database.execute(f"UPDATE t SET v = '{number}'")
+        run.catch_up()
+        run.restart(failOnDataLoss="true")
+    run.finish()
+
+
+def test_a_publication_of_somebody_else_may_be_altered_while_the_stream_is_stopped(
+    database: Database, start_stream: StartStream
+) -> None:
+    run = _with_a_publication_of_somebody_else(database, start_stream)
+    run.stop()
+    database.execute("CREATE TABLE other (id int); ALTER PUBLICATION p ADD TABLE other")
+    database.execute("ALTER PUBLICATION p SET (publish_via_partition_root = true); ALTER PUBLICATION p SET TABLE t")
+    run.restart()
+    run.finish()
 
 
 def test_without_failing_on_data_loss_a_publication_that_was_made_again_is_said_once(
@@ -145,3 +186,11 @@ def test_another_comment_on_a_publication_ends_a_stream_when_it_is_started_and_m
     database.execute(statement)
     run.restart()
     run.finish()
+
+
+def _with_a_publication_of_somebody_else(database: Database, start_stream: StartStream) -> StreamRun:
+    """A stream that has read all rows."""
+    run = start_stream(vnodeCount="4", numPartitions="2", publicationName="p")
+    table_of(database, 100)
+    database.execute("CREATE PUBLICATION p FOR TABLE t")
+    return following(run, "while the log is followed")

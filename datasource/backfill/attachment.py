@@ -51,7 +51,7 @@ class Attachment:
         if self._has_place:
             # Before a slot is made, which would hold the database's log for a stream that cannot begin.
             self.staging(found.stream).require_writable()
-            self._upstream.attach(found.bookmark, None)
+            found = replace(found, bookmark=self._upstream.attach(found.bookmark, None))
         self._attached = found
         return found, None
 
@@ -71,7 +71,7 @@ class Attachment:
         barrier = replace(committed or planned, bookmark=planned.bookmark)
         found, bookmark = self._record.checked(barrier, ordered=self._is_ordered(committed, planned, control))
         if self._has_place:
-            self._upstream.attach(bookmark, barrier.epoch)
+            bookmark = self._upstream.attach(bookmark, barrier.epoch)
         if found is None and committed is not None:
             self._without_state_dir(committed)
         if committed is None or committed.epoch != planned.epoch:

@@ -102,7 +102,7 @@ class SimulatedUpstream:
     def bookmark(self, stream: str) -> Bookmark:
         return ((SLOT, f"slot_{stream}"),)
 
-    def attach(self, bookmark: Bookmark, after: Epoch | None) -> None:
+    def attach(self, bookmark: Bookmark, after: Epoch | None) -> Bookmark:
         self._slot = dict(bookmark)[SLOT]
         begin = self._database.slots.get(self._slot)
         if after is None:
@@ -110,6 +110,7 @@ class SimulatedUpstream:
             self._database.slots.setdefault(self._slot, min([now.lsn, *now.hidden]))
         elif begin is None or begin > _first_unshown(View.parse(after.position)):
             raise DataLossError("the changes after the checkpoint are gone")
+        return bookmark
 
     def require_same_order(self, bookmark: Bookmark) -> None:
         """It has always been that of the server."""

@@ -181,8 +181,11 @@ class Upstream(Protocol):
         """
         ...
 
-    def attach(self, bookmark: Bookmark, after: Epoch | None) -> None:
+    def attach(self, bookmark: Bookmark, after: Epoch | None) -> Bookmark:
         """Makes (where `after` is None) or finds the stream's place in the change log. Idempotent.
+
+        Returns the bookmark to go on with: another one where the stream is to go on although changes were lost, and the
+        loss would be found again by the old one.
 
         Raises DataLossError where changes after `after` are gone or the log is not the one the bookmark names.
         """

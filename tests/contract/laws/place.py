@@ -37,7 +37,8 @@ class PlaceLaws:
         epoch = pinned(begun(laboratory)).epoch
         laboratory.write(delete(laboratory.keys[0]))
         upstream = reopened(laboratory, epoch)
-        upstream.attach(upstream.bookmark(STREAM), epoch)
+        bookmark = upstream.bookmark(STREAM)
+        assert upstream.attach(bookmark, epoch) == bookmark
         later = pinned(upstream, epoch).epoch
         assert [commit.writes for commit in commits(upstream, epoch, later)] == [(Write(laboratory.keys[0], None),)]
 

@@ -150,13 +150,13 @@ class DeltaUpstream:
     def bookmark(self, stream: str) -> Bookmark:
         return (("stream", stream), ("table_id", self._table.table_id), (_KEY, self._table.order))
 
-    def attach(self, bookmark: Bookmark, after: Epoch | None) -> None:
+    def attach(self, bookmark: Bookmark, after: Epoch | None) -> Bookmark:
         latest = open_latest(self._uri)
         require_followable(latest, self._uri)
         require_of_delta(bookmark)
         require_same_table(latest, self._uri, Position(0, noted(bookmark, "table_id")))
         if after is None:
-            return
+            return bookmark
         position = Position.parse(after.position)
         require_same_table(latest, self._uri, position)
         require_not_older(latest, self._uri, position)
@@ -164,6 +164,7 @@ class DeltaUpstream:
         if latest.version() > position.version:
             # The oldest go first. The others are looked for when they are needed.
             self._history.commit(position.version + 1)
+        return bookmark
 
     def require_same_order(self, bookmark: Bookmark) -> None:
         require_of_delta(bookmark)

@@ -133,9 +133,13 @@ class PostgresUpstream:
     # -- the place in the change log -------------------------------------------------------------------------------
 
     def bookmark(self, stream: str) -> Bookmark:
-        return (*Place.of_stream(stream, self._options, self._table).names, *Begun.with_table(self._table).names)
+        place = Place.of_stream(stream, self._options, self._table)
+        if not place.own_publication:
+            made = place
+            place = self._sessions.run(lambda session: made.accepting_publication(session, self._table))
+        return (*place.names, *Begun.with_table(self._table).names)
 
-    def attach(self, bookmark: Bookmark, after: Epoch | None) -> None:
+    def attach(self, bookmark: Bookmark, after: Epoch | None) -> Bookmark:
         table, place, begun = self._table, Place.of(bookmark), Begun.of(bookmark)
         place.require_named(self._options)
         if after is not None:
@@ -148,6 +152,7 @@ class PostgresUpstream:
         else:
             self._sessions.run(lambda session: self._find(session, place, Position.parse(after.position)))
             self._epochs.log.report_carried()
+        return tuple({**dict(bookmark), **dict(self._epochs.log.place.names)}.items())
 
     def _find(self, session: Session, place: Place, after: Position) -> None:
         place.require_reached(session, after.lsn)
@@ -160,8 +165,7 @@ class PostgresUpstream:
         passed = [self._epochs.log.passes(check) for check in checks]
         if not all(passed):
             slot.drop_if_lost(session, place.slot, place.publication if place.own_publication else None)
-            place.make(self._connector, session, self._table)
-            place.accept_publication(session, self._table)
+            self._epochs.log.make_place_again(session)
             self._epochs.log.accept_slot(session)
 
     def require_same_order(self, bookmark: Bookmark) -> None:

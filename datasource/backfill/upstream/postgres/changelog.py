@@ -101,9 +101,13 @@ class ChangeLog:
             self._published = self.place.require_same_publication(session, self._table, self._published)
         except DataLossError as error:
             self.go_on_without(error)
-            self.place.make(self._connector, session, self._table)
-            self.place.accept_publication(session, self._table)
+            self.make_place_again(session)
             self._published = self.place.require_published(session, self._table)
+
+    def make_place_again(self, session: Session) -> None:
+        """Makes what is gone of it; and from now on the publication as it is, is the right one."""
+        self.place.make(self._connector, session, self._table)
+        self.place = self.place.accepting_publication(session, self._table)
 
     def passes(self, check: Callable[[], object]) -> bool:
         """Whether nothing is lost by what this checks; raises what is, unless the stream is to go on without it."""

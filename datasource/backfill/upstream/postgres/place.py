@@ -40,6 +40,10 @@ class Place:
 
     system: str
     timeline: str
+    published: str = ""
+    """The OIDs of a publication that somebody else has made, and of the table's membership in it, as they were when the
+    stream began, or went on although changes had been lost; "" where it was not there.
+    """
 
     @classmethod
     def of_stream(cls, stream: str, options: Options, table: Table) -> Place:
@@ -79,6 +83,7 @@ class Place:
             own_publication=noted(bookmark, "own_publication") == "true",
             system=noted(bookmark, "system"),
             timeline=noted(bookmark, "timeline"),
+            published=dict(bookmark).get("published", ""),
         )
 
     @property
@@ -89,6 +94,7 @@ class Place:
             ("own_publication", "true" if self.own_publication else "false"),
             ("system", self.system),
             ("timeline", self.timeline),
+            *((("published", self.published),) if self.published else ()),
         )
 
     def require_named(self, options: Options) -> None:
@@ -166,6 +172,13 @@ class Place:
                 f"{error}. What it has left out by then is not in the log, and is not missed once it is mended: if "
                 "that may be anything, start over with a fresh checkpointLocation and onExistingState=restart"
             ) from None
+        if self.published not in ("", _told(found.ids)):
+            raise DataLossError(
+                f"publication {self.publication} was dropped and made again since the stream began, or the table was "
+                f"taken out of it and put back (OIDs {_told(found.ids)}, expected {self.published}): the changes made "
+                "in between are not in the log. If both were done in one transaction nothing is lost: start the query "
+                f"once with failOnDataLoss=false. Else: {START_OVER}"
+            )
         if before not in (None, found):
             raise DataLossError(
                 f"publication {self.publication} was altered, or dropped and made again, or the table or its schema "
@@ -227,10 +240,13 @@ class Place:
         """
         require_log(session, system=self.system, reached=lsn)
 
-    def accept_publication(self, session: Session, table: Table) -> None:
-        """From now on the publication as it is, is the right one."""
+    def accepting_publication(self, session: Session, table: Table) -> Place:
+        """The place at which the publication as it is now, is the right one."""
         if self.own_publication:
             publication.note_membership(session, self.publication, table.description.oid)
+            return self
+        found = publication.read_ids(session, self.publication, table.description.oid)
+        return replace(self, published=_told(found) if found else "")
 
     def drop(self, session: Session) -> tuple[str, ...]:
         """Drops what `make` made, where it is there, and names it. DatabaseSetupError, and nothing dropped, on any
@@ -246,3 +262,7 @@ class Place:
                 f"pg_upgrade, run SELECT pg_drop_replication_slot('{self.slot}') there"
             )
         return slot.drop(session, self.slot, self.publication if self.own_publication else None)
+
+
+def _told(ids: tuple[int, int]) -> str:
+    return " ".join(map(str, ids))

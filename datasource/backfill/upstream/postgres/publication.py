@@ -50,6 +50,12 @@ _SCHEMAS: Final = """
 """
 _NO_SCHEMAS: Final = "'{}'::text[]"
 
+_IDS: Final = """
+    SELECT p.oid::int8, coalesce((SELECT r.oid::int8 FROM pg_catalog.pg_publication_rel r
+                                  WHERE r.prpubid = p.oid AND r.prrelid = %(oid)s), 0)
+    FROM pg_catalog.pg_publication p WHERE p.pubname = %(name)s
+"""
+
 _ABOVE: Final = """
     SELECT c.oid::int8, n.nspname, c.relname
     FROM pg_catalog.pg_partition_ancestors(%s::oid::regclass) AS a
@@ -72,6 +78,11 @@ class Published:
     membership: int
     versions: tuple[str, ...]
     noted: int | None = field(compare=False)
+
+    @property
+    def ids(self) -> tuple[int, int]:
+        """What no ALTER PUBLICATION changes, unless it takes out the table."""
+        return self.publication, self.membership
 
 
 def make(connector: Connector, session: Session, name: str, table: TableDescription) -> None:
@@ -118,11 +129,7 @@ def creating(session: Session, name: str, table: TableDescription) -> sql.Compos
 
 def note_membership(session: Session, name: str, oid: int) -> None:
     """Writes into the comment of a publication of ours which membership of the table it was made with."""
-    query = (
-        "SELECT coalesce((SELECT r.oid::int8 FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p "
-        "ON p.oid = r.prpubid WHERE p.pubname = %s AND r.prrelid = %s), 0)"
-    )
-    (membership,) = one_row(session.execute(query, [name, oid]))
+    _, membership = read_ids(session, name, oid) or (0, 0)
     if noted_in(session, name) == membership:
         return  # which only its owner may write
     statement = noting(name, membership)
@@ -134,6 +141,12 @@ def note_membership(session: Session, name: str, oid: int) -> None:
             f"{error.diag.message_primary}, which somebody has made again; let its owner run "
             f"{statement.as_string(session)}"
         ) from None
+
+
+def read_ids(session: Session, name: str, oid: int) -> tuple[int, int] | None:
+    """As `Published.ids`, of whatever it publishes; None where there is no such publication."""
+    row = session.execute(_IDS, {"name": name, "oid": oid}).fetchone()
+    return None if row is None else (row[0], row[1])
 
 
 def noting(name: str, membership: int) -> sql.Composed:
