@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Schema, convert_to_deltalake, write_deltalake
 from deltalake.schema import Field, PrimitiveType
@@ -86,6 +89,33 @@ def test_which_rows_a_vector_had_deleted_before_may_no_longer_be_known(
     with caplog.at_level(logging.ERROR):
         assert run.read() == []
     assert "the changes of version 3 cannot be told" in caplog.text
+
+
+def test_times_that_spark_writes_are_the_same_in_the_snapshot_as_in_changes(tmp_path: Path) -> None:
+    """As INT96, by default; `DeltaTable.scan` takes 9999 for 1816."""
+    table = tmp_path / "table"
+    of = {year: datetime(year, 12, 31, 23, 59, 59, 999_999, UTC) for year in (1, 1600, 2026, 9999)}
+    kind = pa.timestamp("us", tz="UTC")
+    times = pa.array(of.values(), kind)
+    lists = pa.array([[time] for time in of.values()], pa.list_(kind))
+    rows = pa.table({"t": times, "id": pa.array(of, pa.int64()), "l": lists})
+    DeltaTable.create(table, schema=rows.schema, configuration=FEED)
+    written = table / "spark.parquet"
+    pq.write_table(rows, written, use_deprecated_int96_timestamps=True, store_schema=False)
+    file = {"path": written.name, "partitionValues": {}, "size": written.stat().st_size, "dataChange": True}
+    vectors.commit(table, [{"add": {**file, "modificationTime": 1}}])
+    run = DeltaRun(tmp_path, table, key=("t",), options={"vnodeCount": "3"})
+    expected = [(time, year, [time]) for year, time in of.items()]
+
+    def read() -> list[tuple[str, tuple[Any, ...]]]:
+        run.plan()
+        found = sorted(run.read(), key=lambda row: row["id"])
+        run.committed += 1
+        return [(row["_change_type"], tuple(row[name] for name in rows.column_names)) for row in found]
+
+    assert read() == [("insert", row) for row in expected]
+    vectors.commit(table, [{"remove": file}])
+    assert read() == [("delete", row) for row in expected]
 
 
 def test_a_table_that_wants_more_of_its_readers_is_refused(tmp_path: Path, table: Path) -> None:

@@ -34,6 +34,7 @@ with needing("writing a Delta table", "delta"):
     from backfill.sinks.fitted import fitted
     from backfill.upstream.delta.failures import is_conflict, translating
     from backfill.upstream.delta.keys import EXACT_DIGITS
+    from backfill.upstream.delta.scan import scanned
     from backfill.upstream.delta.table import require_partition_values
     from backfill.upstream.delta.types import arrow_type
 
@@ -239,8 +240,8 @@ def _require_kept(table: DeltaTable, key: Sequence[str], last: Outcome) -> None:
     columns = wanted.schema
     wanted = wanted.filter(pa.array(kept)).rename_columns(names)
     # Not all at once: the target may be larger than memory.
-    scan = pa.RecordBatchReader.from_stream(table.scan(columns=list(key)))
-    for keys in together((batch.select(key).cast(columns) for batch in scan), KEYS_AT_ONCE):
+    found = scanned(table, key, None)
+    for keys in together((batch.select(key).cast(columns) for batch in found), KEYS_AT_ONCE):
         if not wanted.num_rows:
             break
         present = pa.Table.from_batches([keys]).rename_columns(names)

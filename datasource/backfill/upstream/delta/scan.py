@@ -13,7 +13,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 from deltalake.schema import PrimitiveType
 
 from backfill.errors import OptionsError
@@ -23,6 +23,10 @@ from backfill.vnode import KeyRange
 
 _OF_A_ROW: Final = ("Conversion Error", "Out of Range Error", "Invalid Input Error", "Mismatch Type Error")
 """How DuckDB begins where an expression has no value for a row: a cast that fails, an overflow, a division by zero."""
+
+_SESSION: Final = {"datafusion.execution.parquet.coerce_int96": "us"}
+"""Spark writes times as INT96, unless told otherwise. Those before 1677 and after 2262 `deltalake` reads as others,
+because it counts them in nanoseconds, but for a query that says how."""
 
 
 def rows_within(
@@ -126,8 +130,9 @@ def rows_of(table: DeltaTable, columns: pa.Schema, key: KeyColumns, keys: pa.Rec
 
 def scanned(table: DeltaTable, names: Sequence[str] | None, predicate: str | None) -> pa.RecordBatchReader:
     """The rows for which the predicate holds, and maybe others, in no order; all columns where none is named."""
-    scan = table.scan(columns=None if names is None else list(names), predicate=predicate)
-    found = pa.RecordBatchReader.from_stream(scan)
+    selected = "*" if names is None else ", ".join(map(quoted, names))
+    query = f"SELECT {selected} FROM feed" + ("" if predicate is None else f" WHERE {predicate}")
+    found = pa.RecordBatchReader.from_stream(QueryBuilder(_SESSION).register("feed", table).execute(query))
     written = {field.name for field in table.schema().fields if field.type == PrimitiveType("string")}
     texts = written.intersection(found.schema.names, table.metadata().partition_columns)
     return _with_nulls(found, texts) if texts else found
