@@ -32,6 +32,7 @@ with needing("writing a Delta table", "delta"):
     from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
     from backfill.sinks.fitted import fitted
+    from backfill.sinks.spark_times import SparkTimes
     from backfill.upstream.delta.failures import is_conflict, translating
     from backfill.upstream.delta.keys import EXACT_DIGITS
     from backfill.upstream.delta.scan import scanned
@@ -64,7 +65,8 @@ def apply_to(
     is little where new rows have keys of their own, and the whole table where a batch has keys from far apart, or the
     key has a float or a decimal of more than 15 digits; so batches should be large while the table is.
     """
-    return DeltaSink(_place(path), columns_of(key), query, dict(storage_options or {}))
+    options = dict(storage_options or {})
+    return DeltaSink(_place(path), columns_of(key), query, options, SparkTimes(options))
 
 
 def start_over(*, path: str, query: str, storage_options: Mapping[str, str] | None = None) -> None:
@@ -86,6 +88,7 @@ class DeltaSink:
     key: tuple[str, ...]
     query: str
     storage_options: dict[str, str] = field(repr=False)
+    times: SparkTimes
 
     def __call__(self, batch: Batch, batch_id: int) -> None:
         rows = batch.toArrow()
@@ -107,6 +110,7 @@ class DeltaSink:
             rows = replace(last, rows=fitted(last.rows, table))
             _require_partitions(table, self.key, rows.rows)
             _require_kept(table, self.key, rows)
+            self.times.require_kept(table)
             try:
                 _merge(table, self.key, rows, record)
             except CommitFailedError as error:

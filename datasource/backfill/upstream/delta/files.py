@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
@@ -41,10 +42,11 @@ class Place:
 
 
 class Files:
-    """Opens them all with the same client, which finds its credentials in the environment."""
+    """Opens them all with the same client, which finds its credentials in the environment, or in the options."""
 
-    def __init__(self, folder: str) -> None:
-        self.own = _file_system(folder)
+    def __init__(self, folder: str, storage_options: Mapping[str, str] | None = None) -> None:
+        self._options = dict(storage_options or {})
+        self.own = self._file_system(folder)
         self._stores: dict[str, pa_fs.FileSystem] = {"": self.own}
 
     def open(self, place: Place) -> pa.NativeFile:
@@ -56,9 +58,8 @@ class Files:
 
     def _store(self, place: Place) -> pa_fs.FileSystem:
         if place.store not in self._stores:
-            self._stores[place.store] = _file_system(place.store)
+            self._stores[place.store] = self._file_system(place.store)
         return self._stores[place.store]
 
-
-def _file_system(uri: str) -> pa_fs.FileSystem:
-    return pa_fs.PyFileSystem(DeltaStorageHandler(uri))
+    def _file_system(self, uri: str) -> pa_fs.FileSystem:
+        return pa_fs.PyFileSystem(DeltaStorageHandler(uri, self._options))

@@ -1,0 +1,69 @@
+"""A Delta table that Spark has written, with times as it has them in Parquet: INT96."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from backfill.errors import TableError
+from backfill.sinks.delta import apply_to
+from tests.delta import vectors
+from tests.sinks.test_delta import Rows
+from tests.sinks.test_last_rows import row
+
+TIME = pa.timestamp("us", "UTC")
+FAR, NEAR = datetime(9999, 12, 31, tzinfo=UTC), datetime(2026, 2, 3, tzinfo=UTC)
+NESTED: dict[str, tuple[pa.DataType, Any]] = {
+    "plain": (TIME, lambda time: time),
+    "list": (pa.list_(TIME), lambda time: [None, time]),
+    "map": (pa.map_(pa.string(), TIME), lambda time: [("k", time)]),
+    "struct": (pa.struct([pa.field("x", pa.list_(TIME))]), lambda time: {"x": [time]}),
+}
+
+
+def written(table: Path, kind: pa.DataType, value: Any, *, old: bool, stats: str = "{}") -> None:
+    """A table of the columns `a` and `t`, with the row 1 in a file as Spark writes it."""
+    rows = pa.table({"a": pa.array([1], pa.int64()), "t": pa.array([value], kind)})
+    DeltaTable.create(table, schema=rows.schema)
+    file = table / "a b.parquet"
+    pq.write_table(rows, file, use_deprecated_int96_timestamps=old, store_schema=False)
+    add = {"path": "a%20b.parquet", "partitionValues": {}, "size": file.stat().st_size, "modificationTime": 1}
+    vectors.commit(table, [{"add": {**add, "dataChange": True, "stats": stats}}])
+
+
+def apply(table: Path, kind: Any) -> None:
+    """Another row comes."""
+    rows = Rows(row("insert", 1, "x", "1"), row("insert", 2, "x", "1"))
+    kept = rows.table.select(["a", "_change_type", "_commit_version", "_sequence"])
+    rows.table = kept.append_column("t", pa.nulls(2, kind)).slice(1)
+    apply_to(path=str(table), key=["a"], query="q")(rows, 0)
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_a_file_of_which_a_merge_would_change_the_times_is_refused(tmp_path: Path, name: str) -> None:
+    kind, nested = NESTED[name]
+    written(tmp_path, kind, nested(FAR), old=True)
+    with pytest.raises(TableError, match=r"the file a%20b.parquet of .* was written by Spark with times before 1678"):
+        apply(tmp_path, kind)
+    assert DeltaTable(tmp_path).version() == 1
+
+
+@pytest.mark.parametrize("name", NESTED)
+@pytest.mark.parametrize(("time", "old"), [(NEAR, True), (FAR, False)], ids=["near times", "microseconds"])
+def test_files_whose_times_stay_are_merged_with(tmp_path: Path, name: str, time: datetime, *, old: bool) -> None:
+    kind, nested = NESTED[name]
+    written(tmp_path, kind, nested(time), old=old)
+    apply(tmp_path, kind)
+    assert sorted(found["a"] for found in pa.table(DeltaTable(tmp_path).scan()).to_pylist()) == [1, 2]
+
+
+def test_a_file_is_not_looked_at_where_statistics_say_enough(tmp_path: Path) -> None:
+    near = '"minValues":{"t":"2026-02-03T00:00:00.000Z"},"maxValues":{"t":"2026-02-03T00:00:00.000Z"}'
+    written(tmp_path, TIME, FAR, old=True, stats=f'{{"numRecords":1,{near},"nullCount":{{"t":0}}}}')
+    apply(tmp_path, TIME)
