@@ -138,6 +138,13 @@ def test_renamed_columns_are_refused_for_a_stream_and_read_as_a_snapshot(tmp_pat
     assert run.fold.counts == {"insert": 10}
 
 
+def test_columns_that_are_told_apart_by_numbers_are_refused(tmp_path: Path) -> None:
+    """`deltalake` would read a column as null where a file has another name for it."""
+    table = created(tmp_path / "table", {"delta.columnMapping.mode": "id"})
+    with pytest.raises(TableError, match=r"told apart in its files by numbers \(delta.columnMapping.mode = id\)"):
+        DeltaRun(tmp_path, table, options={"startupMode": "snapshot"}).plan()
+
+
 def test_columns_that_get_other_names_in_the_files_end_a_running_stream(tmp_path: Path, table: Path) -> None:
     run = all_read(tmp_path, table)
     described = DeltaTable(table)

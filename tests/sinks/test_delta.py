@@ -255,6 +255,14 @@ def test_a_row_that_would_not_be_found_in_its_partition_is_refused(
         apply_to(path=str(tmp_path), key=["a", "raw"], query="q")(rows, 0)
 
 
+def test_a_table_whose_columns_have_numbers_in_its_files_is_refused(tmp_path: Path) -> None:
+    rows = Rows(row("insert", 1, "x", "1"))
+    by_id = {"delta.columnMapping.mode": "id"}
+    DeltaTable.create(tmp_path, schema=rows.table.select(["a", "b", "v", "w"]).schema, configuration=by_id)
+    with pytest.raises(TableError, match="told apart in its files by numbers"):
+        apply_to(path=str(tmp_path), key=["a", "b"], query="q")(rows, 0)
+
+
 def test_a_table_that_is_empty_already_is_started_over_too(tmp_path: Path) -> None:
     apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
     apply(Rows(row("insert", 1, "x", "1")), 0)

@@ -36,7 +36,7 @@ with needing("writing a Delta table", "delta"):
     from backfill.upstream.delta.failures import is_conflict, translating
     from backfill.upstream.delta.keys import EXACT_DIGITS
     from backfill.upstream.delta.scan import scanned
-    from backfill.upstream.delta.table import require_partition_values
+    from backfill.upstream.delta.table import require_names, require_partition_values
     from backfill.upstream.delta.types import arrow_type
 
 logger = logging.getLogger("backfill")
@@ -106,6 +106,7 @@ class DeltaSink:
         """Merges the batch; again where another writer was faster, unless that was a driver of the same query."""
         began = table.version()
         for tries_left in reversed(range(TRIES)):
+            require_names(table, self.path)
             _require_columns(table, last)
             rows = replace(last, rows=fitted(last.rows, table))
             _require_partitions(table, self.key, rows.rows)

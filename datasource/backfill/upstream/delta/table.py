@@ -33,6 +33,8 @@ READABLE_FEATURES: Final = frozenset(
 )
 """Of what a reader has to know: what `deltalake` reads rightly. A column of a variant is refused by its type."""
 
+_MAPPING: Final = "delta.columnMapping.mode"
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -119,6 +121,17 @@ def require_readable(table: DeltaTable, uri: str) -> None:
             f"the Delta table {uri} has the feature {', '.join(unknown)}, which cannot be read here; take it away with "
             f"ALTER TABLE delta.`{uri}` DROP FEATURE {unknown[0]}, or stream a copy of the table without it"
         )
+    require_names(table, uri)
+
+
+def require_names(table: DeltaTable, uri: str) -> None:
+    """Refuses columns that need not have the same name in all files."""
+    if _mapping(table.metadata().configuration) == "id":
+        raise TableError(
+            f"the columns of the Delta table {uri} are told apart in its files by numbers ({_MAPPING} = id), and "
+            "deltalake knows them by their names alone: what has another name in a file, as Iceberg's writers give it, "
+            "would be null. Use a copy of the table that is written without column mapping"
+        )
 
 
 def require_followable(table: DeltaTable, uri: str) -> None:
@@ -134,13 +147,17 @@ def require_followable(table: DeltaTable, uri: str) -> None:
 
 def require_unmapped(properties: Mapping[str, Any], uri: str) -> None:
     """Refuses columns whose names in the files are not those of the table."""
-    mode = str(properties.get("delta.columnMapping.mode") or "none")
+    mode = _mapping(properties)
     if mode != "none":
         raise TableError(
-            f"the columns of the Delta table {uri} have other names in its files (delta.columnMapping.mode = {mode}), "
+            f"the columns of the Delta table {uri} have other names in its files ({_MAPPING} = {mode}), "
             "and the changes of such a table cannot be read; follow a copy that is written without column mapping, or "
             "read the table as it is now, with startupMode=snapshot"
         )
+
+
+def _mapping(properties: Mapping[str, Any]) -> str:
+    return str(properties.get(_MAPPING) or "none").lower()
 
 
 def has_feed(table: DeltaTable) -> bool:
