@@ -115,14 +115,14 @@ def clean_up(folder: Path, *, keep: int = 0) -> None:
         file.unlink()
 
 
-def cloned(source: Path, folder: Path) -> Path:
+def cloned(source: Path, folder: Path, *, scheme: str = "file:") -> Path:
     """A shallow clone as other writers make it: the rows stay in the files of its source."""
     (folder / "_delta_log").mkdir(parents=True)
     for commit in sorted((source / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in commit.read_text().splitlines()]
         for action in actions:
             if "add" in action:
-                action["add"]["path"] = f"file:{quote(str(source))}/{action['add']['path']}"
+                action["add"]["path"] = f"{scheme}{quote(str(source))}/{action['add']['path']}"
         (folder / "_delta_log" / commit.name).write_text("\n".join(map(json.dumps, actions)))
     return folder
 

@@ -55,13 +55,14 @@ def test_files_of_the_same_name_have_vectors_of_their_own(tmp_path: Path) -> Non
     assert sorted(run.fold.rows) == [(key,) for key in (2, 3, 4, 5, 6, 9)]
 
 
+@pytest.mark.parametrize("scheme", ["file:", "file://", ""])
 @pytest.mark.parametrize("strict", ["true", "false"])
-def test_a_shallow_clone_has_files_outside_its_folder(tmp_path: Path, strict: str) -> None:
+def test_a_shallow_clone_has_files_outside_its_folder(tmp_path: Path, strict: str, scheme: str) -> None:
     source = tmp_path / "sour ce"
     parts = pa.array(["a b:%", "a#?"] * 3)
     properties = {**FEED, **vectors.PROPERTIES}
     write_deltalake(source, pa.table({"id": range(6), "p": parts}), partition_by=["p"], configuration=properties)
-    table = cloned(source, tmp_path / "clone")
+    table = cloned(source, tmp_path / "clone", scheme=scheme)
     run = DeltaRun(tmp_path, table, options={"failOnDataLoss": strict})
     run.catch_up()
     vectors.delete_rows(table, [1])

@@ -15,10 +15,13 @@ from deltalake.fs import DeltaStorageHandler
 _WITH_STORE: Final = re.compile(r"([a-z][a-z0-9+.-]*):(?://([^/]*))?(/.*)", re.IGNORECASE)
 """Such as `s3://bucket/…`, or `file:/…`, which is the same as `file:///…`."""
 
+_ROOT: Final = "/"
+"""The store of a path that begins there, and says no other: that of the table."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a file is. `store` is the URI that the path begins in; empty for the table's folder."""
+    """Where a file is. `store` is what the path begins in: a URI, `_ROOT`, or nothing for the table's folder."""
 
     store: str
     path: str
@@ -28,16 +31,19 @@ class Place:
 
     @classmethod
     def of(cls, uri: str) -> Place:
-        """The place that the log says, as a whole URI or as one within the table's folder."""
+        """The place that the log says, as a whole URI, as a whole path or as one within the table's folder."""
         found = _WITH_STORE.fullmatch(uri)
         if found is None:
-            return cls("", unquote(uri))
+            path = unquote(uri)
+            return cls(_ROOT, path.lstrip("/")) if path.startswith("/") else cls("", path)
         scheme, authority, path = found.groups(default="")
         return cls(f"{scheme}://{authority}/", unquote(path).lstrip("/"))
 
     def under(self, folder: str) -> Place:
         """The same place, told without the table, which is in this folder."""
         root = Place.of(folder)
+        if self.store == _ROOT:
+            return Place(root.store, self.path)
         return self if self.store else Place(root.store, f"{root.path.rstrip('/')}/{self.path}")
 
 
@@ -46,6 +52,7 @@ class Files:
 
     def __init__(self, folder: str, storage_options: Mapping[str, str] | None = None) -> None:
         self._options = dict(storage_options or {})
+        self._root = Place.of(folder).store
         self.own = self._file_system(folder)
         self._stores: dict[str, pa_fs.FileSystem] = {"": self.own}
 
@@ -58,7 +65,7 @@ class Files:
 
     def _store(self, place: Place) -> pa_fs.FileSystem:
         if place.store not in self._stores:
-            self._stores[place.store] = self._file_system(place.store)
+            self._stores[place.store] = self._file_system(self._root if place.store == _ROOT else place.store)
         return self._stores[place.store]
 
     def _file_system(self, uri: str) -> pa_fs.FileSystem:
