@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,25 @@ def test_times_that_spark_writes_are_the_same_in_the_snapshot_as_in_changes(tmp_
     assert read() == [("insert", row) for row in expected]
     vectors.commit(table, [{"remove": file}])
     assert read() == [("delete", row) for row in expected]
+
+
+def test_a_value_that_does_not_fit_into_its_column_is_not_told(tmp_path: Path) -> None:
+    """Other writers may leave a file that the table cannot have."""
+    nano = pa.table({"id": [1], "t": pa.array([1_577_836_800_000_000_001], pa.timestamp("ns", "UTC"))})
+    large = pa.table({"id": pa.array([2**40], pa.int64())})
+    for rows, kinds in ((large, [pa.int32()]), (nano, [pa.int64(), pa.timestamp("us", "UTC")])):
+        table = tmp_path / str(len(kinds))
+        schema = pa.schema(list(zip(rows.column_names, kinds, strict=True)))
+        DeltaTable.create(table, schema=schema, configuration=FEED)
+        run = DeltaRun(tmp_path / "run" / table.name, table)
+        run.batch()
+        pq.write_table(rows, table / "odd.parquet")
+        file = {"path": "odd.parquet", "partitionValues": {}, "size": (table / "odd.parquet").stat().st_size}
+        vectors.commit(table, [{"add": {**file, "modificationTime": 1, "dataChange": True}}])
+        run.plan()
+        with pytest.raises(TableError, match=r"cannot be used: .*…") as error:
+            run.read()
+        assert not re.search(r"\d{9}", error.value.message.partition("cannot be used")[2])
 
 
 def test_a_table_that_wants_more_of_its_readers_is_refused(tmp_path: Path, table: Path) -> None:

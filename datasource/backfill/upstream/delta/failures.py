@@ -1,8 +1,9 @@
 """What goes wrong with a Delta table: definite or transient.
 
 `deltalake` knows few types of errors, and what fails while rows come is a plain `Exception` with a text. So the text
-decides. It is cut to its first line, without what stands in quotation marks, because that may be a value of a row. Of
-what a store answered, which comes in the lines after it, the reason is told, and no URL, which may have a signature.
+decides. It is cut to its first line, without what may be a value of a row: what stands in quotation marks, and numbers
+where one does not fit into a type. Of what a store answered, which comes in the lines after it, the reason is told, and
+no URL, which may have a signature.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ _REQUEST: Final = re.compile(
 )
 _ANSWER: Final = re.compile(r"\ufeff?(?:<(?:\?xml|Error>)|\{).*")
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>|\"(?:error|code|reason)\"\s*:\s*\"(\w+)\"")
+
+_UNFIT: Final = re.compile(r"\bcast|\bvalue|overflow|lose data|out of (?:bounds|range)|too large", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"(?<![\w.(,])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.)])")
 
 _APPEND_ONLY: Final = "append-only"
 _UNKNOWN_FEATURE: Final = "Unsupported table features"
@@ -91,7 +95,8 @@ def _shown(text: str) -> str:
         codes = " ".join(of_xml or of_json for of_xml, of_json in _CODE.findall(text))
         lines = [_ANSWER.sub(codes, _REQUEST.sub("", ": ".join(lines)))]
     line = lines[0] if lines else "no reason was given"
-    return re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", line).strip(" :")[:300]
+    line = re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", line)
+    return (_NUMBER.sub("…", line) if _UNFIT.search(line) else line).strip(" :")[:300]
 
 
 @contextmanager
