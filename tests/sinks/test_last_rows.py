@@ -115,6 +115,16 @@ def test_rows_that_are_not_the_streams_are_refused(change: Row) -> None:
         last_rows(batch(row("insert", 1, "x", "1"), row("delete", 1, "x", None) | change), ["a", "b"])
 
 
+def test_a_key_that_is_null_is_refused() -> None:
+    """As in a delete, where the key that is named is wider than that of the stream's table."""
+    gone: Row = {"a": 1, "_change_type": "delete"}
+    with pytest.raises(OptionsError, match=r"the key column b is null in a row .* Name the key of the stream's table"):
+        last_rows(batch(gone), ["a", "b"])
+    before: Row = {"_change_type": "update_preimage"}
+    assert last_rows(batch(gone, before, {"_change_type": "truncate"}), ["a"]).rows.num_rows == 0
+    assert last_rows(batch({"_change_type": "truncate"}, gone), ["a"]).deleted.all()
+
+
 def test_rows_that_the_key_does_not_tell_apart_are_refused() -> None:
     """As snapshot rows under a key that is not the table's: all those of a batch have one place."""
     table = batch(*(row("insert", 1, b, b) | {"_sequence": 7} for b in "xy"))

@@ -56,11 +56,13 @@ def columns_of(key: Sequence[str]) -> tuple[str, ...]:
 def last_rows(batch: pa.Table, key: Sequence[str]) -> Outcome:
     """The last row of each key, by `_sequence`, after the last `truncate`.
 
-    Raises OptionsError if a column is missing, UnchangedToastError if a value is neither here nor in the target.
+    Raises OptionsError if a column is missing or a key is null, UnchangedToastError if a value is neither here nor in
+    the target.
     """
     _require_columns(batch, key)
     batch, emptied = _after_truncate(_large(batch))
     batch = batch.filter(pc.not_equal(batch[CHANGE_TYPE], pa.scalar("update_preimage")))
+    _require_keys(batch, key)
     batch = batch.take(pc.sort_indices(batch, sort_keys=sorting_by((*key, SEQUENCE))))
     first = _begins_key(batch, key)
     _require_one_last(batch, key, first)
@@ -110,6 +112,17 @@ def _require_columns(batch: pa.Table, key: Sequence[str]) -> None:
 def _after_truncate(batch: pa.Table) -> tuple[pa.Table, bool]:
     at = pc.max(batch[SEQUENCE].filter(pc.equal(batch[CHANGE_TYPE], pa.scalar("truncate"))))
     return (batch.filter(pc.greater(batch[SEQUENCE], at)), True) if at.is_valid else (batch, False)
+
+
+def _require_keys(batch: pa.Table, key: Sequence[str]) -> None:
+    """Refuses a null in the key, by which no row is found: it would not be deleted, and would be inserted twice."""
+    missing = [name for name in key if batch[name].null_count]
+    if missing:
+        raise OptionsError(
+            f"the key column {', '.join(missing)} is null in a row of the batch, and no row is found by that. Name the "
+            "key of the stream's table as key: of a deleted row the change log may have no other column, unless the "
+            "table has REPLICA IDENTITY FULL, or the stream changelog=full"
+        )
 
 
 def _begins_key(batch: pa.Table, key: Sequence[str]) -> Mask:
