@@ -178,3 +178,21 @@ def test_a_trigger_that_lets_nobody_make_a_table_is_told_at_once(database: Datab
     database.execute("DROP EVENT TRIGGER refuse")
     apply(inserts(2), 1)
     assert database.execute("SELECT count(*) FROM copy") == [(2,)]
+
+
+def test_a_table_that_was_not_made_because_somebody_stopped_that_is_made_again(
+    database: Database, tmp_path: Path
+) -> None:
+    """As by pg_cancel_backend; the driver tells nothing of the error but its words."""
+    database.execute(
+        "CREATE TABLE copy (id int PRIMARY KEY); CREATE SEQUENCE tries;"
+        "CREATE FUNCTION stop() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN IF nextval('tries') = 1 THEN "
+        "RAISE EXCEPTION 'canceling statement due to user request' USING ERRCODE = 'query_canceled'; END IF; END $$"
+    )
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    apply(inserts(1), 0)
+    database.execute(
+        "CREATE EVENT TRIGGER stop ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION stop()"
+    )
+    apply(inserts(2), 1)
+    assert database.execute("SELECT count(*), (SELECT last_value FROM tries) FROM copy") == [(2, 2)]

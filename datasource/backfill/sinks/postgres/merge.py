@@ -18,7 +18,7 @@ from backfill.upstream.postgres.arrow_session import ArrowSession
 
 _STAGED: Final = "backfill_batch"
 
-_NOT_MADE: Final = re.compile(r"Failed to create table: ERROR:\s+(?!canceling |out of )(.*)")
+_NOT_MADE: Final = re.compile(r"Failed to create table: ERROR: *(?!canceling | |out of )(.*)")
 """What the driver says where the server refuses that, and not for now: else it looks like a lost connection."""
 
 MOST_COLUMNS: Final = 1600
