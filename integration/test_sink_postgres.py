@@ -272,6 +272,7 @@ ROW = {"id": 1, "v": "secret words", "_change_type": "insert", "_commit_version"
             TableError,
             r"is timestamp\(2\) without time zone, which .* TYPE timestamp without time zone$",
         ),
+        ("copy", ROW | {"v": "a", "bits": "10101"}, TableError, r"not match type bit\(3\).*a column of the sink's"),
         ("copy", ROW | {"v": "a", "clock": "12:34:56.789"}, TableError, r"is time\(2\) without time zone, which would"),
         (
             "copy",
@@ -287,7 +288,7 @@ def test_what_cannot_be_applied_is_refused_and_not_noted(
     database.execute(
         "CREATE TYPE colour AS ENUM ('red');"
         "CREATE TABLE keyless (id int, v text); CREATE TABLE copy (id int PRIMARY KEY, v varchar(4), "
-        "price numeric(9,2), prices numeric(9,1)[], at timestamp(2), clock time(2), kind colour);"
+        "price numeric(9,2), prices numeric(9,1)[], at timestamp(2), clock time(2), kind colour, bits bit(3));"
         "CREATE TABLE later (id int PRIMARY KEY DEFERRABLE, v text); CREATE VIEW shown AS TABLE copy;"
         "CREATE TABLE picky (id int PRIMARY KEY, v text CHECK (v = ''));"
         "CREATE TABLE owned (id int PRIMARY KEY, v text, owner text NOT NULL);"

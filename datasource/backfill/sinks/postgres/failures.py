@@ -32,9 +32,10 @@ _READ_ONLY: Final = "25006"
 _RAISED: Final = ("P0001", "P0004")
 """By RAISE and ASSERT in a function of somebody's."""
 
+_NOT_IN_THIS_ENCODING: Final = "22P05"
 _NULL: Final = "23502"
 _CONSTRAINTS: Final = ("23503", "23505", "23514", "23P01")
-_UNFIT: Final = ("22001", "22003", "22007", "22008", "22P02", "42846")
+_UNFIT: Final = ("22001", "22003", "22007", "22008", "22026", "22P02", "42846")
 """A value is too long, too large or of another form for a column's type; or no cast leads to that."""
 
 _REFUSED: Final = frozenset({NO_RIGHTS, DIVISION_BY_ZERO, LIMIT_EXCEEDED, *NOT_THERE})
@@ -64,6 +65,10 @@ _TOLD: Final = {
         "a text of the batch has the character U+0000, which PostgreSQL cannot hold. Take it away in foreachBatch, as "
         "translate(name, '\\u0000', '') does in Spark's SQL, or leave the column out"
     ),
+    _NOT_IN_THIS_ENCODING: (
+        "a text of the batch has a character that the encoding of the sink's database lacks. Put the table into "
+        "one with the encoding UTF8, or replace such characters in foreachBatch, as with regexp_replace in Spark's SQL"
+    ),
     _ROW_TWICE: (
         "a column of the key of the sink's table takes different values of the batch for the same one, by its type or "
         "its collation. Give it those of the source's column, with ALTER TABLE … ALTER COLUMN … TYPE … COLLATE …, and "
@@ -90,6 +95,7 @@ _ERRORS: Final[dict[str, type[BackfillError]]] = {
     LOCKED: TableLockedError,
     _READ_ONLY: ConnectionLostError,
     NOT_IN_ENCODING: ValueOutOfRangeError,
+    _NOT_IN_THIS_ENCODING: ValueOutOfRangeError,
 }
 """As which error it is told, where that is not a TableError."""
 
