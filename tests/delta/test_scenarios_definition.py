@@ -114,6 +114,23 @@ def test_a_column_that_is_gone_or_of_another_type_is_named(
         run.plan()
 
 
+def test_a_field_that_is_added_to_a_struct_comes_once_the_query_is_started_again(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    write_deltalake(table, pa.table({"id": [1], "s": [{"a": 1}]}), configuration=FEED)
+    run = DeltaRun(tmp_path, table)
+    run.catch_up()
+    write_deltalake(table, pa.table({"id": [2], "s": [{"a": 2, "b": "x"}]}), mode="append", schema_mode="merge")
+    with pytest.raises(SchemaChangedError, match=r"column 's' has the type .* Start the query again, which carries"):
+        run.plan()
+    run.restart()
+    assert run.plan()
+    assert [row["s"] for row in run.read()] == [{"a": 2, "b": "x"}]
+    run.committed += 1
+    DeltaTable(table).delete("id = 1")
+    assert run.plan()
+    assert [row["s"] for row in run.read()] == [{"a": 1, "b": None}]
+
+
 def test_whoever_reads_changes_alone_is_not_told_to_start_a_stream_anew(table: Path) -> None:
     write_deltalake(table, pa.table({"id": [1], "v": [5]}), mode="overwrite", schema_mode="overwrite")
     changes = DeltaUpstream(parse({"path": str(table), "keyColumns": "id"})).span("earliest", "latest")

@@ -11,7 +11,7 @@ from deltalake import Schema
 from backfill.errors import DataLossError
 from backfill.upstream.delta.change_files import versions_of_vectors
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.location import START_OVER, WITHOUT_CHANGES, open_at
+from backfill.upstream.delta.location import GO_ON, WITHOUT_CHANGES, open_at
 from backfill.upstream.delta.log import Commit, Log
 from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.table import Table, require_unmapped
@@ -29,7 +29,7 @@ class History:
     way_out: str = WITHOUT_CHANGES
     """What to do where changes are lost."""
 
-    way_on: str = START_OVER
+    way_on: str = GO_ON
     """And where a version has other columns."""
 
     def commit(self, version: int) -> Commit | None:

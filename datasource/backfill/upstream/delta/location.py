@@ -14,6 +14,12 @@ from backfill.upstream.delta.position import Position
 
 START_OVER: Final = "Start over with a fresh checkpointLocation and onExistingState=restart"
 
+GO_ON: Final = (
+    "Start the query again, which carries the columns of now; where that is refused because of a version before, start "
+    "over with a fresh checkpointLocation and onExistingState=restart"
+)
+"""What a stream can do where a version has other columns."""
+
 KEEP_LONGER: Final = (
     "to keep more for a stream that is stopped: ALTER TABLE … SET TBLPROPERTIES ('delta.logRetentionDuration' = "
     "'interval 60 days', 'delta.deletedFileRetentionDuration' = 'interval 60 days')"

@@ -14,7 +14,7 @@ from backfill.errors import DatabaseSetupError, OptionsError, SchemaChangedError
 from backfill.options import Options
 from backfill.upstream import TableSchema
 from backfill.upstream.delta.keys import KeyColumn, KeyColumns
-from backfill.upstream.delta.location import START_OVER
+from backfill.upstream.delta.location import GO_ON
 from backfill.upstream.delta.log import FEED, is_on
 from backfill.upstream.delta.types import arrow_type, told
 from backfill.wording import columns_not_there, in_option, no_column
@@ -55,7 +55,7 @@ class Table:
         return ", ".join(f"{in_option(field.name)} {field.type}" for field in self.key.schema)
 
     def require_unchanged(
-        self, found: Schema, version: int, to_come: Collection[str] = (), *, way_on: str = START_OVER
+        self, found: Schema, version: int, to_come: Collection[str] = (), *, way_on: str = GO_ON
     ) -> None:
         """Refuses columns of which one that is carried, and is not `to_come`, is gone or of another type."""
         types = {field.name: field.type for field in found.fields}
