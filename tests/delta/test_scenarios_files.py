@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,10 +14,7 @@ import pytest
 from deltalake import DeltaTable, Schema, convert_to_deltalake, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
-from backfill.errors import (
-    DataLossError,
-    TableError,
-)
+from backfill.errors import TableError
 from tests.delta import vectors
 from tests.delta.laboratory import FEED, clean_up, cloned
 from tests.delta.stream import DeltaRun
@@ -74,23 +70,15 @@ def test_a_shallow_clone_has_files_outside_its_folder(tmp_path: Path, strict: st
     assert run.fold.counts == {"insert": 7, "delete": 5}
 
 
-@pytest.mark.parametrize("kept", [1, 2], ids=["what was before the only commit", "both commits' own versions"])
-def test_which_rows_a_vector_had_deleted_before_may_no_longer_be_known(
-    tmp_path: Path, kept: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_which_rows_a_vector_had_deleted_before_is_said_by_the_commit_itself(tmp_path: Path) -> None:
     table = created(tmp_path / "table", {**FEED, **vectors.PROPERTIES})
     vectors.delete_rows(table, [1])
     run = all_read(tmp_path, table)
-    for gone in range(2, 2 + kept):
-        vectors.delete_rows(table, [1, *range(2, gone + 1)])
-    clean_up(table, keep=kept)
-    assert run.plan()
-    with pytest.raises(DataLossError, match=r"version 2 of .* cannot be had any more; its log was cleaned up"):
-        run.read()
-    run.restart(failOnDataLoss="false")
-    with caplog.at_level(logging.ERROR):
-        assert run.read() == []
-    assert "the changes of version 3 cannot be told" in caplog.text
+    vectors.delete_rows(table, [1, 2])
+    vectors.delete_rows(table, [1, 2, 3])
+    clean_up(table, keep=2)
+    run.catch_up()
+    assert run.fold.counts == {"delete": 2}
 
 
 def test_times_that_spark_writes_are_the_same_in_the_snapshot_as_in_changes(tmp_path: Path) -> None:

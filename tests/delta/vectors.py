@@ -19,9 +19,14 @@ PROPERTIES = {"delta.enableDeletionVectors": "true"}
 
 def delete_rows(folder: Path, places: Sequence[int], *, within: str = "") -> None:
     """One commit after which the rows at these places of the only file in this folder are deleted, and no others."""
+    replace_vector(folder, _vector(places), within=within)
+
+
+def replace_vector(folder: Path, vector: dict[str, Any], *, within: str = "") -> None:
+    """The same with a vector that is there."""
     version = DeltaTable(folder).version()
     before = _only_file(folder, version, within)
-    after = {**before, "deletionVector": _vector(places)}
+    after = {**before, "deletionVector": vector}
     gone = {name: before[name] for name in ("path", "partitionValues", "size", "deletionVector") if before.get(name)}
     gone |= {"partitionValues": before["partitionValues"], "dataChange": True, "extendedFileMetadata": True}
     actions = [{"commitInfo": {"timestamp": 1_800_000_000_000, "operation": "DELETE", "operationParameters": {}}}]
@@ -48,12 +53,14 @@ def _only_file(folder: Path, version: int, within: str) -> dict[str, Any]:
 def _vector(places: Sequence[int]) -> dict[str, Any]:
     """The delta protocol's `RoaringBitmapArray` with one bitmap of one array container, inline."""
     bitmap = struct.pack("<IIHHI", 12346, 1, 0, len(places) - 1, 16) + struct.pack(f"<{len(places)}H", *sorted(places))
-    content = struct.pack("<iqI", 1681511377, 1, 0) + bitmap
-    padded = content + bytes(-len(content) % 4)
-    text = base64.b85encode(padded).decode().translate(str.maketrans(_B85, _Z85))
-    return {
-        "storageType": "i",
-        "pathOrInlineDv": text,
-        "sizeInBytes": len(content),
-        "cardinality": len(places),
-    }
+    return inline(struct.pack("<iqI", 1681511377, 1, 0) + bitmap, len(places))
+
+
+def inline(content: bytes, rows: int) -> dict[str, Any]:
+    """A vector with these bytes, in the log itself."""
+    text = text_of(content + bytes(-len(content) % 4))
+    return {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(content), "cardinality": rows}
+
+
+def text_of(content: bytes) -> str:
+    return base64.b85encode(content).decode().translate(str.maketrans(_B85, _Z85))

@@ -16,10 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from backfill.errors import TableError
-from backfill.upstream.delta.files import Place
-from backfill.upstream.delta.location import START_OVER, open_at
+from backfill.upstream.delta.deletion_vectors import DamagedVectorError, DeletionVector, Places
+from backfill.upstream.delta.location import START_OVER
 from backfill.upstream.delta.log import ChangeFile, Commit, Kind, Log
-from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.table import Table
 
 VERSION, TIME, THERE = "_commit_version", "_commit_timestamp", "_change_type"
@@ -44,17 +43,14 @@ def rows_schema(columns: pa.Schema) -> pa.Schema:
 
 def change_rows(log: Log, table: Table, commits: Sequence[Commit]) -> Iterator[pa.RecordBatch]:
     """What the commits did, in no order."""
-    uri, columns = table.uri, table.columns
+    columns = table.columns
     schema = rows_schema(columns)
     for commit in commits:
-        vectors = _vectors(table, commit)
         for file in commit.files:
             if file.partition is None:
                 _require_no_partition(log, table, commit, file)
-            keep = vectors.get((file.kind, file.place)) if file.vector else None
-            if file.vector and keep is None:
-                raise TableError(f"version {commit.version} of {uri}: the deletion vector of {file.place} is not found")
-            for rows, there in _file_rows(log, file, columns, keep):
+            deleted = None if file.vector is None else _deleted(log, table, commit, file, file.vector)
+            for rows, there in _file_rows(log, file, columns, deleted):
                 count = rows.num_rows
                 arrays: list[pa.Array[Any]] = [
                     *rows.columns,
@@ -77,7 +73,7 @@ def _require_no_partition(log: Log, table: Table, commit: Commit, file: ChangeFi
 
 
 def _file_rows(
-    log: Log, file: ChangeFile, columns: pa.Schema, keep: Mask | None
+    log: Log, file: ChangeFile, columns: pa.Schema, deleted: Places | None
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array[Any]]]:
     partition = file.partition or {}
     with log.files.open(file.place) as opened:
@@ -93,17 +89,29 @@ def _file_rows(
                 there = pc.is_in(batch.column(_CHANGE_TYPE), pa.array(["insert", "update_postimage"]))
             else:
                 there = pa.repeat(pa.scalar(file.kind is Kind.ADDED), batch.num_rows)
-            if keep is not None:
-                mask = pa.array(_kept(keep, at, batch.num_rows))
+            if deleted is not None:
+                mask = pa.array(_kept(deleted, at, batch.num_rows))
                 rows, there = rows.filter(mask), there.filter(mask)
             at += batch.num_rows
             yield rows, there
 
 
-def _kept(keep: Mask, at: int, count: int) -> Mask:
-    """A vector may end before its file does: then the rest is kept."""
-    found = keep[at : at + count]
-    return np.append(found, np.ones(count - len(found), np.bool_))
+def _deleted(log: Log, table: Table, commit: Commit, file: ChangeFile, vector: DeletionVector) -> Places:
+    try:
+        return vector.deleted(log.files)
+    except DamagedVectorError as error:
+        raise TableError(
+            f"version {commit.version} of the Delta table {table.uri}: the deletion vector of {file.place} cannot be "
+            f"read ({error}), so which of its rows are gone is not known. {START_OVER}"
+        ) from None
+
+
+def _kept(deleted: Places, at: int, count: int) -> Mask:
+    """Which of the rows from this place on are not deleted."""
+    result = np.ones(count, np.bool_)
+    first, end = np.searchsorted(deleted, (at, at + count))
+    result[deleted[first:end] - at] = False
+    return result
 
 
 def typed(batch: pa.RecordBatch, partition: Mapping[str, str | None], columns: pa.Schema) -> pa.RecordBatch:
@@ -127,29 +135,3 @@ def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar[Any]:
     if kind == pa.timestamp("us", tz="UTC") and text[-1] != "Z" and "+" not in text:
         text += "Z"
     return pa.scalar(text, pa.string()).cast(kind)
-
-
-def versions_of_vectors(commit: Commit) -> dict[int, Kind]:
-    """The versions that say which rows deletion vectors leave of the commit's files: of those that it added its own, of
-    those that it removed the one before it.
-    """
-    kinds = {file.kind for file in commit.files if file.vector}
-    versions = {commit.version - 1: Kind.REMOVED, commit.version: Kind.ADDED}
-    return {version: kind for version, kind in versions.items() if kind in kinds}
-
-
-def _vectors(table: Table, commit: Commit) -> dict[tuple[Kind, Place], Mask]:
-    """Which rows of the files with a deletion vector are kept, by their places: in two folders of the table there may
-    be files of the same name.
-    """
-    found: dict[tuple[Kind, Place], Mask] = {}
-    for version, kind in versions_of_vectors(commit).items():
-        opened = open_at(table.uri, Position(version, table.table_id))
-        files = [file.place for file in commit.files if file.vector and file.kind is kind]
-        places = {place.under(opened.table_uri): place for place in files}
-        for batch in pa.RecordBatchReader.from_stream(opened.deletion_vectors()):
-            for uri, keep in zip(batch.column(0), batch.column(1), strict=True):
-                place = places.get(Place.of(uri.as_py()))
-                if place is not None:
-                    found[kind, place] = keep.values.to_numpy(zero_copy_only=False)
-    return found

@@ -39,13 +39,6 @@ class Place:
         scheme, authority, path = found.groups(default="")
         return cls(f"{scheme}://{authority}/", unquote(path).lstrip("/"))
 
-    def under(self, folder: str) -> Place:
-        """The same place, told without the table, which is in this folder."""
-        root = Place.of(folder)
-        if self.store == _ROOT:
-            return Place(root.store, self.path)
-        return self if self.store else Place(root.store, f"{root.path.rstrip('/')}/{self.path}")
-
 
 class Files:
     """Opens them all with the same client, which finds its credentials in the environment, or in the options."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from deltalake import Schema
 
 from backfill.errors import DataLossError
-from backfill.upstream.delta.change_files import versions_of_vectors
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.location import GO_ON, WITHOUT_CHANGES, open_at
 from backfill.upstream.delta.log import Commit, Log
@@ -86,12 +85,6 @@ class History:
             gone = next(self.log.missing(commit), None)
         if gone is not None:
             self._lost(f"the file {gone} with changes of version {commit.version} is gone")
-            return False
-        try:
-            for version in versions_of_vectors(commit):
-                open_at(self.table.uri, Position(version, self.table.table_id))
-        except DataLossError as error:
-            self._lost(f"the changes of version {commit.version} cannot be told: {error}")
             return False
         return True
 

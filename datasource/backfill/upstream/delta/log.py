@@ -16,6 +16,7 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 
+from backfill.upstream.delta.deletion_vectors import DeletionVector
 from backfill.upstream.delta.files import Files, Place
 
 FEED: Final = "delta.enableChangeDataFeed"
@@ -43,14 +44,14 @@ class Kind(enum.Enum):
 class ChangeFile:
     """A file that a commit's changes are read from.
 
-    `partition` has the values of the partition columns as text. `vector`: some of its rows are deleted by a vector
-    beside it. `partition` and `row_count` are None where the log does not say them.
+    `partition` has the values of the partition columns as text. `vector`: which of its rows are deleted. `partition`
+    and `row_count` are None where the log does not say them.
     """
 
     kind: Kind
     place: Place
     partition: Mapping[str, str | None] | None
-    vector: bool
+    vector: DeletionVector | None
     row_count: int | None
     size: int
 
@@ -151,7 +152,11 @@ class Log:
 
     def missing(self, commit: Commit) -> Iterator[Place]:
         """Which of the files that its changes are read from are gone."""
-        return (file.place for file in commit.files if not self.files.has(file.place))
+        for file in commit.files:
+            vector = None if file.vector is None else file.vector.place
+            for place in (file.place, vector):
+                if place is not None and not self.files.has(place):
+                    yield place
 
 
 def _name(version: int) -> str:
@@ -182,11 +187,12 @@ def _parsed(version: int, content: bytes, stamp: Stamp) -> Commit:
 
 def _file(kind: Kind, action: Mapping[str, Any]) -> ChangeFile:
     statistics = json.loads(action.get("stats") or "{}")
+    vector = action.get("deletionVector")
     return ChangeFile(
         kind=kind,
         place=Place.of(action["path"]),
         partition=action.get("partitionValues"),
-        vector=bool(action.get("deletionVector")),
+        vector=DeletionVector.of(vector) if vector else None,
         row_count=statistics.get("numRecords"),
         size=int(action.get("size") or 0),
     )
