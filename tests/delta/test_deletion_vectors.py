@@ -13,12 +13,17 @@ from random import Random
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from backfill.errors import DataLossError, TableError
+from backfill.options import parse
+from backfill.upstream.delta.change_files import change_rows
 from backfill.upstream.delta.deletion_vectors import DamagedVectorError, DeletionVector
 from backfill.upstream.delta.files import Files
+from backfill.upstream.delta.log import Log
+from backfill.upstream.delta.table import described
 from tests.delta import vectors
 from tests.delta.laboratory import FEED
 from tests.delta.stream import DeltaRun
@@ -114,6 +119,38 @@ def test_wherever_it_is_stored_its_rows_come_as_deletes(tmp_path: Path, stored: 
         vectors.replace_vector(table, STORED[stored](table, content((0, bitmap(places, runs=False))), len(places)))
         run.catch_up()
         assert len(run.fold.rows) == 70_000 - len(places)
+
+
+def test_of_a_file_that_is_kept_the_rows_come_that_are_deleted_otherwise(tmp_path: Path) -> None:
+    """Wherever in its row groups they are, and whether there were or are none; the state after each is compared."""
+    table = tmp_path / "table"
+    rows = pa.table({"id": pa.array(range(100), pa.int64())})
+    DeltaTable.create(table, schema=rows.schema, configuration={**FEED, **vectors.PROPERTIES})
+    pq.write_table(rows, table / "kept.parquet", row_group_size=7)
+    file = {"path": "kept.parquet", "partitionValues": {}, "size": (table / "kept.parquet").stat().st_size}
+    add = {**file, "modificationTime": 1, "dataChange": True, "stats": '{"numRecords": 100}'}
+    vectors.commit(table, [{"add": add}])
+    run = DeltaRun(tmp_path, table)
+    run.catch_up()
+    random, before, told = Random(3), set[int](), None
+    for step in range(12):
+        after = (
+            set() if step == 7 else {at for at in range(100) if random.random() < 0.1} | (before if step % 2 else set())
+        )
+        vector = vectors.inline(content((0, bitmap(sorted(after), runs=False))), len(after)) if after else None
+        removed = {**file, "dataChange": True, "deletionVector": told}
+        vectors.commit(table, [{"remove": removed}, {"add": {**add, "deletionVector": vector}}])
+        run.fold.counts.clear()
+        run.catch_up()
+        expected = {"delete": len(after - before), "insert": len(before - after)}
+        assert run.fold.counts == {kind: count for kind, count in expected.items() if count}
+        opened = DeltaTable(table)
+        commit = Log(opened).commit(opened.version())
+        assert commit is not None
+        described_as = described(opened, parse({"path": str(table), "keyColumns": "id"}))
+        read = sum(batch.num_rows for batch in change_rows(Log(opened), described_as, [commit]))
+        assert read == len(before ^ after), "no row that is as before is put in order"
+        before, told = after, vector
 
 
 def test_rows_beyond_those_that_32_bits_count_are_found(tmp_path: Path) -> None:

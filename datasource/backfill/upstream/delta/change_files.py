@@ -7,6 +7,7 @@ path has in another form, such as a blank or a colon. So the tests hold what is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from backfill.errors import TableError
-from backfill.upstream.delta.deletion_vectors import DamagedVectorError, DeletionVector, Places
+from backfill.upstream.delta.deletion_vectors import DamagedVectorError, Places
 from backfill.upstream.delta.location import START_OVER
 from backfill.upstream.delta.log import ChangeFile, Commit, Kind, Log
 from backfill.upstream.delta.table import Table
@@ -46,11 +47,12 @@ def change_rows(log: Log, table: Table, commits: Sequence[Commit]) -> Iterator[p
     columns = table.columns
     schema = rows_schema(columns)
     for commit in commits:
+        kept = commit.kept_files()
         for file in commit.files:
             if file.partition is None:
                 _require_no_partition(log, table, commit, file)
-            deleted = None if file.vector is None else _deleted(log, table, commit, file, file.vector)
-            for rows, there in _file_rows(log, file, columns, deleted):
+            chosen = _chosen(log, table, commit, file, kept.get(file.place))
+            for rows, there in _file_rows(log, file, columns, chosen):
                 count = rows.num_rows
                 arrays: list[pa.Array[Any]] = [
                     *rows.columns,
@@ -72,46 +74,80 @@ def _require_no_partition(log: Log, table: Table, commit: Commit, file: ChangeFi
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which rows of a file are read: those at these places, or if not `taken` all others."""
+
+    places: Places
+    taken: bool
+
+    def some(self, at: int, count: int) -> bool:
+        """Whether there may be some among so many from this place on."""
+        first, end = np.searchsorted(self.places, (at, at + count))
+        return bool(end > first) or not self.taken
+
+    def mask(self, at: int, count: int) -> Mask:
+        """Which of so many from this place on they are."""
+        result = np.full(count, not self.taken)
+        first, end = np.searchsorted(self.places, (at, at + count))
+        result[self.places[first:end] - at] = self.taken
+        return result
+
+
+def _chosen(
+    log: Log, table: Table, commit: Commit, file: ChangeFile, kept: tuple[ChangeFile, ChangeFile] | None
+) -> Chosen | None:
+    """None for all rows. Of a file that is kept, those that only `file` has of the two: the others have not changed."""
+
+    def deleted(each: ChangeFile) -> Places:
+        try:
+            return np.empty(0, np.int64) if each.vector is None else each.vector.deleted(log.files)
+        except DamagedVectorError as error:
+            raise TableError(
+                f"version {commit.version} of the Delta table {table.uri}: the deletion vector of {each.place} cannot "
+                f"be read ({error}), so which of its rows are gone is not known. {START_OVER}"
+            ) from None
+
+    if kept is not None:
+        was, now = kept
+        return Chosen(np.setdiff1d(deleted(now if file is was else was), deleted(file), assume_unique=True), taken=True)
+    return None if file.vector is None else Chosen(deleted(file), taken=False)
+
+
 def _file_rows(
-    log: Log, file: ChangeFile, columns: pa.Schema, deleted: Places | None
+    log: Log, file: ChangeFile, columns: pa.Schema, chosen: Chosen | None
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array[Any]]]:
     partition = file.partition or {}
+    if chosen is not None and chosen.taken and not len(chosen.places):
+        return
     with log.files.open(file.place) as opened:
         parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
         present = set(parquet.schema_arrow.names)
         wanted = [name for name in columns.names if name in present and name not in partition]
         if file.kind is Kind.FEED:
             wanted.append(_CHANGE_TYPE)
-        at = 0
-        for batch in parquet.iter_batches(_BATCH_ROWS, columns=wanted):
+        for at, batch in _batches(parquet, wanted, chosen):
             rows = typed(batch, partition, columns)
             if file.kind is Kind.FEED:
                 there = pc.is_in(batch.column(_CHANGE_TYPE), pa.array(["insert", "update_postimage"]))
             else:
                 there = pa.repeat(pa.scalar(file.kind is Kind.ADDED), batch.num_rows)
-            if deleted is not None:
-                mask = pa.array(_kept(deleted, at, batch.num_rows))
+            if chosen is not None:
+                mask = pa.array(chosen.mask(at, batch.num_rows))
                 rows, there = rows.filter(mask), there.filter(mask)
-            at += batch.num_rows
             yield rows, there
 
 
-def _deleted(log: Log, table: Table, commit: Commit, file: ChangeFile, vector: DeletionVector) -> Places:
-    try:
-        return vector.deleted(log.files)
-    except DamagedVectorError as error:
-        raise TableError(
-            f"version {commit.version} of the Delta table {table.uri}: the deletion vector of {file.place} cannot be "
-            f"read ({error}), so which of its rows are gone is not known. {START_OVER}"
-        ) from None
-
-
-def _kept(deleted: Places, at: int, count: int) -> Mask:
-    """Which of the rows from this place on are not deleted."""
-    result = np.ones(count, np.bool_)
-    first, end = np.searchsorted(deleted, (at, at + count))
-    result[deleted[first:end] - at] = False
-    return result
+def _batches(parquet: pq.ParquetFile, wanted: list[str], chosen: Chosen | None) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Batches that may have chosen rows, each with its place in the file."""
+    at = 0
+    for group in range(parquet.num_row_groups):
+        end = at + parquet.metadata.row_group(group).num_rows
+        if chosen is None or chosen.some(at, end - at):
+            for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=[group], columns=wanted):
+                yield at, batch
+                at += batch.num_rows
+        at = end
 
 
 def typed(batch: pa.RecordBatch, partition: Mapping[str, str | None], columns: pa.Schema) -> pa.RecordBatch:

@@ -55,6 +55,10 @@ class ChangeFile:
     row_count: int | None
     size: int
 
+    @property
+    def deleted_count(self) -> int:
+        return 0 if self.vector is None else self.vector.cardinality
+
 
 @dataclass(frozen=True, slots=True)
 class Definition:
@@ -84,6 +88,12 @@ class Commit:
     @property
     def size(self) -> int:
         return sum(file.size for file in self.files)
+
+    def kept_files(self) -> dict[Place, tuple[ChangeFile, ChangeFile]]:
+        """The files that are there before and after it, of which other rows are deleted then: as they were and are."""
+        removed = {file.place: file for file in self.files if file.kind is Kind.REMOVED}
+        added = [file for file in self.files if file.kind is Kind.ADDED and file.place in removed]
+        return {file.place: (removed[file.place], file) for file in added}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +146,13 @@ class Log:
 
     def row_count(self, commit: Commit, most: int) -> int:
         """How many rows its changes are, or at least `most`; what is rewritten counts as well."""
-        found = 0
+        kept = commit.kept_files()
+        found = sum(abs(was.deleted_count - now.deleted_count) for was, now in kept.values())
         for file in commit.files:
             if found >= most:
                 break
-            found += self._rows(file) if file.row_count is None else file.row_count
+            if file.place not in kept:
+                found += self._rows(file) if file.row_count is None else file.row_count
         return found
 
     def _rows(self, file: ChangeFile) -> int:
