@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, time, timedelta
@@ -225,6 +226,32 @@ def test_a_row_that_a_constraint_refuses_is_said_to_be_such(tmp_path: Path) -> N
     DeltaTable(tmp_path).alter.drop_constraint("few")
     apply(Rows(row("insert", 2, "x", "1")), 1)
     assert len(content(tmp_path)) == 2
+
+
+def test_a_generated_column_has_to_be_one_of_the_batch(tmp_path: Path) -> None:
+    """Of a row that is updated `deltalake` would leave its value as it was, and then refuses it."""
+    rows = Rows(row("insert", 1, "x", "1"))
+    DeltaTable.create(tmp_path, schema=rows.table.select(["a", "b", "v", "w"]).schema)
+    [log] = (tmp_path / "_delta_log").glob("*.json")
+    # As Spark writes it.
+    more = {"name": "more", "type": "string", "nullable": True, "metadata": {"delta.generationExpression": "upper(v)"}}
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        if "protocol" in action:
+            action["protocol"] = {"minReaderVersion": 1, "minWriterVersion": 4}
+        elif "metaData" in action:
+            schema = json.loads(action["metaData"]["schemaString"])
+            schema["fields"].append(more)
+            action["metaData"]["schemaString"] = json.dumps(schema)
+    log.write_text("\n".join(map(json.dumps, actions)))
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    apply(rows, 0)
+    rows = Rows(row("update_postimage", 1, "x", "a"))
+    with pytest.raises(TableError, match="A generated column has to be one of the batch"):
+        apply(rows, 1)
+    rows.table = rows.table.append_column("more", pa.array(["A"]))
+    apply(rows, 1)
+    assert content(tmp_path) == [(1, "x", "a", "a", "A")]
 
 
 def test_large_values_stay_where_the_key_is_narrower_in_the_table(tmp_path: Path) -> None:

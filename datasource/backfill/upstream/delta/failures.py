@@ -55,7 +55,8 @@ def translated(error: Exception, uri: str) -> BackfillError:
     if _CONSTRAINED in text:
         return TableError(
             f"a constraint of the Delta table {uri} refuses a row of the batch: {shown}. Run ALTER TABLE delta.`{uri}` "
-            "DROP CONSTRAINT …, or ALTER COLUMN … DROP NOT NULL, and start the query again"
+            "DROP CONSTRAINT …, or ALTER COLUMN … DROP NOT NULL, and start the query again. A generated column has to "
+            "be one of the batch, with the value that it has by its expression"
         )
     if isinstance(error, DeltaProtocolError) or "unsupported" in text.lower():
         return TableError(f"the Delta table {uri} uses what the package deltalake does not know: {shown}")
