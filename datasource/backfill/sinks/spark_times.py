@@ -29,7 +29,7 @@ class SparkTimes:
     """`kept` are the files that have been looked at and may be written anew: a file never changes."""
 
     storage_options: Mapping[str, str] = field(repr=False)
-    kept: set[str] = field(default_factory=set)
+    kept: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def require_kept(self, table: DeltaTable) -> None:
         """TableError where the table has such a file."""
@@ -37,10 +37,9 @@ class SparkTimes:
         names = [item.name for item in table.schema().fields if item.name not in parts and _has_time(item.type)]
         if not names:
             return
-        files = Files(table.table_uri, self.storage_options)
-        for path in _doubtful(table, names):
-            if path in self.kept:
-                continue
+        files, doubtful = Files(table.table_uri, self.storage_options), set(_doubtful(table, names))
+        self.kept.intersection_update(doubtful)  # Else they would become ever more.
+        for path in sorted(doubtful - self.kept):
             with files.open(Place.of(path)) as opened:
                 if any(map(_are_far, _old_times(pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")))):
                     raise TableError(
