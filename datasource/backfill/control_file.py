@@ -1,7 +1,7 @@
 """The file by which another process controls a stream: `control.json` in its stateDir.
 
-Not in the state store, which the stream has locked whenever it writes. The file is replaced as a whole, so who reads
-it meets all of one version; it is read before each batch, and stays over restarts.
+It is not in the state store, because the stream locks that whenever it writes. The file is replaced as a whole, so a
+reader always sees one complete version. The stream reads it before each batch; it stays over restarts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from backfill.wording import unusable
 FILE: Final = "control.json"
 LOCK: Final = "control.lock"
 PATIENCE: Final = 10.0
-"""Seconds after which whoever has it is taken for one that hangs."""
+"""Seconds after which a process that has the lock is taken for one that hangs."""
 
 
 def read_control(folder: Path) -> Control:
@@ -38,7 +38,7 @@ def read_control(folder: Path) -> Control:
 
 @contextmanager
 def changing(folder: Path) -> Iterator[None]:
-    """One process at a time reads the file and replaces it: of what two of them tell, nothing is lost."""
+    """Only one process at a time reads the file and replaces it, so that of two commands neither is lost."""
     try:
         # The other one has a few files to read and one to write.
         file = held(folder / LOCK, patience=PATIENCE, interval=0.01)
@@ -47,14 +47,14 @@ def changing(folder: Path) -> Iterator[None]:
     if file is None:
         raise StateBusyError(f"another `backfill` has had {folder / LOCK} for {PATIENCE:.0f} s; end that one")
     with file:
-        # Somebody else may want it next, as after `sudo backfill`; who may not write to a file cannot lock it.
-        with suppress(OSError):  # It is somebody else's, who has seen to that.
+        # Another account may need the lock next, as after `sudo backfill`, and to lock a file it must be able to write.
+        with suppress(OSError):  # The file is another account's, which has done this already.
             (folder / LOCK).chmod(0o666)
         yield
 
 
 def keep_control(folder: Path, control: Control) -> None:
-    """Durable when it returns."""
+    """Durable when it returns, by its name as well, where the file system can make names durable."""
     part = ""
     try:
         with tempfile.NamedTemporaryFile("w", dir=folder, prefix=f".{FILE}.", encoding="utf-8", delete=False) as file:
@@ -69,3 +69,14 @@ def keep_control(folder: Path, control: Control) -> None:
         if part:
             Path(part).unlink(missing_ok=True)
         raise StateError(unusable(str(folder / FILE), "written", error)) from error
+    with suppress(OSError):  # Not every file system knows this of a folder, and the file is written.
+        _sync_names(folder)
+
+
+def _sync_names(folder: Path) -> None:
+    """Else a machine that loses power within seconds may come back with the file before: paused, say, no longer."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -108,6 +111,27 @@ def test_the_file_is_replaced_as_a_whole_and_nothing_is_left_beside_it(tmp_path:
         assert read_control(tmp_path) == control
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
     assert json.loads((tmp_path / FILE).read_text())["version"] == 1
+
+
+def test_the_file_and_then_its_name_are_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[bool, bool]] = []
+
+    def sync(descriptor: int) -> None:
+        synced.append((stat.S_ISDIR(os.fstat(descriptor).st_mode), (tmp_path / FILE).exists()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    keep_control(tmp_path, Control(paused=True))
+    assert synced == [(False, False), (True, True)]
+
+
+def test_a_file_system_that_makes_no_names_durable_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", sync)
+    keep_control(tmp_path, Control(paused=True))
+    assert read_control(tmp_path) == Control(paused=True)
 
 
 def test_what_one_account_has_locked_another_may_lock_next(tmp_path: Path) -> None:
