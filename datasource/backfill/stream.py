@@ -108,10 +108,10 @@ class Stream:
         return self._upstream.reader()
 
     def report(self) -> dict[str, int | str]:
-        """Where the stream is, for whoever watches: the README has a table of the names.
+        """Where the stream is, for whoever watches; docs/operating.md has a table of the names.
 
-        Of the batch whose end was asked for last, all but the counts of changes take it as read: its readers are
-        planned only after this.
+        The figures take the batch whose end was asked for last as already read. Only the counts of changes do not: its
+        changes are counted when its readers are planned, which is after this.
         """
         table, stands = {"table": self._upstream.identity().table}, self._stands
         if stands is None:
@@ -154,8 +154,11 @@ class Stream:
         else:
             named, base = self._attachment.begin(self._control)
         stands = self._first(named) if base is None else self._standing(named, base)
-        if base is not None and self._is_over(stands.cursor, base.epoch):
-            return self._nothing(start, base)
+        if base is not None:
+            self._stands = stands  # For the report, also where no batch follows.
+            self._counting.begin(base.stream, base.epoch.timestamp)
+            if self._is_over(stands.cursor, base.epoch):
+                return self._nothing(start, base)
         ahead = () if base is None else self._attachment.ahead(base)
         step, moved = self._step(stands, ahead, max_rows)
         if base is not None and step.epoch == base.epoch:
@@ -173,7 +176,11 @@ class Stream:
         )
 
     def _let_go(self, start: Barrier) -> None:
-        """Lets go of the state at which the batch up to `start` was read; what the sink left unread is lost then."""
+        """Lets go of the state at which the batch up to `start` was read.
+
+        Chunks that the sink left unread can no longer be read after that; where last rows are kept, which need all
+        chunks, they are read here.
+        """
         self._release.stop()
         pin, self._pin = self._pin, None
         if pin is None:
@@ -192,9 +199,7 @@ class Stream:
     def _standing(self, named: Named, base: Barrier) -> _Standing:
         """Where the stream is before the batch after `base`, with what that is to take again."""
         progress = settled(base.progress)
-        self._stands = _Standing(named, base.epoch, progress, self._again(base, progress))
-        self._counting.begin(base.stream, base.epoch.timestamp)
-        return self._stands
+        return _Standing(named, base.epoch, progress, self._again(base, progress))
 
     def _again(self, base: Barrier, progress: Progress) -> Again | None:
         """What is taken again in the next batch, if anything is."""
@@ -220,7 +225,10 @@ class Stream:
         return waits and self._until is not None and self._upstream.reached(after, self._until)
 
     def _nothing(self, start: Offset, base: Barrier) -> Offset:
-        """Where a batch ends that reads nothing: Spark runs the first one of a checkpoint in any case."""
+        """The answer where there is nothing to read: `start`, after which Spark runs no batch.
+
+        Only at the start of a checkpoint Spark runs a batch in any case: an empty one, which ends at `base`.
+        """
         if self._until is not None:
             # The query ends here, and nobody is left to record later what was put off.
             self._attachment.keep(base, at_once=True)
@@ -253,7 +261,7 @@ class Stream:
                     raise
 
     def _most_changes(self, max_rows: int | None, ahead: tuple[Ahead, ...]) -> tuple[int, str | None]:
-        """How many the next batch may read at the most, and up to where."""
+        """How many changes the next batch may read at the most, and up to which position."""
         if ahead and self._options.on_truncate is OnTruncate.EMIT:
             # All the way to the states that are ahead: whether there is a truncation before them matters to the
             # changes after it, and a later batch would not know.

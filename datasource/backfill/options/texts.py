@@ -45,7 +45,7 @@ def flag(text: str) -> bool:
 
 
 _MOST_BYTES: Final = 1 << 50
-_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def size(text: str) -> int:
