@@ -107,7 +107,7 @@ def keys_of(changes: pa.RecordBatch, key: Sequence[str], old_rows: Indices, new_
     """The keys of the rows before these changes, then of the rows after those."""
     columns = []
     for name in key:
-        after = rows_at(column_of(changes["new"], name), new_rows)
+        after = _rows_at(column_of(changes["new"], name), new_rows)
         before = column_of(changes["old"], name).take(index(old_rows)) if len(old_rows) else None
         columns.append(after if before is None else pa.concat_arrays([before, after]))
     return pa.RecordBatch.from_arrays(columns, names=list(key))
@@ -122,7 +122,7 @@ def index(rows: Indices) -> pa.Int64Array:
     return pa.array(rows, pa.int64())
 
 
-def rows_at(array: Column, rows: Indices) -> Column:
+def _rows_at(array: Column, rows: Indices) -> Column:
     """The array's values at these places, each of which stands there once, in order."""
     return array if len(rows) == len(array) else array.take(index(rows))
 
@@ -132,15 +132,15 @@ def _assemble(
 ) -> pa.RecordBatch:
     """First halves (of rows before) and second halves (of rows after) in the order of their changes."""
     nothing_unchanged = pa.nulls(len(first), changes.schema.field("unchanged").type)
-    unchanged = rows_at(changes["unchanged"], second)
-    row = rows_at(changes["new"], second)
-    version, timestamp = rows_at(changes["version"], second), rows_at(changes["timestamp"], second)
+    unchanged = _rows_at(changes["unchanged"], second)
+    row = _rows_at(changes["new"], second)
+    version, timestamp = _rows_at(changes["version"], second), _rows_at(changes["timestamp"], second)
     kind = second_type[second]
     if len(first):
         order = in_turn(first, second)
         row = pa.concat_arrays([changes["old"].take(index(first)), row]).take(index(order))
         unchanged = pa.concat_arrays([nothing_unchanged, unchanged]).take(index(order))
-        # A change stands here once, twice or not at all, so `rows_at` with its look at the length would not do.
+        # A change stands here once, twice or not at all, so `_rows_at` with its look at the length would not do.
         source = index(np.concatenate([first, second])[order])
         version, timestamp = changes["version"].take(source), changes["timestamp"].take(source)
         kind = np.concatenate([first_type[first], kind])[order]

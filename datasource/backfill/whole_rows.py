@@ -157,7 +157,7 @@ class WholeRows:
         A change that removes a row tells its key and not its length.
         """
         events = events_of(changes, halves, self.table.key)
-        before = self.state.multi_get(table_of(events.distinct), most_bytes=self.rules.most_bytes)
+        before = self.state.multi_get(_table_of(events.distinct), most_bytes=self.rules.most_bytes)
         read = before.entries.num_rows
         if read == events.count:
             return _Piece(changes, halves, events, before)
@@ -170,7 +170,7 @@ class WholeRows:
 
     def _with_stored(self, changes: pa.RecordBatch, halves: Halves) -> _Piece:
         events = events_of(changes, halves, self.table.key)
-        return _Piece(changes, halves, events, self.state.multi_get(table_of(events.distinct)))
+        return _Piece(changes, halves, events, self.state.multi_get(_table_of(events.distinct)))
 
     def _unshown(self, piece: _Piece) -> _Piece:
         """Without what the batch does to keys whose row has been looked up for it, and so shows that already."""
@@ -227,7 +227,7 @@ def updates(
     """What `multi_put` takes, a line for each key: its row, where it is `present`, and the two numbers of its order."""
     heads: list[Any] = [pa.array(order, pa.int64()), pa.array(tie, pa.int64()), pa.array(present)]
     stored = pa.Table.from_arrays(list[Any](rows.columns), schema=state.layout.row)
-    return Updates(table_of(keys), pa.table(heads, names=["order_key", "order_tie", "present"]), stored)
+    return Updates(_table_of(keys), pa.table(heads, names=["order_key", "order_tie", "present"]), stored)
 
 
 def _of_keys(found: Found, numbers: Indices) -> Found:
@@ -249,7 +249,7 @@ def _filled(column: Any, value: object) -> Any:
     return column.fill_null(value).to_numpy()
 
 
-def table_of(rows: pa.RecordBatch) -> pa.Table:
+def _table_of(rows: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([rows])
 
 

@@ -153,7 +153,7 @@ class DeltaUpstream:
     def attach(self, bookmark: Bookmark, after: Epoch | None) -> Bookmark:
         latest = open_latest(self._uri)
         require_followable(latest, self._uri)
-        require_of_delta(bookmark)
+        _require_of_delta(bookmark)
         require_same_table(latest, self._uri, Position(0, noted(bookmark, "table_id")))
         if after is None:
             return bookmark
@@ -167,7 +167,7 @@ class DeltaUpstream:
         return bookmark
 
     def require_same_order(self, bookmark: Bookmark) -> None:
-        require_of_delta(bookmark)
+        _require_of_delta(bookmark)
         began, now = noted(bookmark, _KEY), self._table.order
         if began != now:
             raise SchemaChangedError(
@@ -336,7 +336,7 @@ def _version(epoch: Epoch) -> int:
     return Position.parse(epoch.position).version
 
 
-def require_of_delta(bookmark: Bookmark) -> None:
+def _require_of_delta(bookmark: Bookmark) -> None:
     if "slot" in dict(bookmark):
         raise OptionsError(
             "the checkpoint is of a table of PostgreSQL, and path names a Delta table; name the former with url "

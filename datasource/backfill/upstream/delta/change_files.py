@@ -155,7 +155,7 @@ def typed(batch: pa.RecordBatch, partition: Mapping[str, str | None], columns: p
     arrays = []
     for field in columns:
         if field.name in partition:
-            value: Any = partition_value(partition[field.name], field.type)
+            value: Any = _partition_value(partition[field.name], field.type)
             arrays.append(pa.repeat(value, batch.num_rows))
         elif field.name in batch.schema.names:
             arrays.append(batch.column(field.name).cast(field.type))
@@ -164,7 +164,7 @@ def typed(batch: pa.RecordBatch, partition: Mapping[str, str | None], columns: p
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
-def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar[Any]:
+def _partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar[Any]:
     """A partition's value as the log has it, which writes null as an empty text."""
     if not text:
         return pa.scalar(None, kind)

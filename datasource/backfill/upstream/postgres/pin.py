@@ -107,7 +107,7 @@ class ExportingSession:
             session.execute(INDEX_PLANS_ONLY)
         snapshot, inserted, flushed, taken, files = one_row(looked)
         (before,), (name,) = one_row(stood), one_row(named)
-        require_same_files(before, files)
+        _require_same_files(before, files)
         position = Position(flushed_end(session, self._connector, inserted, flushed), Snapshot.parse(snapshot))
         return Exported(position, f"{name} {snapshot} {files}", taken)
 
@@ -218,12 +218,12 @@ def enter(cursor: Cursor, table: KeyedTable, token: str | None) -> None:
     cursor.execute(table.lock.as_string(None))
     if token is None:
         files, _ = _look(cursor, table)
-        require_same_files(before, files)
+        _require_same_files(before, files)
     else:
         _require_same_state(token, cursor, table)
 
 
-def require_same_files(before: str, now: str) -> None:
+def _require_same_files(before: str, now: str) -> None:
     """For a transaction that has locked the table since: whether its snapshot, taken in between, can be read."""
     if not Files.parse(now).are_those_of(Files.parse(before)):
         raise TransientError(

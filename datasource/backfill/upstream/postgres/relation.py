@@ -91,11 +91,11 @@ def descriptions_of(messages: Messages, relation_id: int, before: Relation | Non
     described = np.flatnonzero(messages.kind == RELATION)
     described = described[messages.uint32(messages.start[described] + 1) == relation_id]
     # In Python, one by one: there is one for each change of the table's definition, not for each row.
-    found = [parse_relation(messages.bytes_of(int(message))) for message in described]
+    found = [_parse_relation(messages.bytes_of(int(message))) for message in described]
     return Descriptions(described, (before, *found))
 
 
-def parse_relation(message: bytes) -> Relation:
+def _parse_relation(message: bytes) -> Relation:
     try:
         return _parse(message)
     except (IndexError, struct.error):
