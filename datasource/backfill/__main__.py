@@ -37,13 +37,14 @@ from backfill_state import StateStoreError
 
 WATCH_INTERVAL: Final = 1.0
 LOOKS: Final = 30
-"""Over how many looks that differ the rate is taken."""
+"""The rate is taken over so many looks that differ from one another."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status, 1 for an error that was said on stderr or what a doctor refuses.
+    """Runs one command; returns the exit status: 1 after an error, which is printed on stderr, or where `doctor` finds
+    that a stream would be refused.
 
-    One that was cut short has that of a shell's, 130 or 141, but for a look that is ended so.
+    For a command that is interrupted it is what a shell would say, 130 or 141; but 0 for `status`, which is ended so.
     """
     given = _parser().parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -136,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_control(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The commands that tell a stream something: each says what becomes of what it has been told so far."""
+    """The commands that control the snapshot: each maps what the stream has been told to what it is told now."""
     told: dict[str, tuple[str, str, Callable[[Control, argparse.Namespace], Control]]] = {
         "pause": (
             "hold the snapshot, while changes go on flowing",
@@ -305,7 +306,7 @@ def _drop_stream(folder: Path, given: argparse.Namespace) -> None:
     states = [f"{file}{log}" for file in (STATE_FILE, LAST_ROWS_FILE) for log in ("", ".wal")]
     for name in (*states, CONTROL_FILE, LOCK, COUNTS_FILE, CLAIM_FILE):
         (folder / name).unlink(missing_ok=True)
-    # What DuckDB had no memory for, of a query that was killed; the next one would have removed it.
+    # Where DuckDB puts what does not fit into memory. A query that was killed leaves it, for the next one to remove.
     shutil.rmtree(folder / f"{LAST_ROWS_FILE}.tmp", ignore_errors=True)
     named = ", ".join(dropped)
     _say(f"dropped stream {identity.stream_id} of {identity.table}{f': {named}' if named else ''}")

@@ -11,10 +11,10 @@ from backfill.progress import Frontier
 from backfill.upstream import Upstream
 
 UNLIMITED: Final = 1 << 62
-"""What a budget of no limit comes to."""
+"""The budget of rows or changes where there is no limit."""
 
 ENOUGH_CHANGES: Final = 2_000_000
-"""A batch of more changes is no faster for each of them, and a sink may hold all of a batch in memory.
+"""Larger batches take no less time for each change, and a sink may hold all of a batch in memory.
 
 It is also what maxRowsPerTrigger is by default.
 """
@@ -30,7 +30,7 @@ def advance(
     size = upstream.size()
     may_read, lanes = _may_read(max_rows, size.row_bytes, options, control), options.num_partitions
     vnode_rows = max(1, size.row_count // max(1, frontier.vnode_count))
-    # A filter that lets few rows through must not make one batch look at the whole table.
+    # With a filter that lets few rows through, one batch must not look at the whole table.
     looked_at = max(lanes, may_read // vnode_rows) if options.snapshot_filter else None
     limits = Limits(max_rows=may_read, lanes=lanes, vnode_rows=vnode_rows, max_vnodes=looked_at)
     planning = plan(frontier, limits)

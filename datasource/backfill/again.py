@@ -33,8 +33,8 @@ def going_on(again: Again | None, lost: tuple[KeyRange, ...]) -> Again | None:
 class InTurn:
     """Takes up what a stream was asked for, one request after the other, each cut into `vnodes` at the most.
 
-    It keeps what it has said of requests that it passes over: as long as there is no batch whose offset says that they
-    are done, they are met at each call.
+    It remembers what it has logged about requests that it passes over: it meets them at each call, until there is a
+    batch whose offset says that they are done.
     """
 
     def __init__(self, upstream: Upstream, vnodes: int) -> None:
@@ -65,7 +65,7 @@ class InTurn:
                 within = self._range_of(request)
                 return Again(request.id, Frontier.at_start(self._upstream.bounds(self._vnodes, within), within))
             except KeyTextError as error:
-                # A slip of the pen is no reason to end the stream.
+                # A mistyped key is no reason to end the stream.
                 logger.error("request %s to read rows again is passed over: %s", request.id, error.message)  # noqa: TRY400
                 self._refused.add(request.id)
         return Again(request.id, Finished(0, 0))

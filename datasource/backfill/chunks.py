@@ -60,7 +60,7 @@ class Chunks:
     def read_rest(self, pin: Pin) -> None:
         """Stages what no reader has read to its end, as far as `pin` shows it.
 
-        It is no error to leave rows unread: Spark drops one side of a join where the other is empty.
+        A sink may leave rows unread: for one, Spark skips one side of a join if the other is empty.
         """
         manifest = self.staging.kept_manifest(self.end)
         for at, (item, done) in enumerate(zip(manifest.splits, self._done(manifest), strict=True)):
@@ -82,7 +82,9 @@ class Chunks:
         return pin.epoch == self.end.epoch if staged.position is None else pin.epoch.position == staged.position
 
     def _read_later(self, manifest: Manifest, staged: list[bool]) -> tuple[Manifest, Pin]:
-        """Moves the chunks that were lost to a state of now. A snapshot-only stream is of one state: all of them."""
+        """Has the chunks that were lost read at the present state. A snapshot-only stream is of one state, so there all
+        chunks are.
+        """
         pin = self.upstream.repin(self.end.epoch)
         keep = staged if self.options.startup_mode is not StartupMode.SNAPSHOT else [False] * len(staged)
         found = zip(manifest.splits, keep, strict=True)

@@ -1,10 +1,10 @@
 """One query at a time uses a state directory.
 
-Two on one would share the slot, and each would take the other's staged chunks for its own. It happens easily: Spark
-starts a driver's process for each `start()`, also where both are called on one DataFrame.
+Two queries on one directory would share the slot, and each would take the other's staged chunks for its own. It happens
+easily: Spark starts a process of its own for each `start()`, also if both are called on one DataFrame.
 
-So the driver's process has a lock of the kernel on a file in the directory. It ends with the process, however that
-ends; a query that is started again waits for the process before it to do so.
+So the driver's process holds a lock of the kernel on a file in the directory. The lock ends with the process, however
+that ends; a query that is started again waits until the process before it has ended.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ logger = logging.getLogger("backfill")
 
 FILE: Final = "claim"
 PATIENCE: Final = 10.0
-"""Seconds that a process which was told to end may take. One that has a call to the database under way ends after."""
+"""How many seconds a process may take to end once it was told to. A call to the database is finished first."""
 
 
 def claim(folder: Path, *, patience: float = PATIENCE) -> TextIO:
-    """What holds the claim until it is closed, or until this process ends; StateBusyError that names who has it.
+    """A file that holds the claim until it is closed or this process ends; StateBusyError names the process with it.
 
-    Of processes, not of callers: this one gets it as often as it asks, and loses it when it closes any file that it has
-    opened at this path.
+    The claim is of the process, not of the caller: this process gets it as often as it asks, and loses it when it
+    closes any file that it has opened at this path.
     """
     path = folder / FILE
     try:
@@ -53,7 +53,7 @@ def claim(folder: Path, *, patience: float = PATIENCE) -> TextIO:
 
 
 def _sign(file: TextIO) -> None:
-    """Says in the file which process has it; gives it back where there is no room for that."""
+    """Writes into the file which process has it; closes it again if the disk has no room for that."""
     try:
         file.truncate(0)
         os.write(file.fileno(), str(os.getpid()).encode())
@@ -63,9 +63,9 @@ def _sign(file: TextIO) -> None:
 
 
 def held(path: Path, *, patience: float, interval: float = 0.1) -> TextIO | None:
-    """The file at this path, which no other process has until it is closed; None where one keeps it for so long.
+    """The file at this path, locked against other processes until it is closed; None if one keeps it for `patience`.
 
-    Of processes as well, see `claim`.
+    The lock is of the process, as in `claim`.
     """
     give_up = time.monotonic() + patience
     while True:
@@ -79,7 +79,7 @@ def held(path: Path, *, patience: float, interval: float = 0.1) -> TextIO | None
 
 
 def _is_at(path: Path, file: TextIO) -> bool:
-    """Whether the next process will meet this file: `drop` removes it, while others may wait for it."""
+    """Whether the path still leads to this file: `drop` removes it, also while others wait for it."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except OSError:  # Gone; a network file system may say otherwise of a file that was.

@@ -77,7 +77,7 @@ class Following:
         return self.upstream.changes(begin.epoch, self.end.epoch)
 
     def _logged_together(self, begin: Barrier) -> Iterator[pa.RecordBatch]:
-        """In larger pieces, but with each truncation that is emitted alone."""
+        """The same in larger pieces, but each truncation that is emitted is a piece of its own."""
         for changes in together(self._logged(begin), ROWS_AT_ONCE, BYTES_AT_ONCE):
             truncates = (changes["op"].to_numpy() == TRUNCATE) & self._emits
             at = np.flatnonzero(truncates).tolist()
@@ -132,8 +132,10 @@ class Following:
         return self.upstream.covered(keys, coverage).to_numpy(zero_copy_only=False)
 
     def _require_no_later_ahead(self) -> None:
-        """Raises where the batches after this one will go by rows that were read later, and that a truncation in this
-        one takes away again. A batch that was planned with `onTruncate=emit` goes far enough.
+        """Raises if this batch has a truncation that is emitted, and ends before a state at which rows were read ahead.
+
+        Later batches would leave out changes that this state shows, although the truncation took its rows away again. A
+        batch that was planned with `onTruncate=emit` always goes that far.
         """
         if not all(self.upstream.reached(self.end.epoch, item.position) for item in self.end.ahead):
             raise TruncateError(
@@ -162,7 +164,7 @@ class Following:
 
 
 def _distinct(places: Indices, among: int) -> int:
-    """How many of so many places there are; a change stands there with each of its halves."""
+    """How many different places are named; a change is named once for each of its halves."""
     there = np.zeros(among, np.bool_)
     there[places] = True
     return int(np.count_nonzero(there))

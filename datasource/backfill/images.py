@@ -12,10 +12,12 @@ What the log leaves out follows from what a key's row was:
 The row before is that of the event before of the same key, or what was known of the key at first. A value that the log
 left out as unchanged is that of the row before as well; of the row *under its old key* where the update moved it. So
 each value leads back to where it was last given, over any number of events: a forest of pointers, followed for all
-events at once by doubling. Where it leads to a row that is not known, as of a row that comes from where the table has
-not been read, the value is lost, and somebody has to look it up. So it is where it leads to a row that need not be the
-one that was changed: one that was looked up itself, at some later state in which its key may be another row's; or the
-one before a row that was left out because it came late.
+events at once by doubling.
+
+A value is lost, and has to be looked up, where it leads back to a row that is not known, as for a row that moves here
+from a part of the table that has not been read. It is also lost where the row it leads to need not be the one that was
+changed: a row that was looked up itself, at a later state, when its key may have been another row's; or the row before
+one that was left out because it came late.
 """
 
 from __future__ import annotations
@@ -179,9 +181,10 @@ class _Forest:
         return node
 
     def lost(self, left_out: Mapping[str, Mask]) -> Mask:
-        """Which events take any value from a row that is not known, or from one that does so.
+        """Which events take any value from a row that is not known, or from a row that does so.
 
-        Of the latter the value may be known, but the row goes with all its values, and with it whatever comes of it.
+        In the second case the value itself may be known. But a row with a lost value is replaced as a whole, and so are
+        the rows that are made from it.
         """
         if not left_out:
             return np.zeros(len(self.events), np.bool_)

@@ -16,7 +16,7 @@ A barrier (keys in this order, no white space, one text per state):
         {"pos": ["2001"], "rows": 399, "upto": ["2400"]},     vnode 2: in progress
         {"upto": [["3200"], ["4000"], null]}],                vnodes 3 to 5: not started
      "ahead": [{"after": ["1"], "upto": ["9"], "position": "…"}],   optional, see `Ahead`
-     "again": {"request": "5e0c9a77", "progress": [           optional, see `Again`; with it the version is 2
+     "again": {"request": "5e0c9a77", "progress": [                 optional, see `Again`; with it the version is 2
         {"after": ["40"], "rows": [80], "upto": ["90"]}]},
      "base": {…}}                                             optional, see `Barrier.base`
 
@@ -65,10 +65,11 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """Keys whose rows the sink got as of a *later* state than that of the barrier before this one.
+    """Keys whose rows the sink has as of `position`, a *later* state than that at which the batch begins.
 
-    A chunk that was lost in a crash is read again at the state of that day. No batch passes on changes to its keys
-    which that state already shows. The item is carried up to the first barrier that shows all of that state.
+    A chunk that was lost in a crash is read again at whatever state the upstream is in by then. Until the batches have
+    come to that state, they leave out the changes to its keys which it already shows; the first barrier that shows all
+    of it is the last one with this item.
     """
 
     range: KeyRange

@@ -17,7 +17,7 @@ RELEASE_INTERVAL: Final = 0.1
 """Seconds between two looks at whether all chunks of a batch are staged."""
 
 Watch: TypeAlias = Callable[[Callable[[], bool]], Callable[[], None]]
-"""Looks now and then until a look says that all is seen; what it returns ends the watch before."""
+"""Starts to call a look now and then, until one returns true. What this returns is called to end the watch earlier."""
 
 
 def in_background(look: Callable[[], bool]) -> Callable[[], None]:
@@ -31,7 +31,7 @@ def in_background(look: Callable[[], bool]) -> Callable[[], None]:
                 if look():
                     return
             except Exception as error:  # noqa: BLE001 - a file system of Python's (`fsspec+…`) raises what it likes
-                # The next look may succeed; without one the snapshot would be held until the next trigger.
+                # The next look may succeed. To give up here would hold the snapshot until the next trigger.
                 if not failing:
                     logger.warning("whether a batch has been read is not known yet: %s", error)
                 failing = True
@@ -56,7 +56,7 @@ class Release:
         left = deque(names)
 
         def look() -> bool:
-            # No further than the first that is missing: of an object store each question is a request.
+            # Stops at the first that is missing: on an object store each question is a request.
             while left and staging.exists(epoch, left[0]):
                 left.popleft()
             if not left:
@@ -67,7 +67,7 @@ class Release:
         self._end_watch = self._watch(look)
 
     def stop(self) -> None:
-        """Watches no longer; what is pinned stays so."""
+        """Ends the watch; what is pinned stays pinned."""
         if self._end_watch is not None:
             self._end_watch()
         self._end_watch = None

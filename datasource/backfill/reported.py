@@ -17,10 +17,10 @@ CELLS: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What the source of one table said last; None for what it did not say.
+    """What the source of one table reported last; None for what it left out.
 
-    All but the counts of changes take the batch whose end was planned when it was said as read; those are of the
-    batches before it.
+    It reports when it has planned where a batch ends. The figures take that batch as already read, except for the
+    counts of changes, which are those of the batches before it.
     """
 
     table: str
@@ -64,7 +64,7 @@ class Reported:
 
 
 def told_apart(sources: Iterable[Reported]) -> list[Reported]:
-    """The same, the later ones of a name with their number behind it: the second `"public"."t"` is `"public"."t"#2`.
+    """The same, with a number where a table's name comes again: the second `"public"."t"` is `"public"."t"#2`.
 
     Tables of several databases may have one name, and a query may load one table twice.
     """
@@ -95,8 +95,8 @@ class StreamProgress:
     """How fast the snapshot has been read lately; None where it was not."""
 
     lag_seconds: float | None = None
-    """How long ago the last moment was of which the stream has everything; 0 where Spark looked last and found nothing
-    new."""
+    """How many seconds ago the moment was up to which the stream has everything; 0 if the last look found nothing new.
+    """
 
     @property
     def phase(self) -> Phase:

@@ -47,7 +47,7 @@ _MAY_PASS: Final = re.compile(
     r"UNKNOWN \(HTTP status (429|5\d\d)\))|Azure Error: \[\w*\] (429 |5\d\d |Fail to get a new connection)|"
     r"google::cloud::Status\((UNAVAILABLE|RESOURCE_EXHAUSTED|DEADLINE_EXCEEDED|INTERNAL|ABORTED)"
 )
-"""What Arrow says of a store that may answer later, after it has tried again by itself: of S3 for some six seconds."""
+"""Arrow's texts for a store that may answer later. Arrow itself has tried again before: on S3 for some six seconds."""
 
 
 class Staging:
@@ -217,7 +217,7 @@ class Staging:
 
 @contextmanager
 def _being(done: str) -> Iterator[None]:
-    """A full disk, a store that refuses and the like, as our error."""
+    """Raises what the file system refuses (a full disk, a store without rights) as our error."""
     try:
         yield
     except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: a URI whose %ff is no UTF-8
@@ -238,7 +238,9 @@ def _failed(done: str, error: Exception) -> BackfillError:
 
 @contextmanager
 def _named_when_whole(filesystem: fs.FileSystem, path: str) -> Iterator[str]:
-    """What a file is called until the block has ended. Then it has its name, or after an error is gone."""
+    """The name under which to write a file. When the block has ended the file gets its own name, or is removed after an
+    error.
+    """
     folder, _, name = path.rpartition("/")
     part = f"{folder}/.{name}.{uuid.uuid4().hex}"
     try:
@@ -261,9 +263,9 @@ def _give_name(filesystem: fs.FileSystem, part: str, path: str) -> None:
 def _created(filesystem: fs.FileSystem, path: str) -> pa.NativeFile:
     """A new file; its folder is made where it is missing.
 
-    Not before: an object store has no folders, and Arrow would make an object for each one above as well, where whoever
-    may write to stagingDir may have no right to. But a file system of Python's may miss the folder when the file is
-    closed, and say so in its own way.
+    It is not made before it is missed: an object store has no folders, and Arrow would write an object for each folder
+    above as well, for which the role that may write to stagingDir need not have the right. But a file system of
+    Python's may notice a missing folder only when the file is closed, with an error of its own.
     """
     folder, _, _ = path.rpartition("/")
     if filesystem.type_name.startswith("py::"):

@@ -105,10 +105,10 @@ class LastRows:
         marked: Callable[[], Marked],
         look_up: LookUp,
     ) -> tuple[StagedChanges, ...]:
-        """What readers read of the changes from `begin` to `end`, of which `marked` gives those that go forward.
+        """What readers read of the changes from `begin` to `end`; `marked` gives those that go forward.
 
-        A row of which a value is lost is told as `look_up` finds it, in place of its changes. Brings the state to
-        `end`. The same again for the same barriers.
+        Where a value of a row is lost, the row that `look_up` finds is emitted in place of its changes. Brings the
+        state to `end`. Gives the same files again for the same barriers.
         """
         number = end.epoch.number
         with as_ours():
@@ -136,7 +136,7 @@ class LastRows:
             return
         stands, _, began = (token or "").partition(_ORDERED_BY)
         if stands in (_place(begin), _place(end)):
-            # The orders of stored rows are the column's values, or the batches that put them: neither fits the other.
+            # Stored rows are ordered by the column's values, or else by the batch that put them: not comparable.
             now = self._rules.order_column
             raise OptionsError(another_option(f"orderColumn={began or '(none)'}", f"orderColumn={now or '(none)'}"))
         found = "there is none" if token is None else f"that in stateDir is of epoch {token.partition(' ')[0]}"
@@ -175,7 +175,7 @@ class LastRows:
             state.multi_put(updates(state, keys, present, rows.select(self._columns), *orders))
 
     def _output(self, state: UpsertState, end: Barrier, marked: Marked, look_up: LookUp) -> Iterator[pa.RecordBatch]:
-        """Output rows of marked changes, which have been put when the next are made."""
+        """Output rows of marked changes. Each piece is put into the state before the next one is made."""
         telling = WholeRows(state, self._rows.table, self._rules, look_up, end.epoch.number)
         first = place = 0
         for changes, found in marked:

@@ -1,12 +1,13 @@
 """Changes in full, a piece at a time: from what is stored of their keys to images, and what is stored after them.
 
-A row of which the log leaves out a value that nobody knows is looked up in the table, at the end of the batch or, where
-that state is gone, as after the backfill, later. It shows all that the rest of the batch does to its key, which is
-passed over. And it may be another row by then than the one that got its key; so nothing is taken from it for a row that
-the log tells of later, which is looked up in turn. The order of such a row says what it is.
+Where the log leaves out a value that is not stored either, the row is looked up in the table: at the end of the batch,
+or at a later state where that one is gone, as it is after the backfill. Such a row already shows what the rest of the
+batch does to its key, so that is passed over. And by then the key may belong to another row than the one that was
+changed, so no value is taken from a row that was looked up: if a later change leaves one out, its row is looked up in
+turn. The place in a row's order tells that it was looked up (`LOOKED_UP`).
 
-With an order column no stored row is a source for another: one that came late was left out, and the log goes on from
-it. And the rest of the batch counts: it may have a row of a greater order than the one that is looked up.
+With an order column no value is taken from any stored row: a row that came late was left out, and the log's next change
+may rest on it. Nor is the rest of the batch passed over: it may have a row of a greater order than the one looked up.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from backfill_state.upsert import Found, Updates, UpsertState
 
 ROWS_AT_ONCE: Final = 245_760
 BYTES_AT_ONCE: Final = 64 << 20
-"""How much is looked up and put at once: each time the whole state is gone through for the keys.
+"""How much is looked up and put at once: each time all of the state is searched for the keys.
 
 Twice as many were no faster, and took 0.2 GB more for rows of 100 bytes.
 """
 
 IMAGES: Final = 4
-"""In a piece's images the values that the log left out may take this many times as many bytes as are read at once."""
+"""The values that the log left out may take this many times BYTES_AT_ONCE in the images of one piece."""
 
 LOOKED_UP: Final = 1 << (ORDINAL_BITS - 1)
 """Where in a batch's order the rows begin that were looked up: after all of its events, before its snapshot rows."""
@@ -84,7 +85,7 @@ class _Whole:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The images of some changes in the columns of `mark`; of how many events and changes they are."""
+    """The images of some changes, in the columns of `mark`, and how many events and changes they are made of."""
 
     marked: pa.RecordBatch
     events: int
@@ -102,15 +103,15 @@ class WholeRows:
     batch: int
 
     def tell(self, changes: pa.RecordBatch, halves: Halves, place: int) -> Told:
-        """As many of the first changes as are not too much to tell at once.
+        """The images of the first changes, of as many as are not too much at once.
 
-        The rows that their events leave are put, with orders of the batch from `place` on.
+        Puts the rows that are there after them into the state, with places in the batch from `place` on.
         """
         piece = self._unshown(self._first(changes, halves))
         taken = piece.changes.num_rows
         whole = self._whole(piece, self.rules.most_bytes if taken > 1 else sys.maxsize // IMAGES)
         if isinstance(whole, TooMuch):
-            # Where it is the rows looked up that are too many, nothing says of how many changes they are.
+            # Where too many rows were looked up, it is not known how many changes fewer would do.
             fewer = slice(min(whole.changes, max(1, taken // 2)))
             return self.tell(changes[fewer], halves.of(fewer), place)
         self._put(whole, place, whole.events.change >= taken)
@@ -147,14 +148,14 @@ class WholeRows:
         else:
             looked_up_now = np.zeros(events.count, np.bool_)
             looked_up_now[events.number[added]] = True
-            # Not of one that is not there: what the batch says of its key further on counts as ever.
+            # Only of rows that were found: of a key without a row the rest of the batch is not passed over.
             tie[looked_up_now & after.present] += LOOKED_UP
         self.state.multi_put(updates(self.state, events.distinct, after.present, after.rows, whole.order, tie))
 
     def _first(self, changes: pa.RecordBatch, halves: Halves) -> _Piece:
-        """The first changes, of which what is stored of their keys is not too much to read.
+        """As many of the first changes as have stored rows that are not too much to read.
 
-        A change that removes a row tells its key and not its length.
+        A change that removes a row has its key, and does not tell how long the stored row is.
         """
         events = events_of(changes, halves, self.table.key)
         before = self.state.multi_get(_table_of(events.distinct), most_bytes=self.rules.most_bytes)
@@ -173,7 +174,7 @@ class WholeRows:
         return _Piece(changes, halves, events, self.state.multi_get(_table_of(events.distinct)))
 
     def _unshown(self, piece: _Piece) -> _Piece:
-        """Without what the batch does to keys whose row has been looked up for it, and so shows that already."""
+        """Without changes to keys whose row was looked up for this batch: it shows them already."""
         if self.rules.order_column:
             return piece
         in_this = _filled(piece.before.entries["order_key"], 0) == self.batch
@@ -207,7 +208,7 @@ class WholeRows:
         given[puts] = order_of(rows.take(index(events.change[puts])))
         found = timely(events, given, _filled(piece.before.entries["order_key"], NO_ORDER))
         kept = np.unique(events.number[found.events])
-        # One that is whole may be late only after one that is lost, and so is looked at again.
+        # A whole row may be late only because of one with lost values before it, and is judged again after the look-up.
         leaves_out = piece.changes["unchanged"].is_valid().to_numpy(zero_copy_only=False)
         halves = without(piece.halves, events, ~found.events & leaves_out[events.change])
         return piece.only(found.events, halves), found.order[kept], found.severed[found.events]

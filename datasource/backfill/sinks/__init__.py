@@ -7,7 +7,7 @@ last_rows       from a batch to the last row of each key
 fitted          these rows in the types of a Delta table
 staged          these rows as the source of a MERGE
 spark_times     files that a MERGE must not write anew
-applied         has this batch been applied?
+applied         whether a batch has been applied already
 
 They know Spark's DataFrame only by its method `toArrow`.
 """

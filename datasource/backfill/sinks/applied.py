@@ -25,10 +25,10 @@ BEGIN_ANEW: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A batch of a query. All but its id tells it from the batch that another stream has there.
+    """A batch of a query. The fields beside the id tell it from the batch with that id of another stream.
 
-    `timestamp` is the greatest `_commit_timestamp`, in µs since 1970; for snapshot rows of PostgreSQL it is that of no
-    other batch, also where nothing is written between two streams. None where the rows have none.
+    `timestamp` is the greatest `_commit_timestamp`, in µs since 1970; None where the rows have none. Snapshot rows of
+    PostgreSQL have one that no other batch has, even if nothing is written between two streams.
     """
 
     batch_id: int
@@ -52,9 +52,9 @@ class Applied:
 
 
 def is_new(last: Applied | None, now: Applied, query: str, *, leaves_rows: bool, is_empty: Callable[[], bool]) -> bool:
-    """Whether the batch is still to be applied; `leaves_rows`: the target has rows then, `is_empty`: it has none now.
+    """Whether the batch is still to be applied. `leaves_rows`: the target has rows after it; `is_empty`: none now.
 
-    StateError if it does not follow on the last one, or if nothing is there of the batches that it rests on.
+    StateError if the batch does not follow the last one, or if the rows of the batches before it are missing.
     """
     if last is None:
         if now.batch_id > 0 and is_empty():
@@ -68,7 +68,7 @@ def is_new(last: Applied | None, now: Applied, query: str, *, leaves_rows: bool,
     if now.batch_id > last.batch_id:
         return True
     if now.is_again(last):
-        # Without writes the first batch of a new checkpoint has the very same rows. Later ones rest on it.
+        # If nobody wrote since, the first batch of a new checkpoint has the very same rows. Later batches need them.
         if now.batch_id == 0 and leaves_rows and is_empty():
             raise StateError(
                 f"the query {query!r} has applied batch 0 with the same rows, and its table was emptied since. To fill "
@@ -92,9 +92,10 @@ def is_new(last: Applied | None, now: Applied, query: str, *, leaves_rows: bool,
 
 
 def require_next(last: Applied, now: Applied, query: str, *, table: str, mended: str) -> None:
-    """StateError where the batches between the two did not come: what they brought may be missing.
+    """StateError if batches between the two were not applied: their rows may be missing.
 
-    Only for a target where each batch is noted; `mended`: what says there that those had no rows.
+    For a target that notes every batch, also one without rows. `mended` is what a person does there if the missing
+    batches had no rows.
     """
     if now.batch_id > last.batch_id + 1:
         raise StateError(

@@ -62,8 +62,8 @@ def apply_to(
 
     A batch passes through the driver's memory; `maxBytesPerTrigger` and `maxRowsPerTrigger` bound what that takes. So
     does much of what it is merged with: the files that may have keys between the batch's least and its greatest. That
-    is little where new rows have keys of their own, and the whole table where a batch has keys from far apart, or the
-    key has a float or a decimal of more than 15 digits; so batches should be large while the table is.
+    is little where new rows have keys beyond those that are there. It is the whole table where a batch has keys from
+    far apart, or the key has a float or a decimal of more than 15 digits. So let batches be large if the table is.
     """
     options = dict(storage_options or {})
     return DeltaSink(_place(path), columns_of(key), query, options, SparkTimes(options))
@@ -151,9 +151,9 @@ def _place(path: str) -> str:
 
 
 def _last_applied(table: DeltaTable, query: str, now: Applied) -> Applied | None:
-    """The batch that is noted; what else it has only where it may be `now` once more.
+    """The batch that is noted. The fields beside its id are read only if it may be the same batch as `now`.
 
-    For each application transaction `deltalake` reads all of the log that is not in a checkpoint.
+    For each application transaction that is asked for, `deltalake` reads all of the log that is not in a checkpoint.
     """
     batch_id = table.transaction_version(query)
     if batch_id is None or batch_id == _FORGOTTEN:
@@ -233,7 +233,7 @@ def _is_misspelt(values: pa.ChunkedArray[Any]) -> bool:
 
 
 def _require_kept(table: DeltaTable, key: Sequence[str], last: Outcome) -> None:
-    """Where the target's value stays, the target has the row."""
+    """Refuses a batch that keeps a value of the target where the target has no such row."""
     kept = np.zeros(last.rows.num_rows, np.bool_)
     for mask in last.kept.values():
         kept |= mask & ~last.deleted

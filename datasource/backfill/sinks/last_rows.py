@@ -39,7 +39,7 @@ class Outcome:
         return not self.deleted.all()
 
     def no_row_to_keep(self) -> UnchangedToastError:
-        """Where the target's value stays, the target has to have the row."""
+        """The error where a value of the target is to stay, and the target has no such row."""
         return UnchangedToastError(
             f"an update left out the large unchanged value of column {' or '.join(self.kept)}, and the target has no "
             "row to take it from. Was the target emptied, or begun with startupMode=latest? Fill it and start over"
@@ -170,9 +170,10 @@ def _marked(batch: pa.Table) -> list[str]:
 
 
 def _sources(batch: pa.Table, name: str, first: Mask, last: Mask) -> tuple[Indices, Mask]:
-    """For each row the earlier one of its key that has its value, and where there is none: there the target's stays.
+    """For each row, which row of its key has the value (itself or an earlier one); and for which rows none has it, so
+    that the target's value stays.
 
-    An insert begins a row anew, so nothing from before it can be meant.
+    An insert begins a row anew, so an unchanged value after it cannot be one from before it.
     """
     count = batch.num_rows
     marks = batch[UNCHANGED_COLUMNS].combine_chunks()

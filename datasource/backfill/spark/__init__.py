@@ -11,7 +11,7 @@ prometheus      the same of all queries of a session, as metrics
 types           Arrow's types as Spark's
 refusal         our errors as Spark shows them
 table_options   the options of CREATE TABLE
-head_start      the import of pandas: while the database is waited for, or not at all
+head_start      the import of pandas: while the process waits for the database, or not at all
 """
 
 from __future__ import annotations

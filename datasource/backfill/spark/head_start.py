@@ -1,4 +1,4 @@
-"""The first Arrow array that a process makes of anything imports pandas, where it is installed: a third of a second."""
+"""Pandas: the first Arrow array of a process imports it, where it is installed, which takes a third of a second."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pyarrow as pa
 
 @cache
 def head_start() -> threading.Thread:
-    """Lets a thread of its own pay for that, once in a process, while the database is waited for.
+    """Does so in a thread of its own, once in a process, while the process waits for the database.
 
-    Arrays made in the meantime are made without pandas, which nothing here has any use for.
+    Arrays that are made in the meantime are made without pandas; nothing here needs it.
     """
     thread = threading.Thread(target=pa.array, args=[[0]], name="backfill-head-start", daemon=True)
     thread.start()
@@ -28,9 +28,9 @@ class _WithoutPandas(MetaPathFinder):
 
 
 def without_pandas() -> None:
-    """For a process in which nobody else uses Arrow: spares it pandas, which takes 30 MB as well.
+    """Keeps Arrow from importing pandas, which takes 30 MB as well: for a process in which nobody else uses Arrow.
 
-    Spark starts such a process for each stream. Arrow looks for pandas once, and then does without it.
+    Spark starts such a process for each stream. Arrow looks for pandas only once.
     """
     finder = _WithoutPandas()
     sys.meta_path.insert(0, finder)

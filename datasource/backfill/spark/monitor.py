@@ -24,11 +24,11 @@ __all__ = ["StreamProgress", "progress", "reports"]
 
 
 def progress(query: Query, *, table: str = "") -> StreamProgress:
-    """Where the query is. Of a query over several tables `table` names one, as its progress shows the name; of several
-    of one name the second as `name#2`, in the order of Spark's `sources`.
+    """Where the query is. If it reads several tables, `table` names one of them, as its progress shows the name: the
+    second of two tables with one name is `name#2`, in the order of Spark's `sources`.
 
-    Spark makes its record when a batch has ended, and none while there is nothing to read. ValueError where the query
-    reads nothing from this source, or where it is not clear which of its tables is meant.
+    Spark records its progress at the end of a batch, so nothing new is known while there is nothing to read. ValueError
+    if the query reads nothing from this source, or several tables and `table` names none of them.
     """
     recent = query.recentProgress
     last = recent[-1] if recent else None
@@ -45,9 +45,9 @@ def progress(query: Query, *, table: str = "") -> StreamProgress:
 
 
 def reports(of: StreamingQueryProgress) -> list[tuple[Any, Reported]]:
-    """The sources of ours that a query's progress tells of, in Spark's order, and what they said, told apart by name.
+    """Our sources in a query's progress, in Spark's order, each with what it reported, under distinct table names.
 
-    A batch that Spark plans asks them all, so each keeps its name from batch to batch.
+    Spark asks all of them for each batch that it plans, so each keeps its name from batch to batch.
     """
     asked = [(source, Reported.of(source.latestOffset)) for source in of.sources]
     found = [(source, said) for source, said in asked if said is not None]
@@ -73,7 +73,9 @@ def _rate(began: Sequence[tuple[float, Reported]]) -> float | None:
 
 
 def _lag(query: Query, of: Reported | None, began: Sequence[tuple[float, Reported]]) -> float | None:
-    """What the source said, and the time since: Spark does not tell of the looks that found nothing, but for this."""
+    """The lag that the source reported, and the time since then: Spark reports nothing about later looks that found no
+    changes, except that it waits for data.
+    """
     if of is None or of.lag_seconds is None:
         return None
     if query.isActive and not query.status["isDataAvailable"]:

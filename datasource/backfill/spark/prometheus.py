@@ -6,9 +6,9 @@
     spark.streams.addListener(listener)
     listener.serve(port=9108)          # http://127.0.0.1:9108/metrics; or listener.text()
 
-Spark tells of a batch when it has ended, and about every ten seconds that there is nothing to read. The labels are the
-query's id and name and the table, of several of one name with a number; nothing here comes from a row, from options or
-from a URL.
+Spark calls the listener when a batch has ended, and about every ten seconds while there is nothing to read. The labels
+are the query's id and name, and the table (numbered where several have one name). Nothing here comes from a row, from
+options or from a URL.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     )
 
 MOST_ENDED: Final = 100
-"""How many queries that have ended are still told of."""
+"""Of how many queries that have ended the metrics are kept."""
 
 PHASE = Metric("backfill_phase", "gauge", "1 for the phase the stream is in, 0 for the others.")
 SNAPSHOT_ROWS = Metric("backfill_snapshot_rows_total", "counter", "Rows read from the table, since the stream began.")
@@ -146,7 +146,7 @@ def _samples(table: _Table, labels: dict[str, str]) -> Iterator[Sample]:
 
 
 class PrometheusListener(StreamingQueryListener):
-    """Add it with `spark.streams.addListener`; it tells of the queries that read from the backfill source."""
+    """Add it with `spark.streams.addListener`; it covers the queries that read from the backfill source."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ class PrometheusListener(StreamingQueryListener):
                 table.reported = reported
                 table.input_rows += source.numInputRows
                 table.lag_bytes = reported.lag_bytes
-                # The source spoke when the batch was planned, and the sink has its rows only now.
+                # The source reported this when the batch was planned; the sink has its rows only now.
                 table.lag_seconds = None if reported.lag_seconds is None else reported.lag_seconds + query.duration
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802

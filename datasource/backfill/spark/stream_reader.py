@@ -48,14 +48,15 @@ SHORTEST_REST: Final = 0.1
 """Seconds between two looks at an idle upstream: with the default trigger Spark asks every 11 ms."""
 
 RESTS: Final = 4
-"""How many times as long as a look that found nothing took the stream rests.
+"""After a look that found nothing the stream rests this many times as long as the look took.
 
-The change log is that of all tables: where others are written to, each look of each stream decodes it anew, which comes
-to a second of the server's time. A rest is twice as long as the one before at the most, since a single look may take
-long for another reason, as the first one does.
+The change log is that of all tables: while others are written to, each look of each stream decodes all of that again,
+which may take the server a second. But a single look may be slow for another reason, as the first one is; so a rest is
+at most twice as long as the one before.
 """
 
 LONGEST_REST: Final = 5.0
+"""The most seconds of such a rest."""
 
 _RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
@@ -159,7 +160,7 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _rest_after(look: float, before: float) -> float:
-    """How long a stream rests whose look found nothing and took so long, and which rested so long before that look."""
+    """Seconds to rest after a look that found nothing and took `look` seconds; the rest before it took `before`."""
     return max(SHORTEST_REST, min(RESTS * look, 2 * before, LONGEST_REST))
 
 
@@ -174,6 +175,6 @@ def _max_rows(limit: ReadLimit) -> int | None:
 
 
 def _prepare_runner() -> None:
-    """In the process that Spark starts for a stream, and ends with SIGTERM: lets that close sessions in good order."""
+    """For the process that Spark starts for a stream: SIGTERM, with which Spark ends it, then closes its sessions."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     without_pandas()

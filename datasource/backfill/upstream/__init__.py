@@ -1,8 +1,8 @@
 """What the core asks of a database: the `Upstream` contract and its laws.
 
 An adapter is done when the contract suite in `tests/contract` passes on it. An upstream is used by one thread of
-one process at a time. Every method may raise a `DefiniteError` or, when its own retries are used up, a
-`TransientError`.
+one process at a time, except for `release`. Every method may raise a `DefiniteError` or, when its own retries are
+used up, a `TransientError`.
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ class Upstream(Protocol):
         ...
 
     def reordered(self, bookmark: Bookmark) -> Bookmark:
-        """The same place, for a stream to which the order that keys had is nothing any more; the same text, unless
-        they are in another order since.
+        """The same place, noted with the order that keys have now: for a stream that no longer depends on the order
+        which they had. Equal to `bookmark` where the order is the same.
         """
         ...
 
@@ -223,20 +223,22 @@ class Upstream(Protocol):
         """The state the next batch ends at, with about `max_changes` changes since `after` at the most.
 
         With `snapshot`, snapshot rows are to be read: the step has a pin, unless the log holds more changes than
-        `max_changes`; then these are worked off first. Without it, `after` itself is returned where nothing
-        concerning the table has happened since, and nothing is included that was committed after the moment of
-        `until`; such an epoch may show commits that readers do not see yet. With `snapshot` after such a one, the step
-        is as without, until readers see them. A commit is never cut, so one large commit may exceed `max_changes`.
-        Any earlier pin is released.
+        `max_changes`; then these are worked off first.
+
+        Without it, `after` itself is returned where nothing concerning the table has happened since, and nothing is
+        included that was committed after the moment of `until`. Such an epoch may show commits that readers do not see
+        yet. As long as they do not, a later call with `snapshot` gives a step without a pin.
+
+        A commit is never cut, so one large commit may exceed `max_changes`. Any earlier pin is released.
         """
         ...
 
     def held_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
         """The state the next batch ends at while somebody holds the snapshot: no rows are to be read there.
 
-        As `next_epoch` with `snapshot`, of which a later one may go on from it; but without a pin, and `after` itself
-        is returned where nothing concerning the table has happened since. After an epoch of `next_epoch` without
-        `snapshot` it is as that. Any earlier pin is released.
+        A later `next_epoch` with `snapshot` may go on from it: readers see all that it shows. It has no pin, and
+        `after` itself is returned where nothing concerning the table has happened since. If `after` is an epoch of
+        `next_epoch` without `snapshot`, this one is of that kind too. Any earlier pin is released.
         """
         ...
 
@@ -284,7 +286,7 @@ class Upstream(Protocol):
         ...
 
     def lag(self) -> dict[str, int]:
-        """Figures for whoever watches; an upstream gives those it has.
+        """Figures to be shown to people; an upstream gives those it has.
 
         `complete_until`: the last moment, in microseconds since 1970 by the upstream's clock, of which it is known
         that everything committed until then is in the last step. `lag_seconds` is how long ago that was, `lag_bytes`
@@ -294,12 +296,11 @@ class Upstream(Protocol):
         ...
 
     def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> dict[str, int]:
-        """The same figures of a stream that another process runs, and that stands at `epoch`; needs no `attach`.
+        """The same figures for a stream that another process runs, and that stands at `epoch`; needs no `attach`.
 
-        Raises DefiniteError where this upstream is not the stream's, or does not keep its log any more: then they would
-        say nothing.
-
-        Whoever knows of a later moment until which the stream is complete gives it as the epoch's timestamp.
+        The epoch's timestamp is taken for the last moment up to which the stream is complete; a caller that knows a
+        later one gives that. Raises DefiniteError where this upstream is not the stream's, or no longer keeps the
+        stream's log: the figures would mean nothing.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Figures for whoever watches, who asks for them more often than they are worth a look."""
+"""Figures that are shown to people: asked for more often than a new look at the upstream is worth."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 INTERVAL: Final = 1.0
-"""Seconds for which those there are will do."""
+"""Seconds for which the last figures are given again."""
 
 
 class Figures:
-    """Those of the last look."""
+    """The figures of the last look, and when that was."""
 
     def __init__(self) -> None:
         self._found: Mapping[str, int] = {}
         self._looked_at = 0.0
 
     def lately(self, look: Callable[[], Mapping[str, int]]) -> dict[str, int]:
-        """By a new look, unless one has found some within the interval."""
+        """The figures; looks anew only if the last look is INTERVAL old, or found none."""
         if not self._found or time.monotonic() - self._looked_at >= INTERVAL:
             self._found, self._looked_at = look(), time.monotonic()
         return dict(self._found)

@@ -24,7 +24,7 @@ class Finding:
 
 
 def refused(check: Callable[..., T], *arguments: object) -> Generator[Finding, None, T | None]:
-    """What a step of the stream's own refuses; its words name the SQL. Returns what it gives where it does not."""
+    """A finding if the check, which is one of the stream's own, raises: its message names the SQL. Else its result."""
     try:
         return check(*arguments)
     except BackfillError as error:

@@ -1,4 +1,4 @@
-"""What an adapter finds in the bookmark that it made when a stream began."""
+"""Reading the bookmark that an adapter made when its stream began."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from backfill.upstream import Bookmark
 
 
 def noted(bookmark: Bookmark, name: str) -> str:
-    """What this name says; OffsetError where the bookmark does not have it."""
+    """The value of this name; OffsetError where the bookmark lacks it."""
     names = dict(bookmark)
     if name not in names:
         raise OffsetError(
-            f"the stream's bookmark, in the checkpoint and in stateDir, does not say its {name}: a release before the "
-            "first wrote it. Start over with a fresh checkpointLocation and onExistingState=restart"
+            f"the stream's bookmark, in the checkpoint and in stateDir, does not say its {name}: it was "
+            "written by an unreleased version, or is damaged. Start over with a fresh checkpointLocation and "
+            "onExistingState=restart"
         )
     return names[name]

@@ -101,7 +101,7 @@ _ERRORS: Final[dict[str, type[BackfillError]]] = {
 
 
 def about_target(failure: Failure) -> BackfillError | None:
-    """The table that a sink writes to: of these errors a stream is told what to do about its source, or nothing."""
+    """An `About` for the table that a sink writes to. Without it these errors would advise on a stream's source."""
     state, message = failure.state, failure.message
     if state in _RAISED:
         return TableError(

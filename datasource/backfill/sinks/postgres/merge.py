@@ -19,7 +19,7 @@ from backfill.upstream.postgres.arrow_session import ArrowSession
 _STAGED: Final = "backfill_batch"
 
 _NOT_MADE: Final = re.compile(r"Failed to create table: ERROR: *(?!canceling | |out of )(.*)")
-"""What the driver says where the server refuses that, and not for now: else it looks like a lost connection."""
+"""What the driver says if the server refuses it for good; without this it would look like a lost connection."""
 
 MOST_COLUMNS: Final = 1600
 """Of a table of PostgreSQL."""
@@ -158,7 +158,7 @@ def _value(target: Target, name: str, at: int) -> sql.Composable:
 
 
 def _require_kept(session: ArrowSession, parts: dict[str, sql.Composable], key: Sequence[str], last: Outcome) -> None:
-    """Where the target's value stays, the target has the row."""
+    """Refuses a batch that keeps a value of the target where the target has no such row."""
     if not last.kept:
         return
     kept = sql.SQL(" OR ").join(sql.Identifier("s", kept_name(at)) for at in range(len(last.kept)))

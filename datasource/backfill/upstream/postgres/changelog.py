@@ -41,8 +41,8 @@ class Kept:
 
 
 class ChangeLog:
-    """Finding where a batch ends takes reading its changes; so the last reading is kept until the batch is committed,
-    or the next one is planned.
+    """Reads the changes of a batch, by which it is found where that ends; keeps them until it is committed, or another
+    one is planned.
     """
 
     def __init__(self, connector: Connector, options: Options, table: Table, place: Place, begun: Begun) -> None:
@@ -72,8 +72,8 @@ class ChangeLog:
             self.place.require_same_publication(session, self._table, self._published)
             raise
         self.expected.learn(reading, after)
-        # Afterwards, so that a slot which was moved or made again in the meantime is noticed as well. Changes that are
-        # not published are not in the log; without the publication itself, PostgreSQL 18 gives none at all.
+        # After reading, so that a slot which was moved or made again in the meantime is noticed as well. The log lacks
+        # changes that are not published; without the publication PostgreSQL 18 gives none at all, and no error.
         if self._fails_on_data_loss:
             self.place.require_readable(session, after.lsn)
         else:

@@ -1,8 +1,8 @@
 """Whether columns are still those that had their names when the table was described.
 
-A statement names columns as they are called now, also in a state from before: once two have exchanged their names,
-which rewrites nothing, a chunk that was planned before would be read from the wrong one. The catalog's tables tell of
-that state as well; its functions tell of now.
+A statement names columns by their present names, also when it reads an earlier state: once two columns have exchanged
+their names, which rewrites nothing, a chunk that was planned before would be read from the wrong one. In such a session
+the catalog's tables show the earlier names too, so the catalog's functions are asked, which know the present ones.
 """
 
 from __future__ import annotations

@@ -48,7 +48,9 @@ class Epochs:
         """The LSN up to which the log was read whole for a step without rows to read."""
 
         self._left_at = ""
-        """Whoever asks again from here has not had what lies before `_idle_at`."""
+        """The position from which the last such reading found changes; empty if it found none. Asked again from there,
+        the changes before `_idle_at` have to be given again.
+        """
 
         self._held_at: Position | None = None
         """The state up to which nothing was found while the snapshot was held."""
@@ -89,7 +91,7 @@ class Epochs:
 
     @property
     def reached(self) -> Lsn:
-        """The LSN up to which nothing is left to find. What was looked at and held nothing for us is no lag."""
+        """The LSN up to which nothing is left to find: log that was read and had nothing for the stream is no lag."""
         return max(self._reached, self._idle_at)
 
     def present(self) -> Position:
@@ -131,8 +133,9 @@ class Epochs:
         return Pin(epoch, exported.token)
 
     def _sees_all(self, before: Position, now: Position) -> bool:
-        """Whether readers of `now` see all that `before` shows; of an LSN alone the log has to say it, unless they did
-        then.
+        """Whether readers of `now` see all that `before` shows.
+
+        If `before` is an LSN alone, and not all before it was visible then, the log has to be read to know.
         """
         if before.snapshot is not None:
             return now.shows_all_of(before)

@@ -1,8 +1,8 @@
 """How many messages of the log are to be asked for, where about so many changes are wanted.
 
-The server counts messages, of which a commit has two more than changes. So what was met lately is expected again, and a
-backlog of small commits makes as few batches as one of large ones. And it counts from the slot, which stays where it is
-while quick batches follow one another.
+The server's limit counts messages, and each commit has two more of them than it has changes. So as many messages for
+each change are expected as there were lately: then a backlog of small commits makes as few batches as one of large
+commits. And the server counts from where the slot stands, which does not move while quick batches follow one another.
 """
 
 from __future__ import annotations

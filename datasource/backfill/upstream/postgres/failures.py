@@ -119,15 +119,17 @@ ROWS_HIDDEN: Final = Kind("check_enable_rls", "would be affected by row-level se
 NO_SUCH_LABEL: Final = Kind("enum_in", "invalid input value for enum")
 
 About: TypeAlias = Callable[[Failure], BackfillError | None]
-"""What an error means by what its statement cannot do without; None where the SQLSTATE alone judges."""
+"""What an error means, by what its statement depends on (a snapshot, a slot, …); None to go by the SQLSTATE alone."""
 
 
 def about_anything(_: Failure) -> None:
-    """The SQLSTATE alone judges."""
+    """Goes by the SQLSTATE alone."""
 
 
 def about_snapshot(failure: Failure) -> BackfillError | None:
-    """An exported snapshot. Gone, it is no snapshot's name, does not exist (from version 17 on), or has no owner."""
+    """For statements that need an exported snapshot. If it is gone the server says that the name is none of a snapshot,
+    that it does not exist (from version 17 on), or that its owner has gone.
+    """
     if failure.state not in (_INVALID_PARAMETER, _UNDEFINED, _NOT_READY):
         return None
     return SnapshotGoneError(
@@ -137,9 +139,9 @@ def about_snapshot(failure: Failure) -> BackfillError | None:
 
 
 def about_slot(failure: Failure) -> BackfillError | None:
-    """A slot and its publication. A slot that was dropped does not exist; an invalidated one is not to be read.
+    """For statements that read a slot. One that was dropped does not exist; one that was invalidated cannot be read.
 
-    A publication does not exist if it did not when a change was made; up to version 17 that is an error.
+    Up to version 17 it is an error as well if the publication did not exist when a change was made.
     """
     if failure.state not in (_UNDEFINED, _NOT_READY):
         return None
@@ -150,7 +152,7 @@ def about_slot(failure: Failure) -> BackfillError | None:
 
 
 def about_init_statement(failure: Failure) -> BackfillError | None:
-    """A person's own statement, of which nobody but the server knows what is wrong with it."""
+    """For the user's own statement: only the server knows what is wrong with it."""
     return DatabaseSetupError(failure.message) if failure.state in NOT_THERE | {NO_RIGHTS} else None
 
 
@@ -190,7 +192,7 @@ def _without_state(error: Exception, message: str) -> BackfillError:
 
 
 def behind_a_pooler(found: str) -> DatabaseSetupError:
-    """Something between here and the server keeps back the settings of sessions; the words say how that was found."""
+    """The error for a connection pooler that does not pass on a session's settings; `found` says how that showed."""
     return DatabaseSetupError(
         f"a connection pooler does not pass on the settings under which values are read: {found}. A stream needs "
         "sessions of its own on the server: put the host and port of PostgreSQL itself into the option url"

@@ -1,9 +1,9 @@
 """Amounts of money, whose number of decimals is a setting of the session.
 
-A `money` is stored as a whole number. How many of its digits are decimals says the locale `lc_monetary` of the session
-that writes or reads it: the 500 that a session under ja_JP has written is ¥500 to it, and $5.00 to one under C, which
-has two decimals. Streams read under C in all sessions, because the database's own locale may be set to another one
-between two of them. So where the database's own has another number of decimals, money is refused.
+A `money` is stored as a whole number. The locale `lc_monetary` of the session that writes or reads it says how many of
+its digits are decimals: a stored 500 is ¥500 to a session under ja_JP, and $5.00 to one under C, which has two. All
+sessions of a stream read under C, because the database's own locale may be changed between two of them. So money is
+refused where the database's own locale has another number of decimals.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ def require_primary(server: ServerDescription) -> None:
 
 
 def require_primary_again(session: Session) -> None:
-    """The same for a further session of a stream that has had the primary: for a moment, while it changes places with
-    another one or is restored, a server may be a standby. It says so by itself when a session begins.
+    """The same for a further session of a stream, but tried again: a server may be a standby for a moment, while it is
+    restored or another one becomes the primary. The server says what it is when a session begins.
     """
     if session.info.parameter_status("in_hot_standby") == "on":
         raise ConnectionLostError(STANDBY)
@@ -80,10 +80,10 @@ def require_logical(server: ServerDescription) -> None:
 
 
 def require_lasting_snapshots(server: ServerDescription) -> None:
-    """Refuses a server that takes away rows which an exported snapshot shows.
+    """Refuses a server that removes rows which an exported snapshot still shows.
 
-    It says so to who has had the snapshot since; to who imports it later rows are missing without a word, because it
-    is taken there for one of that moment.
+    A session that has had the snapshot since gets an error. One that imports it later does not, because the server
+    takes the snapshot for a new one there: rows are missing without a word.
     """
     if server.old_snapshots != "-1":
         raise DatabaseSetupError(

@@ -20,7 +20,7 @@ class ControlSession:
         self.retries = retries
         self._session: Session | None = None
         self.followed = False
-        """Whether it is the primary that is asked, and a standby in its place is waited out."""
+        """Whether the stream needs the primary, so that a server which is a standby for a moment is waited for."""
 
     def current(self) -> Session:
         if self._session is None or self._session.closed:

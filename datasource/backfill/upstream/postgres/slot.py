@@ -1,4 +1,4 @@
-"""The stream's replication slot: made, found, checked, advanced, dropped. Its publication comes before it."""
+"""The stream's replication slot: made, found, checked, advanced, dropped. The publication is made before it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _MAY_WAIT: Final = """
                    WHERE s.slot_name = %s AND s.failover
                      AND pg_catalog.current_setting('synchronized_standby_slots') <> '')
 """
-# Not seen by a role that has not the rights of the one that the session logged in as.
+# A role sees this of a session only if it has the rights of the role that the session logged in as.
 _WAITS: Final = """
     SELECT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s
                    JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
