@@ -1,6 +1,6 @@
 """All of a living table, then every change to it, as one Spark stream: the algorithm on one page.
 
-A table `t(id, v)` with four rows is back-filled two rows a batch, while somebody writes to it.
+A table `t(id, v)` with four rows is back-filled while somebody writes to it; a batch reads two rows of the table.
 
     time   writer                          batch   emits                                     the sink then holds
     ----   -----------------------------   -----   ---------------------------------------   ------------------------
@@ -32,6 +32,9 @@ Refinements, in the order in which one meets them in the code:
   two halves of an update that moves its key are marked each on its own.
 - **Planning** (`plan`): how far each vnode goes is measured at E' before anything is read. So the offset that Spark
   logs says exactly what the batch contains, and the same offsets give the same rows again.
+- **A backlog comes first** (`stream`, `advance`). Where the log holds more changes than a batch may take, batches of
+  changes alone precede the next one that reads rows. Each may take twice as many as the one before, up to a bound: else
+  a busy writer would hold up the snapshot for ever.
 - **Chunks are staged** (`staging`, `chunks`). PostgreSQL cannot go back to E' after a crash. So each reader keeps its
   rows before the last of them is passed on, and a batch that is run again reads them from there. A chunk that was not
   staged cannot have been part of a finished batch; it is read at a later state, and the batches after it, up to the
