@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from backfill.amounts import duration, lag, pace
 from backfill.counts import Counts
 from backfill.status import COMPLETED, IN_PROGRESS, MICROSECONDS, NOT_STARTED, Pace, Reading, Status
-from backfill.wording import duration, lag, pace, wrapped
 
 MOST_GRID_LINES: Final = 12
 WIDEST: Final = 120
@@ -38,7 +38,7 @@ def drawn(of: Status, at: Pace | None, window: Window, now: float) -> str:
 
 def _lines(of: Status, at: Pace | None, window: Window, now: float) -> Iterator[str]:
     yield f"{of.table}  stream {of.stream}"[: window.width]
-    yield from wrapped(_facts(of, now), window.width)
+    yield from _wrapped(_facts(of, now), window.width)
     reading = of.reading
     if reading.vnodes:
         yield _bar(reading, window)
@@ -49,11 +49,11 @@ def _lines(of: Status, at: Pace | None, window: Window, now: float) -> Iterator[
     if of.unreachable:
         yield from textwrap.wrap(f"database: {of.unreachable}", window.width)
     elif of.figures:
-        yield from wrapped(lag(*(of.figures.get(name) for name in LAG)), window.width)
+        yield from _wrapped(lag(*(of.figures.get(name) for name in LAG)), window.width)
         if "lag_versions" in of.figures:
             yield f"{of.figures['lag_versions']:,} versions to read"[: window.width]
     if of.counts is not None:
-        yield from wrapped(_changes(of.counts), window.width)
+        yield from _wrapped(_changes(of.counts), window.width)
 
 
 def _changes(counts: Counts) -> list[str]:
@@ -109,3 +109,14 @@ def _together(states: Sequence[str]) -> str:
 def _painted(state: str, count: int, window: Window) -> str:
     marks = window.marks[state] * count
     return f"\x1b[{_COLOURS[state]}m{marks}\x1b[0m" if window.coloured and marks else marks
+
+
+def _wrapped(facts: Sequence[str], width: int) -> Iterator[str]:
+    """The facts, as many to a line as fit; one that is longer than a line is cut."""
+    line = ""
+    for fact in facts:
+        if line and len(line) + 2 + len(fact) > width:
+            yield f"{line},"[:width]
+            line = ""
+        line = f"{line}, {fact}" if line else fact[:width]
+    yield line

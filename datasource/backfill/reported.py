@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from backfill.amounts import lag, pace, size
 from backfill.progress import Phase
-from backfill.wording import lag, pace, size
 
 CELLS: Final = 40
 

@@ -1,9 +1,9 @@
-"""What people are told, as they read it: amounts, names, lists of facts, and errors that several modules raise."""
+"""Names and sentences that the errors of several modules share."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 
 from backfill.errors import DefiniteError, OptionsError, SchemaChangedError
@@ -45,47 +45,3 @@ def another_option(began: str, now: str) -> str:
         f"the stream began with {began}, and is given {now} now. Set it back; or start over with a fresh "
         "checkpointLocation and onExistingState=restart"
     )
-
-
-def size(count: int) -> str:
-    """Bytes as people read them."""
-    amount, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024:
-            break
-        amount, unit = amount / 1024, larger
-    return f"{count} B" if unit == "B" else f"{amount:.1f} {unit}"
-
-
-def duration(seconds: float) -> str:
-    """A time as people read it, in its two largest units."""
-    whole = max(0, round(seconds))
-    for length, unit, smaller, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= length:
-            return f"{whole // length} {unit} {whole % length // smaller} {below}"
-    return f"{whole} s"
-
-
-def lag(lag_bytes: int | None, lag_seconds: float | None, retained_bytes: int | None) -> list[str]:
-    """How far a stream is behind and what that costs the database, as far as it is known."""
-    behind = [] if lag_bytes is None else [size(lag_bytes)]
-    if lag_seconds is not None:
-        behind.append(duration(lag_seconds))
-    kept = [] if retained_bytes is None else [f"log kept by the slot {size(retained_bytes)}"]
-    return [f"behind {' and '.join(behind)}", *kept] if behind else kept
-
-
-def pace(rows_per_second: float, seconds_left: float | None) -> str:
-    left = "" if seconds_left is None else f", about {duration(seconds_left)} left"
-    return f"{rows_per_second:,.0f} rows/s{left}"
-
-
-def wrapped(facts: Sequence[str], width: int) -> Iterator[str]:
-    """The facts, as many to a line as fit; one that is longer than a line is cut."""
-    line = ""
-    for fact in facts:
-        if line and len(line) + 2 + len(fact) > width:
-            yield f"{line},"[:width]
-            line = ""
-        line = f"{line}, {fact}" if line else fact[:width]
-    yield line

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from backfill.amounts import duration, size
 from backfill.control import Control
 from backfill.counts import Counts
 from backfill.display import MOST_GRID_LINES, Window, drawn
@@ -14,7 +15,6 @@ from backfill.epoch import Epoch
 from backfill.offset import Barrier
 from backfill.progress import Finished
 from backfill.status import COMPLETED, IN_PROGRESS, NOT_STARTED, Pace, Reading, Status, as_json, pace
-from backfill.wording import duration, size
 
 SECOND = 1_000_000
 VNODES = (COMPLETED,) * 3 + (IN_PROGRESS,) + (NOT_STARTED,) * 4

@@ -1,0 +1,36 @@
+"""Amounts as people read them: sizes, times, how far a stream is behind, and how fast it reads."""
+
+from __future__ import annotations
+
+
+def size(count: int) -> str:
+    """Of bytes."""
+    amount, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{count} B" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """In its two largest units."""
+    whole = max(0, round(seconds))
+    for length, unit, smaller, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= length:
+            return f"{whole // length} {unit} {whole % length // smaller} {below}"
+    return f"{whole} s"
+
+
+def lag(lag_bytes: int | None, lag_seconds: float | None, retained_bytes: int | None) -> list[str]:
+    """How far a stream is behind and what that costs the database, as far as it is known."""
+    behind = [] if lag_bytes is None else [size(lag_bytes)]
+    if lag_seconds is not None:
+        behind.append(duration(lag_seconds))
+    kept = [] if retained_bytes is None else [f"log kept by the slot {size(retained_bytes)}"]
+    return [f"behind {' and '.join(behind)}", *kept] if behind else kept
+
+
+def pace(rows_per_second: float, seconds_left: float | None) -> str:
+    left = "" if seconds_left is None else f", about {duration(seconds_left)} left"
+    return f"{rows_per_second:,.0f} rows/s{left}"
