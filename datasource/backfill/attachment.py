@@ -64,7 +64,7 @@ class Attachment:
     def attach(self, committed: Barrier | None, planned: Barrier, control: Control) -> Named:
         """Finds the stream's place again, from the last barrier that was committed, if any, and the last one planned.
 
-        Where keys are gone by, the latter says in which order.
+        The bookmark of the latter says in which order keys are, as far as that still matters.
         """
         if self._attached is not None and self._attached.stream == planned.stream:
             return self._attached
@@ -93,10 +93,10 @@ class Attachment:
         return missed or committed.is_ordered
 
     def _require_planned(self, found: StreamIdentity | None, committed: Barrier | None, planned: Barrier) -> None:
-        """Who reads what of a batch that was logged by a process before; StagingError where that is not there any more.
+        """Requires the manifest of a batch that was logged by an earlier process; StagingError where it is gone.
 
-        The sink may have the batch. Read anew it would be as of a later state, and no other batch would tell of the
-        changes up to there. Where `stateDir` was lost as well that is borne, see `_without_state_dir`.
+        The sink may have the batch. Read again it would be as of a later state, and no batch would give the changes up
+        to that state. Only where `stateDir` was lost as well the manifest is made anew: see `_without_state_dir`.
         """
         staging, number = self.staging(planned.stream), planned.epoch.number
         if found is not None:
@@ -105,10 +105,10 @@ class Attachment:
             cut(rows_to_read(committed, planned), staging, planned.epoch, self._options.num_partitions)
 
     def _without_state_dir(self, base: Barrier) -> None:
-        """Where `stateDir` was lost, what was staged most often was in it.
+        """Where `stateDir` was lost, the staged files most often were in it, and so the batch's manifest is lost too.
 
-        To end the stream for what that may have told of a crash just before would be worse than to go on. Not so where
-        last rows are kept: they are in `stateDir` as well, and lack those of the chunks.
+        All that it may have told is that chunks of that batch were read at a later state, after a crash. To end the
+        stream for that would be worse than to go on. Not so where last rows are kept, which were in `stateDir` as well.
         """
         staging, number = self.staging(base.stream), base.epoch.number
         if base.has_manifest and not self._keeps_last_rows and staging.manifest(number) is None:

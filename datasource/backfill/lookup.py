@@ -34,11 +34,11 @@ def looked_up(
     shows_the_rest: bool,
     most_bytes: int,
 ) -> tuple[pa.RecordBatch, Halves] | TooMuch:
-    """The changes and their halves without those of which a value is lost, and if what is looked up `shows_the_rest`,
-    without all that comes of their keys after them.
+    """The changes and their halves, without the events that have lost values; with `shows_the_rest`, also without all
+    later events of their keys, which the rows that are looked up show already.
 
-    At the end each such key has one change more, an update to the row that `look_up` finds, or a delete where there is
-    none; with the head of the key's last change. What is looked up is of about `most_bytes`, unless it is a few rows.
+    Each of these keys has one more change at the end: an update to the row that `look_up` finds, or a delete where it
+    finds none, under the commit of the key's last change. The rows have about `most_bytes` at the most, but for a few.
     """
     begins = np.full(events.count, len(events), np.int64)
     np.minimum.at(begins, events.number[lost.events], np.flatnonzero(lost.events))
@@ -64,9 +64,9 @@ def looked_up(
 
 
 def _rows(keys: pa.RecordBatch, look_up: LookUp, most_bytes: int) -> pa.RecordBatch | int:
-    """The rows of these keys; or of how many of the first keys they are not too large.
+    """The rows of these keys; or, if they are too large, for how many of the first keys they are not.
 
-    Nobody knows how large they are before, so a few are looked up first, and then as many as should fit.
+    It is not known beforehand how large they are; so a few are looked up first, and then as many as should fit.
     """
     found: list[pa.RecordBatch] = []
     read, size, few = 0, 0, FEW

@@ -157,8 +157,8 @@ class Record:
         """For a checkpoint that goes on, once in a process: what the state directory is of, None where it was lost, and
         the bookmark to go on with. Raises where they do not fit the barrier or the upstream; writes nothing.
 
-        `ordered`: what is left to do lies in the order of keys, and that must be the one that the bookmark says. Where
-        nothing does, the key may have got another one, and the bookmark is made to say which.
+        `ordered`: what is left to do goes by the order of keys, which must be the one in the bookmark. If not, the key
+        may have another order by now, and the bookmark that is returned has that.
         """
         self._require_same_options(barrier)
         with self._open() as store:

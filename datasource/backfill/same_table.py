@@ -10,9 +10,10 @@ from backfill_state import StreamIdentity
 
 
 def require_same_table(recorded: StreamIdentity, upstream: Upstream, *, ordered: bool) -> None:
-    """StateError where this is another table, or has another key; `ordered`: in its order lies what is left to do.
+    """StateError where this is another table, or its key has other columns.
 
-    Without that SchemaChangedError where the key's columns have other types; else these and their order are free.
+    `ordered`: what is left to do goes by the order of keys. Then the key's columns must also be in the same order
+    (StateError) and of the same types (SchemaChangedError); else both are free.
     """
     now = upstream.identity()
     if recorded.system != now.system:

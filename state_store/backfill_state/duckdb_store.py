@@ -32,8 +32,8 @@ from backfill_state.store import Barrier, StreamIdentity
 class DuckDBProgressStore(Closable):
     """A `ProgressStore` in the file at `path`.
 
-    Making the object opens nothing. The first verb opens the file, or makes it, and it stays open until `close`: as
-    long as that, DuckDB lets no other process open it, not even for reading. So a stream keeps it short.
+    Making the object opens nothing. The first verb opens the file, or makes it, and it stays open until `close`. Until
+    then DuckDB lets no other process open it, not even for reading; so a stream closes it soon.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -112,12 +112,16 @@ OPTIONS: Final = (
     Option(
         "metadataColumns",
         "all",
-        "What a stream's rows have beside these: `all`; some of them, with `_change_type`; with `startupMode=snapshot` "
-        "any or `none`",
+        "The metadata columns of a stream's rows: `all`; some of them, with `_change_type`; with "
+        "`startupMode=snapshot` any or `none`",
         metadata_columns,
     ),
     Option("filter", "", "For `spark.read`: a condition in SQL; the database gives only rows for which it holds"),
-    Option("snapshotFilter", "", "For a stream: a condition in SQL; of the rows that are there, only these are read"),
+    Option(
+        "snapshotFilter",
+        "",
+        "For a stream: a condition in SQL; of the rows that are there, only those are read for which it holds",
+    ),
     Option(
         "startingPosition",
         "",
@@ -132,7 +136,12 @@ OPTIONS: Final = (
         "maxRowsPerTrigger", "2000000", "About how many rows a batch takes; a commit is never cut", count(1, 1 << 40)
     ),
     Option("maxBytesPerTrigger", "1g", "About how many bytes of snapshot rows a batch takes", size),
-    Option("failOnDataLoss", "true", "Whether lost changes end the stream; if not, they are logged", flag),
+    Option(
+        "failOnDataLoss",
+        "true",
+        "Whether lost changes end the stream; if not, the loss is logged and the stream goes on",
+        flag,
+    ),
     Option("onTruncate", "fail", "`fail`, `emit` or `ignore` a TRUNCATE", choice(OnTruncate)),
     Option(
         "changelog",
@@ -148,7 +157,11 @@ OPTIONS: Final = (
         "the last rows kept in `stateDir`, and what changes nothing is left out",
         choice(Envelope),
     ),
-    Option("orderColumn", "", "With `envelope=upsert`: a row with less in this column than the last one comes late"),
+    Option(
+        "orderColumn",
+        "",
+        "With `envelope=upsert`: a row with less in it than the last row of its key comes late, and is left out",
+    ),
     Option("stateMemory", "512m", "How much memory of the driver the last rows take at the most; 256m or more", memory),
     Option(
         "onUnchangedToast", "fail", "`fail`, or `mark` large values that the log left out", choice(OnUnchangedToast)

@@ -1,7 +1,7 @@
 """Looking up and writing many keys, chunk by chunk.
 
-Who asks for keys is about to write them: what a look-up found is given to the writing that follows it, so that the
-state is gone through once for both.
+Keys are looked up by a caller that is about to write them. So what a look-up finds is passed to the write that follows,
+and the state is searched once for both.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import pyarrow as pa
 from backfill.order import sorting_by
 
 FEW_BYTES: Final = 32 << 20
-"""Up to here Arrow sorts: to begin with DuckDB takes longer than that."""
+"""Up to so many bytes Arrow sorts: that is faster than to start DuckDB."""
 
 MEMORY: Final = "256MB"
 """What one sort by DuckDB may take before it uses the disk."""

@@ -165,8 +165,9 @@ def stored(cursor: Cursor, table: KeyedTable) -> str:
 
 
 def _look(cursor: Cursor, table: KeyedTable) -> tuple[str, str]:
-    """The same, and what the session's snapshot sees, for a transaction that has locked the table and will read it: by
-    columns that are still the same.
+    """The same, and what the session's snapshot sees, for a transaction that has locked the table and will read it.
+
+    Raises SchemaChangedError where the columns that are read have other names by now.
     """
     look = sql.SQL("SELECT {}, {}, pg_catalog.pg_current_snapshot()::text").format(
         files_of(table.name), names_of(table.name, table.columns)

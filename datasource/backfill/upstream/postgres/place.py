@@ -108,8 +108,8 @@ class Place:
                 raise OptionsError(another_option(f"{option}={began}", f"{option}={now}"))
 
     def begin(self, connector: Connector, session: Session, table: Table) -> None:
-        """As `make`, before anything was read; also once more, where the driver was killed meanwhile. From then on
-        readers see whatever the slot does not tell of.
+        """As `make`, for a stream that has read nothing yet; may be done again after the driver was killed. When it
+        returns, readers see all that the slot does not tell of.
 
         A publication of this name that a person made is refused: from the next start on it would be taken for one of
         ours that was dropped and made again.

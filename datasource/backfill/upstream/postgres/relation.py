@@ -134,7 +134,7 @@ def _string(message: bytes, at: int) -> tuple[str, int]:
 def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn]) -> None:
     """Refuses a relation that lacks a wanted column or has another type for it; names all such columns.
 
-    A narrower type is none, since rows come as text: they are of the time before the column was widened.
+    A narrower type is let pass, because rows come as text: such rows are from before the column was widened.
     """
     found = {column.name: column.type_oid for column in relation.columns}
     problems = []

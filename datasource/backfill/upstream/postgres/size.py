@@ -42,7 +42,7 @@ def read_size(session: Session, table: TableDescription) -> TableSize:
 
 
 def _asked(session: Session, query: sql.Composable) -> tuple[Any, ...]:
-    """The query's one row. The size of a file is not told while somebody has the table for himself.
+    """The query's one row. To tell the size of a file the server waits for whoever has locked the table exclusively.
 
     Both statements are one transaction, and one round trip.
     """

@@ -35,7 +35,7 @@ _MONEY: Final = ("money", "_money")
 
 
 class _Met(enum.Enum):
-    """Where a value was met that Spark cannot hold, as what helps there."""
+    """Where a value that Spark cannot hold was found; the text says what to do about it there."""
 
     KEY = "Start the query again {instead}"
     ROW = "Mend the row and start the query again; or start it {instead}"

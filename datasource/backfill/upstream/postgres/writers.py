@@ -1,7 +1,7 @@
 """Whether those who write to the table still can once it is published.
 
 Where PostgreSQL is to log whole rows, and a publication leaves out some of their columns, it refuses every UPDATE and
-DELETE, and tells only whoever writes. Of a partitioned table it goes by the identity of the partition that is written.
+DELETE; only the writer gets the error. In a partitioned table the identity of the partition that is written counts.
 """
 
 from __future__ import annotations
