@@ -77,6 +77,7 @@ Where things are; each module may import only those that stand after it:
     backfill.whole_rows         changes in full, from these rows
     backfill.handoff            what travels to a reader, and how it becomes rows
     backfill.staging, rows      chunks on disk; the output columns
+    backfill.whole_files        files that appear under their names as a whole
     backfill.claim              one query at a time uses a state directory
     backfill.state_errors       what goes wrong with its files, as our errors
     backfill.manifest           who reads what of a batch's snapshot rows

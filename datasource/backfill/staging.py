@@ -10,44 +10,27 @@ A reader writes its chunk beside passing it on, and the file gets its name befor
 chunk without a file cannot have been part of a finished batch, and may be read again at a later state; the manifest
 then says at which. File names carry the attempt, so that a reader left over from before a crash, or from a
 checkpoint that was given up for a new one, cannot replace a chunk that was read after it.
-
-Everything here works on a local path and on any file system that `pyarrow.fs` opens by URI. A file is written under
-another name first, also to an object store, where it appears only when it is closed: Arrow's Python has no way out of
-an output but to close it, also after an error (apache/arrow issue 40502), and a file that was cut short would appear
-under its name. What that costs on S3: moving a file there is one copy, of at most 5 GiB.
 """
 
 from __future__ import annotations
 
 import json
-import re
-import uuid
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
 import pyarrow as pa
 from pyarrow import fs, ipc
 
 from backfill import stored
-from backfill.errors import BackfillError, StagingError, StagingUnreachableError
+from backfill.errors import StagingError
 from backfill.manifest import Manifest
 from backfill.offset import Barrier
-from backfill.wording import unusable
+from backfill.whole_files import being, failed, may_pass, new_file, replace
 
 CHANGES_VERSION: Final = 1
 _MANIFEST: Final = "manifest.json"
 _CHANGES: Final = "changes.json"
 _SHARE: Final = "set stagingDir to a path or URI that the driver and all executors share"
-# LZ4 costs little beside Spark's own handling of a row and keeps chunks about the size of the table's pages.
-_WRITE: Final = ipc.IpcWriteOptions(compression="lz4")
-
-_MAY_PASS: Final = re.compile(
-    r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|THROTTLING|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_TIMEOUT|"
-    r"UNKNOWN \(HTTP status (429|5\d\d)\))|Azure Error: \[\w*\] (429 |5\d\d |Fail to get a new connection)|"
-    r"google::cloud::Status\((UNAVAILABLE|RESOURCE_EXHAUSTED|DEADLINE_EXCEEDED|INTERNAL|ABORTED)"
-)
-"""Arrow's texts for a store that may answer later. Arrow itself has tried again before: on S3 for some six seconds."""
 
 
 class Staging:
@@ -75,14 +58,14 @@ class Staging:
 
     def _path(self, *parts: str) -> tuple[fs.FileSystem, str]:
         if self._opened is None:
-            with _being("opened"):
+            with being("opened"):
                 self._opened = fs.FileSystem.from_uri(self._uri)
         filesystem, root = self._opened
         return filesystem, "/".join(part for part in [root.rstrip("/"), self._stream, *parts] if part)
 
     def exists(self, epoch: int, name: str) -> bool:
         filesystem, path = self._path(str(epoch), name)
-        with _being("read"):
+        with being("read"):
             return bool(filesystem.get_file_info(path).type == fs.FileType.File)
 
     def manifest(self, epoch: int) -> Manifest | None:
@@ -90,7 +73,7 @@ class Staging:
         if not self.exists(epoch, _MANIFEST):
             return None
         filesystem, path = self._path(str(epoch), _MANIFEST)
-        with _being("read"), filesystem.open_input_stream(path) as stream:
+        with being("read"), filesystem.open_input_stream(path) as stream:
             content = stream.read()
         return Manifest.from_text(content)
 
@@ -136,8 +119,8 @@ class Staging:
                 return stored.whole(value["files"])
             found = f"is of version {value['version']}, and this release reads {CHANGES_VERSION}"
         except (OSError, *stored.UNREADABLE) as error:
-            if _may_pass(error):
-                raise _failed("read", error) from error
+            if may_pass(error):
+                raise failed("read", error) from error
             found = f"cannot be read ({type(error).__name__}: {error})"
         raise StagingError(
             f"the staged changes of epoch {epoch} cannot be made again, and the list of their files {found}. Restore "
@@ -145,9 +128,7 @@ class Staging:
         )
 
     def _replace(self, epoch: int, name: str, content: bytes) -> None:
-        filesystem, path = self._path(str(epoch), name)
-        with _named_when_whole(filesystem, path) as part, _being("written"), _created(filesystem, part) as sink:
-            sink.write(content)
+        replace(*self._path(str(epoch), name), content)
 
     def write_through(
         self, epoch: int, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
@@ -155,9 +136,9 @@ class Staging:
         """Passes the batches on and keeps them; the file has its name before the last batch is passed on."""
         filesystem, path = self._path(str(epoch), name)
         held: pa.RecordBatch | None = None
-        with _named_when_whole(filesystem, path) as part, _new_file(filesystem, part, schema) as writer:
+        with new_file(filesystem, path, schema) as writer:
             for batch in batches:
-                with _being("written"):
+                with being("written"):
                     writer.write_batch(batch)
                 if held is not None:
                     yield held
@@ -183,8 +164,8 @@ class Staging:
                 "over with a fresh checkpointLocation and onExistingState=restart"
             ) from error
         except (OSError, pa.ArrowException) as error:
-            if _may_pass(error):
-                raise _failed("read", error) from error
+            if may_pass(error):
+                raise failed("read", error) from error
             raise StagingError(
                 f"the staged file {name} of epoch {epoch} cannot be read ({error}); if stagingDir lost files that a "
                 "batch still needs, start over with a fresh checkpointLocation and onExistingState=restart"
@@ -197,7 +178,7 @@ class Staging:
     def forget_before(self, epoch: int) -> None:
         """Removes what belongs to epochs before this one."""
         filesystem, root = self._path()
-        with _being("written"):
+        with being("written"):
             for info in filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True)):
                 if info.base_name.isdigit() and int(info.base_name) < epoch:
                     filesystem.delete_dir(info.path)
@@ -208,97 +189,8 @@ class Staging:
 
     @staticmethod
     def _delete_folder(filesystem: fs.FileSystem, path: str) -> bool:
-        with _being("written"):
+        with being("written"):
             there = bool(filesystem.get_file_info(path).type == fs.FileType.Directory)
             if there:
                 filesystem.delete_dir(path)
             return there
-
-
-@contextmanager
-def _being(done: str) -> Iterator[None]:
-    """Raises what the file system refuses (a full disk, a store without rights) as our error."""
-    try:
-        yield
-    except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: a URI whose %ff is no UTF-8
-        raise _failed(done, error) from error
-
-
-def _may_pass(error: Exception) -> bool:
-    return _MAY_PASS.search(str(error)) is not None
-
-
-def _failed(done: str, error: Exception) -> BackfillError:
-    if _may_pass(error):
-        return StagingUnreachableError(
-            f"stagingDir cannot be {done} for now: {error}. When its store answers again, start the query again"
-        )
-    return StagingError(unusable("stagingDir", done, error))
-
-
-@contextmanager
-def _named_when_whole(filesystem: fs.FileSystem, path: str) -> Iterator[str]:
-    """The name under which to write a file. When the block has ended the file gets its own name, or is removed after an
-    error.
-    """
-    folder, _, name = path.rpartition("/")
-    part = f"{folder}/.{name}.{uuid.uuid4().hex}"
-    try:
-        yield part
-        with _being("written"):
-            _give_name(filesystem, part, path)
-    except BaseException:
-        _delete_quietly(filesystem, part)
-        raise
-
-
-def _give_name(filesystem: fs.FileSystem, part: str, path: str) -> None:
-    try:
-        filesystem.move(part, path)
-    except pa.ArrowNotImplementedError:  # Azure without hierarchical namespaces, apache/arrow issue 40405
-        filesystem.copy_file(part, path)
-        filesystem.delete_file(part)
-
-
-def _created(filesystem: fs.FileSystem, path: str) -> pa.NativeFile:
-    """A new file; its folder is made where it is missing.
-
-    It is not made before it is missed: an object store has no folders, and Arrow would write an object for each folder
-    above as well, for which the role that may write to stagingDir need not have the right. But a file system of
-    Python's may notice a missing folder only when the file is closed, with an error of its own.
-    """
-    folder, _, _ = path.rpartition("/")
-    if filesystem.type_name.startswith("py::"):
-        filesystem.create_dir(folder, recursive=True)
-    try:
-        return filesystem.open_output_stream(path)
-    except FileNotFoundError:
-        filesystem.create_dir(folder, recursive=True)
-        return filesystem.open_output_stream(path)
-
-
-@contextmanager
-def _new_file(filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterator[ipc.RecordBatchFileWriter]:
-    """A file for record batches, complete when the block has ended.
-
-    Unlike Arrow's stream format its file format has an end, so that a file that was cut short is noticed.
-    """
-    with ExitStack() as parts:
-        try:
-            with _being("written"):
-                sink = parts.enter_context(_created(filesystem, path))
-                writer = parts.enter_context(ipc.new_file(sink, schema, options=_WRITE))
-            yield writer
-        except BaseException:
-            # Closing writes what was held back and the file's end, for which a full disk has no room either.
-            with suppress(OSError, pa.ArrowException):
-                parts.close()
-            raise
-        with _being("written"):
-            parts.close()
-
-
-def _delete_quietly(filesystem: fs.FileSystem, path: str) -> None:
-    """Removes a file on the way out of an error; that error matters more than a file left behind."""
-    with suppress(OSError, pa.ArrowException):
-        filesystem.delete_file(path)
