@@ -7,7 +7,7 @@ def size(count: int) -> str:
     """Of bytes."""
     amount, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024:
+        if round(amount, 1) < 1024:
             break
         amount, unit = amount / 1024, larger
     return f"{count} B" if unit == "B" else f"{amount:.1f} {unit}"

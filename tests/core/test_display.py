@@ -171,7 +171,11 @@ def test_programs_get_the_names_of_the_views() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 << 30, "5.0 GiB"), (1 << 52, "4096.0 TiB")]
+    ("count", "text"),
+    [
+        *((0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), ((1 << 20) - 1, "1.0 MiB")),
+        *((5 << 30, "5.0 GiB"), (1 << 52, "4096.0 TiB")),
+    ],
 )
 def test_sizes(count: int, text: str) -> None:
     assert size(count) == text
