@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,7 +178,17 @@ def test_each_part_is_of_one_state_while_somebody_writes(database: Database, mon
     write(database, 10)
     for batch in reading:
         found += batch.to_pylist()
-    assert found == before
+    assert sorted(found, key=itemgetter("id")) == before
+
+
+def test_rows_of_no_pinned_state_come_as_they_lie_in_the_table(database: Database) -> None:
+    """And not in the order of their keys, which would lead all over the table where they lie in another one."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database.execute("INSERT INTO t SELECT 1000 - i FROM generate_series(1, 1000) AS i")
+    upstream = PostgresUpstream.of(parse({**database.options, "dbtable": "t"}))
+    reading = upstream.reader().read(None, [WHOLE_TABLE])
+    upstream.close()
+    assert [row["id"] for batch in reading for row in batch.to_pylist()] == list(range(999, -1, -1))
 
 
 def test_a_state_that_is_lost_with_its_session_is_not_mixed_with_a_later_one(

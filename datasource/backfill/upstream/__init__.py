@@ -90,8 +90,9 @@ class SnapshotReader(Protocol):
     state, in key order, in the columns of `TableSchema.columns`; the same again for the same arguments. Raises
     SnapshotGoneError where the state has been released and the upstream does not keep it by itself.
 
-    Without a token they are those of the state of the moment at which reading begins: one state for all the ranges of
-    one call, and another one for the next call. Raises a TransientError where that state is lost in the middle.
+    Without a token they are those of the state of the moment at which reading begins, in any order: one state for all
+    the ranges of one call, and another one for the next call. Raises a TransientError where that state is lost in the
+    middle.
 
     A filter that was given to the upstream leaves out the rows for which it does not hold: `snapshotFilter` those of a
     pinned state, `filter` those read without a token.

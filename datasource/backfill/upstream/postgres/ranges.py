@@ -1,4 +1,4 @@
-"""The table's rows in key order, as SQL: selects over key ranges that the key's own index serves."""
+"""The table's rows by key ranges, as SQL: selects that the key's own index can serve."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ from backfill.upstream.postgres.keys import (
 )
 from backfill.vnode import Key, KeyRange
 
-INDEX_PLANS_ONLY: Final = (
-    "SELECT pg_catalog.set_config('enable_seqscan', 'off', true), "
-    "pg_catalog.set_config('enable_bitmapscan', 'off', true), "
-    "pg_catalog.set_config('enable_sort', 'off', true), "
-    "pg_catalog.set_config('enable_incremental_sort', 'off', true), "
-    "pg_catalog.set_config('max_parallel_workers_per_gather', '0', true), "
+IN_ONE_PROCESS: Final = (
+    "SELECT pg_catalog.set_config('max_parallel_workers_per_gather', '0', true), "
     "pg_catalog.set_config('jit', 'off', true)"
 )
-"""For a transaction that reads ranges, until it ends: the planner might else sort half of the table to read the other
-half in order.
-"""
+"""For a transaction that reads ranges in any order, until it ends: several readers share the work already."""
+
+INDEX_PLANS_ONLY: Final = (
+    f"{IN_ONE_PROCESS}, "
+    "pg_catalog.set_config('enable_seqscan', 'off', true), "
+    "pg_catalog.set_config('enable_bitmapscan', 'off', true), "
+    "pg_catalog.set_config('enable_sort', 'off', true), "
+    "pg_catalog.set_config('enable_incremental_sort', 'off', true)"
+)
+"""For one that reads them in key order: the planner might else sort half of the table to read the other half."""
 
 Form: TypeAlias = tuple[bool, bool, int]
 """Which ends a range has, and with how many of a key's columns both begin alike."""

@@ -19,7 +19,7 @@ from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.going_on import going_on
 from backfill.upstream.postgres.pin import enter
-from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
+from backfill.upstream.postgres.ranges import IN_ONE_PROCESS, INDEX_PLANS_ONLY, KeyedTable
 from backfill.upstream.postgres.retries import RetryPolicy
 from backfill.upstream.postgres.types import MappedColumn, snapshot_expression
 from backfill.upstream.postgres.values import encode_text, from_snapshot
@@ -50,11 +50,12 @@ class PostgresSnapshotReader:
     """The same for those of a pinned state, by which they were counted when the batch was planned."""
 
     def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
-        pinned = token is not None
-        # A filter may have an index of its own; but of a pinned state each reader has a part of the key's index.
-        settings = "" if self.filter and not pinned else INDEX_PLANS_ONLY
-        only = self.snapshot_filter if pinned else self.filter
-        return self._read(token, settings, [self._in_range(item, only) for item in ranges])
+        if token is not None:
+            return self._read(token, INDEX_PLANS_ONLY, [self._in_order(item) for item in ranges])
+        # In no order, which would lead the server all over a table whose rows lie in another one than that of their
+        # keys. A filter may have an index of its own.
+        settings = "" if self.filter else IN_ONE_PROCESS
+        return self._read(None, settings, [self.table.select(self._selected, item, self.filter) for item in ranges])
 
     def lookup(self, token: str, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """See `backfill.upstream.Upstream.lookup`."""
@@ -65,8 +66,8 @@ class PostgresSnapshotReader:
     def _selected(self) -> sql.Composable:
         return sql.SQL(", ").join(snapshot_expression(column) for column in self.columns)
 
-    def _in_range(self, item: KeyRange, only: str) -> sql.Composable:
-        rows = self.table.select(self._selected, item, only)
+    def _in_order(self, item: KeyRange) -> sql.Composable:
+        rows = self.table.select(self._selected, item, self.snapshot_filter)
         return sql.SQL("{} ORDER BY {}").format(rows, self.table.order)
 
     def _with_keys(self, keys: pa.RecordBatch) -> sql.Composable:
