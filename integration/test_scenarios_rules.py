@@ -121,7 +121,22 @@ def test_rows_that_share_what_was_the_key_end_the_stream(
     run = start_stream()
     run.batch(rows)
     database.execute(f"ALTER TABLE t DROP CONSTRAINT t_pkey; {statements}")
-    refused(run, SchemaChangedError, r"the key \(id\).*not unique any more")
+    refused(run, SchemaChangedError, r"the key \(id\).*not unique any more|a row without a value in the key column 'id'")
+
+
+@BACKFILLED
+@pytest.mark.parametrize("options", [{}, {"changelog": "full"}], ids=["logged", "full"])
+def test_a_row_that_had_no_key_ends_the_stream_although_the_key_is_back(
+    database: Database, start_stream: StartStream, rows: int, options: dict[str, str]
+) -> None:
+    table_of(database, 100, identity="FULL")
+    run = start_stream(onTruncate="emit", **options)
+    run.batch(rows)
+    database.execute(
+        "ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ALTER id DROP NOT NULL; INSERT INTO t VALUES (NULL);"
+        "DELETE FROM t WHERE id IS NULL; ALTER TABLE t ADD PRIMARY KEY (id)"
+    )
+    refused(run, SchemaChangedError, "a row without a value in the key column 'id'.*onExistingState=restart")
 
 
 def test_a_key_that_older_rows_may_lack_ends_the_stream(database: Database, start_stream: StartStream) -> None:
@@ -130,7 +145,7 @@ def test_a_key_that_older_rows_may_lack_ends_the_stream(database: Database, star
     run = start_stream()
     run.batch(20)
     database.execute(
-        "ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ALTER id DROP NOT NULL; INSERT INTO t VALUES (NULL);"
+        "ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ALTER id DROP NOT NULL;"
         "ALTER TABLE t ADD NOT NULL id NOT VALID; CREATE UNIQUE INDEX ON t (id)"
     )
     refused(run, SchemaChangedError, r"the key \(id\).*not unique any more.*may be null")

@@ -197,6 +197,12 @@ def test_an_old_row_without_the_key_is_refused() -> None:
         decoder().feed(batch(*transaction(1, DESCRIPTION, delete)))
 
 
+def test_a_row_without_a_key_is_refused() -> None:
+    insert = wire.insert(ORDERS, [None, b"a"])
+    with pytest.raises(SchemaChangedError, match="without a value in the key column 'id'"):
+        decoder().feed(batch(*transaction(1, DESCRIPTION, insert)))
+
+
 def test_a_key_that_was_left_out_is_refused() -> None:
     update = wire.update(ORDERS, [Toast.UNCHANGED, b"a"])
     with pytest.raises(UnchangedToastError, match="key column 'id'"):

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from backfill import changes as layout
-from backfill.errors import TableError, UnchangedToastError
+from backfill.errors import SchemaChangedError, TableError, UnchangedToastError
 from backfill.upstream.postgres import messages as pgoutput
 from backfill.upstream.postgres.messages import Mask, Messages, malformed, read_messages, require
 from backfill.upstream.postgres.relation import (
@@ -38,7 +38,7 @@ from backfill.upstream.postgres.row_changes import (
     walk_rows,
 )
 from backfill.upstream.postgres.transactions import NOTHING_BEGUN, Begun, Keep, Transactions, transactions_of
-from backfill.upstream.postgres.tuples import TEXT, UNCHANGED, Tuples, names_where
+from backfill.upstream.postgres.tuples import NULL, TEXT, UNCHANGED, Tuples, names_where
 
 
 def _codes(of: dict[int, int]) -> NDArray[np.uint8]:
@@ -103,7 +103,7 @@ class Decoder:
         """Decodes the next messages: a binary array without nulls, cut from the stream anywhere between two of them.
 
         Raises SchemaChangedError where a kept row change follows a description of the table that lacks a wanted
-        column or has another type for it; TableError where the log lacks the key of a changed row;
+        column or has another type for it, or has no key; TableError where the log lacks the key of a changed row;
         UnchangedToastError where it left out a key; another DefiniteError where it cannot be understood. The
         decoder is then as it was before.
         """
@@ -164,6 +164,12 @@ class Decoder:
                     "published, as virtual generated ones never are, run ALTER TABLE … REPLICA IDENTITY FULL on the "
                     "table, and on each of its partitions; then start the stream anew with a fresh checkpointLocation "
                     "and onExistingState=restart."
+                )
+            if column.key and (new.kind[index] == NULL).any():
+                raise SchemaChangedError(
+                    f"the change log holds a row without a value in the key column {column.name!r}: the key was "
+                    "dropped, and such rows cannot be told apart, also where it has been made again since. Start over "
+                    "with a fresh checkpointLocation and onExistingState=restart"
                 )
             if column.key and (has_old & (old.kind[index] != TEXT)).any():
                 raise TableError(
