@@ -168,6 +168,16 @@ def test_a_column_that_is_lost_ends_a_running_stream_by_name(
     refused(run, SchemaChangedError, rf"column '?{column}\b")
 
 
+def test_changes_from_when_the_key_had_another_name_take_a_new_stream(
+    database: Database, start_stream: StartStream
+) -> None:
+    """No choice of columns leads past them."""
+    table_of(database, 100)
+    run = started(start_stream, "in the log")
+    database.execute("ALTER TABLE t RENAME id TO i; UPDATE t SET v = 'w'; ALTER TABLE t RENAME i TO id")
+    refused(run, SchemaChangedError, r"column 'id' is missing\. A column of the key .*onExistingState=restart")
+
+
 @pytest.mark.parametrize("change", ["DROP COLUMN v", "RENAME v TO w"])
 def test_a_column_that_is_lost_is_not_said_to_be_the_publications(
     database: Database, start_stream: StartStream, change: str

@@ -144,13 +144,18 @@ def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn]) -> Non
             problems.append(f"column {column.name!r} is missing")
         elif type_oid != column.type_oid and (type_oid, column.type_oid) not in WIDENED:
             problems.append(f"column {column.name!r} has the type with OID {type_oid}, expected OID {column.type_oid}")
+    where = f"in the change log the table {relation.schema}.{relation.name} is no longer what the stream reads"
+    if any(column.key and column.name not in found for column in wanted):
+        raise SchemaChangedError(
+            f"{where}: {'; '.join(problems)}. A column of the key cannot be left out, and these changes stay in the "
+            "log as they are: start over with a fresh checkpointLocation and onExistingState=restart"
+        )
     if problems:
         raise SchemaChangedError(
-            f"in the change log the table {relation.schema}.{relation.name} is no longer what the stream reads: "
-            f"{'; '.join(problems)}. Start the query again, without what is gone in the option columns: it goes on "
-            "with the columns of now. Where that is refused as well, these changes were made before a column was added "
-            "or altered: leave it out with the option columns until the stream is past them, and have the rows read "
-            "again with backfill re-backfill; or start over with a fresh checkpointLocation and "
+            f"{where}: {'; '.join(problems)}. Start the query again, without what is gone in the option columns: it "
+            "goes on with the columns of now. Where that is refused as well, these changes were made before a column "
+            "was added or altered: leave it out with the option columns until the stream is past them, and have the "
+            "rows read again with backfill re-backfill; or start over with a fresh checkpointLocation and "
             "onExistingState=restart, as with changelog=full and envelope=upsert, whose columns stay, for one that "
             "the stream began with"
         )
