@@ -121,7 +121,9 @@ def test_rows_that_share_what_was_the_key_end_the_stream(
     run = start_stream()
     run.batch(rows)
     database.execute(f"ALTER TABLE t DROP CONSTRAINT t_pkey; {statements}")
-    refused(run, SchemaChangedError, r"the key \(id\).*not unique any more|a row without a value in the key column 'id'")
+    refused(
+        run, SchemaChangedError, r"the key \(id\).*not unique any more|a row without a value in the key column 'id'"
+    )
 
 
 @BACKFILLED

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from backfill.errors import DataLossError, DefiniteError
+from backfill.errors import DatabaseSetupError, DataLossError, DefiniteError, TableError
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.scenarios import AT_ANY_TIME, RESTARTS, following, refused, started
@@ -147,16 +147,43 @@ def test_without_failing_on_data_loss_a_publication_of_the_stream_that_was_dropp
     assert (run.fold.rows[(1,)]["v"], run.fold.rows[(2,)]["v"]) == ("read", "not lost")
 
 
+LEFT_OUT = {
+    "the schema": (
+        "ALTER PUBLICATION p DROP TABLES IN SCHEMA public; UPDATE t SET v = 'lost'",
+        "ALTER PUBLICATION p ADD TABLES IN SCHEMA public",
+    ),
+    "the table": (
+        "ALTER TABLE t SET SCHEMA other; UPDATE other.t SET v = 'lost'",
+        "ALTER TABLE other.t SET SCHEMA public",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LEFT_OUT)
 def test_a_publication_of_a_schema_that_left_it_out_for_a_while_ends_a_running_stream(
+    database: Database, start_stream: StartStream, what: str
+) -> None:
+    require_version(database, 150_000, "such a publication")
+    database.execute("CREATE PUBLICATION p FOR TABLES IN SCHEMA public; CREATE SCHEMA other")
+    run = started(start_stream, "while the log is followed", publicationName="p")
+    for statements in LEFT_OUT[what]:
+        database.execute(statements)
+    database.execute("UPDATE t SET v = 'not lost' WHERE id = 1")
+    with pytest.raises(DataLossError, match="the table or its schema was taken out of it and put back"):
+        run.catch_up()
+
+
+def test_a_table_that_was_moved_out_of_the_schema_that_is_published_is_said_to_be_left_out(
     database: Database, start_stream: StartStream
 ) -> None:
     require_version(database, 150_000, "such a publication")
-    database.execute("CREATE PUBLICATION p FOR TABLES IN SCHEMA public")
+    database.execute("CREATE PUBLICATION p FOR TABLES IN SCHEMA public; CREATE SCHEMA other")
     run = started(start_stream, "while the log is followed", publicationName="p")
-    for statement in ("DROP TABLES IN SCHEMA public", "ADD TABLES IN SCHEMA public"):
-        database.execute(f"ALTER PUBLICATION p {statement}")
-        database.execute("UPDATE t SET v = v || statement_timestamp()")
-    with pytest.raises(DataLossError, match="the table or its schema was taken out of it and put back"):
+    database.execute("ALTER TABLE t SET SCHEMA other; UPDATE other.t SET v = 'lost'")
+    with pytest.raises(TableError, match="moved out of that, its changes since then are not in the log: start over"):
+        run.catch_up()
+    run.restart(dbtable="other.t")
+    with pytest.raises(DatabaseSetupError, match="does not publish the table .*What it has left out by then is not in"):
         run.catch_up()
 
 

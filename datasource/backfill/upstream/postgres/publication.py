@@ -44,9 +44,14 @@ _PUBLISHED: Final = """
     FROM pg_catalog.pg_publication p WHERE p.pubname = %(name)s
 """
 
+# A table that is moved to another schema, and back, depends on its schema by another version of a row.
 _SCHEMAS: Final = """
-           ARRAY(SELECT pg_catalog.concat(s.oid, ' ', s.xmin) FROM pg_catalog.pg_publication_namespace s
-                 WHERE s.pnpubid = p.oid AND s.pnnspid IN (SELECT relnamespace FROM own) ORDER BY s.oid)
+           ARRAY(SELECT pg_catalog.concat(s.oid, ' ', s.xmin, ' ', d.xmin) FROM pg_catalog.pg_publication_namespace s
+                 JOIN own ON own.relnamespace = s.pnnspid
+                 LEFT JOIN pg_catalog.pg_depend d
+                        ON d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = own.oid
+                       AND d.objsubid = 0 AND d.refclassid = 'pg_catalog.pg_namespace'::pg_catalog.regclass
+                 WHERE s.pnpubid = p.oid ORDER BY s.oid, own.oid)
 """
 _NO_SCHEMAS: Final = "'{}'::text[]"
 

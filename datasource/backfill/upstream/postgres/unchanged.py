@@ -141,8 +141,14 @@ def _another_table(session: Session, described: TableDescription) -> TableError:
             f"{name} is not the table any more that the stream began with, which was dropped. Start over with a fresh "
             "checkpointLocation and onExistingState=restart"
         )
-    now = QualifiedName(*found).quoted()
+    now = QualifiedName(*found)
+    left = (
+        f". But where publicationName names a publication of all tables in schema {described.name.schema} alone, and "
+        "the table was moved out of that, its changes since then are not in the log: start over with a fresh "
+        "checkpointLocation and onExistingState=restart"
+    )
     return TableError(
-        f"{name} is not the table any more that the stream began with: that is {now} by now. Set the option dbtable to "
-        f"{now}, and start the query again; it goes on where it stopped"
+        f"{name} is not the table any more that the stream began with: that is {now.quoted()} by now. Set the option "
+        f"dbtable to {now.quoted()}, and start the query again; it goes on where it stopped"
+        f"{left if now.schema != described.name.schema else ''}"
     )
