@@ -183,7 +183,7 @@ def test_a_table_that_was_moved_out_of_the_schema_that_is_published_is_said_to_b
     with pytest.raises(TableError, match="moved out of that, its changes since then are not in the log: start over"):
         run.catch_up()
     run.restart(dbtable="other.t")
-    with pytest.raises(DatabaseSetupError, match="does not publish the table .*What it has left out by then is not in"):
+    with pytest.raises(DatabaseSetupError, match=r"does not publish the table .*What it has left out by then is not"):
         run.catch_up()
 
 
