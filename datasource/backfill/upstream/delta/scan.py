@@ -49,9 +49,9 @@ def rows_where(
 ) -> Iterator[pa.RecordBatch]:
     """These columns of the rows for which both hold, and maybe of others for which the predicate does not."""
     if not condition:
-        return iter(_scanned(table, names, predicate))
+        return iter(scanned(table, names, predicate))
     # The condition may name columns that are not carried.
-    return _chosen(_scanned(table, None, predicate), names, condition)
+    return _chosen(scanned(table, None, predicate), names, condition)
 
 
 def _chosen(rows: pa.RecordBatchReader, names: Sequence[str], condition: str) -> Iterator[pa.RecordBatch]:
@@ -75,9 +75,7 @@ def require_condition(table: DeltaTable, option: str, condition: str) -> None:
         return
     try:
         query = f"DESCRIBE SELECT ({condition}\n) FROM feed"
-        [kind] = [
-            kind for rows in queried(query, {"feed": _scanned(table, None, None)}) for kind in rows["column_type"]
-        ]
+        [kind] = [kind for rows in queried(query, {"feed": scanned(table, None, None)}) for kind in rows["column_type"]]
     except duckdb.Error as error:
         raise OptionsError(
             f"the option {option} is no condition over the columns of the table, in the SQL of DuckDB: {error}"
@@ -123,14 +121,14 @@ def _nodes(parsed: Any) -> Iterator[dict[str, Any]]:
 
 def rows_of(table: DeltaTable, columns: pa.Schema, key: KeyColumns, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The rows with these keys, in no order."""
-    found = _scanned(table, columns.names, key.predicate((key.around(keys),)))
+    found = scanned(table, columns.names, key.predicate((key.around(keys),)))
     selected, names = (", ".join(map(quoted, each)) for each in (columns.names, key.names))
     query = f"SELECT {selected} FROM feed SEMI JOIN keys USING ({names})"
     for batch in queried(query, {"feed": found, "keys": pa.Table.from_batches([keys])}):
         yield batch.cast(columns)
 
 
-def _scanned(table: DeltaTable, names: Sequence[str] | None, predicate: str | None) -> pa.RecordBatchReader:
+def scanned(table: DeltaTable, names: Sequence[str] | None, predicate: str | None) -> pa.RecordBatchReader:
     """The rows for which the predicate holds, and maybe others, in no order; all columns where none is named."""
     selected = "*" if names is None else ", ".join(map(quoted, names))
     query = f"SELECT {selected} FROM feed" + ("" if predicate is None else f" WHERE {predicate}")
