@@ -16,6 +16,7 @@ import pytest
 
 from backfill.errors import TransientError
 from backfill.handoff import Part, SnapshotPart
+from backfill.upstream import Bookmark
 from backfill.upstream.postgres.adapter import PostgresUpstream
 from integration.crash.proxy import Fault, Kind, Proxy
 from integration.crash.weather import proxied
@@ -146,9 +147,9 @@ def test_publication_and_slot_are_made_once_though_the_network_fails(
     create(database)
     plain = PostgresUpstream.attach
 
-    def struck(*arguments: Any) -> None:
+    def struck(*arguments: Any) -> Bookmark:
         with strikes.one_call():
-            plain(*arguments)
+            return plain(*arguments)
 
     made = 0
     while not strikes.all_struck and made < BATCHES:
