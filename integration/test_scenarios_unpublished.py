@@ -79,8 +79,7 @@ def test_a_publication_of_somebody_else_that_was_made_again_ends_the_stream(
     database: Database, start_stream: StartStream, what: str, *, restarts: bool
 ) -> None:
     run = _with_a_publication_of_somebody_else(database, start_stream)
-    for statement in MADE_AGAIN[what]:
-        database.execute(statement.format("p"))
+    _make_again(run, what, "p")
     refused(run, DataLossError, "publication p was dropped and made again since the stream began", restarts=restarts)
 
 
@@ -89,16 +88,15 @@ def test_a_publication_of_somebody_else_that_was_made_again_ends_the_stream(
 def test_a_publication_of_somebody_else_that_was_made_again_is_accepted_once(
     database: Database, start_stream: StartStream, what: str, *, restarts: bool
 ) -> None:
-    run = _with_a_publication_of_somebody_else(database, start_stream)
-    for statement in MADE_AGAIN[what]:
-        database.execute(statement.format("p"))
+    run = _with_a_publication_of_somebody_else(database, start_stream, failOnDataLoss="false")
     if restarts:
         run.stop()
-    run.restart(failOnDataLoss="false")
-    for number in range(2):
-        database.execute(f"UPDATE t SET v = '{number}'")
+    _make_again(run, what, "p")
+    # What a running stream goes on with is noted when it is started the next time.
+    for fails in ("false", "true"):
+        database.execute(f"UPDATE t SET v = 'before {fails}'")
         run.catch_up()
-        run.restart(failOnDataLoss="true")
+        run.restart(failOnDataLoss=fails)
     run.finish()
 
 
@@ -117,8 +115,7 @@ def test_without_failing_on_data_loss_a_publication_that_was_made_again_is_said_
     database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = started(start_stream, "while the log is followed", failOnDataLoss="false")
-    for statement in MADE_AGAIN["the table's place in it"]:
-        database.execute(statement.format(run.slot))
+    _make_again(run, "the table's place in it", run.slot)
     with caplog.at_level(logging.ERROR, "backfill"):
         for number in range(3):
             database.execute(f"UPDATE t SET v = '{number}'")
@@ -215,9 +212,14 @@ def test_another_comment_on_a_publication_ends_a_stream_when_it_is_started_and_m
     run.finish()
 
 
-def _with_a_publication_of_somebody_else(database: Database, start_stream: StartStream) -> StreamRun:
+def _with_a_publication_of_somebody_else(database: Database, start_stream: StartStream, **options: str) -> StreamRun:
     """A stream that has read all rows."""
-    run = start_stream(vnodeCount="4", numPartitions="2", publicationName="p")
+    run = start_stream(vnodeCount="4", numPartitions="2", publicationName="p", **options)
     table_of(database, 100)
     database.execute("CREATE PUBLICATION p FOR TABLE t")
     return following(run, "while the log is followed")
+
+
+def _make_again(run: StreamRun, what: str, publication: str) -> None:
+    for statement in MADE_AGAIN[what]:
+        run.database.execute(statement.format(publication))

@@ -135,8 +135,7 @@ class PostgresUpstream:
     def bookmark(self, stream: str) -> Bookmark:
         place = Place.of_stream(stream, self._options, self._table)
         if not place.own_publication:
-            made = place
-            place = self._sessions.run(lambda session: made.accepting_publication(session, self._table))
+            place = self._sessions.run(lambda session: place.accepting_publication(session, self._table))
         return (*place.names, *Begun.with_table(self._table).names)
 
     def attach(self, bookmark: Bookmark, after: Epoch | None) -> Bookmark:
@@ -152,7 +151,7 @@ class PostgresUpstream:
         else:
             self._sessions.run(lambda session: self._find(session, place, Position.parse(after.position)))
             self._epochs.log.report_carried()
-        return tuple({**dict(bookmark), **dict(self._epochs.log.place.names)}.items())
+        return _updated(bookmark, self._epochs.log.place.names)
 
     def _find(self, session: Session, place: Place, after: Position) -> None:
         place.require_reached(session, after.lsn)
@@ -172,8 +171,7 @@ class PostgresUpstream:
         self._begun(bookmark).require_same_order(self._table)
 
     def reordered(self, bookmark: Bookmark) -> Bookmark:
-        now = self._begun(bookmark).reordered(self._table)
-        return tuple({**dict(bookmark), **dict(now.names)}.items())
+        return _updated(bookmark, self._begun(bookmark).reordered(self._table).names)
 
     def _begun(self, bookmark: Bookmark) -> Begun:
         """How this table was when the stream began. Of another one the order of its key would say nothing."""
@@ -279,3 +277,8 @@ class PostgresUpstream:
             return slot.figures(session, place.slot, reached, complete_until)
 
         return self._sessions.run(look)
+
+
+def _updated(bookmark: Bookmark, now: Bookmark) -> Bookmark:
+    """The bookmark with these values for the names in `now`, and all others as they are."""
+    return tuple({**dict(bookmark), **dict(now)}.items())
