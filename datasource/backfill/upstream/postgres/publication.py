@@ -34,8 +34,7 @@ _PUBLISHED: Final = """
                  WHERE c.oid = %(oid)s
                     OR c.oid IN (SELECT relid::oid FROM pg_catalog.pg_partition_ancestors(%(oid)s::oid::regclass)))
     SELECT p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, p.oid::int8,
-           coalesce((SELECT r.oid::int8 FROM pg_catalog.pg_publication_rel r
-                     WHERE r.prpubid = p.oid AND r.prrelid = %(oid)s), 0),
+           {membership},
            ARRAY[p.xmin::text],
            ARRAY(SELECT pg_catalog.concat(r.oid, ' ', r.xmin) FROM pg_catalog.pg_publication_rel r
                  WHERE r.prpubid = p.oid AND r.prrelid IN (SELECT oid FROM own) ORDER BY r.oid),
@@ -55,11 +54,12 @@ _SCHEMAS: Final = """
 """
 _NO_SCHEMAS: Final = "'{}'::text[]"
 
-_IDS: Final = """
-    SELECT p.oid::int8, coalesce((SELECT r.oid::int8 FROM pg_catalog.pg_publication_rel r
-                                  WHERE r.prpubid = p.oid AND r.prrelid = %(oid)s), 0)
-    FROM pg_catalog.pg_publication p WHERE p.pubname = %(name)s
+_MEMBERSHIP: Final = """
+           coalesce((SELECT r.oid::int8 FROM pg_catalog.pg_publication_rel r
+                     WHERE r.prpubid = p.oid AND r.prrelid = %(oid)s), 0)
 """
+
+_IDS: Final = f"SELECT p.oid::int8, {_MEMBERSHIP} FROM pg_catalog.pg_publication p WHERE p.pubname = %(name)s"
 
 _ABOVE: Final = """
     SELECT c.oid::int8, n.nspname, c.relname
@@ -193,7 +193,9 @@ def find(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Pub
     Raises where it would leave out rows, columns or kinds of changes that the stream carries.
     """
     schemas = _SCHEMAS if session.info.server_version >= _SCHEMAS_ARE_PUBLISHED else _NO_SCHEMAS
-    query = sql.SQL(_PUBLISHED).format(schemas=sql.SQL(schemas), listed=sql.SQL(listing(session)))
+    query = sql.SQL(_PUBLISHED).format(
+        membership=sql.SQL(_MEMBERSHIP), schemas=sql.SQL(schemas), listed=sql.SQL(listing(session))
+    )
     row = session.execute(query, {"oid": oid, "name": name}).fetchone()
     if row is None:
         return None
