@@ -22,7 +22,8 @@ from backfill.options import parse
 from backfill.plan import Extent, Measure
 from backfill.upstream.postgres import PostgresUpstream
 from backfill.upstream.postgres.measuring import MOST_SESSIONS, Measuring
-from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
+from backfill.upstream.postgres.plans import INDEX_PLANS_ONLY
+from backfill.upstream.postgres.ranges import KeyedTable
 from backfill.vnode import KeyRange
 from integration.database import Database, maintenance
 from integration.fixtures.streams import StartStream

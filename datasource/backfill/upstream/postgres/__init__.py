@@ -10,8 +10,9 @@ money        whether amounts of money mean to us what they mean to the database
 types, values, text, array_text, flat     PostgreSQL's values as Arrow's
 table, unchanged, columns      the table that a stream reads, and whether that and its columns are still the same
 keys, ranges, key_space     comparing keys, reading ranges of them, cutting the key space
+plans        by which plans the server reads them
 size         about how large the table is
-measuring    how far ranges of keys go
+measuring, counting    how far ranges of keys go
 pin, files, reader  exported snapshots, whether their rows are still there, and reading them on executors
 position, epochs    which transactions a state shows; the states that batches end at
 doctor, room    what would refuse a stream, before it is started; whether there is room for its sessions

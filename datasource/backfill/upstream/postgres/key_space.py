@@ -12,7 +12,8 @@ from backfill.errors import KeyTextError
 from backfill.upstream import TableSize
 from backfill.upstream.postgres.connection import Session, one_row
 from backfill.upstream.postgres.keys import canonical_text, key_value, order_by
-from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable, unnested
+from backfill.upstream.postgres.plans import INDEX_PLANS_ONLY
+from backfill.upstream.postgres.ranges import KeyedTable, unnested
 from backfill.upstream.postgres.values import encode_text
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import psycopg
-from psycopg import sql
 
 from backfill.errors import BackfillError
 from backfill.plan import Extent, Measure
-from backfill.upstream.postgres.connection import Connector, Session, one_row
+from backfill.upstream.postgres.connection import Connector, Session
+from backfill.upstream.postgres.counting import Counting
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.pin import ExportingSession, enter
-from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, Form, KeyedTable, form
+from backfill.upstream.postgres.ranges import KeyedTable
 
 ROWS_PER_SESSION: Final = 200_000
 """Of fewer rows each, a session takes longer to open than to count."""
@@ -87,42 +87,11 @@ class Measuring:
         with translating(), self.connector.session() as session, session.cursor() as cursor:
             counting.append(session)
             enter(cursor, self.table, token)
-            session.execute(INDEX_PLANS_ONLY)
             with session.pipeline():
                 return self._extents(session, requests)
 
     def _extents(self, session: Session, requests: Sequence[Measure]) -> tuple[Extent, ...]:
-        """In a session that sends statements together, so that distance does not add up."""
-        alike: dict[Form, list[int]] = {}
-        for at, request in enumerate(requests):
-            alike.setdefault(form(request.range), []).append(at)
-        counts = [session.execute(self._count([requests[at] for at in places])) for places in alike.values()]
-        found = [0] * len(requests)
-        for places, cursor in zip(alike.values(), counts, strict=True):
-            for at, (count,) in zip(places, cursor.fetchall(), strict=True):
-                found[at] = int(count)
-        over = [at for at, request in enumerate(requests) if found[at] > request.limit]
-        lasts = {at: session.execute(self._last(requests[at])) for at in over}
-        return tuple(
-            Extent(request.limit, tuple(one_row(lasts[at]))) if at in lasts else Extent(found[at], None)
-            for at, request in enumerate(requests)
-        )
-
-    def _count(self, requests: Sequence[Measure]) -> sql.Composed:
-        """One more than `limit` tells that there are more."""
-        most = [request.limit + 1 for request in requests]
-        return self.table.counts([request.range for request in requests], most, self.only)
-
-    def _last(self, request: Measure) -> sql.Composed:
-        """Texts are made of the last key alone, since those of all that it passes over take longer than to pass."""
-        rows = self.table.select(self.table.key_columns, request.range, self.only)
-        return sql.SQL("SELECT {} FROM ({} ORDER BY {} LIMIT 1 OFFSET {}) AS r({})").format(
-            self.table.alias_texts,
-            rows,
-            self.table.order,
-            sql.Literal(request.limit - 1),
-            sql.SQL(", ").join(self.table.aliases),
-        )
+        return Counting(session, self.table, self.only, self.exporter.many_unseen).extents(requests)
 
 
 def _cancel(counting: Sequence[Session], others: Sequence[Future[tuple[Extent, ...]]]) -> None:

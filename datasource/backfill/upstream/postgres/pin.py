@@ -29,8 +29,9 @@ from backfill.upstream.postgres.columns import names_of, require_names
 from backfill.upstream.postgres.connection import LOCK_TIMEOUT, Connector, Cursor, Session, one_row
 from backfill.upstream.postgres.failures import about_snapshot, translating
 from backfill.upstream.postgres.files import Files, files_of
+from backfill.upstream.postgres.plans import many_unseen
 from backfill.upstream.postgres.position import Lsn, Position, Snapshot, end_of_last_record, parse_lsn
-from backfill.upstream.postgres.ranges import INDEX_PLANS_ONLY, KeyedTable
+from backfill.upstream.postgres.ranges import KeyedTable
 from backfill.upstream.postgres.server import require_primary_again
 
 CLOCK: Final = sql.SQL("(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000::numeric)::bigint")
@@ -72,6 +73,7 @@ class ExportingSession:
         self._table = table
         self._session: Session | None = None
         self._token: str | None = None
+        self._many_unseen = False
         self._lock = threading.Lock()
 
     def export(self) -> Exported:
@@ -104,7 +106,8 @@ class ExportingSession:
                 )
                 looked = session.execute(query)
             named = session.execute("SELECT pg_catalog.pg_export_snapshot()")
-            session.execute(INDEX_PLANS_ONLY)
+            asked = session.execute(many_unseen(self._table))
+        (self._many_unseen,) = one_row(asked)
         snapshot, inserted, flushed, taken, files = one_row(looked)
         (before,), (name,) = one_row(stood), one_row(named)
         _require_same_files(before, files)
@@ -131,6 +134,11 @@ class ExportingSession:
         if self._session is None:
             raise TransientError("the snapshot has been released")
         return self._session
+
+    @property
+    def many_unseen(self) -> bool:
+        """Whether `plans.many_unseen` said so when the present snapshot was taken."""
+        return self._many_unseen
 
     def release(self, token: str) -> None:
         with self._lock:

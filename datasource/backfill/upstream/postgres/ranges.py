@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from psycopg import sql
 
@@ -21,21 +21,6 @@ from backfill.upstream.postgres.keys import (
     order_by,
 )
 from backfill.vnode import Key, KeyRange
-
-IN_ONE_PROCESS: Final = (
-    "SELECT pg_catalog.set_config('max_parallel_workers_per_gather', '0', true), "
-    "pg_catalog.set_config('jit', 'off', true)"
-)
-"""For a transaction that reads ranges in any order, until it ends: several readers share the work already."""
-
-INDEX_PLANS_ONLY: Final = (
-    f"{IN_ONE_PROCESS}, "
-    "pg_catalog.set_config('enable_seqscan', 'off', true), "
-    "pg_catalog.set_config('enable_bitmapscan', 'off', true), "
-    "pg_catalog.set_config('enable_sort', 'off', true), "
-    "pg_catalog.set_config('enable_incremental_sort', 'off', true)"
-)
-"""For one that reads them in key order: the planner might else sort half of the table to read the other half."""
 
 Form: TypeAlias = tuple[bool, bool, int]
 """Which ends a range has, and with how many of a key's columns both begin alike."""
@@ -163,6 +148,26 @@ class KeyedTable:
             texts=unnested(list(texts.values())),
             asked=sql.Identifier(asked),
             names=sql.SQL(", ").join(map(sql.Identifier, texts)),
+        )
+
+    def counts_at_once(self, ranges: Sequence[KeyRange], most: int, only: str = "") -> sql.Composed:
+        """A line with how many rows each of these ranges has, by one look at all of them, and how many were looked at.
+
+        If those are `most`, there may be more.
+        """
+        counts = [
+            sql.SQL("pg_catalog.count(*) FILTER (WHERE {})").format(self.within(item, self.aliases)) for item in ranges
+        ]
+        anywhere = sql.SQL("({})").format(sql.SQL(" OR ").join(map(self.where, ranges)))
+        return sql.SQL(
+            "SELECT {counts} FROM (SELECT {columns} FROM {source} WHERE {where} LIMIT {most}) AS r({aliases})"
+        ).format(
+            counts=sql.SQL(", ").join([*counts, sql.SQL("pg_catalog.count(*)")]),
+            columns=sql.SQL(", ").join(self._columns),
+            source=self.source,
+            where=_also(anywhere, only),
+            most=sql.Literal(most),
+            aliases=sql.SQL(", ").join(self.aliases),
         )
 
     def before(self, key: Key) -> sql.Composable:

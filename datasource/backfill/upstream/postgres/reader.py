@@ -19,7 +19,8 @@ from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.going_on import going_on
 from backfill.upstream.postgres.pin import enter
-from backfill.upstream.postgres.ranges import IN_ONE_PROCESS, INDEX_PLANS_ONLY, KeyedTable
+from backfill.upstream.postgres.plans import IN_ONE_PROCESS, in_key_order
+from backfill.upstream.postgres.ranges import KeyedTable
 from backfill.upstream.postgres.retries import RetryPolicy
 from backfill.upstream.postgres.types import MappedColumn, snapshot_expression
 from backfill.upstream.postgres.values import encode_text, from_snapshot
@@ -51,7 +52,8 @@ class PostgresSnapshotReader:
 
     def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
         if token is not None:
-            return self._read(token, INDEX_PLANS_ONLY, [self._in_order(item) for item in ranges])
+            settings = in_key_order(self.table).as_string(None)
+            return self._read(token, settings, [self._in_order(item) for item in ranges])
         # In no order, which would lead the server all over a table whose rows lie in another one than that of their
         # keys. A filter may have an index of its own.
         settings = "" if self.filter else IN_ONE_PROCESS

@@ -1,0 +1,100 @@
+"""How many rows key ranges have, and where a range has had so many: the statements of one session.
+
+One after the other, by the index of the keys; or several by one bitmap, where `plans.many_unseen` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from psycopg import sql
+
+from backfill.plan import Extent, Measure
+from backfill.upstream.postgres.connection import Session, one_row
+from backfill.upstream.postgres.plans import BITMAPS_ONLY, INDEX_PLANS_ONLY, NO_INDEX_ALONE
+from backfill.upstream.postgres.ranges import Form, KeyedTable, form
+
+RANGES_AT_ONCE: Final = 16
+"""How many ranges one bitmap is of. Each of their rows is compared with the ends of all."""
+
+_MOST: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """Counts in a session's transaction; it sends statements together, so that distance does not add up."""
+
+    session: Session
+    table: KeyedTable
+    only: str
+    many_unseen: bool
+
+    def extents(self, requests: Sequence[Measure]) -> tuple[Extent, ...]:
+        """The answers, in the order of the requests."""
+        every = dict(enumerate(requests))
+        if self.many_unseen:
+            found = self._by_bitmaps(every)
+            found |= self._by_index({at: request for at, request in every.items() if at not in found})
+            self.session.execute(NO_INDEX_ALONE)
+        else:
+            found = self._by_index(every)
+        over = [at for at, request in every.items() if found[at] > request.limit]
+        lasts = {at: self.session.execute(self._last(every[at])) for at in over}
+        return tuple(
+            Extent(request.limit, tuple(one_row(lasts[at]))) if at in lasts else Extent(found[at], None)
+            for at, request in every.items()
+        )
+
+    def _by_bitmaps(self, requests: Mapping[int, Measure]) -> dict[int, int]:
+        """How many rows each has; without some of those that were looked at together with one that has far more rows
+        than its limit. Of such a one it may be too few, but more than the limit.
+        """
+        self.session.execute(BITMAPS_ONLY)
+        places = list(requests)
+        groups = [places[at : at + RANGES_AT_ONCE] for at in range(0, len(places), RANGES_AT_ONCE)]
+        most = [min(sum(requests[at].limit for at in group) + 1, _MOST) for group in groups]
+        counts = [
+            self.session.execute(self.table.counts_at_once([requests[at].range for at in group], rows, self.only))
+            for group, rows in zip(groups, most, strict=True)
+        ]
+        found: dict[int, int] = {}
+        for group, enough, cursor in zip(groups, most, counts, strict=True):
+            *rows, looked_at = map(int, one_row(cursor))
+            found |= {
+                at: count
+                for at, count in zip(group, rows, strict=True)
+                if looked_at < enough or count > requests[at].limit
+            }
+        return found
+
+    def _by_index(self, requests: Mapping[int, Measure]) -> dict[int, int]:
+        """How many rows each has, up to one more than its limit: that tells of more."""
+        if not requests:
+            return {}
+        self.session.execute(INDEX_PLANS_ONLY)
+        alike: dict[Form, list[int]] = {}
+        for at, request in requests.items():
+            alike.setdefault(form(request.range), []).append(at)
+        counts = [self.session.execute(self._count([requests[at] for at in places])) for places in alike.values()]
+        return {
+            at: int(count)
+            for places, cursor in zip(alike.values(), counts, strict=True)
+            for at, (count,) in zip(places, cursor.fetchall(), strict=True)
+        }
+
+    def _count(self, requests: Sequence[Measure]) -> sql.Composed:
+        most = [request.limit + 1 for request in requests]
+        return self.table.counts([request.range for request in requests], most, self.only)
+
+    def _last(self, request: Measure) -> sql.Composed:
+        """Texts are made of the last key alone, since those of all that it passes over take longer than to pass."""
+        rows = self.table.select(self.table.key_columns, request.range, self.only)
+        return sql.SQL("SELECT {} FROM ({} ORDER BY {} LIMIT 1 OFFSET {}) AS r({})").format(
+            self.table.alias_texts,
+            rows,
+            self.table.order,
+            sql.Literal(request.limit - 1),
+            sql.SQL(", ").join(self.table.aliases),
+        )

@@ -1,0 +1,198 @@
+"""Rows that lie in the table in another order than that of their keys, as with random uuids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from random import Random
+
+import pytest
+from psycopg import sql
+
+from backfill.adapters import open_upstream
+from backfill.options import parse
+from backfill.plan import Measure
+from backfill.upstream.postgres import PostgresUpstream
+from backfill.upstream.postgres.counting import RANGES_AT_ONCE
+from backfill.upstream.postgres.plans import in_key_order, many_unseen
+from backfill.upstream.postgres.reader import PostgresSnapshotReader
+from backfill.vnode import WHOLE_TABLE, KeyRange, ranges_between
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.waiting import eventually
+
+ROWS = 40_000
+"""About 560 pages."""
+
+SCATTERED = f"INSERT INTO t SELECT md5(i::text)::uuid, repeat('v', 80) FROM generate_series(1, {ROWS}) i"
+IN_ORDER = f"{SCATTERED} ORDER BY 1"
+
+
+@contextmanager
+def opened(database: Database, **options: str) -> Iterator[PostgresUpstream]:
+    upstream = open_upstream(parse({**database.options, "dbtable": "t", **options}))
+    assert isinstance(upstream, PostgresUpstream)
+    try:
+        yield upstream
+    finally:
+        upstream.close()
+
+
+@pytest.fixture
+def filled(database: Database) -> Database:
+    database.execute("CREATE TABLE t (id uuid PRIMARY KEY, v text) WITH (autovacuum_enabled = off)")
+    database.execute(SCATTERED)
+    database.execute("VACUUM ANALYZE t")
+    return database
+
+
+def plan_of(database: Database, upstream: PostgresUpstream, item: KeyRange, settings: Sequence[str] = ()) -> str:
+    """By which plan a reader reads this range in key order."""
+    reader = upstream.reader()
+    assert isinstance(reader, PostgresSnapshotReader)
+    with database.connect() as connection, connection.transaction():
+        for setting in settings:
+            connection.execute(setting.encode())
+        connection.execute(in_key_order(upstream._table.keyed))
+        return str(connection.execute(sql.SQL("EXPLAIN {}").format(reader._in_order(item))).fetchall())
+
+
+MIDDLE = "80000000-0000-0000-0000-000000000000"
+HALF = KeyRange(None, (MIDDLE,))
+
+
+def test_they_are_read_page_by_page_and_sorted(filled: Database) -> None:
+    with opened(filled) as upstream:
+        plan = plan_of(filled, upstream, HALF, ["SET random_page_cost = 1.1"])
+    assert "Sort" in plan
+    assert "Bitmap Heap Scan" in plan
+
+
+def test_rows_in_the_order_of_their_keys_are_read_by_the_index(database: Database) -> None:
+    database.execute("CREATE TABLE t (id uuid PRIMARY KEY, v text)")
+    database.execute(IN_ORDER)
+    database.execute("VACUUM ANALYZE t")
+    with opened(database) as upstream:
+        plan = plan_of(database, upstream, HALF)
+    assert "Index Scan using t_pkey" in plan
+    assert "Sort" not in plan
+
+
+TENANTS = (
+    "CREATE TABLE t (tenant int, id uuid, v text, PRIMARY KEY (tenant, id)) WITH (autovacuum_enabled = off);"
+    f"INSERT INTO t SELECT i % 20, md5(i::text)::uuid, repeat('v', 80) FROM generate_series(1, {ROWS}) i"
+)
+
+
+@pytest.mark.parametrize(
+    ("also", "sorted_too"),
+    [
+        ("SELECT", True),
+        ("CREATE INDEX ON t (id); CREATE INDEX ON t (tenant, id, md5(v))", True),
+        ("CREATE INDEX other ON t (tenant)", False),
+        ("CREATE INDEX other ON t (tenant, v)", False),
+    ],
+    ids=["no other", "one that begins otherwise", "one that begins alike", "one that only begins alike"],
+)
+def test_of_a_key_of_two_columns_no_other_index_is_used(database: Database, also: str, sorted_too: bool) -> None:
+    """One of the first column alone would lead to all rows of a tenant, for each chunk of them."""
+    database.execute(TENANTS)
+    database.execute(also)
+    database.execute("VACUUM ANALYZE t")
+    with opened(database) as upstream:
+        plan = plan_of(database, upstream, KeyRange(("5", MIDDLE), ("9", MIDDLE)))
+    assert ("Bitmap" in plan) == ("Sort" in plan) == sorted_too
+    assert "other" not in plan
+
+
+def test_nothing_is_sorted_where_the_server_allows_few_temporary_files(filled: Database) -> None:
+    with opened(filled) as upstream:
+        limited = plan_of(filled, upstream, HALF, ["SET temp_file_limit = '1GB'"])
+        unlimited = plan_of(filled, upstream, HALF, ["SET temp_file_limit = '4GB'"])
+    assert "Sort" not in limited
+    assert "Sort" in unlimited
+
+
+@pytest.mark.parametrize("readahead", [0, 1, 300])
+def test_a_server_that_reads_ahead_goes_on_to(filled: Database, readahead: int) -> None:
+    with opened(filled) as upstream, filled.connect() as connection, connection.transaction():
+        connection.execute(f"SET effective_io_concurrency = {readahead}".encode())
+        connection.execute(in_key_order(upstream._table.keyed))
+        ((found,),) = connection.execute("SELECT current_setting('effective_io_concurrency')").fetchall()
+    assert int(found) == (0 if readahead == 0 else max(readahead, 16))
+
+
+def by_bitmap(database: Database) -> bool:
+    """Whether a stream would count the table's rows by a bitmap now."""
+    with opened(database) as upstream, database.connect() as connection:
+        ((found,),) = connection.execute(many_unseen(upstream._table.keyed)).fetchall()
+    return bool(found)
+
+
+def test_pages_written_since_the_last_vacuum_decide_how_rows_are_counted(filled: Database) -> None:
+    # The server's statistics follow after a moment.
+    eventually(lambda: not by_bitmap(filled))
+    # One row of each page or so.
+    filled.execute("UPDATE t SET v = 'w' WHERE id IN (SELECT id FROM t TABLESAMPLE BERNOULLI (3))")
+    eventually(lambda: by_bitmap(filled))
+    filled.execute("VACUUM t")
+    eventually(lambda: not by_bitmap(filled))
+    # VACUUM has left free space in pages all over the table.
+    filled.execute("INSERT INTO t SELECT gen_random_uuid(), 'new' FROM generate_series(1, 2000) i")
+    eventually(lambda: by_bitmap(filled))
+    filled.execute("VACUUM ANALYZE t")
+    eventually(lambda: not by_bitmap(filled))
+
+
+@pytest.mark.parametrize(
+    ("key", "rows"),
+    [("id", IN_ORDER), ("id, n", SCATTERED)],
+    ids=["rows in the order of their keys", "a key that another index begins like"],
+)
+def test_others_are_counted_by_the_index(database: Database, key: str, rows: str) -> None:
+    database.execute(f"CREATE TABLE t (id uuid, v text, n int DEFAULT 0, PRIMARY KEY ({key}))")
+    database.execute("CREATE INDEX ON t (id); ALTER TABLE t SET (autovacuum_enabled = off)")
+    database.execute(rows.replace("INTO t", "INTO t (id, v)"))
+    database.execute("VACUUM ANALYZE t")
+    database.execute("UPDATE t SET v = 'w'")
+    modified = "SELECT n_mod_since_analyze FROM pg_stat_all_tables WHERE relid = 't'::regclass"
+    eventually(lambda: database.execute(modified) == [(ROWS,)])
+    assert not by_bitmap(database)
+
+
+@pytest.mark.parametrize("limit", [1, 700, 1 << 62])
+def test_ranges_are_counted_by_bitmaps_as_by_the_index(
+    filled: Database, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also such as have none, or far more rows than the limit, or are more than are counted at once."""
+    rng = Random(limit)
+    with opened(filled) as upstream:
+        near = [(f"{rng.getrandbits(32):08x}-0000-0000-0000-000000000000",) for _ in range(9)]
+        bounds = sorted([*upstream.bounds(2 * RANGES_AT_ONCE), *near])
+        asked = [Measure(item, limit) for item in (*ranges_between(bounds), WHOLE_TABLE)]
+        rng.shuffle(asked)
+        upstream.next_epoch(None, snapshot=True, max_changes=9, until=None)
+        counted = {}
+        for chosen in (False, True):
+            monkeypatch.setattr(upstream._epochs.exporter, "_many_unseen", chosen)
+            counted[chosen] = upstream.measure(asked)
+    assert counted[True] == counted[False]
+    assert sum(extent.last is not None for extent in counted[True]) > 9 or limit == 1 << 62
+
+
+def test_a_stream_of_them_has_each_row_once_and_in_key_order(filled: Database, start_stream: StartStream) -> None:
+    filled.execute("UPDATE t SET v = 'w' WHERE id IN (SELECT id FROM t TABLESAMPLE BERNOULLI (3))")
+    eventually(lambda: by_bitmap(filled))
+    run = start_stream(select="id::text AS id, v", numPartitions="2", vnodeCount="40")
+    for _ in range(4):
+        assert run.plan(9_000)
+        assert run.upstream._epochs.exporter.many_unseen
+        require = run.judge()
+        parts = [run.read_part(part) for part in run.parts()]
+        keys = [[row["id"] for row in part if row["_is_snapshot"]] for part in parts]
+        assert sum(map(len, keys)) == 9_000
+        assert all(part == sorted(set(part)) for part in keys)
+        run.commit([row for part in parts for row in part])
+        require()
+    filled.execute("DELETE FROM t WHERE v = 'w'")
+    run.finish()
