@@ -31,11 +31,18 @@ def trapped(database: Database) -> Database:
     return database
 
 
-def test_a_stream_reaches_no_function_or_operator_of_others(trapped: Database, start_stream: StartStream) -> None:
+PARTITIONED = (
+    " PARTITION BY RANGE (part); CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (1);"
+    "CREATE TABLE t2 PARTITION OF t DEFAULT"
+)
+
+
+@pytest.mark.parametrize("table", ["", PARTITIONED], ids=["plain", "partitioned"])
+def test_a_stream_reaches_no_function_or_operator_of_others(
+    trapped: Database, start_stream: StartStream, table: str
+) -> None:
     trapped.execute(
-        'CREATE TABLE t (part int, id text COLLATE "en_US.utf8", v text, PRIMARY KEY (part, id)) '
-        "PARTITION BY RANGE (part);"
-        "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (1); CREATE TABLE t2 PARTITION OF t DEFAULT;"
+        f'CREATE TABLE t (part int, id text COLLATE "en_US.utf8", v text, PRIMARY KEY (part, id)){table};'
         "INSERT INTO t SELECT i % 2, i, repeat('v', 9000) FROM generate_series(1, 400) i; ANALYZE t"
     )
     run = start_stream(key=("part", "id"), sessionInitStatement=PATH, vnodeCount="3", changelog="full")

@@ -12,7 +12,7 @@ from typing import Final
 SCHEMA: Final = "traps"
 
 _TYPES: Final = (
-    *("name", "text", "int2", "int4", "int8", "oid", "regclass", "float8", "numeric", "jsonb", "timestamptz"),
+    *("name", "text", "int2", "int4", "int8", "oid", "regclass", "float4", "float8", "numeric", "jsonb", "timestamptz"),
     *("int2vector", "int2[]", "oid[]", "text[]", "numeric[]"),
 )
 _OPERATORS: Final = ("=", "<>", "<", ">", "<=", ">=", "+", "-", "*", "/", "||", "<@", "@>", "&&", "~~", "->", "->>")

@@ -103,8 +103,8 @@ def many_unseen(table: KeyedTable) -> sql.Composed:
         "JOIN pg_catalog.pg_stat_all_tables AS t ON t.relid = c.oid "
         "JOIN pg_catalog.pg_stats AS s ON s.schemaname = t.schemaname AND s.tablename = t.relname "
         "AND s.attname = {column} AND NOT s.inherited "
-        "WHERE c.oid = pg_catalog.to_regclass({name}) "
-        "AND pg_catalog.abs(s.correlation) < {scattered} "
+        "WHERE c.oid = pg_catalog.to_regclass({name})::oid "
+        "AND pg_catalog.abs(s.correlation) < {scattered}::float4 "
         "AND c.relpages - c.relallvisible + CASE "
         # Both count the pages that all see; changes are counted from each of them on.
         "WHEN greatest(t.last_vacuum, t.last_autovacuum) > greatest(t.last_analyze, t.last_autoanalyze) "
@@ -130,11 +130,11 @@ def _served_by_no_other_index(table: KeyedTable) -> sql.Composable:
         return sql.SQL("false")
     return sql.SQL(
         "(SELECT pg_catalog.bool_and(i.indkey[0] <> k.numbers[1] "
-        "OR (i.indkey::pg_catalog.int2[])[0:{last}] = k.numbers) FROM pg_catalog.pg_index AS i, "
+        "OR (i.indkey::int2[])[0:{last}] OPERATOR(pg_catalog.=) k.numbers) FROM pg_catalog.pg_index AS i, "
         "(SELECT pg_catalog.array_agg(a.attnum ORDER BY n.place) AS numbers "
-        "FROM pg_catalog.unnest({names}::pg_catalog.text[]) WITH ORDINALITY AS n(name, place) "
-        "JOIN pg_catalog.pg_attribute AS a ON a.attrelid = pg_catalog.to_regclass({name}) AND a.attname = n.name) AS k "
-        "WHERE i.indrelid = pg_catalog.to_regclass({name}))"
+        "FROM pg_catalog.unnest({names}::text[]) WITH ORDINALITY AS n(name, place) "
+        "JOIN pg_catalog.pg_attribute AS a ON a.attrelid = pg_catalog.to_regclass({name})::oid AND a.attname = n.name"
+        ") AS k WHERE i.indrelid = pg_catalog.to_regclass({name})::oid)"
     ).format(
         last=sql.Literal(len(table.key) - 1),
         names=sql.Literal([part.column.name for part in table.key]),
