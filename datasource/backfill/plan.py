@@ -25,6 +25,8 @@ class Measure:
 
     range: KeyRange
     limit: int
+    known_more: bool = False
+    """Whether an earlier answer has told that it holds more, so that only the end is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def plan(frontier: Frontier, limits: Limits) -> Generator[tuple[Measure, ...], S
             if left <= 0:
                 break
             if extent.row_count > left:
-                (extent,) = yield (Measure(vnode.remaining, left),)
+                (extent,) = yield (Measure(vnode.remaining, left, known_more=True),)
             moved[vnode.number] = _after(vnode, extent)
             left -= extent.row_count
         # Where they hold fewer than was guessed more are measured together, or there might be a round for each. But

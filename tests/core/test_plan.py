@@ -54,6 +54,7 @@ class Table:
 
     def _extent(self, request: Measure) -> Extent:
         found = self.within(request.range)
+        assert len(found) > request.limit or not request.known_more
         if len(found) > request.limit:
             return Extent(request.limit, key(found[request.limit - 1]))
         return Extent(len(found), None)

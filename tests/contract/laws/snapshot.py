@@ -165,6 +165,7 @@ class SnapshotLaws:
             assert extent.row_count == limit
             assert extent.last is not None
             assert keys_of(upstream.typed([extent.last])) == [laboratory.keys[limit - 1]]
+            assert upstream.measure([Measure(WHOLE_TABLE, limit, known_more=True)]) == (extent,)
         else:
             assert (extent.row_count, extent.last) == (40, None)
 
@@ -202,4 +203,8 @@ class SnapshotLaws:
         extents = upstream.measure([Measure(item, 5) for item in ranges])
         assert [extent.row_count for extent in extents] == [1, 5, 5, 5, 1]
         assert [extent.last is None for extent in extents] == [True, False, False, False, True]
+        known = [
+            Measure(item, 5, known_more=extent.last is not None) for item, extent in zip(ranges, extents, strict=True)
+        ]
+        assert upstream.measure(known) == extents
         assert upstream.measure([]) == ()

@@ -16,8 +16,10 @@ from backfill.upstream.postgres.connection import Session, one_row
 from backfill.upstream.postgres.plans import BITMAPS_ONLY, INDEX_PLANS_ONLY, NO_INDEX_ALONE
 from backfill.upstream.postgres.ranges import Form, KeyedTable, form
 
-RANGES_AT_ONCE: Final = 16
-"""How many ranges one bitmap is of. Each of their rows is compared with the ends of all."""
+RANGES_AT_ONCE: Final = 32
+"""How many ranges one bitmap is of. With fewer the pages are read more often, and each row is compared with the ends of
+all: that of texts takes long.
+"""
 
 _MOST: Final = (1 << 63) - 1
 
@@ -33,18 +35,19 @@ class Counting:
 
     def extents(self, requests: Sequence[Measure]) -> tuple[Extent, ...]:
         """The answers, in the order of the requests."""
-        every = dict(enumerate(requests))
+        found = {at: request.limit + 1 for at, request in enumerate(requests) if request.known_more}
         if self.many_unseen:
-            found = self._by_bitmaps(every)
-            found |= self._by_index({at: request for at, request in every.items() if at not in found})
-            self.session.execute(NO_INDEX_ALONE)
-        else:
-            found = self._by_index(every)
-        over = [at for at, request in every.items() if found[at] > request.limit]
-        lasts = {at: self.session.execute(self._last(every[at])) for at in over}
+            found |= self._by_bitmaps(_others(requests, found))
+        found |= self._by_index(_others(requests, found))
+        self.session.execute(NO_INDEX_ALONE if self.many_unseen else INDEX_PLANS_ONLY)
+        lasts = {
+            at: self.session.execute(self._last(request))
+            for at, request in enumerate(requests)
+            if found[at] > request.limit
+        }
         return tuple(
             Extent(request.limit, tuple(one_row(lasts[at]))) if at in lasts else Extent(found[at], None)
-            for at, request in every.items()
+            for at, request in enumerate(requests)
         )
 
     def _by_bitmaps(self, requests: Mapping[int, Measure]) -> dict[int, int]:
@@ -98,3 +101,7 @@ class Counting:
             sql.Literal(request.limit - 1),
             sql.SQL(", ").join(self.table.aliases),
         )
+
+
+def _others(requests: Sequence[Measure], found: Mapping[int, int]) -> dict[int, Measure]:
+    return {at: request for at, request in enumerate(requests) if at not in found}
