@@ -91,8 +91,15 @@ TENANTS = (
         ("CREATE INDEX ON t (id); CREATE INDEX ON t (tenant, id, md5(v))", True),
         ("CREATE INDEX other ON t (tenant)", False),
         ("CREATE INDEX other ON t (tenant, v)", False),
+        ("CREATE INDEX other ON t (tenant) INCLUDE (id)", False),
     ],
-    ids=["no other", "one that begins otherwise", "one that begins alike", "one that only begins alike"],
+    ids=[
+        "no other",
+        "one that begins otherwise",
+        "one that begins alike",
+        "one that only begins alike",
+        "one that includes the rest",
+    ],
 )
 def test_of_a_key_of_two_columns_no_other_index_is_used(database: Database, also: str, sorted_too: bool) -> None:
     """One of the first column alone would lead to all rows of a tenant, for each chunk of them."""

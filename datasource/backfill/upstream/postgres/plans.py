@@ -130,8 +130,9 @@ def _served_by_no_other_index(table: KeyedTable) -> sql.Composable:
         return sql.SQL("false")
     return sql.SQL(
         "(SELECT pg_catalog.bool_and(i.indkey[0] <> k.numbers[1] "
-        "OR (i.indkey::int2[])[0:{last}] OPERATOR(pg_catalog.=) k.numbers) FROM pg_catalog.pg_index AS i, "
-        "(SELECT pg_catalog.array_agg(a.attnum ORDER BY n.place) AS numbers "
+        # What an index only includes leads nowhere in it.
+        "OR i.indnkeyatts > {last} AND (i.indkey::int2[])[0:{last}] OPERATOR(pg_catalog.=) k.numbers) "
+        "FROM pg_catalog.pg_index AS i, (SELECT pg_catalog.array_agg(a.attnum ORDER BY n.place) AS numbers "
         "FROM pg_catalog.unnest({names}::text[]) WITH ORDINALITY AS n(name, place) "
         "JOIN pg_catalog.pg_attribute AS a ON a.attrelid = pg_catalog.to_regclass({name})::oid AND a.attname = n.name"
         ") AS k WHERE i.indrelid = pg_catalog.to_regclass({name})::oid)"
