@@ -14,7 +14,7 @@ from backfill.options import parse
 from backfill.plan import Measure
 from backfill.upstream.postgres import PostgresUpstream
 from backfill.upstream.postgres.counting import RANGES_AT_ONCE
-from backfill.upstream.postgres.plans import in_key_order, many_unseen
+from backfill.upstream.postgres.plans import NO_INDEX_ALONE, in_key_order, many_unseen
 from backfill.upstream.postgres.reader import PostgresSnapshotReader
 from backfill.vnode import WHOLE_TABLE, KeyRange, ranges_between
 from integration.database import Database
@@ -118,6 +118,19 @@ def test_nothing_is_sorted_where_the_server_allows_few_temporary_files(filled: D
         unlimited = plan_of(filled, upstream, HALF, ["SET temp_file_limit = '4GB'"])
     assert "Sort" not in limited
     assert "Sort" in unlimited
+
+
+@pytest.mark.parametrize(("limit", "sorts"), [("1GB", False), ("4GB", True)])
+def test_the_last_key_of_a_count_is_sorted_for_only_where_rows_are(filled: Database, limit: str, sorts: bool) -> None:
+    with opened(filled) as upstream, filled.connect() as connection, connection.transaction():
+        table = upstream._table.keyed
+        connection.execute(f"SET temp_file_limit = '{limit}'".encode())
+        connection.execute("SET effective_cache_size = '1MB'")
+        connection.execute(NO_INDEX_ALONE.encode())
+        keys = table.select(table.key_columns, HALF)
+        last = sql.SQL("EXPLAIN {} ORDER BY {} LIMIT 1 OFFSET 15000").format(keys, table.order)
+        plan = str(connection.execute(last).fetchall())
+    assert ("Sort" in plan) == sorts
 
 
 @pytest.mark.parametrize("readahead", [0, 1, 300])

@@ -50,11 +50,14 @@ _BY_INDEX: Final = {
     "enable_sort": _OFF,
 }
 
+_ROOM_TO_SORT: Final = (
+    f"pg_catalog.pg_size_bytes(pg_catalog.current_setting('temp_file_limit')) NOT BETWEEN 0 AND {LEAST_TEMP_FILES - 1}"
+)
 _AHEAD: Final = "pg_catalog.current_setting('effective_io_concurrency')::int4"
 _OR_BITMAP: Final = {
     **_BY_INDEX,
     "enable_bitmapscan": _ON,
-    "enable_sort": _ON,
+    "enable_sort": f"CASE WHEN {_ROOM_TO_SORT} THEN {_ON} ELSE {_OFF} END",
     "work_mem": f"'{SORT_MEMORY}'",
     # The defaults. Many a server is told that its pages cost the same in any order, and then all plans do.
     "seq_page_cost": "'1'",
@@ -75,11 +78,9 @@ BITMAPS_ONLY: Final = _set(**{**_OR_BITMAP, "enable_indexscan": _OFF, "enable_in
 NO_INDEX_ALONE: Final = _set(**{**_OR_BITMAP, "enable_indexonlyscan": _OFF})
 """For one that looks at keys in their order there."""
 
-_MAY_SORT: Final = (
-    "pg_catalog.pg_size_bytes(pg_catalog.current_setting('temp_file_limit')) "
-    f"NOT BETWEEN 0 AND {LEAST_TEMP_FILES - 1} AND {{served}}"
+_IN_KEY_ORDER: Final = _set(
+    **{**_OR_BITMAP, "enable_sort": f"CASE WHEN {_ROOM_TO_SORT} AND {{served}} THEN {_ON} ELSE {_OFF} END"}
 )
-_IN_KEY_ORDER: Final = _set(**{**_OR_BITMAP, "enable_sort": f"CASE WHEN {_MAY_SORT} THEN {_ON} ELSE {_OFF} END"})
 
 
 def in_key_order(table: KeyedTable) -> sql.Composed:
