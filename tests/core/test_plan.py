@@ -20,7 +20,7 @@ from backfill.plan import (
     plan,
     split,
 )
-from backfill.progress import Completed, Finished, Frontier, InProgress, settled
+from backfill.progress import Completed, Finished, Frontier, InProgress, NotStarted, settled
 from backfill.vnode import WHOLE_TABLE, Key, KeyRange, merged
 
 numbers = st.lists(st.integers(0, 60), unique=True).map(sorted)
@@ -152,6 +152,27 @@ def test_as_many_vnodes_are_under_way_as_there_are_lanes() -> None:
     assert [number for number, progress in moved.per_vnode() if progress == InProgress(key(20 * number + 9), 10)] == [
         *(0, 1, 4)
     ]
+
+
+def test_a_budget_that_the_lanes_do_not_divide_starts_no_further_vnode_for_the_remainder() -> None:
+    table = Table(list(range(100)))
+    moved = table.plan(start([19, 39, 59, 79]), Limits(max_rows=10, lanes=3, vnode_rows=20))
+    rows = {number: at.row_count for number, at in moved.per_vnode() if isinstance(at, InProgress)}
+    assert rows == {4: 4, 0: 4, 1: 2}
+
+
+def test_no_more_vnodes_are_looked_at_than_may_be() -> None:
+    table = Table([])
+    moved = table.plan(start([19, 39, 59, 79]), Limits(max_rows=100, lanes=1, vnode_rows=1, max_vnodes=2))
+    assert sum(len(requests) for requests in table.asked) == 2
+    assert sum(isinstance(progress, Completed) for _, progress in moved.per_vnode()) == 2
+
+
+def test_a_vnode_that_was_measured_when_the_budget_was_used_up_stays_where_it_is() -> None:
+    table = Table(list(range(100)))
+    moved = table.plan(start([19, 39, 59, 79]), Limits(max_rows=10, lanes=1, vnode_rows=5))
+    assert [len(requests) for requests in table.asked] == [2]
+    assert [number for number, progress in moved.per_vnode() if progress != NotStarted()] == [4]
 
 
 def test_vnodes_under_way_go_first_then_the_last_one_then_the_others_in_order() -> None:
