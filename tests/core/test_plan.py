@@ -20,7 +20,7 @@ from backfill.plan import (
     plan,
     split,
 )
-from backfill.progress import Completed, Finished, Frontier, InProgress, NotStarted, settled
+from backfill.progress import Completed, CompletedRun, Finished, Frontier, InProgress, NotStarted, settled
 from backfill.vnode import WHOLE_TABLE, Key, KeyRange, merged
 
 numbers = st.lists(st.integers(0, 60), unique=True).map(sorted)
@@ -277,6 +277,18 @@ def test_the_pieces_of_the_first_batch_follow_from_its_end_alone(
     alone, known = pieces(None, end), pieces(start(bounds), end)
     assert merged(piece.range for piece in alone) == merged(piece.range for piece in known)
     assert sum(piece.row_count for piece in alone) == sum(piece.row_count for piece in known)
+
+
+def test_the_rows_of_added_vnodes_are_told_from_those_they_were_folded_with() -> None:
+    begin = Frontier((CompletedRun(0, KeyRange(None, key(9)), (3, 2)),))
+    end = Frontier((CompletedRun(0, KeyRange(None, key(29)), (3, 2, 4, 5)),))
+    assert pieces(begin, end) == (Piece(KeyRange(key(9), key(29)), 9),)
+
+
+def test_added_vnodes_begin_where_they_say_and_not_where_the_others_end() -> None:
+    there = CompletedRun(0, KeyRange(None, key(9)), (3,))
+    end = Frontier((there, CompletedRun(1, KeyRange(key(19), key(29)), (4,))))
+    assert pieces(Frontier((there,)), end) == (Piece(KeyRange(key(19), key(29)), 4),)
 
 
 @given(numbers, cuts, limits)
