@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.order import within
+from backfill.order import differ, within
 
 Key = tuple[Any, ...]
 
@@ -69,3 +69,9 @@ def test_the_lower_end_is_outside_and_the_upper_end_is_inside(key: Key, inside: 
 def test_no_keys_are_placed_without_complaint() -> None:
     schema = pa.schema([pa.field("a", pa.string())])
     assert within(batch(schema, []), batch(schema, [("x",)]), None).to_pylist() == []
+
+
+def test_nan_is_one_value_and_differs_from_every_other() -> None:
+    nan = float("nan")
+    one, other = pa.array([nan, nan, 1.0, 1.0, 1.0]), pa.array([nan, 1.0, nan, 2.0, 1.0])
+    assert differ(one, other).tolist() == [False, True, True, True, False]
