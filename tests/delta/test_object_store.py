@@ -73,12 +73,12 @@ def test_a_stream_looks_at_it_once_a_second(tmp_path: Path, monkeypatch: pytest.
 
 def test_what_a_batch_asks_for_grows_little_with_the_batches_before(store: ObjectStore) -> None:
     """The table's log has a commit for each, until `deltalake` makes a checkpoint of them."""
-    for number in range(8):
-        store.kinds()
+    asked = []
+    for number in range(9):
         insert(number, number)
-    before = len(store.kinds())
-    insert(8, 8)
-    assert len(store.kinds()) - before <= 4
+        asked.append(len(store.kinds()))
+    # By 3 each; now and then `deltalake` gets by with a few less.
+    assert asked[8] - asked[2] <= 6 * 5
 
 
 def test_of_drivers_that_apply_the_same_batch_one_does(store: ObjectStore) -> None:
