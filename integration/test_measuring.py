@@ -21,6 +21,7 @@ from backfill.errors import SnapshotGoneError
 from backfill.options import parse
 from backfill.plan import Extent, Measure
 from backfill.upstream.postgres import PostgresUpstream
+from backfill.upstream.postgres.counting import RANGES_AT_ONCE
 from backfill.upstream.postgres.measuring import MOST_SESSIONS, Measuring
 from backfill.upstream.postgres.plans import INDEX_PLANS_ONLY
 from backfill.upstream.postgres.ranges import KeyedTable
@@ -124,6 +125,21 @@ def expected(asked: Sequence[Measure]) -> tuple[Extent, ...]:
 def test_several_sessions_measure_what_one_would(
     upstream: PostgresUpstream, opened: list[threading.Thread], count: int, sessions: int
 ) -> None:
+    asked = requests(Random(count), count)
+    assert upstream.measure(asked) == expected(asked)
+    assert len(opened) == sessions
+
+
+@pytest.mark.parametrize(("count", "sessions"), [(RANGES_AT_ONCE, 1), (RANGES_AT_ONCE + 1, 2), (4 * RANGES_AT_ONCE, 4)])
+def test_several_sessions_do_not_share_what_one_bitmap_tells(
+    upstream: PostgresUpstream,
+    opened: list[threading.Thread],
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    sessions: int,
+) -> None:
+    """Where rows lie in another order than their keys each would look at the same pages."""
+    monkeypatch.setattr(upstream._epochs.exporter, "_many_unseen", True)
     asked = requests(Random(count), count)
     assert upstream.measure(asked) == expected(asked)
     assert len(opened) == sessions

@@ -180,7 +180,7 @@ def test_others_are_counted_by_the_index(database: Database, key: str, rows: str
     assert not by_bitmap(database)
 
 
-@pytest.mark.parametrize("limit", [1, 700, 1 << 62])
+@pytest.mark.parametrize("limit", [1, 600, 1 << 62])
 def test_ranges_are_counted_by_bitmaps_as_by_the_index(
     filled: Database, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

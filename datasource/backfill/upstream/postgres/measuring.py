@@ -17,7 +17,7 @@ import psycopg
 from backfill.errors import BackfillError
 from backfill.plan import Extent, Measure
 from backfill.upstream.postgres.connection import Connector, Session
-from backfill.upstream.postgres.counting import Counting
+from backfill.upstream.postgres.counting import RANGES_AT_ONCE, Counting
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.pin import ExportingSession, enter
 from backfill.upstream.postgres.ranges import KeyedTable
@@ -47,7 +47,9 @@ class Measuring:
     def _sessions(self, requests: Sequence[Measure], table_rows: int) -> int:
         """How many sessions are worth it."""
         rows = min(table_rows, sum(request.limit for request in requests))
-        return max(1, min(self.readers + 1, MOST_SESSIONS, len(requests), rows // ROWS_PER_SESSION))
+        # What one bitmap can tell is not asked of several: they would look at the same pages.
+        parts = -(-len(requests) // RANGES_AT_ONCE) if self.exporter.many_unseen else len(requests)
+        return max(1, min(self.readers + 1, MOST_SESSIONS, parts, rows // ROWS_PER_SESSION))
 
     def measure(self, requests: Sequence[Measure], table_rows: int) -> tuple[Extent, ...]:
         """See `Upstream.measure`; the table has about so many rows."""
