@@ -92,6 +92,9 @@ TENANTS = (
         ("CREATE INDEX other ON t (tenant)", False),
         ("CREATE INDEX other ON t (tenant, v)", False),
         ("CREATE INDEX other ON t (tenant) INCLUDE (id)", False),
+        ("CREATE INDEX other ON t USING brin (tenant, id)", False),
+        ("CREATE INDEX other ON t USING brin (v, id)", False),
+        ("CREATE INDEX ON t USING brin (v)", True),
     ],
     ids=[
         "no other",
@@ -99,6 +102,9 @@ TENANTS = (
         "one that begins alike",
         "one that only begins alike",
         "one that includes the rest",
+        "BRIN of the key",
+        "BRIN with the key's second column behind another",
+        "BRIN of another column",
     ],
 )
 def test_of_a_key_of_two_columns_no_other_index_is_used(database: Database, also: str, sorted_too: bool) -> None:
@@ -108,6 +114,29 @@ def test_of_a_key_of_two_columns_no_other_index_is_used(database: Database, also
     database.execute("VACUUM ANALYZE t")
     with opened(database) as upstream:
         plan = plan_of(database, upstream, KeyRange(("5", MIDDLE), ("9", MIDDLE)))
+    assert ("Bitmap" in plan) == ("Sort" in plan) == sorted_too
+    assert "other" not in plan
+
+
+@pytest.mark.parametrize(
+    ("also", "sorted_too"),
+    [
+        ("CREATE INDEX ON t (v); CREATE INDEX ON t USING brin (v)", True),
+        ("CREATE INDEX ON t USING hash (id)", True),
+        ("CREATE INDEX other ON t USING brin (id)", False),
+        ("CREATE INDEX other ON t USING brin (v, id)", False),
+    ],
+    ids=["of another column", "hash", "BRIN", "BRIN behind another column"],
+)
+def test_an_index_that_leads_to_no_single_rows_is_not_used(filled: Database, also: str, sorted_too: bool) -> None:
+    """The planner takes BRIN of scattered values for cheap, and then looks at the whole table for each chunk of it."""
+    filled.execute(also)
+    filled.execute("VACUUM ANALYZE t")
+    with opened(filled) as upstream:
+        ((middle,), (end,)) = filled.execute(
+            f"SELECT id::text FROM t ORDER BY id OFFSET {ROWS // 2} LIMIT {ROWS // 20 + 1}"
+        )[:: ROWS // 20]
+        plan = plan_of(filled, upstream, KeyRange((middle,), (end,)))
     assert ("Bitmap" in plan) == ("Sort" in plan) == sorted_too
     assert "other" not in plan
 

@@ -123,17 +123,19 @@ def _served_by_no_other_index(table: KeyedTable) -> sql.Composable:
     """The condition that a bitmap of a range can be made of nothing but an index that begins with the whole key.
 
     The planner prefers one of the first column alone, because it is smaller, and then looks at all rows of a tenant to
-    read some of them. Partitions have indexes of their own, which are not looked at.
+    read some of them. It also prefers a BRIN or GIN index that has a column of the key at any place, and then looks at
+    all rows of the table. Partitions have indexes of their own, which are not looked at.
     """
-    if len(table.key) == 1:
-        return sql.SQL("true")
-    if table.partitioned:
+    if table.partitioned and len(table.key) > 1:
         return sql.SQL("false")
     return sql.SQL(
-        "(SELECT pg_catalog.bool_and(i.indkey[0] <> k.numbers[1] "
+        "(SELECT pg_catalog.bool_and(CASE WHEN m.amname IN ('btree', 'hash') THEN i.indkey[0] <> k.numbers[1] "
         # What an index only includes leads nowhere in it.
-        "OR i.indnkeyatts > {last} AND (i.indkey::int2[])[0:{last}] OPERATOR(pg_catalog.=) k.numbers) "
-        "FROM pg_catalog.pg_index AS i, (SELECT pg_catalog.array_agg(a.attnum ORDER BY n.place) AS numbers "
+        "OR i.indnkeyatts > {last} AND (i.indkey::int2[])[0:{last}] OPERATOR(pg_catalog.=) k.numbers "
+        "ELSE NOT i.indkey::int2[] OPERATOR(pg_catalog.&&) k.numbers END) "
+        "FROM pg_catalog.pg_index AS i JOIN pg_catalog.pg_class AS x ON x.oid = i.indexrelid "
+        "JOIN pg_catalog.pg_am AS m ON m.oid = x.relam, "
+        "(SELECT pg_catalog.array_agg(a.attnum ORDER BY n.place) AS numbers "
         "FROM pg_catalog.unnest({names}::text[]) WITH ORDINALITY AS n(name, place) "
         "JOIN pg_catalog.pg_attribute AS a ON a.attrelid = pg_catalog.to_regclass({name})::oid AND a.attname = n.name"
         ") AS k WHERE i.indrelid = pg_catalog.to_regclass({name})::oid)"
