@@ -65,7 +65,7 @@ _OF_THE_SETUP: Final = {
     LIMIT_EXCEEDED: (
         "a limit of the server's settings was exceeded: {}. Where it is temp_file_limit, let a superuser run ALTER "
         "ROLE … SET temp_file_limit = '100GB', or -1 for none: the changes of one transaction are read at once, "
-        "however many they are"
+        "however many they are, and rows may be sorted, of which a smaller maxBytesPerTrigger makes a batch have fewer"
     ),
 }
 """What is told of such an error, with the server's words in it."""
