@@ -139,6 +139,16 @@ def test_a_row_is_late_if_one_of_its_key_had_a_greater_order(data: st.DataObject
     assert found.order.tolist() == expected
 
 
+def test_the_first_row_of_a_key_comes_after_none_that_is_late() -> None:
+    """Not even where the last event of all is late."""
+    changes = [Change(INSERT, ("p", number), None, (0, 0)) for number in (1, 2, 2, 2)]
+    batch = pa.RecordBatch.from_pylist([record(change) for change in changes], schema=changes_schema(COLUMNS))
+    told = events_of(batch, halves(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_)), KEY)
+    found = timely(told, np.array([5, 3, 8, 3]), np.array([NO_ORDER, 7]))
+    assert found.events.tolist() == [True, False, True, False]
+    assert found.severed.tolist() == [False, False, True, False]
+
+
 @pytest.mark.parametrize(
     ("kind", "values"),
     [
