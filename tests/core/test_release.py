@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
 
@@ -27,7 +27,11 @@ def test_a_look_that_fails_is_not_the_last_one(caplog: pytest.LogCaptureFixture)
         yield True
         raise AssertionError("looked again")
 
-    failures: list[Exception] = [StagingError("the storage is away"), TypeError("of a file system in Python")]
+    failures: list[Exception] = [
+        StagingError("the storage is away"),
+        TypeError("of a file system in Python"),
+        StagingError("the storage is away"),
+    ]
     left = looks()
 
     def look() -> bool:
@@ -42,6 +46,7 @@ def test_a_look_that_fails_is_not_the_last_one(caplog: pytest.LogCaptureFixture)
         thread.join(60)
     with pytest.raises(AssertionError, match="looked again"):
         next(left)
+    assert caplog.text.count("is not known yet: the storage is away") == 1
     assert caplog.text.count("is not known yet") == 1
 
 
@@ -70,3 +75,25 @@ def test_a_look_asks_no_further_than_the_first_chunk_that_is_missing(tmp_path: P
         assert staging.asked == asked
     assert not server.pins
     assert watched.look is None
+
+
+def test_a_watch_ends_when_the_next_one_begins_or_when_it_is_stopped(tmp_path: Path) -> None:
+    begun, ended = [], []
+
+    def watch(look: Callable[[], bool]) -> Callable[[], None]:
+        begun.append(look)
+        return lambda: ended.append(look)
+
+    server, staging = Server(Database()), Staging(str(tmp_path))
+    upstream = SimulatedUpstream(server)
+    pin = upstream.next_epoch(None, snapshot=True, max_changes=1, until=None).pin
+    assert pin is not None
+    release = Release(upstream, watch)
+    release.when_staged(pin, staging, 1, ["chunk"])
+    assert not ended
+    release.when_staged(pin, staging, 2, ["chunk"])
+    assert ended == begun[:1]
+    release.stop()
+    release.stop()
+    assert ended == begun
+    assert server.pins
