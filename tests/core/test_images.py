@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill.changes import DELETE, INSERT, OLD_NONE, UPDATE, changes_schema
-from backfill.events import NO_ORDER, events_of, timely
+from backfill.events import NO_ORDER, events_of, places, timely
 from backfill.images import Images, Known, Lost, TooMuch, images
-from backfill.lookup import looked_up
+from backfill.lookup import FEW, looked_up
 from backfill.mark import Indices, Mask, halves
 from backfill.sameness import same
 from tests.core.told import (
@@ -147,6 +147,63 @@ def test_the_first_row_of_a_key_comes_after_none_that_is_late() -> None:
     found = timely(told, np.array([5, 3, 8, 3]), np.array([NO_ORDER, 7]))
     assert found.events.tolist() == [True, False, True, False]
     assert found.severed.tolist() == [False, False, True, False]
+
+
+def test_keys_of_several_columns_are_numbered_as_they_appear() -> None:
+    changes = [Change(INSERT, key) for key in (("p", 1), ("q", 1), ("p", 2), ("q", 1), ("p", 1))]
+    batch = pa.RecordBatch.from_pylist([record(change) for change in changes], schema=changes_schema(COLUMNS))
+    told = events_of(batch, halves(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_)), KEY)
+    assert told.number.tolist() == [0, 1, 2, 1, 0]
+
+
+def test_rows_are_looked_up_in_the_order_in_which_they_are_lost() -> None:
+    """What is told to be too much are the changes from the first on whose row was not looked up."""
+    keys = [("p", number) for number in range(4 * FEW)]
+    changes = [Change(UPDATE, key, None, (1, 1)) for key in [*keys, *reversed(keys)]]
+    batch = pa.RecordBatch.from_pylist([record(change) for change in changes], schema=changes_schema(COLUMNS))
+    found = halves(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
+    told = events_of(batch, found, KEY)
+    lost = Lost(np.arange(len(told)) >= len(keys))
+    asked: list[Key] = []
+
+    def look_up(wanted: pa.RecordBatch) -> pa.RecordBatch:
+        asked.extend((row["b"], row["a"]) for row in wanted.to_pylist())
+        return pa.RecordBatch.from_pylist([struct(key, (2, 2)) for key in asked], schema=COLUMNS)
+
+    result = looked_up(batch, found, told, lost, look_up, shows_the_rest=True, most_bytes=0)
+    assert result == TooMuch(len(keys) + FEW)
+    assert asked == keys[: -FEW - 1 : -1]
+
+
+def test_a_row_that_is_looked_up_is_an_update_and_one_that_is_gone_a_delete_with_its_key() -> None:
+    keys = [("p", 1), ("p", 2)]
+    changes = [Change(UPDATE, key, None, (1, 1)) for key in keys]
+    lines = [{**record(change), "version": at, "commit_id": at} for at, change in enumerate([*changes, *changes])]
+    batch = pa.RecordBatch.from_pylist(lines, schema=changes_schema(COLUMNS))
+    found = halves(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
+    told = events_of(batch, found, KEY)
+    there = pa.RecordBatch.from_pylist([struct(keys[1], (2, 2))], schema=COLUMNS)
+    lost = Lost(np.array([True, True, False, False]))
+    result = looked_up(batch, found, told, lost, lambda _: there, shows_the_rest=True, most_bytes=sys.maxsize)
+    assert not isinstance(result, TooMuch)
+    made, kept = result
+    added = [{**record(Change(DELETE, keys[0]))}, {**record(Change(UPDATE, keys[1], None, (2, 2)))}]
+    expected = [{**line, "version": at, "commit_id": at} for at, line in enumerate(added, 2)]
+    assert made.to_pylist()[4:] == pa.RecordBatch.from_pylist(expected, schema=batch.schema).to_pylist()
+    assert kept.old.tolist() == [False] * 4 + [True, False]
+    assert kept.new.tolist() == [False] * 4 + [False, True]
+
+
+def test_a_float_zero_is_one_key_with_either_sign() -> None:
+    columns = pa.schema([pa.field("k", pa.float64())])
+    head = {"op": INSERT, "version": 1, "timestamp": 0, "commit_id": 1, "old_kind": OLD_NONE, "old": None}
+    lines = [{**head, "new": {"k": key}, "unchanged": None} for key in (-0.0, 1.0, 0.0)]
+    batch = pa.RecordBatch.from_pylist(lines, schema=changes_schema(columns))
+    found = halves(batch, key=("k",), forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
+    told = events_of(batch, found, ("k",))
+    assert told.number.tolist() == [0, 1, 0]
+    assert [str(key) for key in told.distinct["k"].to_pylist()] == ["0.0", "1.0"]
+    assert places(told.keys, told.distinct).tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize(
