@@ -230,3 +230,11 @@ def test_rows_that_are_gone_do_not_make_the_next_ones_be_looked_up_all_at_once(t
     fold(stream.batch([[Change(UPDATE, key, None, (1, 2), frozenset({"y"})) for key in keys]], table), sink)
     assert sink == table
     assert max(stream.looked_up) <= 4 * FEW
+
+
+def test_however_many_rows_are_gone_the_next_ones_are_looked_up_in_bounded_number(tmp_path: Path) -> None:
+    keys = [("p", number) for number in range(5000)]
+    stream = Stream(tmp_path, set(keys), {}, Rules())
+    assert stream.batch([[Change(UPDATE, key, None, (1, 2), frozenset({"y"})) for key in keys]], {}) == []
+    assert sum(stream.looked_up) == len(keys)
+    assert max(stream.looked_up) == 16 * FEW
