@@ -100,7 +100,7 @@ def _numbered(keys: pa.RecordBatch) -> tuple[Indices, int]:
     for column in canonical(keys).columns:
         coded: Any = pc.dictionary_encode(column)
         codes = coded.indices.to_numpy().astype(np.int64)
-        unique, number = np.unique(number * (len(coded.dictionary) + 1) + codes, return_inverse=True)
+        unique, number = np.unique(number * len(coded.dictionary) + codes, return_inverse=True)
         count = len(unique)
     if keys.num_columns > 1:  # Of a single column Arrow's codes have that order.
         _, first = np.unique(number, return_index=True)
