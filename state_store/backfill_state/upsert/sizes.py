@@ -37,7 +37,7 @@ def value_sizes(array: Array) -> Numbers:
         items = np.concatenate(([0], np.cumsum(value_sizes(array.flatten()))))
         lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
         ends = np.cumsum(lengths, dtype=np.int64)
-        return np.where(present, items[ends] - items[ends - lengths], 0)
+        return np.asarray(items[ends] - items[ends - lengths], np.int64)
     if pt.is_string(array.type) or pt.is_binary(array.type):
         bytes_of: Array = pc.binary_length(array)
         return np.asarray(bytes_of.fill_null(0).to_numpy(zero_copy_only=False), np.int64)
