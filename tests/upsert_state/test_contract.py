@@ -70,9 +70,19 @@ def test_of_long_rows_as_many_are_found_as_fit(state: UpsertState) -> None:
     rows: list[Cells | None] = [(f"{number}" * 2000, 0.0) for number in range(9)]
     put(state, "t", *((key, 1, 0, row) for key, row in zip(keys, rows, strict=True)))
     assert state.multi_get(keys_of(keys), most_bytes=13_000).rows == rows_of(rows[:6])
+    three = int(state.multi_get(keys_of(keys[:3])).entries["size"].to_numpy().sum())
+    assert state.multi_get(keys_of(keys), most_bytes=three).rows == rows_of(rows[:3])
+    assert state.multi_get(keys_of(keys), most_bytes=three - 1).rows == rows_of(rows[:2])
     assert state.multi_get(keys_of(keys[8:]), most_bytes=1).rows == rows_of(rows[8:])
     assert state.multi_get(keys_of([]), most_bytes=1).rows == rows_of([])
     assert state.multi_get(keys_of(keys)).rows == rows_of(rows)
+
+
+def test_a_key_without_a_row_has_none_beside_one_with_a_long_value(state: UpsertState) -> None:
+    """Also where that was the first to be put."""
+    long: Cells = ("x" * 5000, 0.0)
+    put(state, "t", (A, 1, 0, long))
+    assert state.multi_get(keys_of([("eu", 77), A, ("eu", 78)])).rows == rows_of([None, long, None])
 
 
 def test_a_later_update_replaces_a_row(state: UpsertState) -> None:
