@@ -226,6 +226,30 @@ def test_values_of_any_type_are_the_same_exactly_as_themselves(kind: pa.DataType
     assert same(left, right).reshape(len(values), -1).tolist() == np.eye(len(values), dtype=np.bool_).tolist()
 
 
+@pytest.mark.parametrize("from_here", [True, False])
+def test_the_first_change_takes_values_from_the_row_that_it_moved_and_from_no_other(*, from_here: bool) -> None:
+    old, new = ("p", 1), ("p", 2)
+    change = Change(UPDATE, new, old, (1, 1), frozenset({"y"}))
+    batch = pa.RecordBatch.from_pylist([record(change)], schema=changes_schema(COLUMNS))
+    sink = Copy({old: (0, 1)} if from_here else {new: (0, 2)}, set())
+    emitted = sorted({old, new} if from_here else {new})
+    found = halves(
+        batch,
+        key=KEY,
+        forwarded=lambda keys, _: np.array([(row["b"], row["a"]) in emitted for row in keys.to_pylist()], np.bool_),
+    )
+    result = images(
+        batch,
+        events_of(batch, found, KEY),
+        known(emitted, sink),
+        columns=COLUMNS,
+        skips_equal=False,
+        most_bytes=sys.maxsize,
+        severed=np.zeros(len(emitted), np.bool_),
+    )
+    assert isinstance(result, Images if from_here else Lost)
+
+
 def test_what_comes_of_a_row_that_is_lost_is_lost_with_it() -> None:
     """Also where the value that it takes from there is known: the row goes with all its values."""
     fields: list[pa.Field[Any]] = [pa.field("k", pa.int64()), pa.field("y", pa.string()), pa.field("z", pa.string())]
