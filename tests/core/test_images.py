@@ -22,6 +22,7 @@ from tests.core.told import (
     COLUMNS,
     KEY,
     KEYS,
+    LONG,
     SMALL,
     VALUES,
     Change,
@@ -248,6 +249,18 @@ def test_the_first_change_takes_values_from_the_row_that_it_moved_and_from_no_ot
         severed=np.zeros(len(emitted), np.bool_),
     )
     assert isinstance(result, Images if from_here else Lost)
+
+
+@pytest.mark.parametrize(("count", "most", "fitting"), [(1, 0, None), (3, 0, 1), (3, 4 * LONG, 2), (3, 6 * LONG, None)])
+def test_values_that_were_left_out_count_in_both_images_of_a_change(count: int, most: int, fitting: int | None) -> None:
+    key = ("p", 1)
+    changes = [record(Change(UPDATE, key, None, (number, 1), frozenset({"y"}))) for number in range(count)]
+    batch = pa.RecordBatch.from_pylist(changes, schema=changes_schema(COLUMNS))
+    found = halves(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
+    told, before = events_of(batch, found, KEY), known([key], Copy({key: (9, 1)}, set()))
+    none = np.zeros(count, np.bool_)
+    result = images(batch, told, before, columns=COLUMNS, skips_equal=False, most_bytes=most, severed=none)
+    assert isinstance(result, Images) if fitting is None else result == TooMuch(fitting)
 
 
 def test_what_comes_of_a_row_that_is_lost_is_lost_with_it() -> None:
