@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -17,6 +18,7 @@ from integration.scenarios import AT_ANY_TIME, RESTARTS, following, refused, sta
 from integration.servers import LocalServer
 from integration.stream_harness import table_of
 from integration.versions import require_version
+from integration.waiting import eventually
 
 
 @RESTARTS
@@ -216,13 +218,36 @@ def test_a_stream_that_waits_for_changes_keeps_its_slot_where_idle_ones_are_inva
     run.finish()
 
 
-def test_a_server_that_does_not_log_logically_is_refused_unless_only_a_snapshot_is_wanted(
+def test_a_server_that_does_not_log_logically_begins_to_with_the_slot_where_it_can(
     start_postgres: Callable[..., LocalServer], start_stream: StartStream
 ) -> None:
     database = Database(start_postgres(wal_level="replica"), "postgres")
     table_of(database, 100)
     run = start_stream(database=database)
-    with pytest.raises(DatabaseSetupError, match="wal_level"):
+    if database.server.version < 190_000:
+        with pytest.raises(DatabaseSetupError, match="wal_level is replica, expected logical"):
+            run.batch()
+        return
+    with database.connect() as writer, ThreadPoolExecutor() as threads:
+        writer.execute("UPDATE t SET v = 'begun before the slot' WHERE id < 20")
+        begun = threads.submit(run.judged_batch, 20)
+        eventually(lambda: begun.done() or bool(database.execute("SELECT slot_name FROM pg_replication_slots")))
+        writer.execute("UPDATE t SET v = 'then ended' WHERE id > 80")
+        writer.commit()
+        assert begun.result()
+    database.execute("UPDATE t SET v = 'after it' WHERE id % 3 = 0; DELETE FROM t WHERE id % 7 = 0")
+    run.backfill(20)
+    run.restart()
+    run.finish()
+
+
+def test_a_server_that_does_not_log_logically_is_refused_unless_only_a_snapshot_is_wanted(
+    start_postgres: Callable[..., LocalServer], start_stream: StartStream
+) -> None:
+    database = Database(start_postgres(wal_level="minimal", max_wal_senders="0"), "postgres")
+    table_of(database, 100)
+    run = start_stream(database=database)
+    with pytest.raises(DatabaseSetupError, match="wal_level is minimal, expected logical"):
         run.batch()
     run.stop()
     run = start_stream(database=database, startupMode="snapshot", stateDir=f"{run.options['stateDir']}-2")

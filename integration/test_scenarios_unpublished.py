@@ -170,6 +170,17 @@ def test_a_publication_of_a_schema_that_left_it_out_for_a_while_ends_a_running_s
         run.catch_up()
 
 
+@RESTARTS
+def test_a_publication_of_all_tables_but_this_one_ends_the_stream(
+    database: Database, start_stream: StartStream, *, restarts: bool
+) -> None:
+    require_version(database, 190_000, "such a publication")
+    database.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    run = started(start_stream, "while the log is followed", publicationName="p")
+    database.execute("ALTER PUBLICATION p SET ALL TABLES EXCEPT (TABLE t); UPDATE t SET v = 'lost'")
+    refused(run, DatabaseSetupError, "EXCEPT some, of which the table is one; run ALTER PUBLICATION", restarts=restarts)
+
+
 def test_a_table_that_was_moved_out_of_the_schema_that_is_published_is_said_to_be_left_out(
     database: Database, start_stream: StartStream
 ) -> None:

@@ -1,4 +1,4 @@
-"""PostgreSQL 14 to 18 as an upstream: exported snapshots, a logical replication slot, pgoutput decoded in vectors.
+"""PostgreSQL 14 to 19 as an upstream: exported snapshots, a logical replication slot, pgoutput decoded in vectors.
 
 adapter     the Upstream contract, composed of what follows
 connection, arrow_session, sessions    sessions and the settings that give a value one text; those of one upstream

@@ -150,6 +150,9 @@ class ServerDescription:
     system_identifier: int
     timeline: int
     wal_level: str
+    raises_wal_level: bool
+    """Whether a logical slot makes it write what decoding takes where `wal_level` is `replica`: from version 19 on."""
+
     in_recovery: bool
     old_snapshots: str
     """`old_snapshot_threshold`; -1 as well where there is no such setting, from version 17 on."""

@@ -21,7 +21,7 @@ from backfill.errors import BackfillError, DatabaseSetupError, TableError
 from backfill.upstream.postgres.blockers import saying_what_blocks
 from backfill.upstream.postgres.connection import Connector, Session, one_row
 from backfill.upstream.postgres.description import STORED_ARE_PUBLISHED, QualifiedName, TableDescription
-from backfill.upstream.postgres.published import listed, listing
+from backfill.upstream.postgres.published import is_left_out, listed, listing
 
 _NOTE: Final = "made by backfill, membership "
 
@@ -239,6 +239,11 @@ def _not_listed(session: Session, name: str, oid: int) -> BackfillError:
                 "dbtable to that, or, for a new stream, leave out publicationName to have one made"
             )
     alter = f"ALTER PUBLICATION {sql.Identifier(name).as_string(session)}"
+    if is_left_out(session, name, oid):
+        return DatabaseSetupError(
+            f"publication {name} is of all tables EXCEPT some, of which the table is one; run {alter} SET ALL TABLES "
+            "with an EXCEPT that does not name it, or without"
+        )
     return DatabaseSetupError(
         f"publication {name} does not publish the table under its own name; run {alter} ADD TABLE … where it is not in "
         f"it, and for a partitioned table {alter} SET (publish_via_partition_root = true)"

@@ -11,7 +11,7 @@ from typing import Any, Final, LiteralString
 
 from backfill.upstream.postgres.connection import Session
 
-_OPENED_BY_THE_VIEW: Final = range(160_000, 190_000)
+_OPENED_BY_THE_VIEW: Final = range(160_000, 200_000)
 
 _BY_VIEW: Final = """
     SELECT pg_catalog.to_jsonb(p) FROM pg_catalog.pg_publication_tables p
@@ -21,9 +21,17 @@ _BY_VIEW: Final = """
     LIMIT 1 -- PostgreSQL 14 has a partition twice that is published by itself and with its root.
 """
 
+# Of a publication of all tables, pg_publication_rel has those that it leaves out, from version 19 on. They are never
+# partitions, and theirs are left out with them.
+_LEFT_OUT: Final = """
+    (p.puballtables AND EXISTS (
+        SELECT FROM pg_catalog.pg_publication_rel e WHERE e.prpubid = p.oid
+        AND e.prrelid IN (%(oid)s::oid, pg_catalog.pg_partition_root(%(oid)s::oid::regclass)::oid)))
+"""
+
 # A table is published with its schema or a table that it is a partition of as well: under the name of the topmost one,
 # or else under that of the partition. Filters and lists of columns mean nothing where its schema is published.
-_BY_CATALOGS: Final = """
+_BY_CATALOGS: Final = f"""
     SELECT pg_catalog.jsonb_build_object('rowfilter', r.prqual, 'attnames', (
                SELECT pg_catalog.jsonb_agg(a.attname) FROM pg_catalog.pg_attribute a
                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -45,6 +53,7 @@ _BY_CATALOGS: Final = """
                           WHERE pnpubid = p.oid AND pnnspid = one.relnamespace))) AS named
     WHERE p.pubname = %(name)s AND pg_catalog.pg_relation_is_publishable(c.oid)
       AND CASE WHEN p.pubviaroot THEN itself AND NOT above ELSE c.relkind <> 'p' AND (itself OR above) END
+      AND NOT {_LEFT_OUT}
 """
 
 
@@ -59,3 +68,9 @@ def listed(session: Session, name: str, oid: int) -> dict[str, Any] | None:
     """That row; None where the publication does not publish the table under its own name."""
     row = session.execute(listing(session), {"name": name, "oid": oid}).fetchone()
     return None if row is None else row[0]
+
+
+def is_left_out(session: Session, name: str, oid: int) -> bool:
+    """Whether the publication is of all tables, but for some among which the table is."""
+    query: LiteralString = f"SELECT FROM pg_catalog.pg_publication p WHERE p.pubname = %(name)s AND {_LEFT_OUT}"
+    return session.execute(query, {"name": name, "oid": oid}).fetchone() is not None

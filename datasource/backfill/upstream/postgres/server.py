@@ -32,6 +32,7 @@ _SERVER: Final = f"""
                 ELSE {_TIMELINE}
            END AS timeline,
            pg_catalog.current_setting('wal_level') AS wal_level,
+           pg_catalog.current_setting('effective_wal_level', true) IS NOT NULL AS raises_wal_level,
            pg_catalog.pg_is_in_recovery() AS in_recovery,
            coalesce(pg_catalog.current_setting('old_snapshot_threshold', true), '-1') AS old_snapshots
 """
@@ -72,7 +73,7 @@ def require_primary_again(session: Session) -> None:
 
 def require_logical(server: ServerDescription) -> None:
     """Refuses a server whose log cannot be decoded."""
-    if server.wal_level != "logical":
+    if server.wal_level != "logical" and not (server.raises_wal_level and server.wal_level == "replica"):
         raise DatabaseSetupError(
             f"wal_level is {server.wal_level}, expected logical; run ALTER SYSTEM SET wal_level = 'logical' and "
             "restart the server. startupMode=snapshot does without"
