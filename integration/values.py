@@ -197,6 +197,8 @@ OTHERS = (
     Case("pg_lsn", ["0/0", "FFFFFFFF/FFFFFFFF"]),
     Case("xid8", ["0", "18446744073709551615"]),
     Case("xid", ["0", "4294967295"]),
+    Case("oid8", ["0", "18446744073709551615"], since=190000),
+    Case("regdatabase", ["postgres", "0"], since=190000),
     Case("tid", ["(0,1)", "(4294967295,65535)"]),
     Case("regclass", ["pg_class", "t"]),
     Case("refcursor", ["", "c"]),
