@@ -2,7 +2,7 @@
 
 `DeltaTable.deletion_vectors` gives those of all the table's files at once, with a byte for each row; a commit has a few
 of them. So they are read here as the Delta protocol has them (Deletion Vector Format): in a file of the table's folder
-or elsewhere, or in the log itself, as 32-bit Roaring bitmaps, one for each 2^32 rows.
+or elsewhere, or in the log itself, as a Roaring bitmap of 64 bits.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from pyroaring import BitMap64
 
 from backfill.upstream.delta.files import Files, Place
 
@@ -28,12 +29,6 @@ _TO_B85: Final = str.maketrans(_Z85, _B85)
 
 _PORTABLE: Final = 1681511377
 """What the bytes begin with: the only form that the protocol lets be written."""
-
-_WITHOUT_RUNS, _WITH_RUNS = 12346, 12347
-_ARRAY_AT_MOST: Final = 4096
-_BITMAP_BYTES: Final = 8192
-_OFFSETS_FROM: Final = 4
-"""A bitmap with runs in it says where its containers begin if it has so many."""
 
 _UUID_TEXT: Final = 20
 _FIRST: Final = 1
@@ -73,7 +68,7 @@ class DeletionVector:
     def deleted(self, files: Files) -> Places:
         """The places of the deleted rows, ascending; DamagedVectorError where its bytes are none of one."""
         try:
-            found = _treemap(self._bytes(files))
+            found = _places(self._bytes(files))
         except (ValueError, struct.error) as error:
             raise DamagedVectorError(str(error)) from None
         if len(found) != self.cardinality:
@@ -97,49 +92,8 @@ def _bytes_of(text: str) -> bytes:
     return base64.b85decode(text.translate(_TO_B85))
 
 
-def _treemap(content: bytes) -> Places:
-    magic, count = struct.unpack_from("<iq", content)
+def _places(content: bytes) -> Places:
+    (magic,) = struct.unpack_from("<i", content)
     if magic != _PORTABLE:
         raise DamagedVectorError(f"it begins with {magic}, expected {_PORTABLE}")
-    at, found = 12, []
-    for _ in range(count):
-        (high,) = struct.unpack_from("<I", content, at)
-        low, at = _bitmap(content, at + 4)
-        found.append(low + (high << 32))
-    return np.concatenate([np.empty(0, np.int64), *found])
-
-
-def _bitmap(content: bytes, at: int) -> tuple[Places, int]:
-    """What the Roaring bitmap that begins here has, and where it ends."""
-    (cookie,) = struct.unpack_from("<I", content, at)
-    if cookie & 0xFFFF == _WITH_RUNS:
-        count = (cookie >> 16) + 1
-        flags = np.frombuffer(content, np.uint8, (count + 7) // 8, at + 4)
-        runs, at = np.unpackbits(flags, bitorder="little")[:count], at + 4 + len(flags)
-    elif cookie == _WITHOUT_RUNS:
-        (count,) = struct.unpack_from("<I", content, at + 4)
-        runs, at = np.zeros(count, np.uint8), at + 8
-    else:
-        raise DamagedVectorError(f"a bitmap begins with {cookie}")
-    heads = np.frombuffer(content, "<u2", 2 * count, at).astype(np.int64).reshape(count, 2)
-    at += 4 * count
-    if cookie == _WITHOUT_RUNS or count >= _OFFSETS_FROM:
-        at += 4 * count
-    found = []
-    for (high, last), run in zip(heads, runs, strict=True):
-        low, at = _container(content, at, int(last) + 1, run=bool(run))
-        found.append(low + (high << 16))
-    return np.concatenate([np.empty(0, np.int64), *found]), at
-
-
-def _container(content: bytes, at: int, count: int, *, run: bool) -> tuple[Places, int]:
-    """What a container of so many values has, and where it ends."""
-    if run:
-        (runs,) = struct.unpack_from("<H", content, at)
-        pairs = np.frombuffer(content, "<u2", 2 * runs, at + 2).astype(np.int64).reshape(runs, 2)
-        found = [np.arange(first, first + more + 1) for first, more in pairs]
-        return np.concatenate([np.empty(0, np.int64), *found]), at + 2 + 4 * runs
-    if count > _ARRAY_AT_MOST:
-        bits = np.unpackbits(np.frombuffer(content, np.uint8, _BITMAP_BYTES, at), bitorder="little")
-        return np.flatnonzero(bits), at + _BITMAP_BYTES
-    return np.frombuffer(content, "<u2", count, at).astype(np.int64), at + 2 * count
+    return np.asarray(BitMap64.deserialize(content[4:]).to_array()).astype(np.int64)
