@@ -122,7 +122,10 @@ def test_a_stream_that_runs_is_not_dropped(
     monkeypatch.setattr("backfill.__main__.PATIENCE", 0.2)
     hold = "import sys; from pathlib import Path; from backfill.claim import claim; held = claim(Path(sys.argv[1])); "
     hold += "print('held', flush=True); sys.stdin.read()"
-    command = ["drop", "--state-dir", run.options["stateDir"], "--url", run.database.url(tmp_path)]
+    command = ["drop", "--state-dir", run.options["stateDir"]]
+    assert main(command) == 1
+    assert 'drop needs --url, the database of "public"."t"' in capsys.readouterr().err
+    command += ["--url", run.database.url(tmp_path)]
     with subprocess.Popen(
         [sys.executable, "-c", hold, run.options["stateDir"]], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as query:

@@ -291,6 +291,8 @@ def _drop_stream(folder: Path, given: argparse.Namespace) -> None:
         identity = store.identity()
     if identity is None:
         raise StateError(f"{folder / STATE_FILE} holds no stream; nothing was dropped")
+    if identity.upstream != DELTA and not given.url:
+        raise OptionsError(f"drop needs --url, the database of {identity.table}, as in the stream's option url")
     folders = {"stateDir": str(folder), "stagingDir": given.staging_dir}
     source = source_of(identity.upstream, identity.table, identity.key.names, url=given.url, user=given.user)
     options = parse({**source, **folders})
