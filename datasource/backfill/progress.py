@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Final, Literal, TypeAlias, get_args
 
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange, merged, ranges_between
@@ -263,13 +264,18 @@ def _completed(progress: Progress) -> int:
 def rows_left(progress: Progress) -> int | None:
     """About how many snapshot rows are still to be read, if vnodes hold about as many each; None where none is done.
 
+    Small vnodes are the first to be completed. So one that has given more rows than they hold counts with what it gave.
     The last vnode, which is nearly empty and is read first, says nothing of the others.
     """
     if isinstance(progress, Finished) or not progress.unfinished:
         return 0
     last = progress.vnode_count - 1
-    completed = {number: item.row_count for number, item in progress.per_vnode() if isinstance(item, Completed)}
-    beyond = completed.pop(last, 0)
+    others = [item for number, item in progress.per_vnode() if number != last]
+    completed = [item.row_count for item in others if isinstance(item, Completed)]
+    begun = [item.row_count for item in others if isinstance(item, InProgress)]
     if not completed:
         return None
-    return max(0, beyond + sum(completed.values()) * last // len(completed) - progress.row_count)
+    usual = fmean(completed)
+    usual = fmean([*completed, *(rows for rows in begun if rows > usual)])
+    not_started = len(others) - len(completed) - len(begun)
+    return round(not_started * usual + sum(max(0, usual - rows) for rows in begun))

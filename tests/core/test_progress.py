@@ -168,6 +168,7 @@ def test_how_many_rows_are_left_is_told_by_the_vnodes_that_are_completed() -> No
     assert rows_left(start.advanced({0: InProgress(("a",), 9), 3: Completed(0)})) is None
     assert rows_left(start.advanced({0: Completed(10), 1: Completed(20), 2: InProgress(("e",), 5)})) == 10
     assert rows_left(start.advanced({0: Completed(10), 1: Completed(20), 3: Completed(2)})) == 15
-    assert rows_left(start.advanced({0: Completed(1), 1: InProgress(("c",), 99)})) == 0
+    assert rows_left(start.advanced({0: Completed(1), 1: InProgress(("c",), 99)})) == 50, "no fewer than seen so far"
+    assert rows_left(start.advanced({0: Completed(1), 1: InProgress(("c",), 99), 2: InProgress(("e",), 60)})) == 0
     assert rows_left(start.advanced({number: Completed(5) for number in range(4)})) == 0
     assert rows_left(Finished(4, 60)) == 0
