@@ -86,90 +86,112 @@ class Option:
 
 
 OPTIONS: Final = (
-    Option("url", "", "Where the database is: a `postgresql://` URI or a libpq connection string, no password", url),
-    Option("dbtable", "", 'The table: `orders`, `public.orders`, `"My Schema"."Orders"`; goes with `url`'),
-    Option("path", "", "In place of these two a Delta table: an absolute path, or a URI such as `s3://…`", place),
+    Option(
+        "url", "", "Where the database is: a `postgresql://` URI or a libpq connection string, without a password", url
+    ),
+    Option("dbtable", "", 'The table, such as `orders`, `public.orders` or `"My Schema"."Orders"`; goes with `url`'),
+    Option(
+        "path",
+        "",
+        "Instead of `url` and `dbtable`, a Delta table: an absolute path, or a URI such as `s3://…`",
+        place,
+    ),
     Option("keyColumns", "", "The columns that tell the rows of a Delta table apart; goes with `path`", column_names),
-    Option("user", "", "The role to connect as, where `url` has none"),
+    Option("user", "", "The role to connect as, if `url` names none"),
     Option("password", "", "The role's password; libpq's passfile, service file and environment work too"),
-    Option("stateDir", "", "A folder of the driver for the stream's state; required for a stream"),
+    Option("stateDir", "", "A folder on the driver for the stream's state; required for a stream"),
     Option(
         "stagingDir",
         "",
-        "Where chunks are staged: a path or URI all executors reach (default: in `stateDir`); on `s3://` up to 5 GiB "
-        "each",
+        "Where chunks are staged: a path or URI that all executors reach (default: inside `stateDir`); on `s3://` up "
+        "to 5 GiB each",
         staging_place,
     ),
     Option(
         "stageBeforeEmit",
         "false",
-        "Whether a chunk is staged whole before its first row is passed on, for sinks that take single rows, such as "
-        "Kafka and `foreach`; takes longer",
+        "Stage each chunk completely before passing on its first row: for sinks that take rows one by one, such as "
+        "Kafka and `foreach`; slower",
         flag,
     ),
-    Option("startupMode", "initial", "`initial`, `latest` or `snapshot`", choice(StartupMode)),
-    Option("columns", "", "The columns to carry, separated by commas (default: all)", column_names),
+    Option("startupMode", "initial", "`initial`, `latest` or `snapshot`; see below", choice(StartupMode)),
+    Option("columns", "", "The columns to read, separated by commas (default: all)", column_names),
     Option(
         "metadataColumns",
         "all",
-        "The metadata columns of a stream's rows: `all`; some of them, with `_change_type`; with "
-        "`startupMode=snapshot` any or `none`",
+        "Which metadata columns a stream's rows have: `all`, or a list with `_change_type` in it; with "
+        "`startupMode=snapshot` any list, or `none`",
         metadata_columns,
     ),
-    Option("filter", "", "For `spark.read`: a condition in SQL; the database gives only rows for which it holds"),
+    Option("filter", "", "For `spark.read`: a condition in SQL; the database sends only rows that meet it"),
     Option(
         "snapshotFilter",
         "",
-        "For a stream: a condition in SQL; of the rows that are there, only those are read for which it holds",
+        "For a stream: a condition in SQL; existing rows are read only if they meet it. Changes are not filtered",
     ),
     Option(
         "startingPosition",
         "",
-        "For `spark.read`: the changes after this position, in place of the table; an LSN (`0/16B2D80`; needs "
-        "`slotName`), a version of a Delta table, `earliest` or `latest`",
+        "For `spark.read`: read the changes after this position instead of the table. An LSN such as `0/16B2D80` "
+        "(needs `slotName`), a version of a Delta table, `earliest` or `latest`",
     ),
-    Option("endingPosition", "", "For `spark.read`: the changes up to this position (default: `latest`)"),
-    Option("customSchema", "", "Other types for columns: `STRING` for any, `DECIMAL(p,s)` for a numeric", column_types),
-    Option("numPartitions", "4", "How many readers a batch may use", count(1, 10_000)),
-    Option("vnodeCount", "256", "How many slices of the key space progress is kept for", count(1, 65_536)),
+    Option("endingPosition", "", "For `spark.read`: read the changes up to this position (default: `latest`)"),
     Option(
-        "maxRowsPerTrigger", "2000000", "About how many rows a batch takes; a commit is never cut", count(1, 1 << 40)
+        "customSchema",
+        "",
+        "Other Spark types for columns: `STRING` for any, `DECIMAL(p,s)` for a numeric",
+        column_types,
+    ),
+    Option("numPartitions", "4", "How many readers a batch may use at a time", count(1, 10_000)),
+    Option(
+        "vnodeCount",
+        "256",
+        "Into how many slices (vnodes) the key space is cut; progress is kept for each",
+        count(1, 65_536),
+    ),
+    Option(
+        "maxRowsPerTrigger", "2000000", "About how many rows a batch takes; a commit is never split", count(1, 1 << 40)
     ),
     Option("maxBytesPerTrigger", "1g", "About how many bytes of snapshot rows a batch takes", size),
     Option(
         "failOnDataLoss",
         "true",
-        "Whether lost changes end the stream; if not, the loss is logged and the stream goes on",
+        "Whether the stream ends if changes were lost; with `false` the loss is logged and the stream goes on",
         flag,
     ),
-    Option("onTruncate", "fail", "`fail`, `emit` or `ignore` a TRUNCATE", choice(OnTruncate)),
+    Option("onTruncate", "fail", "What a TRUNCATE does: `fail`, `emit` or `ignore`", choice(OnTruncate)),
     Option(
         "changelog",
         "logged",
-        "`logged`: of changed rows what the change log tells. `full`: all columns of rows before and after, also under "
-        "`REPLICA IDENTITY DEFAULT`, from the last rows kept in `stateDir`",
+        "`logged`: of changed rows, what the change log has. `full`: all columns before and after each change, also "
+        "under `REPLICA IDENTITY DEFAULT`, from the last rows kept in `stateDir`",
         choice(Changelog),
     ),
     Option(
         "envelope",
         "operations",
-        "`upsert`: a change says only which row its key has now, if any; inserts, update pairs and deletes follow from "
-        "the last rows kept in `stateDir`, and what changes nothing is left out",
+        "`upsert`: a change says only which row its key has now, if any. Inserts, update pairs and deletes follow from "
+        "the last rows kept in `stateDir`; what changes nothing is left out",
         choice(Envelope),
     ),
     Option(
         "orderColumn",
         "",
-        "With `envelope=upsert`: a row with less in it than the last row of its key comes late, and is left out",
+        "With `envelope=upsert`: a row whose value in this column is lower than in the last row of its key is late, "
+        "and is left out",
     ),
-    Option("stateMemory", "512m", "How much memory of the driver the last rows take at the most; 256m or more", memory),
+    Option("stateMemory", "512m", "How much memory the last rows may take on the driver; at least 256m", memory),
     Option(
-        "onUnchangedToast", "fail", "`fail`, or `mark` large values that the log left out", choice(OnUnchangedToast)
+        "onUnchangedToast",
+        "fail",
+        "If the log leaves out a large unchanged value: `fail`, or `mark` its column",
+        choice(OnUnchangedToast),
     ),
     Option(
         "onExistingState",
         "fail",
-        "A new checkpoint with a used `stateDir`: `fail`, `resume` from it, or `restart` the backfill",
+        "What a new checkpoint does with a `stateDir` that has progress: `fail`, `resume` from it, or `restart` the "
+        "backfill",
         choice(OnExistingState),
     ),
     Option("slotName", "", "The replication slot (default: `backfill_<schema>_<table>_<stream>`)", slot_name),
@@ -177,13 +199,13 @@ OPTIONS: Final = (
     Option(
         "sessionInitStatement",
         "",
-        "One SQL statement that each session runs after it has connected. What decides how values are read is set "
-        "again after it; Spark shows it in plans",
+        "One SQL statement that each session runs after connecting. Settings that decide how values are read are set "
+        "again after it. Spark shows it in plans",
     ),
     Option(
         "view",
         "",
-        "For `spark.read`: `progress` or `summary` of the stream with this `stateDir`, in place of the table",
+        "For `spark.read`: the `progress` or `summary` of the stream with this `stateDir`, instead of the table",
         choice(View),
     ),
 )
