@@ -97,8 +97,7 @@ def test_all_wrong_options_are_named_at_once(stream: SparkStream) -> None:
         "  - numPartitions is 'zero'; expected a whole number from 1 to 10000",
         "  - maxBytesPerTrigger is 'much'; expected a size such as 268435456, 256m or 1g",
         "  - onTruncate is 'cry'; expected one of fail, emit, ignore",
-        "  - dbtable is required: The table, such as `orders`, `public.orders` or "
-        '`"My Schema"."Orders"`; goes with `url`',
+        '  - dbtable is required: The table: `orders`, `public.orders` or `"My Schema"."Orders"`; goes with `url`',
     ]
 
 

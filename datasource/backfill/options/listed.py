@@ -89,7 +89,7 @@ OPTIONS: Final = (
     Option(
         "url", "", "Where the database is: a `postgresql://` URI or a libpq connection string, without a password", url
     ),
-    Option("dbtable", "", 'The table, such as `orders`, `public.orders` or `"My Schema"."Orders"`; goes with `url`'),
+    Option("dbtable", "", 'The table: `orders`, `public.orders` or `"My Schema"."Orders"`; goes with `url`'),
     Option(
         "path",
         "",
