@@ -341,6 +341,15 @@ def test_a_process_that_was_forked_has_sessions_of_its_own(database: Database) -
         assert session.fetchone() == (kept,)
 
 
+def test_a_session_keeps_no_statement_however_often_it_is_run(database: Database) -> None:
+    """Some name all the keys of a batch: the last hundred of them would be gigabytes of the driver's memory."""
+    connector = Connector.of(database.dsn, user="", password="", init_statement="")
+    with connector.session() as session:
+        for _ in range(10):
+            session.execute("SELECT %s::int8", [1])
+        assert session.execute("SELECT count(*) FROM pg_prepared_statements").fetchall() == [(0,)]
+
+
 def test_a_statement_for_each_session_may_have_rows_of_any_type(database: Database) -> None:
     connector = Connector.of(database.dsn, user="", password="", init_statement="SELECT row(1, 2), '{}'::json")
     with connector.arrow_session() as session:

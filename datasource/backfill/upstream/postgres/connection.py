@@ -185,7 +185,9 @@ class Connector:
     def session(self) -> Session:
         """A session for control statements, in autocommit."""
         with translating():
-            connection = psycopg.connect(self.conninfo, autocommit=True)
+            # Nothing is prepared: psycopg would keep the text of the last hundred statements, and some of them name all
+            # the keys of a batch.
+            connection = psycopg.connect(self.conninfo, autocommit=True, prepare_threshold=None)
             with ExitStack() as opened:
                 opened.callback(connection.close)
                 connection.adapters.register_dumper(int, _Number)
