@@ -15,7 +15,10 @@ _TYPES: Final = (
     *("name", "text", "int2", "int4", "int8", "oid", "regclass", "float4", "float8", "numeric", "jsonb", "timestamptz"),
     *("int2vector", "int2[]", "oid[]", "text[]", "numeric[]"),
 )
-_OPERATORS: Final = ("=", "<>", "<", ">", "<=", ">=", "+", "-", "*", "/", "||", "<@", "@>", "&&", "~~", "->", "->>")
+_OPERATORS: Final = (
+    *("=", "<>", "<", ">", "<=", ">=", "+", "-", "*", "/", "||"),
+    *("<@", "@>", "&&", "~", "~~", "->", "->>"),
+)
 SET: Final = f"""
     CREATE SCHEMA {SCHEMA};
     GRANT USAGE ON SCHEMA {SCHEMA} TO PUBLIC;

@@ -43,7 +43,8 @@ _SLOTS: Final = """
            coalesce(pg_catalog.array_agg(slot_name::text ORDER BY slot_name)
                     FILTER (WHERE NOT active AND NOT ours), '{}'),
            coalesce(pg_catalog.array_agg(slot_name::text ORDER BY slot_name) FILTER (WHERE ours), '{}')
-    FROM (SELECT *, slot_name ~ '^backfill_' AS ours FROM pg_catalog.pg_replication_slots) AS s
+    FROM (SELECT *, pg_catalog.starts_with(slot_name::text, 'backfill_') AS ours
+          FROM pg_catalog.pg_replication_slots) AS s
 """
 _LIMITS: Final = """
     SELECT pg_catalog.current_setting('max_slot_wal_keep_size'),
