@@ -75,19 +75,33 @@ def test_a_table_that_has_grown_since_the_process_began_is_taken_for_as_large_as
     run.finish()
 
 
+def ends_of_vnodes(database: Database, vnodes: int) -> list[int]:
+    """Where all vnodes but the last one end, after 0."""
+    upstream = open_upstream(parse({**database.options, "dbtable": "t"}))
+    try:
+        return [0, *(int(str(key[0])) for key in upstream.bounds(vnodes))]
+    finally:
+        upstream.close()
+
+
 def test_a_sample_of_many_rows_cuts_them_into_about_equal_parts(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     database.execute("INSERT INTO t SELECT i FROM generate_series(1, 50000) i; ANALYZE t")
-    upstream = open_upstream(parse({**database.options, "dbtable": "t"}))
-    try:
-        ends = [0, *(int(str(key[0])) for key in upstream.bounds(9))]
-    finally:
-        upstream.close()
+    ends = ends_of_vnodes(database, 9)
     assert len(ends) == 9
     # Every second of 222 pages is looked at, and some five rows of each count. So a part has 28 pages, 6 more or less,
     # and in one of a thousand runs a part has 56. Four times as many or as few are beyond all chance.
     assert ends[-1] > 40_000
     assert all(50_000 / 8 / 4 < after - before < 50_000 / 8 * 4 for before, after in pairwise(ends))
+
+
+@pytest.mark.parametrize("analyzed", ["", "; ANALYZE t"], ids=["not analyzed", "analyzed"])
+def test_a_few_pages_of_rows_with_large_values_are_all_looked_at(database: Database, analyzed: str) -> None:
+    """The values lie in pages of their own, hundreds for each of these: a few of so many would be none of these."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text) WITH (autovacuum_enabled = false)")
+    database.execute("ALTER TABLE t ALTER v SET STORAGE EXTERNAL")
+    database.execute(f"INSERT INTO t SELECT i, repeat('v', 20000) FROM generate_series(1, 400) i{analyzed}")
+    assert ends_of_vnodes(database, 9) == list(range(0, 401, 50))
 
 
 def before(monkeypatch: pytest.MonkeyPatch, name: str, action: Callable[[], object]) -> None:

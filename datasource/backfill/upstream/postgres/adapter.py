@@ -15,7 +15,7 @@ from backfill.errors import ConnectionLostError, SnapshotGoneError, TableLockedE
 from backfill.options import Options
 from backfill.order import within
 from backfill.plan import Extent, Measure
-from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
+from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema
 from backfill.upstream.figures import Figures
 from backfill.upstream.postgres import slot, span
 from backfill.upstream.postgres.begun import Begun
@@ -31,7 +31,7 @@ from backfill.upstream.postgres.reader import PostgresSnapshotReader
 from backfill.upstream.postgres.retries import RetryPolicy
 from backfill.upstream.postgres.server import require_lasting_snapshots, require_logical, require_primary
 from backfill.upstream.postgres.sessions import ControlSession
-from backfill.upstream.postgres.size import read_size
+from backfill.upstream.postgres.size import StoredSize, read_size
 from backfill.upstream.postgres.span import PostgresChangeReader
 from backfill.upstream.postgres.table import Table, describe
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
@@ -49,7 +49,7 @@ class PostgresUpstream:
         self._connector = connector
         self._sessions = ControlSession(connector, retries)
         self._described: Table | None = None
-        self._sized: TableSize | None = None
+        self._sized: StoredSize | None = None
         """Its size when it was last asked for, which is before each batch that reads rows."""
 
         self._found: Epochs | None = None
@@ -104,7 +104,7 @@ class PostgresUpstream:
         name = table.description.name.quoted()
         return Identity(str(table.server.system_identifier), name, str(table.description.oid))
 
-    def size(self) -> TableSize:
+    def size(self) -> StoredSize:
         """Of this moment: since the process began the table may have become many times as large."""
         described = self._table.description
         self._sized = self._sessions.run(lambda session: read_size(session, described))

@@ -9,11 +9,11 @@ import pyarrow as pa
 from psycopg import sql
 
 from backfill.errors import KeyTextError
-from backfill.upstream import TableSize
 from backfill.upstream.postgres.connection import Session, one_row
 from backfill.upstream.postgres.keys import canonical_text, key_value, order_by
 from backfill.upstream.postgres.plans import INDEX_PLANS_ONLY
 from backfill.upstream.postgres.ranges import KeyedTable, unnested
+from backfill.upstream.postgres.size import StoredSize
 from backfill.upstream.postgres.values import encode_text
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 
@@ -23,11 +23,9 @@ PAGES_PER_VNODE: Final = 12
 ROWS_PER_VNODE: Final = 60
 """And about how many of their rows at the most: sorting all of them took longer than it was worth."""
 
-PAGE_BYTES: Final = 8192
-
 
 def cut(
-    session: Session, table: KeyedTable, vnodes: int, size: TableSize, within: KeyRange = WHOLE_TABLE
+    session: Session, table: KeyedTable, vnodes: int, size: StoredSize, within: KeyRange = WHOLE_TABLE
 ) -> tuple[Key, ...]:
     """At most `vnodes - 1` keys that cut the range into about equal parts, by a sample of the table's pages.
 
@@ -58,10 +56,9 @@ def cut(
     return found[:-1] if found and found[-1] == within.upto else found
 
 
-def _sample(size: TableSize, vnodes: int, *, thinned: bool) -> tuple[sql.Composable, sql.Composable]:
+def _sample(size: StoredSize, vnodes: int, *, thinned: bool) -> tuple[sql.Composable, sql.Composable]:
     """What stands after the table to read some of its pages, and the condition that chooses rows among theirs."""
-    pages = max(1, size.row_count * size.row_bytes // PAGE_BYTES)
-    share = vnodes * PAGES_PER_VNODE / pages
+    share = vnodes * PAGES_PER_VNODE / size.pages
     sampled: sql.Composable = sql.SQL("TABLESAMPLE SYSTEM ({})").format(sql.Literal(100 * share))
     if share >= 0.5:
         sampled, share = sql.SQL(""), 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from psycopg import sql
@@ -23,7 +24,8 @@ _SIZE: Final = """
                              ELSE s.bytes / 100::float8 END), 0)::int8,
            coalesce(pg_catalog.sum(pg_catalog.pg_table_size(c.oid)), 0)::int8,
            coalesce(pg_catalog.sum(s.bytes), 0)::int8,
-           coalesce(pg_catalog.sum(s.bytes) FILTER (WHERE NOT s.analyzed), 0)::int8
+           coalesce(pg_catalog.sum(s.bytes) FILTER (WHERE NOT s.analyzed), 0)::int8,
+           pg_catalog.current_setting('block_size')::int4
     FROM pg_catalog.pg_class c
     CROSS JOIN LATERAL (SELECT pg_catalog.pg_relation_size(c.oid)::float8 AS bytes,
                                c.relpages > 0 AND c.reltuples >= c.relpages::real AS analyzed) s
@@ -32,13 +34,21 @@ _SIZE: Final = """
 """
 
 
-def read_size(session: Session, table: TableDescription) -> TableSize:
-    """A guess at the size of the table, summed up over its partitions."""
-    found, size, heap, unknown = _asked(session, sql.SQL(_SIZE).format(table=sql.Literal(table.oid)))
+@dataclass(frozen=True, slots=True)
+class StoredSize(TableSize):
+    """A guess at the size of a table, and how it is stored."""
+
+    pages: int
+    """How many pages rows lie in. Large values have pages of their own, which are none of these, and may be most."""
+
+
+def read_size(session: Session, table: TableDescription) -> StoredSize:
+    """Summed up over the table's partitions."""
+    found, size, heap, unknown, page = _asked(session, sql.SQL(_SIZE).format(table=sql.Literal(table.oid)))
     if unknown > heap / 10:
-        found = _sampled(session, table, heap)
+        found = _sampled(session, table, heap, heap // page)
     rows = max(1, found)
-    return TableSize(rows, max(1, size // rows))
+    return StoredSize(rows, max(1, size // rows), max(1, heap // page))
 
 
 def _asked(session: Session, query: sql.Composable) -> tuple[Any, ...]:
@@ -52,14 +62,15 @@ def _asked(session: Session, query: sql.Composable) -> tuple[Any, ...]:
     return one_row(cursor)
 
 
-def _sampled(session: Session, table: TableDescription, heap: int) -> int:
-    """About how many rows there are in so many bytes, by a sample: of rows of 5 KB there are 50 times fewer than of
-    those of 100 bytes, and a batch of as many would take 50 times the memory it may. One row a page where the pages
-    that were drawn are empty.
+def _sampled(session: Session, table: TableDescription, heap: int, pages: int) -> int:
+    """About how many rows there are in so many bytes and pages, by a sample; one a page where those drawn are empty.
+
+    Of rows of 5 KB there are 50 times fewer than of those of 100 bytes, and a batch of as many would take 50 times the
+    memory it may.
     """
     source = KeyedTable(table.name, table.partitioned, table.key).source
     share = min(1.0, SAMPLED_BYTES / heap)
     sampled = sql.SQL("TABLESAMPLE SYSTEM ({})").format(sql.Literal(100 * share))
-    statement = sql.SQL("SELECT pg_catalog.count(*), pg_catalog.current_setting('block_size')::int4 FROM {} {}")
-    counted, page = _asked(session, statement.format(source, sampled))
-    return int(counted / share) if counted else heap // int(page)
+    statement = sql.SQL("SELECT pg_catalog.count(*) FROM {} {}")
+    (counted,) = _asked(session, statement.format(source, sampled))
+    return int(counted / share) if counted else pages
