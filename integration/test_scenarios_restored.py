@@ -116,6 +116,31 @@ def test_a_server_that_was_restored_to_an_earlier_point_in_time_ends_the_stream(
         refused(run, DataLossError, "timeline 1 .*on timeline 2.*failOnDataLoss=false", restarts=restarts)
 
 
+@AT_ANY_TIME
+@pytest.mark.parametrize("fails", [True, False], ids=["failing", "going on"])
+def test_a_batch_whose_log_was_taken_away_by_a_restore_is_not_run_again_without_it(
+    start_postgres: Callable[..., LocalServer], start_stream: StartStream, tmp_path: Path, when: str, *, fails: bool
+) -> None:
+    """The log is as long as at the last commit and ends before the batch that was logged after it."""
+    server = start_postgres()
+    database = Database(server, "postgres")
+    table_of(database, 100)
+    options = {"vnodeCount": "4", "numPartitions": "2", "failOnDataLoss": str(fails).lower()}
+    run = following(start_stream(database=database, **options), when)
+    server.stop()
+    subprocess.run(["cp", "-a", server.folder / "data", tmp_path / "copy"], check=True)
+    server.start()
+    database.execute("UPDATE t SET v = 'undone' WHERE id < 20")
+    assert run.plan(30)
+    assert run.read()
+    run.stop()
+    put_back(server, tmp_path / "copy")
+    server.start()
+    with pytest.raises(DataLossError, match=r"log had come to .*this server's log ends at .*restored"):
+        run.read()
+    run.stop()
+
+
 @pytest.mark.parametrize("came_along", [True, False])
 def test_without_failing_on_data_loss_a_slot_that_did_not_come_along_to_another_timeline_is_said(
     start_postgres: Callable[..., LocalServer],

@@ -74,10 +74,12 @@ class ChangeLog:
         self.expected.learn(reading, after)
         # After reading, so that a slot which was moved or made again in the meantime is noticed as well. The log lacks
         # changes that are not published; without the publication PostgreSQL 18 gives none at all, and no error.
+        # And up to where the batch ends: had the log been put back to before that, the rest would be taken for nothing.
+        reached = max(after.lsn, upto)
         if self._fails_on_data_loss:
-            self.place.require_readable(session, after.lsn)
+            self.place.require_readable(session, after.lsn, upto=reached)
         else:
-            self.place.require_reached(session, after.lsn)
+            self.place.require_reached(session, reached)
             self._note_moved(session, after.lsn)
         self._require_told(session)  # first: what the table has not any more is not for the publication to publish
         self._require_published(session)
