@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -65,6 +66,21 @@ def test_a_slot_of_another_plugin_under_the_same_name_is_not_read(
     database.execute("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", [run.slot])
     database.execute("UPDATE t SET v = 'lost' WHERE id < 20")
     refused(run, DefiniteError, "test_decoding|proto_version", restarts=restarts)
+
+
+def test_the_advice_for_a_slot_of_another_plugin_leads_out(database: Database, start_stream: StartStream) -> None:
+    run = started(start_stream, "while the log is followed")
+    database.execute("SELECT pg_drop_replication_slot(%s)", [run.slot])
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", [run.slot])
+    run.restart()
+    with pytest.raises(DataLossError, match=r"uses test_decoding and not pgoutput.*failOnDataLoss=false") as told:
+        run.catch_up()
+    (advice,) = re.findall(r"SELECT pg_drop_replication_slot\('\w+'\)", str(told.value))
+    database.execute(advice)
+    run.restart(failOnDataLoss="false")
+    run.catch_up()
+    database.execute("UPDATE t SET v = 'new'")
+    run.finish()
 
 
 @AT_ANY_TIME

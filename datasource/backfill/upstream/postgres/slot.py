@@ -122,7 +122,7 @@ def _require_kept(session: Session, slot: str, found: SlotState | None, after: L
     if found.plugin != "pgoutput":
         raise DataLossError(
             f"replication slot {slot} uses {found.plugin or 'no plugin'} and not pgoutput, so it is not the slot "
-            f"that was read. {way_out}"
+            f"that was read: drop it, if nobody needs it (SELECT pg_drop_replication_slot('{slot}')). {way_out}"
         )
     if found.database != session.info.dbname:
         raise DatabaseSetupError(

@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from backfill.errors import DatabaseSetupError, OptionsError, SlotBusyError
+from backfill.errors import DatabaseSetupError, DataLossError, OptionsError, SlotBusyError
 from backfill.upstream import EARLIEST, LATEST
 from backfill.upstream.postgres import log, publication, slot
 from backfill.upstream.postgres.connection import Connector, Session
@@ -51,7 +51,12 @@ class PostgresChangeReader:
         after, upto = Position.parse(self.after), Position.parse(self.upto)
         feed = log.Feed(self.place.slot, self.place.publication, self.table.description.oid, self.table.wanted)
         self._require_readable(after, upto)
-        yield from log.stretch(self.connector, feed, after, upto)
+        try:
+            yield from log.stretch(self.connector, feed, after, upto)
+        except DataLossError:
+            # The server says less about a slot that is gone than its catalog does.
+            self._require_readable(after, upto)
+            raise
         # Again, so that a slot which was moved or made again in the meantime is noticed as well.
         self._require_readable(after, upto)
 
