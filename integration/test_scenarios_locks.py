@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
 from backfill.__main__ import main
 from backfill.errors import TableLockedError
-from backfill.upstream.postgres import published
+from backfill.options import parse
+from backfill.upstream.postgres import PostgresUpstream, locks, published
+from backfill.upstream.postgres.retries import RetryPolicy
 from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
 from integration.fixtures.streams import StartStream
@@ -167,10 +169,17 @@ def test_a_slot_that_waits_for_a_standby_is_said_to(
     run.finish()
 
 
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at the table that meets a lock is given up soon."""
+    for name in ("IN_SESSION", "IN_TRANSACTION"):
+        monkeypatch.setattr(locks, name, getattr(locks, name).replace(locks.LOCK_TIMEOUT, "100ms"))
+
+
+@pytest.mark.usefixtures("soon")
 def test_a_reader_that_meets_a_lock_says_so_and_reads_when_it_is_gone(
-    database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("backfill.upstream.postgres.pin.LOCK_TIMEOUT", "100ms")
     table_of(database, 20)
     run = start_stream()
     assert run.plan()
@@ -186,10 +195,32 @@ def test_a_reader_that_meets_a_lock_says_so_and_reads_when_it_is_gone(
     run.finish()
 
 
-def test_a_table_that_is_locked_before_its_vnodes_are_cut_is_said_to_be(
-    database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
+LOOKS: dict[str, tuple[dict[str, str], Callable[[PostgresUpstream], object]]] = {
+    "by a filter": ({"filter": "id > 1"}, PostgresUpstream.schema),
+    "by a snapshotFilter": ({"snapshotFilter": "id > 1"}, PostgresUpstream.schema),
+    "for a range": ({}, lambda upstream: upstream.range_of(("1",), ("9",))),
+    "for the vnodes": ({}, lambda upstream: upstream.bounds(4)),
+}
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_look_at_a_locked_table_is_given_up_and_tried_again(
+    database: Database, caplog: pytest.LogCaptureFixture, look: str
 ) -> None:
-    monkeypatch.setattr("backfill.upstream.postgres.size.LOCK_TIMEOUT", "100ms")
+    table_of(database, 20)
+    options, looks = LOOKS[look]
+    upstream = PostgresUpstream.of(parse({**database.options, "dbtable": "t", **options}), RetryPolicy(give_up_after=1))
+    with closing(upstream), in_transaction(database, "LOCK TABLE t"), caplog.at_level(logging.WARNING, "backfill"):
+        with pytest.raises(TableLockedError, match="ALTER TABLE, VACUUM FULL or TRUNCATE"):
+            looks(upstream)
+        assert "trying again" in caplog.text
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_table_that_is_locked_before_its_vnodes_are_cut_is_said_to_be(
+    database: Database, start_stream: StartStream
+) -> None:
     database.execute(PARTITIONED)
     run = start_stream(startupMode="snapshot")
     run.give_up_after(0.1)

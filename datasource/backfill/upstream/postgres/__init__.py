@@ -11,7 +11,7 @@ types, values, text, array_text, flat     PostgreSQL's values as Arrow's
 table, unchanged, columns      the table that a stream reads, and whether that and its columns are still the same
 keys, ranges, key_space     comparing keys, reading ranges of them, cutting the key space
 plans        by which plans the server reads them
-size         about how large the table is
+size, locks  about how large the table is; not waiting for long for who has locked it
 measuring, counting    how far ranges of keys go
 pin, files, reader  exported snapshots, whether their rows are still there, and reading them on executors
 position, epochs    which transactions a state shows; the states that batches end at

@@ -9,6 +9,7 @@ import psycopg
 from psycopg import sql
 
 from backfill.errors import OptionsError
+from backfill.upstream.postgres import locks
 from backfill.upstream.postgres.connection import Session
 from backfill.upstream.postgres.ranges import KeyedTable, operand
 
@@ -20,8 +21,8 @@ _USERS_FAULT: Final = ("0A", "21", "22", "42", "08P01")
 _NOT_OF_THE_ROW: Final = ("42P17", "0A000")
 """What the predicate of an index is refused with: a function that is not immutable; a subselect, a system column."""
 
-_LOST: Final = ("08", "57")
-"""Classes of errors that concern the session and not the statement."""
+_PASSES: Final = ("08", "57", "55P03")
+"""Classes of errors that concern the session and not the statement; and that somebody has locked the table."""
 
 
 def require_condition(session: Session, table: KeyedTable, option: str, text: str) -> None:
@@ -34,8 +35,10 @@ def require_condition(session: Session, table: KeyedTable, option: str, text: st
     for each in (sql.SQL("{}\n").format(sql.SQL(text)), operand(text)):
         statement = sql.SQL("EXPLAIN SELECT FROM {} WHERE {}").format(table.source, each)
         try:
-            # The binary protocol takes one statement only, whatever semicolons the text has.
-            session.execute(statement, binary=True)
+            with session.transaction():
+                session.execute(locks.IN_TRANSACTION)
+                # The binary protocol takes one statement only, whatever semicolons the text has.
+                session.execute(statement, binary=True)
         except psycopg.Error as error:
             if not (error.sqlstate or "").startswith(_USERS_FAULT):
                 raise
@@ -55,6 +58,7 @@ def require_row_condition(session: Session, table: KeyedTable, option: str, text
     require_condition(session, table, option, text)
     try:
         with session.transaction(force_rollback=True):
+            session.execute(locks.IN_TRANSACTION)
             # Of the same name, so that the text may name the table.
             like = sql.SQL("{}.{}").format(sql.Identifier("pg_temp"), sql.Identifier(table.name.name))
             session.execute(sql.SQL("CREATE TEMPORARY TABLE {} (LIKE {})").format(like, table.identifier))
@@ -68,7 +72,7 @@ def require_row_condition(session: Session, table: KeyedTable, option: str, text
                 "subselects, system columns, now() and the like, and what depends on a session's settings, such as its "
                 "time zone; compare with literals of the column's type"
             ) from None
-        if session.closed or error.sqlstate is None or error.sqlstate.startswith(_LOST):
+        if session.closed or error.sqlstate is None or error.sqlstate.startswith(_PASSES):
             raise
         logger.warning("whether %s depends on a row's values alone could not be checked: %s", option, _said(error))
 

@@ -44,9 +44,6 @@ SETTINGS: Final = {
 it make a slot and a publication. A space is escaped, as libpq wants it.
 """
 
-LOCK_TIMEOUT: Final = "5s"
-"""How long a statement waits for the table where a look at it is all that is wanted, before it is tried again."""
-
 ARRIVED: Final = "backfill.settings"
 """Set together with them, and asked for at once: a connection pooler may leave them all out without a word (PgBouncer
 with ignore_startup_parameters), and then values would have other texts.

@@ -9,6 +9,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from backfill.errors import KeyTextError
+from backfill.upstream.postgres import locks
 from backfill.upstream.postgres.connection import Session, one_row
 from backfill.upstream.postgres.keys import canonical_text, key_value, order_by
 from backfill.upstream.postgres.plans import INDEX_PLANS_ONLY
@@ -52,7 +53,7 @@ def cut(
         chosen=chosen,
         parts=sql.Literal(parts),
     )
-    found = tuple(tuple(row) for row in session.execute(statement).fetchall())
+    found = tuple(locks.asked(session, statement))
     return found[:-1] if found and found[-1] == within.upto else found
 
 
@@ -76,6 +77,7 @@ def range_of(session: Session, table: KeyedTable, first: Key | None, last: Key |
             raise KeyTextError(f"a key has {len(key)} values, and the table's key is ({names})")
     try:
         with session.transaction():
+            session.execute(locks.IN_TRANSACTION)
             session.execute(INDEX_PLANS_ONLY)
             after = None if first is None else session.execute(_last_before(table, first)).fetchone()
             upto = None if last is None else one_row(session.execute(_canonical(table, last)))

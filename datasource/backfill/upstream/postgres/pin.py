@@ -25,8 +25,9 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from backfill.errors import SnapshotGoneError, TransientError
+from backfill.upstream.postgres import locks
 from backfill.upstream.postgres.columns import names_of, require_names
-from backfill.upstream.postgres.connection import LOCK_TIMEOUT, Connector, Cursor, Session, one_row
+from backfill.upstream.postgres.connection import Connector, Cursor, Session, one_row
 from backfill.upstream.postgres.failures import about_snapshot, translating
 from backfill.upstream.postgres.files import Files, files_of
 from backfill.upstream.postgres.plans import many_unseen
@@ -48,9 +49,6 @@ _COMMIT: Final = (
     "SET LOCAL synchronous_commit = local; SELECT pg_catalog.pg_logical_emit_message(true, 'backfill', '')"
 )
 """Both are one transaction."""
-
-_IN_A_MOMENT: Final = sql.SQL("SET lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT))
-"""For a session that will lock the table; finding out where its rows are stored waits as well."""
 
 FLUSH_PATIENCE: Final = 0.02
 FLUSH_GIVE_UP: Final = 60.0
@@ -94,7 +92,7 @@ class ExportingSession:
     def _begin(self, session: Session) -> Exported:
         # Locking the table takes the snapshot, and then waits for whoever writes the table anew.
         with session.pipeline():
-            session.execute(_IN_A_MOMENT)
+            session.execute(locks.IN_SESSION)
             stood = session.execute(sql.SQL("SELECT {}").format(files_of(self._table.name)))
         with session.pipeline():
             session.execute(BEGIN)
@@ -217,7 +215,7 @@ def enter(cursor: Cursor, table: KeyedTable, token: str | None) -> None:
     Raises TableLockedError where somebody else has it locked for longer than a moment, SnapshotGoneError where that
     state has been released, SchemaChangedError where its columns have other names.
     """
-    cursor.execute(_IN_A_MOMENT.as_string(None))
+    cursor.execute(locks.IN_SESSION)
     before = stored(cursor, table) if token is None else ""
     cursor.execute(BEGIN)
     if token is not None:

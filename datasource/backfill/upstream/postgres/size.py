@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from psycopg import sql
 
 from backfill.upstream import TableSize
-from backfill.upstream.postgres.connection import LOCK_TIMEOUT, Session, one_row
+from backfill.upstream.postgres import locks
+from backfill.upstream.postgres.connection import Session
 from backfill.upstream.postgres.description import TableDescription
 from backfill.upstream.postgres.ranges import KeyedTable
 
@@ -43,23 +44,12 @@ class StoredSize(TableSize):
 
 
 def read_size(session: Session, table: TableDescription) -> StoredSize:
-    """Summed up over the table's partitions."""
-    found, size, heap, unknown, page = _asked(session, sql.SQL(_SIZE).format(table=sql.Literal(table.oid)))
+    """Summed up over the table's partitions. To tell the size of a file the server waits for whoever has locked it."""
+    [(found, size, heap, unknown, page)] = locks.asked(session, sql.SQL(_SIZE).format(table=sql.Literal(table.oid)))
     if unknown > heap / 10:
         found = _sampled(session, table, heap, heap // page)
     rows = max(1, found)
     return StoredSize(rows, max(1, size // rows), max(1, heap // page))
-
-
-def _asked(session: Session, query: sql.Composable) -> tuple[Any, ...]:
-    """The query's one row. To tell the size of a file the server waits for whoever has locked the table exclusively.
-
-    Both statements are one transaction, and one round trip.
-    """
-    limited = sql.SQL("SET LOCAL lock_timeout = {}; {}").format(sql.Literal(LOCK_TIMEOUT), query)
-    cursor = session.execute(limited)
-    cursor.nextset()
-    return one_row(cursor)
 
 
 def _sampled(session: Session, table: TableDescription, heap: int, pages: int) -> int:
@@ -72,5 +62,5 @@ def _sampled(session: Session, table: TableDescription, heap: int, pages: int) -
     share = min(1.0, SAMPLED_BYTES / heap)
     sampled = sql.SQL("TABLESAMPLE SYSTEM ({})").format(sql.Literal(100 * share))
     statement = sql.SQL("SELECT pg_catalog.count(*) FROM {} {}")
-    (counted,) = _asked(session, statement.format(source, sampled))
+    [(counted,)] = locks.asked(session, statement.format(source, sampled))
     return int(counted / share) if counted else pages
