@@ -58,6 +58,15 @@ def test_a_row_is_found_by_a_key_of_any_type(
     assert database.execute("SELECT v, w FROM copy") == [("new", "old")]
 
 
+def test_the_sign_of_a_zero_in_a_key_changes_as_in_the_table(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE copy (k float8 PRIMARY KEY, v text)")
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["k"], query="t")
+    for number, zero in enumerate([0.0, -0.0, 0.0]):
+        row = {"k": zero, "v": str(number), "_change_type": "update_postimage", "_commit_version": 1, "_sequence": 1}
+        apply(Rows(pa.Table.from_pylist([row])), number)
+        assert database.execute("SELECT k::text, v FROM copy") == [(f"{zero:g}", str(number))]
+
+
 def test_names_that_the_database_orders_other_than_by_bytes_are_the_keys(database: Database, tmp_path: Path) -> None:
     database.execute(
         'CREATE TABLE copy (id int, "Region" text, "_Part" int, v text, PRIMARY KEY (id, "Region", "_Part"))'

@@ -356,6 +356,17 @@ def test_nan_which_statistics_do_not_know_is_found_as_a_key(
         assert len(content(tmp_path)) == 2
 
 
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+def test_a_value_is_kept_where_the_sign_of_a_zero_in_the_key_changes(tmp_path: Path, kind: pa.DataType) -> None:
+    apply = apply_to(path=str(tmp_path), key=["a"], query="q")
+    for number, (zero, unchanged) in enumerate([(0.0, None), (-0.0, ["w"]), (0.0, ["w"])]):
+        rows = Rows(row("update_postimage", 0, "x", str(number), unchanged))
+        rows.table = rows.table.set_column(0, "a", pa.array([zero], kind))
+        apply(rows, number)
+        ((found, *values),) = content(tmp_path)
+        assert (math.copysign(1, found), values) == (math.copysign(1, zero), ["x", str(number), "0"])
+
+
 @pytest.mark.parametrize(("digits", "scale"), [(15, 2), (16, 2), (19, 0), (20, 4), (38, 0)])
 def test_a_key_of_more_digits_than_statistics_have_is_found(tmp_path: Path, digits: int, scale: int) -> None:
     keys = [Decimal(10**digits - 5 + at).scaleb(-scale, Context(digits)) for at in range(5)]

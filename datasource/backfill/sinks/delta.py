@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.adapters import needing
-from backfill.batches import together
+from backfill.batches import joined, together
 from backfill.errors import OptionsError, TableError, UnsupportedTypeError
+from backfill.events import canonical
 from backfill.options.texts import as_refused, place
 from backfill.sinks.applied import Applied, is_new, require_next
 from backfill.sinks.batch import Batch
@@ -241,18 +242,22 @@ def _require_kept(table: DeltaTable, key: Sequence[str], last: Outcome) -> None:
         return
     # A join takes a name that begins with a dot for a path.
     names = [column_name(at) for at in range(len(key))]
-    wanted = last.rows.select(list(key))
-    columns = wanted.schema
-    wanted = wanted.filter(pa.array(kept)).rename_columns(names)
+    given = last.rows.select(list(key)).filter(pa.array(kept))
+    columns = given.schema
+    wanted = _joinable(joined(given), names)
     # Not all at once: the target may be larger than memory.
     found = scanned(table, key, None)
     for keys in together((batch.select(key).cast(columns) for batch in found), KEYS_AT_ONCE):
         if not wanted.num_rows:
             break
-        present = pa.Table.from_batches([keys]).rename_columns(names)
-        wanted = present.join(wanted, names, join_type="right anti")
+        wanted = _joinable(keys, names).join(wanted, names, join_type="right anti")
     if last.emptied or wanted.num_rows:
         raise last.no_row_to_keep()
+
+
+def _joinable(keys: pa.RecordBatch, names: list[str]) -> pa.Table:
+    """Under these names, and with one zero: a join tells a float's two apart, which a MERGE does not."""
+    return pa.Table.from_batches([canonical(keys)]).rename_columns(names)
 
 
 def _merge(table: DeltaTable, key: Sequence[str], last: Outcome, record: CommitProperties) -> None:

@@ -187,7 +187,9 @@ def _upsert(
             values[name] = sql.SQL("CASE WHEN {} THEN {} ELSE {} END").format(
                 sql.Identifier("s", kept_name(at)), sql.Identifier("t", name), values[name]
             )
-    updates = [sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in names if name not in key]
+    # A float's two zeros are one key, and which of them a row has may change.
+    updated = [name for name in names if name not in key or pa.types.is_floating(last.rows.schema.field(name).type)]
+    updates = [sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in updated]
     execute(
         session,
         "INSERT INTO {target} ({columns}) OVERRIDING SYSTEM VALUE SELECT {values} FROM {staged} s {old} "
