@@ -14,6 +14,7 @@ checkpoint that was given up for a new one, cannot replace a chunk that was read
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Generator, Iterable, Iterator
 from typing import Final
@@ -30,6 +31,10 @@ from backfill.whole_files import being, failed, may_pass, new_file, replace
 CHANGES_VERSION: Final = 1
 _MANIFEST: Final = "manifest.json"
 _CHANGES: Final = "changes.json"
+_WRITTEN_MEANWHILE: Final = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
+"""How removing a folder fails where somebody puts files there or takes them away at that moment."""
+
+_TRIES: Final = 3
 _SHARE: Final = "set stagingDir to a path or URI that the driver and all executors share"
 
 
@@ -176,12 +181,16 @@ class Staging:
         self._delete_folder(*self._path(str(epoch)))
 
     def forget_before(self, epoch: int) -> None:
-        """Removes what belongs to epochs before this one."""
+        """Removes what belongs to epochs before this one; what somebody still writes to is left to the next time."""
         filesystem, root = self._path()
         with being("written"):
             for info in filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True)):
                 if info.base_name.isdigit() and int(info.base_name) < epoch:
-                    filesystem.delete_dir(info.path)
+                    try:
+                        _delete(filesystem, info.path)
+                    except OSError as error:
+                        if error.errno not in _WRITTEN_MEANWHILE:
+                            raise
 
     def forget_all(self) -> bool:
         """Removes everything; whether there was anything."""
@@ -190,7 +199,23 @@ class Staging:
     @staticmethod
     def _delete_folder(filesystem: fs.FileSystem, path: str) -> bool:
         with being("written"):
-            there = bool(filesystem.get_file_info(path).type == fs.FileType.Directory)
+            there = _is_folder(filesystem, path)
             if there:
-                filesystem.delete_dir(path)
+                _delete(filesystem, path)
             return there
+
+
+def _delete(filesystem: fs.FileSystem, path: str) -> None:
+    """Removes a folder into which a reader left over from before may put a file at this moment."""
+    for further in reversed(range(_TRIES)):
+        try:
+            filesystem.delete_dir(path)
+        except OSError as error:
+            if not further or error.errno not in _WRITTEN_MEANWHILE:
+                raise
+        if not _is_folder(filesystem, path):
+            return
+
+
+def _is_folder(filesystem: fs.FileSystem, path: str) -> bool:
+    return bool(filesystem.get_file_info(path).type == fs.FileType.Directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pickle
 import re
@@ -226,6 +227,44 @@ def test_what_lies_before_an_epoch_is_forgotten_and_nothing_else(staging: Stagin
     (folder / "s1" / "notes").mkdir()
     staging.forget_before(10)
     assert sorted(path.name for path in (folder / "s1").iterdir()) == ["10", "11", "notes"]
+
+
+class Written(fs.LocalFileSystem):
+    """Somebody puts a file into a folder whenever that is about to be removed, so many times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    def delete_dir(self, path: str) -> None:
+        if self.times:
+            self.times -= 1
+            raise OSError(errno.ENOTEMPTY, "Cannot delete directory: Directory not empty")
+        super().delete_dir(path)
+
+
+@pytest.mark.parametrize("forget", [lambda of: of.forget(7), lambda of: of.forget_all()], ids=["epoch", "all"])
+def test_a_folder_that_somebody_still_writes_to_is_removed_all_the_same(
+    staging: Staging, folder: Path, forget: Callable[[Staging], object]
+) -> None:
+    staging.write(7, NAME, SCHEMA, BATCHES)
+    staging._opened = Written(2), str(folder)
+    forget(staging)
+    assert not staging.exists(7, NAME)
+    staging.write(7, NAME, SCHEMA, BATCHES)
+    staging._opened = Written(9), str(folder)
+    with pytest.raises(StagingError, match="not empty"):
+        forget(staging)
+
+
+def test_an_older_folder_that_somebody_still_writes_to_is_removed_later(staging: Staging, folder: Path) -> None:
+    for epoch in (1, 2, 3):
+        staging.write(epoch, NAME, SCHEMA, BATCHES)
+    staging._opened = Written(3), str(folder)
+    staging.forget_before(3)
+    assert sum(staging.exists(epoch, NAME) for epoch in (1, 2)) == 1
+    staging.forget_before(3)
+    assert [epoch for epoch in (1, 2, 3) if staging.exists(epoch, NAME)] == [3]
 
 
 def test_one_epoch_is_forgotten(staging: Staging) -> None:
