@@ -151,9 +151,13 @@ def test_dropping_a_stream_leaves_nothing_told(run: StreamRun, tmp_path: Path) -
     spilled = state_dir / "upsert.duckdb.tmp" / "duckdb_temp_1_0_storage_DEFAULT-0.tmp"
     spilled.parent.mkdir()
     spilled.write_text("rows")
+    killed = [state_dir / ".upsert.duckdb.x1" / "upsert.duckdb", state_dir / ".control.json.y2"]
+    killed[0].parent.mkdir()
+    for part in killed:
+        part.write_text("rows")
     tell(run, "drop", "--url", run.database.url(tmp_path))
-    left = [path.name for path in state_dir.rglob("*") if path.is_file()]
-    assert left == []
+    assert [path.name for path in state_dir.rglob("*") if path.is_file()] == []
+    assert not killed[0].parent.exists()
     assert run.database.execute("SELECT count(*) FROM pg_publication") == [(0,)]
 
 

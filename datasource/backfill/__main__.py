@@ -310,6 +310,10 @@ def _drop_stream(folder: Path, given: argparse.Namespace) -> None:
         (folder / name).unlink(missing_ok=True)
     # Where DuckDB puts what does not fit into memory. A query that was killed leaves it, for the next one to remove.
     shutil.rmtree(folder / f"{LAST_ROWS_FILE}.tmp", ignore_errors=True)
+    # One that was killed while it made a state file may have left a second name of that, beside parts of other files.
+    for name in (STATE_FILE, LAST_ROWS_FILE, CONTROL_FILE, COUNTS_FILE):
+        for left in folder.glob(f".{name}.*"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
     named = ", ".join(dropped)
     _say(f"dropped stream {identity.stream_id} of {identity.table}{f': {named}' if named else ''}")
     if emptied:
