@@ -142,7 +142,7 @@ OPTIONS: Final = (
         "Other Spark types for columns: `STRING` for any, `DECIMAL(p,s)` for a numeric",
         column_types,
     ),
-    Option("numPartitions", "4", "How many readers a batch may use at a time", count(1, 10_000)),
+    Option("numPartitions", "4", "How many readers a batch may use at most", count(1, 10_000)),
     Option(
         "vnodeCount",
         "256",
