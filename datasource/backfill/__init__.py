@@ -47,8 +47,23 @@ Refinements, in the order in which one meets them in the code:
   says how far reading them is; they are read exactly as of E' and come after the batch's changes, as inserts of keys
   that are present, which supersede what was there. Such a chunk is never read later than planned: lost in a crash, it
   is left out, and its keys are taken in another batch. So the sink is right at each barrier.
+- **Epochs without a pin** (`upstream`). A batch that reads no rows ends at an epoch that nobody is pinned to. Once the
+  backfill is over it may show commits that readers do not see yet; rows are read again only at a state that shows them
+  all. While a person holds the snapshot (`control`) it may not, because the snapshot goes on from there.
 - **Acknowledging** (`attachment`): what Spark asks the next batch to start from has been committed. Only then is
   progress recorded and may the upstream forget.
+
+Words, beside those above:
+
+    barrier     the end of a batch: its epoch and the progress of every vnode (`offset.Barrier`)
+    frontier    the progress of all vnodes at a barrier
+    pin         a state that readers can read at until it is released
+    piece       the rows of one vnode that a batch reads
+    split       the pieces that one reader reads
+    chunk       the staged file of a split
+    manifest    a batch's splits, and which of them were read at a later state or given up
+    part        what one of Spark's tasks gets: changes, or a split
+    bookmark    what an adapter needs to find the stream's place in the change log again
 
 Where things are; each module may import only those that stand after it:
 
@@ -64,7 +79,7 @@ Where things are; each module may import only those that stand after it:
     backfill.opening, adapters  from options to a stream; to the upstream that they name
     backfill.stream             from an offset to the next, and from two offsets to what is read
     backfill.scan, span         batch reads: the table as it is now; the changes between two positions
-    backfill.attachment         its place: state directory, change log, staged chunks
+    backfill.attachment         a stream's ties: state directory, place in the change log, staged chunks
     backfill.following, chunks  the readers' parts of one batch: its changes; its snapshot rows
     backfill.record             the state directory and its rules
     backfill.recorded           what the state store keeps of a stream, in its types
@@ -87,7 +102,7 @@ Where things are; each module may import only those that stand after it:
     backfill.plan, mark         the decisions, pure
     backfill.offset             what the checkpoint holds
     backfill.control, counts    what a person has told the stream; what became of its changes
-    backfill.progress, epoch    how far it is; the states batches end at
+    backfill.progress, epoch    how far a stream is; the states batches end at
     backfill.stored             reading what was stored as JSON
     backfill.options, vnode, order, sameness, changes, batches, readahead, metrics, amounts, wording
     backfill.errors

@@ -23,7 +23,7 @@ from backfill.vnode import WHOLE_TABLE, KeyRange
 logger = logging.getLogger("backfill")
 
 
-def going_on(again: Again | None, lost: tuple[KeyRange, ...]) -> Again | None:
+def with_reopened(again: Again | None, lost: tuple[KeyRange, ...]) -> Again | None:
     """What is taken again at a barrier. `lost` are the ranges whose chunks its batch gave up: they are left to do."""
     if again is None or not isinstance(again.progress, Frontier):
         return again

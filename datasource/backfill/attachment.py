@@ -9,7 +9,7 @@ from backfill.control import Control
 from backfill.manifest import Manifest
 from backfill.offset import Ahead, Barrier
 from backfill.options import StartupMode, StreamOptions
-from backfill.record import Named, Record
+from backfill.record import NamedStream, Record
 from backfill.staging import Staging
 from backfill.upstream import Upstream
 from backfill.vnode import Key
@@ -28,7 +28,7 @@ class Attachment:
         self._stagings: dict[str, Staging] = {}
         self._options = options
         self._keeps_last_rows = keeps_last_rows
-        self._attached: Named | None = None
+        self._attached: NamedStream | None = None
         self._acknowledged: Barrier | None = None
         self._manifest: tuple[int, Manifest] | None = None
 
@@ -43,7 +43,7 @@ class Attachment:
 
     # -- finding the place -----------------------------------------------------------------------------------------
 
-    def begin(self, control: Control) -> tuple[Named, Barrier | None]:
+    def begin(self, control: Control) -> tuple[NamedStream, Barrier | None]:
         """For a new checkpoint: makes the record and a place in the log; with the barrier to resume from, if any."""
         found = self._record.begin(lambda stream: self.staging(stream).forget_all())
         if isinstance(found, Barrier):
@@ -61,7 +61,7 @@ class Attachment:
         self._record.keep_bounds(bounds)
         return bounds
 
-    def attach(self, committed: Barrier | None, planned: Barrier, control: Control) -> Named:
+    def attach(self, committed: Barrier | None, planned: Barrier, control: Control) -> NamedStream:
         """Finds the stream's place again, from the last barrier that was committed, if any, and the last one planned.
 
         The bookmark of the latter says in which order keys are, as far as that still matters.
@@ -73,11 +73,11 @@ class Attachment:
         if self._has_place:
             bookmark = self._upstream.attach(bookmark, barrier.epoch)
         if found is None and committed is not None:
-            self._without_state_dir(committed)
+            self._replace_lost_manifest(committed)
         if committed is None or committed.epoch != planned.epoch:
-            self._require_planned(found, committed, planned)
+            self._ensure_manifest(found, committed, planned)
         self._record.adopt(barrier, found, bookmark)
-        self._attached = Named(planned.stream, bookmark)
+        self._attached = NamedStream(planned.stream, bookmark)
         return self._attached
 
     def _is_ordered(self, committed: Barrier | None, planned: Barrier, control: Control) -> bool:
@@ -92,23 +92,25 @@ class Attachment:
         missed = found is not None and any(item.position or item.given_up for item in found.splits)
         return missed or committed.is_ordered
 
-    def _require_planned(self, found: StreamIdentity | None, committed: Barrier | None, planned: Barrier) -> None:
-        """Requires the manifest of a batch that was logged by an earlier process; StagingError where it is gone.
+    def _ensure_manifest(self, found: StreamIdentity | None, committed: Barrier | None, planned: Barrier) -> None:
+        """Requires the manifest of a batch that an earlier process logged, StagingError where it is gone; makes it anew
+        only where `stateDir` was lost as well (see `_replace_lost_manifest`).
 
         The sink may have the batch. Read again it would be as of a later state, and no batch would give the changes up
-        to that state. Only where `stateDir` was lost as well the manifest is made anew: see `_without_state_dir`.
+        to that state.
         """
         staging, number = self.staging(planned.stream), planned.epoch.number
         if found is not None:
-            staging.kept_manifest(planned)
+            staging.require_manifest(planned)
         elif planned.has_manifest and staging.manifest(number) is None:
             cut(rows_to_read(committed, planned), staging, planned.epoch, self._options.num_partitions)
 
-    def _without_state_dir(self, base: Barrier) -> None:
+    def _replace_lost_manifest(self, base: Barrier) -> None:
         """Where `stateDir` was lost, the staged files most often were in it, and so the batch's manifest is lost too.
 
-        All that it may have told is that chunks of that batch were read at a later state, after a crash. To end the
-        stream for that would be worse than to go on. Not so where last rows are kept, which were in `stateDir` as well.
+        It may have told that chunks of that batch were read at a later state, after a crash, or that some of rows which
+        are read again were given up; these count as read then. To end the stream for that would be worse than to go on.
+        Not so where last rows are kept, which were in `stateDir` as well.
         """
         staging, number = self.staging(base.stream), base.epoch.number
         if base.has_manifest and not self._keeps_last_rows and staging.manifest(number) is None:
@@ -117,7 +119,9 @@ class Attachment:
     # -- keeping it ------------------------------------------------------------------------------------------------
 
     def keep(self, barrier: Barrier, *, at_once: bool = False) -> bool:
-        """Records a barrier that Spark has committed; whether that is done, or put off unless it is to be `at_once`."""
+        """Records a barrier that Spark has committed. Returns whether it was recorded: that is put off while the state
+        file is busy and, unless it is to be done `at_once`, while only changes are followed.
+        """
         return self._record.commit(barrier, at_once=at_once)
 
     def settle(self, start: Barrier) -> None:
@@ -139,7 +143,7 @@ class Attachment:
     def manifest(self, base: Barrier) -> Manifest:
         """What the batch that ended at `base` read. An idle stream asks for it many times a second."""
         if self._manifest is None or self._manifest[0] != base.epoch.number:
-            self._manifest = base.epoch.number, self.staging(base.stream).kept_manifest(base)
+            self._manifest = base.epoch.number, self.staging(base.stream).require_manifest(base)
         return self._manifest[1]
 
     def ahead(self, base: Barrier) -> tuple[Ahead, ...]:

@@ -1,4 +1,4 @@
-"""Record batches of another size: what costs a fixed amount for each call takes many rows at once."""
+"""Record batches cut anew: what costs a fixed amount for each call takes many rows at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 
-def together(batches: Iterable[pa.RecordBatch], rows: int, size: int = sys.maxsize) -> Iterator[pa.RecordBatch]:
+def coalesced(batches: Iterable[pa.RecordBatch], rows: int, size: int = sys.maxsize) -> Iterator[pa.RecordBatch]:
     """The same rows in fewer batches, each of at least so many rows or bytes but for the last; none is empty."""
     held: list[pa.RecordBatch] = []
     held_rows = held_bytes = 0
@@ -18,13 +18,13 @@ def together(batches: Iterable[pa.RecordBatch], rows: int, size: int = sys.maxsi
             held_rows += batch.num_rows
             held_bytes += batch.nbytes
         if held_rows >= rows or held_bytes >= size:
-            yield joined(pa.Table.from_batches(held))
+            yield as_one_batch(pa.Table.from_batches(held))
             held, held_rows, held_bytes = [], 0, 0
     if held:
-        yield joined(pa.Table.from_batches(held))
+        yield as_one_batch(pa.Table.from_batches(held))
 
 
-def behind(batches: Iterable[pa.RecordBatch], passed_on: int) -> Iterator[pa.RecordBatch]:
+def without_first(batches: Iterable[pa.RecordBatch], passed_on: int) -> Iterator[pa.RecordBatch]:
     """The batches without so many of their first rows; none is empty."""
     for batch in batches:
         if batch.num_rows > passed_on:
@@ -32,7 +32,7 @@ def behind(batches: Iterable[pa.RecordBatch], passed_on: int) -> Iterator[pa.Rec
         passed_on = max(0, passed_on - batch.num_rows)
 
 
-def joined(table: pa.Table) -> pa.RecordBatch:
+def as_one_batch(table: pa.Table) -> pa.RecordBatch:
     """The table as one batch."""
     if table.num_rows and table.num_columns and table.column(0).num_chunks == 1:
         return table.to_batches()[0]

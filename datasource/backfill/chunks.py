@@ -40,7 +40,7 @@ class Chunks:
         """
         if not self.end.has_manifest:
             return (), None
-        manifest = self.staging.kept_manifest(self.end)
+        manifest = self.staging.require_manifest(self.end)
         done = self._done(manifest)
         fits = [self._fits(item, pin) for item in manifest.splits]
         if not all(one or other for one, other in zip(done, fits, strict=True)):
@@ -62,7 +62,7 @@ class Chunks:
 
         A sink may leave rows unread: for one, Spark skips one side of a join if the other is empty.
         """
-        manifest = self.staging.kept_manifest(self.end)
+        manifest = self.staging.require_manifest(self.end)
         for at, (item, done) in enumerate(zip(manifest.splits, self._done(manifest), strict=True)):
             if not done and self._fits(item, pin):
                 rest = self._part(manifest, at, pin.token)
@@ -88,19 +88,19 @@ class Chunks:
         pin = self.upstream.repin(self.end.epoch)
         keep = staged if self.options.startup_mode is not StartupMode.SNAPSHOT else [False] * len(staged)
         found = zip(manifest.splits, keep, strict=True)
-        return self._kept(item if done else item.reread_at(pin.epoch.position) for item, done in found), pin
+        return self._rewritten(item if done else item.reread_at(pin.epoch.position) for item, done in found), pin
 
     def _give_up(self, manifest: Manifest, staged: list[bool]) -> Manifest:
-        """Leaves out the chunks that were lost; their rows are taken in a later batch (`again.going_on`).
+        """Leaves out the chunks that were lost; their rows are taken in a later batch (`again.with_reopened`).
 
         They belong to rows that the sink has already. Read at a later state they would lack the rows deleted until
         then, whose deletes could not be told from those of rows that came back; and they would be followed by older
         versions of themselves. Left out, the sink is right at this barrier and at all others.
         """
         found = zip(manifest.splits, staged, strict=True)
-        return self._kept(item if done else replace(item, given_up=True) for item, done in found)
+        return self._rewritten(item if done else replace(item, given_up=True) for item, done in found)
 
-    def _kept(self, splits: Iterable[StagedSplit]) -> Manifest:
+    def _rewritten(self, splits: Iterable[StagedSplit]) -> Manifest:
         manifest = Manifest(tuple(splits))
         self.staging.keep_manifest(self.end.epoch.number, manifest)
         return manifest
@@ -114,7 +114,7 @@ class Chunks:
             staged.split,
             token,
             exact=staged.position is None,
-            staged_first=self.options.stage_before_emit,
+            stage_before_emit=self.options.stage_before_emit,
         )
 
 

@@ -85,7 +85,7 @@ class Control:
         return replace(self, max_rows=max_rows)
 
     def waiting(self, stream: str, taken_up: str | None) -> tuple[Request, ...]:
-        """What was asked of this stream after the request that it has taken up last; a stop is the first of them."""
+        """The stream's requests that are not taken up yet; if a stop is among them, the last one and what follows."""
         found = [request for request in self.requests if request.stream == stream]
         at = next((at for at, request in enumerate(found) if request.id == taken_up), -1)
         found = found[at + 1 :]
@@ -98,7 +98,7 @@ class Control:
         return bool(waiting) and waiting[0].stops
 
     def asked(self, request: Request, taken_up: str | None) -> Control:
-        """With one request more. `taken_up` is known to have been; what came before it is forgotten."""
+        """With `request` appended. Those before `taken_up`, which is known to have been taken up, are dropped."""
         kept = [item for item in self.requests if item.stream == request.stream]
         at = next((at for at, item in enumerate(kept) if item.id == taken_up), 0)
         return replace(self, requests=(*kept[at:], request))

@@ -31,7 +31,7 @@ class Events:
 
     keys: pa.RecordBatch
     number: Indices
-    """That of its key, of `count` keys that differ, in the order in which they first appear."""
+    """The number of its key: the `count` distinct keys are numbered by first appearance."""
 
     count: int
 
@@ -109,7 +109,7 @@ def _numbered(keys: pa.RecordBatch) -> tuple[Indices, int]:
 
 
 def canonical(keys: pa.RecordBatch) -> pa.RecordBatch:
-    """The keys as one text for each: to a database a float's zeros are one, and its changes may tell of either."""
+    """The keys with -0.0 as 0.0: to a database they are one key, and its log may carry either."""
     given: list[Any] = list(keys.columns)
     columns = [pc.add(item, pa.scalar(0, item.type)) if pt.is_floating(item.type) else item for item in given]
     return pa.RecordBatch.from_arrays(columns, schema=keys.schema)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from backfill.batches import joined, together
+from backfill.batches import as_one_batch, coalesced
 from backfill.changes import TRUNCATE
 from backfill.counts import Tally
 from backfill.errors import SnapshotGoneError, TruncateError
@@ -78,7 +78,7 @@ class Following:
 
     def _logged_together(self, begin: Barrier) -> Iterator[pa.RecordBatch]:
         """The same in larger pieces, but each truncation that is emitted is a piece of its own."""
-        for changes in together(self._logged(begin), ROWS_AT_ONCE, BYTES_AT_ONCE):
+        for changes in coalesced(self._logged(begin), ROWS_AT_ONCE, BYTES_AT_ONCE):
             truncates = (changes["op"].to_numpy() == TRUNCATE) & self._emits
             at = np.flatnonzero(truncates).tolist()
             ends = sorted({*at, *(place + 1 for place in at), changes.num_rows})
@@ -160,7 +160,7 @@ class Following:
 
     def _looked_up(self, pin: Pin, keys: pa.RecordBatch) -> pa.RecordBatch:
         found = self.upstream.lookup(pin, keys)
-        return joined(pa.Table.from_batches(found, self.rows.table.columns))
+        return as_one_batch(pa.Table.from_batches(found, self.rows.table.columns))
 
 
 def _distinct(places: Indices, among: int) -> int:

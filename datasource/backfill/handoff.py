@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.types as pt
 from pyarrow import ipc
 
-from backfill.batches import behind
+from backfill.batches import without_first
 from backfill.epoch import Epoch
 from backfill.errors import SchemaChangedError, SnapshotGoneError, StagingError
 from backfill.plan import Split
-from backfill.readahead import ahead
+from backfill.readahead import read_ahead
 from backfill.rows import UNCHANGED_COLUMNS, RowFormat
 from backfill.staging import Staging
 from backfill.upstream import SnapshotReader
@@ -56,7 +56,7 @@ class SnapshotPart:
     exact: bool
     """Whether the split's row count was taken in the state that is read."""
 
-    staged_first: bool = False
+    stage_before_emit: bool = False
     """Whether all of the chunk is staged before its first row is passed on."""
 
 
@@ -95,11 +95,11 @@ def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) ->
         return
     staging.require_shared(number)
     # Three stages side by side: the database and its driver, the staged file, and Spark's transport.
-    chunk = ahead(staging.write_through(number, part.name, columns, ahead(_counted(part, token, reader))))
+    chunk = read_ahead(staging.write_through(number, part.name, columns, read_ahead(_counted(part, token, reader))))
     passed_on = 0
     try:
         for batch in chunk:
-            if not part.staged_first:
+            if not part.stage_before_emit:
                 passed_on += batch.num_rows
                 yield batch
     except SnapshotGoneError:
@@ -108,21 +108,21 @@ def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) ->
         if not staging.exists(number, part.name):
             raise
     else:
-        if not part.staged_first:
+        if not part.stage_before_emit:
             return
-    yield from behind(_read_staged(staging, number, part.name, columns), passed_on)
+    yield from without_first(_read_staged(staging, number, part.name, columns), passed_on)
 
 
 def _read_staged(staging: Staging, epoch: int, name: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     """These columns of a staged file, which an earlier run may have written with others."""
     for batch in staging.read(epoch, name):
-        found = _with_marks(batch, columns)
+        found = _with_unchanged_column(batch, columns)
         _require_columns(found.schema, columns, epoch)
         values = [found[field.name].cast(field.type) for field in columns]
         yield pa.RecordBatch.from_arrays(values, schema=columns)
 
 
-def _with_marks(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+def _with_unchanged_column(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     """A batch that was staged when nothing was to be marked has nothing to mark: it would have been refused."""
     if UNCHANGED_COLUMNS in batch.schema.names or UNCHANGED_COLUMNS not in columns.names:
         return batch
@@ -165,8 +165,9 @@ def _counted(part: SnapshotPart, token: str, reader: SnapshotReader) -> Generato
         yield batch
     if part.exact and found != part.split.row_count:
         raise StagingError(
-            f"a chunk of epoch {part.epoch.number} has {found} rows and was planned with {part.split.row_count}; the "
-            "table's state was not the one it was planned in. Please report this"
+            f"a chunk of epoch {part.epoch.number} has {found} rows and was planned with {part.split.row_count}. Start "
+            "the query again, which reads it at a later state. If snapshotFilter is set, let the row's own values "
+            "alone decide it; else the state was not the one that the chunk was planned in: please report this"
         )
 
 
@@ -185,7 +186,9 @@ def pack(
 
 
 def stage(batches: Iterable[pa.RecordBatch], schema: pa.Schema, staging: Staging, epoch: int) -> int:
-    """As `pack`, but in files however few rows there are, for rows that cannot be made again; how many files."""
+    """As `pack`, but in files however few rows there are, for rows that cannot be made again. Returns the number of
+    files.
+    """
     return _Files(batches, schema, staging, epoch).finish()
 
 

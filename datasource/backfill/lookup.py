@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill.batches import joined
+from backfill.batches import as_one_batch
 from backfill.changes import DELETE, OLD_KEY, OLD_NONE, UPDATE
 from backfill.events import Events, places
 from backfill.images import Lost, TooMuch
@@ -78,7 +78,7 @@ def _rows(keys: pa.RecordBatch, look_up: LookUp, most_bytes: int) -> pa.RecordBa
         # Not many more at once: the next ones may be larger, or be there where the first ones were not.
         fitting = (most_bytes - size) * read // size if size else 16 * FEW
         few = max(FEW, min(4 * few, fitting))
-    return joined(pa.Table.from_batches(found))
+    return as_one_batch(pa.Table.from_batches(found))
 
 
 def without(halves: Halves, events: Events, which: Mask) -> Halves:

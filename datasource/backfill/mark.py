@@ -123,7 +123,7 @@ def index(rows: Indices) -> pa.Int64Array:
 
 
 def _rows_at(array: Column, rows: Indices) -> Column:
-    """The array's values at these places, which ascend and differ: as many of them as there are values are all."""
+    """The values at these ascending, distinct places; the array itself, uncopied, where they are all."""
     return array if len(rows) == len(array) else array.take(index(rows))
 
 

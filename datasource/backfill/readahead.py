@@ -14,7 +14,7 @@ _LOOK: Final = 0.1
 """Seconds between two looks whether the consumer has stopped."""
 
 
-def ahead(items: Generator[T, None, None], depth: int = 2) -> Iterator[T]:
+def read_ahead(items: Generator[T, None, None], depth: int = 2) -> Iterator[T]:
     """The items, made by a thread of their own that is at most `depth` of them ahead; its error is raised here.
 
     A consumer that stops early is not kept waiting: the thread closes `items` as soon as it comes back to it.

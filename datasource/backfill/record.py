@@ -65,7 +65,7 @@ def _has_own_slot(identity: StreamIdentity) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedStream:
     """A stream's name, and what it has to know of the upstream to go on; each of its barriers has both."""
 
     stream: str
@@ -99,13 +99,18 @@ class Record:
         with as_ours(), self._open_store() as store:
             yield store
 
-    def begin(self, forget: Callable[[str], object]) -> Named | Barrier:
+    def begin(self, forget: Callable[[str], object]) -> NamedStream | Barrier:
         """For a new checkpoint: names the stream, durably; or the barrier to resume from where that was asked for.
 
         `forget` is told the name of a stream that is given up for this one, maybe more than once.
         """
         with self._open() as store:
-            found = self._kept(store, forget)
+            found = store.identity()
+            if found is not None:
+                self._require_same_upstream(found)
+                if self._options.on_existing_state is OnExistingState.RESTART:
+                    self._give_up(store, found, forget)
+                    found = None
             if found is not None:
                 # First: with the progress of another table nobody should be told to go on, or to give it up.
                 require_same_table(found, self._upstream, ordered=False)
@@ -115,23 +120,19 @@ class Record:
             self._require_same_options(barrier)
             return barrier
 
-    def _kept(self, store: ProgressStore, forget: Callable[[str], object]) -> StreamIdentity | None:
-        """The stream that the directory is of; none after it was given up, as `onExistingState=restart` asks."""
-        found = store.identity()
-        if found is None:
-            return None
+    def _require_same_upstream(self, found: StreamIdentity) -> None:
         if found.upstream != self._upstream.name:
             raise StateError(
                 f"stateDir holds stream {found.stream_id} of the {found.upstream} table {found.table}, and the "
                 f"options name a table of {self._upstream.name}; give each stream a stateDir of its own"
             )
-        if self._options.on_existing_state is not OnExistingState.RESTART:
-            return found
+
+    def _give_up(self, store: ProgressStore, found: StreamIdentity, forget: Callable[[str], object]) -> None:
+        """Drops the stream that the directory is of, as `onExistingState=restart` asks."""
         if has_place(found):
             self._upstream.detach(found.properties)
         forget(found.stream_id)
         store.reset()
-        return None
 
     def _resumed(self, store: ProgressStore, found: StreamIdentity) -> Barrier | None:
         """The barrier to resume from; none where the stream has not come to one."""
@@ -140,7 +141,7 @@ class Record:
             raise StateError(self._has_progress(found, epoch))
         return recorded.barrier(store)
 
-    def _begin_anew(self, store: ProgressStore, found: StreamIdentity | None) -> Named:
+    def _begin_anew(self, store: ProgressStore, found: StreamIdentity | None) -> NamedStream:
         """Names the stream, as the one that was begun there where it has the same place."""
         stream = uuid.uuid4().hex[:8] if found is None else found.stream_id
         bookmark = self._with_options(self._upstream.bookmark(stream))
@@ -151,7 +152,7 @@ class Record:
                 self._upstream.detach(found.properties)
             store.reset()
             store.begin(identity)
-        return Named(stream, bookmark)
+        return NamedStream(stream, bookmark)
 
     def checked(self, barrier: Barrier, *, ordered: bool) -> tuple[StreamIdentity | None, Bookmark]:
         """For a checkpoint that goes on, once in a process: what the state directory is of, None where it was lost, and
@@ -211,7 +212,7 @@ class Record:
             store.set_bounds(recorded.bounds(dict(enumerate(bounds)), self._upstream))
 
     def commit(self, barrier: Barrier, *, at_once: bool = False) -> bool:
-        """Records a barrier that Spark has committed; whether that is done. Doing so again changes nothing.
+        """Records a barrier that Spark has committed. Returns whether it was recorded. Doing so again changes nothing.
 
         It is put off while somebody looks into the state file, which then cannot be written, and, unless it is to be
         done `at_once`, while only changes are followed and the last recording is less than FOLLOW_INTERVAL old. A later

@@ -35,7 +35,10 @@ def barrier(store: ProgressStore) -> Barrier | None:
     text = store.offset()
     offset = None if text is None else from_text(text)
     if isinstance(offset, Nothing):
-        raise StateError("the state directory holds an offset that names no barrier; use an empty one")
+        raise StateError(
+            "the state directory holds an offset that names no barrier; delete backfill.duckdb and its .wal there: a "
+            "checkpoint that goes on rebuilds it"
+        )
     return offset
 
 

@@ -10,7 +10,8 @@
 | `_sequence`         | bigint    | grows strictly per key over the whole stream; order by it                       |
 | `_unchanged_columns`| array     | only with `onUnchangedToast=mark`: columns whose value the log left out         |
 
-The first four names are those of Spark's and Delta's change feeds. A commit's version does not order a snapshot
+`_change_type`, `_commit_version` and `_commit_timestamp` are named as in Spark's and Delta's change feeds; the others
+are ours. A commit's version does not order a snapshot
 row against the row's next change, because a commit may stand in the log before the snapshot that does not show it
 yet; hence `_sequence`: the number of the epoch, then the row's place in the batch, snapshot rows last. The option
 `metadataColumns` leaves some of the first five out: each takes Spark as long as a column of the table.

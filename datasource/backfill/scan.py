@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from backfill.options import StreamOptions
 from backfill.plan import MIN_SPLIT_ROWS
-from backfill.readahead import ahead
+from backfill.readahead import read_ahead
 from backfill.upstream import SnapshotReader, Upstream
 from backfill.vnode import WHOLE_TABLE, Coverage, KeyRange, merged, ranges_between
 
@@ -37,7 +37,7 @@ def cut(upstream: Upstream, options: StreamOptions) -> tuple[Coverage, ...]:
 
 def read(reader: SnapshotReader, ranges: Sequence[KeyRange], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of the ranges as they are now, with these columns: the table's, and maybe a stream's further ones."""
-    return ahead(_rows(reader, ranges, columns))
+    return read_ahead(_rows(reader, ranges, columns))
 
 
 def _rows(

@@ -15,7 +15,7 @@ import pyarrow as pa
 from backfill.epoch import Epoch
 from backfill.mark import Indices, Mask, mark, refuse_truncate
 from backfill.options import OnTruncate, Options
-from backfill.readahead import ahead
+from backfill.readahead import read_ahead
 from backfill.rows import RowFormat
 from backfill.upstream import LATEST, ChangeReader, Upstream
 
@@ -29,7 +29,7 @@ def changes_of(upstream: Upstream, options: Options) -> ChangeReader:
 
 def read(changes: ChangeReader, rows: RowFormat, on_truncate: OnTruncate) -> Iterator[pa.RecordBatch]:
     """All changes, whatever their key, in `rows.schema` and in commit order; the same again each time."""
-    return ahead(_rows(changes, rows, on_truncate))
+    return read_ahead(_rows(changes, rows, on_truncate))
 
 
 def _rows(changes: ChangeReader, rows: RowFormat, on_truncate: OnTruncate) -> Generator[pa.RecordBatch, None, None]:

@@ -82,7 +82,7 @@ class Staging:
             content = stream.read()
         return Manifest.from_text(content)
 
-    def kept_manifest(self, base: Barrier) -> Manifest:
+    def require_manifest(self, base: Barrier) -> Manifest:
         """What the batch that ends at `base`, which has been logged, reads; StagingError where that is not known."""
         number = base.epoch.number
         found = self.manifest(number) if base.has_manifest else Manifest(())
@@ -193,7 +193,7 @@ class Staging:
                             raise
 
     def forget_all(self) -> bool:
-        """Removes everything; whether there was anything."""
+        """Removes everything. Returns whether there was anything."""
         return self._delete_folder(*self._path())
 
     @staticmethod

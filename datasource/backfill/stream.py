@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Final, TypeAlias
 
 from backfill.advance import UNLIMITED, advance, grown
-from backfill.again import InTurn, going_on
+from backfill.again import InTurn, with_reopened
 from backfill.attachment import Attachment
 from backfill.chunks import Chunks, cut
 from backfill.control import Control
@@ -27,7 +27,7 @@ from backfill.offset import Ahead, Barrier, Nothing, Offset
 from backfill.options import OnTruncate, StartupMode, StreamOptions
 from backfill.plan import pieces
 from backfill.progress import Again, Finished, Frontier, Progress, figures, phase, settled
-from backfill.record import Named, Record
+from backfill.record import NamedStream, Record
 from backfill.release import Release, Watch, in_background
 from backfill.rows import RowFormat
 from backfill.staging import Staging
@@ -47,7 +47,7 @@ ReadControl: TypeAlias = Callable[[], Control]
 class _Standing:
     """Where a stream is: its epoch, None before the first barrier, its own progress, and what it is to take again."""
 
-    named: Named
+    named: NamedStream
     epoch: Epoch | None
     progress: Progress
     again: Again | None
@@ -185,18 +185,18 @@ class Stream:
         pin, self._pin = self._pin, None
         if pin is None:
             return
-        if self._kept_rows() is not None:
+        if self._opened_last_rows() is not None:
             with suppress(SnapshotGoneError):
                 self._chunks(start).read_rest(pin)
         self._upstream.release(pin)
 
-    def _first(self, named: Named) -> _Standing:
+    def _first(self, named: NamedStream) -> _Standing:
         """Where a stream is before its first batch."""
         latest = self._options.startup_mode is StartupMode.LATEST
         progress = Finished(0, 0) if latest else Frontier.at_start(self._attachment.bounds())
         return _Standing(named, None, progress, None)
 
-    def _standing(self, named: Named, base: Barrier) -> _Standing:
+    def _standing(self, named: NamedStream, base: Barrier) -> _Standing:
         """Where the stream is before the batch after `base`, with what that is to take again."""
         progress = settled(base.progress)
         return _Standing(named, base.epoch, progress, self._again(base, progress))
@@ -207,13 +207,13 @@ class Stream:
         if why_never:
             self._in_turn.pass_over(self._control, base.stream, why_never)
             return None
-        again = going_on(base.again, self._attachment.manifest(base).given_up)
+        again = with_reopened(base.again, self._attachment.manifest(base).given_up)
         return self._in_turn.next_up(again, progress, self._control, base.stream)
 
     def _why_never_again(self) -> str:
         if self._options.startup_mode is StartupMode.SNAPSHOT:
             return "a stream with startupMode=snapshot is one batch"
-        last_rows = self._kept_rows()
+        last_rows = self._opened_last_rows()
         if last_rows is not None and last_rows.keeps_the_latest:
             return "with orderColumn the sink may have a later row than the table, which is not to be undone"
         return ""
@@ -295,7 +295,7 @@ class Stream:
             return ()
         held, staging = self._pin, self._attachment.staging(end.stream)
         following = Following(self._upstream, self.rows, self._options, begin, end, held)
-        changes = following.parts(staging, self._kept_rows())
+        changes = following.parts(staging, self._opened_last_rows())
         self._counting.begin(end.stream, (begin or end).epoch.timestamp)
         self._counting.add(end.epoch.number, following.tally)
         snapshot, self._pin = self._chunks(end).parts(begin, held)
@@ -309,7 +309,7 @@ class Stream:
     def _chunks(self, end: Barrier) -> Chunks:
         return Chunks(self._upstream, self._attachment.staging(end.stream), self.rows, self._options, end)
 
-    def _kept_rows(self) -> LastRows | None:
+    def _opened_last_rows(self) -> LastRows | None:
         if self._last_rows is None and self._open_last_rows is not None:
             self._last_rows = self._open_last_rows(self.rows)
         return self._last_rows

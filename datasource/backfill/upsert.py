@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from backfill.batches import together
+from backfill.batches import coalesced
 from backfill.errors import OptionsError, StagingError, StateError
 from backfill.events import canonical
 from backfill.handoff import StagedChanges, stage, staged
@@ -155,7 +155,7 @@ class LastRows:
     def _put_snapshot(self, state: UpsertState, begin: Barrier, staging: Staging) -> None:
         """Puts the snapshot rows of the batch that ended at `begin`."""
         number = begin.epoch.number
-        names = staging.kept_manifest(begin).chunks
+        names = staging.require_manifest(begin).chunks
         unread = sum(not staging.exists(number, name) for name in names)
         if unread:
             raise StagingError(
@@ -166,7 +166,7 @@ class LastRows:
                 "with a fresh checkpointLocation and onExistingState=restart"
             )
         read = (batch for name in names for batch in staging.read(number, name))
-        for rows in together(read, ROWS_AT_ONCE, BYTES_AT_ONCE):
+        for rows in coalesced(read, ROWS_AT_ONCE, BYTES_AT_ONCE):
             keys = canonical(rows.select(self._rows.table.key))
             orders = np.full(rows.num_rows, number), np.full(rows.num_rows, SNAPSHOT_ORDINAL)
             if self._rules.order_column:

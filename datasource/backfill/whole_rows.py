@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from backfill.batches import joined
+from backfill.batches import as_one_batch
 from backfill.changes import column_of
 from backfill.errors import OptionsError, StateError
 from backfill.events import NO_ORDER, Events, events_of, timely
@@ -190,7 +190,7 @@ class WholeRows:
         return images(
             piece.changes,
             piece.events,
-            Known(present, joined(piece.before.rows)),
+            Known(present, as_one_batch(piece.before.rows)),
             columns=self.table.columns,
             skips_equal=self.rules.skips_equal,
             most_bytes=most_bytes,

@@ -34,8 +34,9 @@ def columns_not_there(problems: Sequence[str], *, of_spark: bool) -> DefiniteErr
     if not of_spark:
         return OptionsError(f"the option columns: {'; '.join(problems)}")
     return SchemaChangedError(
-        f"{'; '.join(problems)}. The DataFrame or the table of Spark's catalog is to have it: load() it or create its "
-        "Spark table again, if either table was altered; leave out schema(…); the option columns chooses columns"
+        f"{'; '.join(problems)}. The schema of the DataFrame, or of the table in Spark's catalog, has it. If the table "
+        "was altered, load() again or create its Spark table again; if schema(…) was given, leave it out and use the "
+        "option columns"
     )
 
 

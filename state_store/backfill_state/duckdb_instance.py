@@ -59,7 +59,7 @@ class Instances(Protocol):
         """
 
 
-class OfItsOwn:
+class OwnInstances:
     """An instance for each file, with these settings: which has its memory for itself, and its own temporary folder."""
 
     def __init__(self, settings: Mapping[str, Setting]) -> None:
@@ -75,7 +75,7 @@ class OfItsOwn:
         return Connected(connection, close)
 
 
-class Kept:
+class SharedInstance:
     """One instance for all files, with these settings, and another once that has served its time. For any thread."""
 
     def __init__(self, settings: Mapping[str, Setting]) -> None:

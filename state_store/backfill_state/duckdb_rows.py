@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from backfill_state.admission import Stream
 from backfill_state.duckdb_file import FileForm
-from backfill_state.duckdb_instance import Kept
+from backfill_state.duckdb_instance import SharedInstance
 from backfill_state.keytypes import to_arrow, to_duckdb
 from backfill_state.layout import (
     CREATE_STREAM,
@@ -30,7 +30,7 @@ from backfill_state.store import Barrier, StreamIdentity
 
 PROGRESS_FILE: Final = FileForm(
     # A stream opens its file several times a batch.
-    Kept(
+    SharedInstance(
         {
             # The store runs beside the engine and holds a few hundred rows.
             "threads": 1,

@@ -247,12 +247,12 @@ class Table:
 
 
 def planned(
-    staging: Staging, count: int, *, token: str | None = PIN, exact: bool = True, staged_first: bool = False
+    staging: Staging, count: int, *, token: str | None = PIN, exact: bool = True, stage_before_emit: bool = False
 ) -> SnapshotPart:
     manifest = Manifest((StagedSplit(Split((WHOLE_TABLE,), count)),))
     staging.keep_manifest(EPOCH.number, manifest)
     chunk, whole = manifest.chunk(0), manifest.splits[0].split
-    return SnapshotPart(staging, EPOCH, chunk, whole, token, exact=exact, staged_first=staged_first)
+    return SnapshotPart(staging, EPOCH, chunk, whole, token, exact=exact, stage_before_emit=stage_before_emit)
 
 
 def numbers(part: SnapshotPart, table: Table, found: list[int] | None = None) -> list[int]:
@@ -264,12 +264,12 @@ def numbers(part: SnapshotPart, table: Table, found: list[int] | None = None) ->
     return found
 
 
-@pytest.mark.parametrize("staged_first", [False, True])
+@pytest.mark.parametrize("stage_before_emit", [False, True])
 @pytest.mark.parametrize("count", [0, 1, 3, 10])
 def test_a_chunk_is_read_from_the_table_once_and_then_from_its_file(
-    staging: Staging, count: int, *, staged_first: bool
+    staging: Staging, count: int, *, stage_before_emit: bool
 ) -> None:
-    part, table = planned(staging, count, staged_first=staged_first), Table(count)
+    part, table = planned(staging, count, stage_before_emit=stage_before_emit), Table(count)
     assert numbers(part, table) == list(range(count))
     assert table.asked == [("pin", (WHOLE_TABLE,))]
     assert numbers(part, Table(0, AssertionError("not needed"))) == list(range(count))
@@ -293,26 +293,26 @@ def test_a_chunk_that_is_read_at_a_later_state_may_have_another_number_of_rows(s
     assert numbers(planned(staging, 4, exact=False), Table(5)) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("staged_first", [False, True])
+@pytest.mark.parametrize("stage_before_emit", [False, True])
 def test_a_chunk_that_is_cut_off_has_passed_on_no_row_where_it_is_staged_first(
-    staging: Staging, *, staged_first: bool
+    staging: Staging, *, stage_before_emit: bool
 ) -> None:
     class CutOff(Table):
         def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
             yield from super().read(token, ranges)
             raise ConnectionLostError("gone")
 
-    part, found = planned(staging, 10, staged_first=staged_first), list[int]()
+    part, found = planned(staging, 10, stage_before_emit=stage_before_emit), list[int]()
     with pytest.raises(ConnectionLostError, match="gone"):
         numbers(part, CutOff(10), found)
-    assert found == ([] if staged_first else list(range(9)))
+    assert found == ([] if stage_before_emit else list(range(9)))
 
 
-@pytest.mark.parametrize("staged_first", [False, True])
+@pytest.mark.parametrize("stage_before_emit", [False, True])
 def test_when_the_state_is_gone_but_another_attempt_has_staged_the_chunk_it_is_read_from_there(
-    staging: Staging, *, staged_first: bool
+    staging: Staging, *, stage_before_emit: bool
 ) -> None:
-    part = planned(staging, 4, staged_first=staged_first)
+    part = planned(staging, 4, stage_before_emit=stage_before_emit)
 
     class Late(Table):
         def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
@@ -322,13 +322,13 @@ def test_when_the_state_is_gone_but_another_attempt_has_staged_the_chunk_it_is_r
     assert numbers(part, Late(0, SnapshotGoneError("released"))) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("staged_first", [False, True])
+@pytest.mark.parametrize("stage_before_emit", [False, True])
 @pytest.mark.parametrize("at", [1, 2, 5, 7])
 def test_when_the_state_goes_amid_the_rows_those_that_were_passed_on_do_not_come_again(
-    staging: Staging, at: int, *, staged_first: bool
+    staging: Staging, at: int, *, stage_before_emit: bool
 ) -> None:
     """The other attempt's batches are of three rows, and those of this one of others."""
-    part = planned(staging, 10, staged_first=staged_first)
+    part = planned(staging, 10, stage_before_emit=stage_before_emit)
 
     class Overtaken(Table):
         def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from backfill.batches import joined
+from backfill.batches import as_one_batch
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "v": ["a", None, "c"]})
 
@@ -16,6 +16,6 @@ ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "v": ["a", None, "c"]})
     ids=["one chunk", "two chunks", "an empty chunk", "no chunk", "no columns"],
 )
 def test_a_table_is_one_batch_whatever_its_chunks(table: pa.Table) -> None:
-    batch = joined(table)
+    batch = as_one_batch(table)
     assert batch.schema == table.schema
     assert batch.to_pydict() == table.to_pydict()

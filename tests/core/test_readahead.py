@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.readahead import ahead
+from backfill.readahead import read_ahead
 
 PATIENCE = 60.0
 
@@ -49,12 +49,12 @@ class Numbers:
 
 @given(st.integers(0, 20), st.integers(1, 5))
 def test_the_items_come_in_their_order(count: int, depth: int) -> None:
-    assert list(ahead(Numbers(count).make(), depth)) == list(range(count))
+    assert list(read_ahead(Numbers(count).make(), depth)) == list(range(count))
 
 
 def test_it_stays_a_few_items_ahead_and_no_more() -> None:
     numbers = Numbers(100)
-    taken = ahead(numbers.make(), 2)
+    taken = read_ahead(numbers.make(), 2)
     assert next(taken) == 0
     assert soon(lambda: numbers.made == 1 + 2 + 1)
     time.sleep(0.02)
@@ -64,7 +64,7 @@ def test_it_stays_a_few_items_ahead_and_no_more() -> None:
 
 @pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), MemoryError()])
 def test_an_error_comes_after_the_items_before_it(error: BaseException) -> None:
-    taken = ahead(Numbers(3, error).make(), 2)
+    taken = read_ahead(Numbers(3, error).make(), 2)
     assert [next(taken) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(type(error)) as caught:
         next(taken)
@@ -74,7 +74,7 @@ def test_an_error_comes_after_the_items_before_it(error: BaseException) -> None:
 def test_a_consumer_that_stops_early_ends_the_thread_and_closes_the_items() -> None:
     before = threads()
     numbers = Numbers(1000)
-    taken = ahead(numbers.make(), 2)
+    taken = read_ahead(numbers.make(), 2)
     next(taken)
     taken.close()  # type: ignore[attr-defined]  # a generator, which the signature does not promise
     assert soon(lambda: numbers.closed and threads() <= before)
@@ -86,11 +86,11 @@ def test_stages_can_stand_one_after_the_other() -> None:
     numbers = Numbers(50)
 
     def doubled() -> Generator[int, None, None]:
-        for number in ahead(numbers.make(), 2):
+        for number in read_ahead(numbers.make(), 2):
             yield 2 * number
 
-    assert list(ahead(doubled(), 2)) == list(range(0, 100, 2))
-    taken = ahead(doubled(), 2)
+    assert list(read_ahead(doubled(), 2)) == list(range(0, 100, 2))
+    taken = read_ahead(doubled(), 2)
     next(taken)
     del taken
     assert soon(lambda: threads() <= before)

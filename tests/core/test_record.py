@@ -16,7 +16,7 @@ from backfill.errors import DefiniteError, SchemaChangedError, StateBusyError, S
 from backfill.offset import Barrier, from_text
 from backfill.options import OnExistingState, StartupMode, parse
 from backfill.progress import Again, Completed, Finished, Frontier, InProgress, Progress
-from backfill.record import FOLLOW_INTERVAL, Named, Record
+from backfill.record import FOLLOW_INTERVAL, NamedStream, Record
 from backfill.upstream import Bookmark, Identity, TableSchema
 from backfill.vnode import Key
 from backfill_state import DuckDBProgressStore, InMemoryProgressStore, ProgressStore, StateDamagedError
@@ -83,12 +83,12 @@ class Folder:
         upstream = upstream or self.upstream
         return Record(upstream, self._open, options, clock=lambda: self.now, keeps_last_rows=keeps_last_rows)
 
-    def begin(self, record: Record) -> Named:
+    def begin(self, record: Record) -> NamedStream:
         named = record.begin(self.forgotten.append)
-        assert isinstance(named, Named)
+        assert isinstance(named, NamedStream)
         return named
 
-    def begun(self, on_existing: OnExistingState = OnExistingState.FAIL) -> tuple[Record, Named]:
+    def begun(self, on_existing: OnExistingState = OnExistingState.FAIL) -> tuple[Record, NamedStream]:
         record = self.process(on_existing)
         return record, self.begin(record)
 
@@ -111,7 +111,7 @@ class Folder:
             return store.epoch()
 
 
-def barrier_of(named: Named, number: int, progress: Progress) -> Barrier:
+def barrier_of(named: NamedStream, number: int, progress: Progress) -> Barrier:
     return Barrier(named.stream, named.bookmark, Epoch(number, f"p{number}", number, number), progress)
 
 

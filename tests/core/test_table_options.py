@@ -9,7 +9,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from backfill.errors import OptionsError
 from backfill.options import parse
-from backfill.spark.table_options import keeps_options, kept, of_new_table, of_table, with_columns
+from backfill.spark.table_options import carrying, keeps_options, of_new_table, of_table, with_columns
 
 COLUMNS = StructType([StructField("id", LongType()), StructField("v", StringType())])
 SECRET = "hunter2-is-secret"  # noqa: S105 - a password for tests
@@ -36,7 +36,7 @@ def test_a_table_at_a_place_is_the_delta_table_there() -> None:
 
 
 def test_a_table_gives_back_its_options_and_what_a_read_says_goes_first() -> None:
-    columns = kept(COLUMNS, GIVEN)
+    columns = carrying(COLUMNS, GIVEN)
     assert columns.names == COLUMNS.names
     assert keeps_options(columns)
     assert of_table(columns, {}) == {"url": GIVEN["url"], "dbtable": "orders"}
@@ -58,8 +58,8 @@ def test_what_may_be_secret_is_refused_and_not_repeated(name: str) -> None:
 
 
 def test_what_is_kept_is_one_text_for_the_same_options() -> None:
-    one = kept(COLUMNS, GIVEN)
-    other = kept(COLUMNS, dict(reversed(GIVEN.items())))
+    one = carrying(COLUMNS, GIVEN)
+    other = carrying(COLUMNS, dict(reversed(GIVEN.items())))
     assert json.dumps(one.jsonValue()) == json.dumps(other.jsonValue())
 
 

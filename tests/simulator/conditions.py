@@ -18,7 +18,7 @@ def simulated() -> Iterator[None]:
         patch.setattr("backfill.chunks.MIN_SPLIT_ROWS", 3)
         patch.setattr("backfill.handoff.INLINE_BYTES", 2000)
         patch.setattr("backfill.handoff.FILE_BYTES", 3000)
-        patch.setattr("backfill.handoff.ahead", without_a_thread)
+        patch.setattr("backfill.handoff.read_ahead", without_a_thread)
         yield
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from backfill.batches import together
+from backfill.batches import coalesced
 from backfill.errors import OptionsError, StateError, TableError, UnchangedToastError, UnsupportedTypeError
 from backfill.sinks import delta
 from backfill.sinks.delta import KEYS_AT_ONCE, apply_to, start_over
@@ -311,11 +311,11 @@ def test_the_keys_of_the_target_are_not_held_all_at_once(tmp_path: Path, monkeyp
 
     def few(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
         assert rows == KEYS_AT_ONCE
-        for each in together(batches, 1):
+        for each in coalesced(batches, 1):
             looked_at.append(each.num_rows)
             yield each
 
-    monkeypatch.setattr(delta, "together", few)
+    monkeypatch.setattr(delta, "coalesced", few)
     apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
     for number in range(3):
         apply(Rows(row("insert", number, "x", "1")), number)

@@ -26,7 +26,7 @@ from backfill_state import (
 )
 from backfill_state.duckdb_errors import explained, explaining
 from backfill_state.duckdb_file import StateFile
-from backfill_state.duckdb_instance import Connected, OfItsOwn
+from backfill_state.duckdb_instance import Connected, OwnInstances
 from backfill_state.duckdb_rows import PROGRESS_FILE
 
 ALL: list[StateStoreError] = [
@@ -128,7 +128,7 @@ def test_a_ctrl_c_while_rows_are_given_is_one() -> None:
         connection.register("given", InterruptedRows())
 
 
-class InterruptedInClosing(OfItsOwn):
+class InterruptedInClosing(OwnInstances):
     def connect(self, path: Path) -> Connected:
         connected = super().connect(path)
 

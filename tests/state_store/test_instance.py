@@ -11,11 +11,11 @@ import duckdb
 import pytest
 
 from backfill_state import duckdb_instance
-from backfill_state.duckdb_instance import Instances, Kept, OfItsOwn
+from backfill_state.duckdb_instance import Instances, OwnInstances, SharedInstance
 from tests.full_disk import room_for
 
 
-@pytest.fixture(params=[Kept, OfItsOwn])
+@pytest.fixture(params=[SharedInstance, OwnInstances])
 def instances(request: pytest.FixtureRequest) -> Instances:
     made: Instances = request.param({"threads": 1})
     return made
@@ -90,7 +90,7 @@ def test_a_file_that_cannot_be_opened_leaves_the_others_alone(instances: Instanc
 
 
 def test_an_instance_that_cannot_let_go_of_a_file_is_given_up_with_its_last_connection(tmp_path: Path) -> None:
-    kept = Kept({"threads": 1})
+    kept = SharedInstance({"threads": 1})
     filled(kept, tmp_path / "good")
     filled(kept, tmp_path / "bad")
     good, bad = kept.connect(tmp_path / "good"), kept.connect(tmp_path / "bad")
@@ -118,7 +118,7 @@ def test_an_instance_that_has_attached_many_files_gives_way_to_another(
 
     monkeypatch.setattr(duckdb, "connect", noted)
     monkeypatch.setattr(duckdb_instance, "ATTACHED_AT_MOST", 4)
-    kept, path = Kept({"threads": 1}), tmp_path / "state"
+    kept, path = SharedInstance({"threads": 1}), tmp_path / "state"
     filled(kept, path)
     assert [rows(kept, path) for _ in range(3)] == [[1]] * 3
     assert len(made) == 1
@@ -133,7 +133,7 @@ def test_an_instance_that_has_attached_many_files_gives_way_to_another(
 
 
 def test_what_an_interrupt_left_attached_is_let_go_of_at_the_next_connection(tmp_path: Path) -> None:
-    kept, path, other = Kept({"threads": 1}), tmp_path / "state", tmp_path / "other"
+    kept, path, other = SharedInstance({"threads": 1}), tmp_path / "state", tmp_path / "other"
     filled(kept, path)
     kept.connect(path)  # And nobody has it, as where a Ctrl-C comes before its name.
     filled(kept, other)
@@ -146,8 +146,8 @@ import os, signal, sys
 from pathlib import Path
 import duckdb
 from backfill_state import duckdb_instance
-from backfill_state.duckdb_instance import Kept
-kept, path = Kept({"threads": 1}), Path(sys.argv[1])
+from backfill_state.duckdb_instance import SharedInstance
+kept, path = SharedInstance({"threads": 1}), Path(sys.argv[1])
 held = kept.connect(path / "held")
 kept._lock.acquire()
 if os.fork() == 0:
@@ -167,7 +167,7 @@ print(os.waitstatus_to_exitcode(os.wait()[1]))
 def test_a_kept_instance_leaves_nothing_where_the_process_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    connected = Kept({"threads": 1, "memory_limit": "16MB"}).connect(tmp_path / "state")
+    connected = SharedInstance({"threads": 1, "memory_limit": "16MB"}).connect(tmp_path / "state")
     with pytest.raises(duckdb.OutOfMemoryException):
         connected.connection.execute(
             "SELECT count(*) FROM (SELECT DISTINCT md5(i::VARCHAR) FROM range(1_000_000) r(i))"

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from backfill.options.listed import BY_KEY, Changelog, Envelope, OnUnchangedToast, StartupMode
 
-_OTHERS_TO_DUCKDB: Final = {"?", "\\"}
-"""What begins a query and separates folders in its paths."""
+_SPECIAL_TO_DUCKDB: Final = {"?", "\\"}
+"""Characters that mean something in DuckDB's paths: ? begins a query string, \\ separates folders."""
 
 
 def contradictions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
@@ -111,7 +111,7 @@ def folders(values: Mapping[str, Any]) -> list[str]:
             problems.append(f"{name} is {values[key]!r}; expected an absolute path")
     if "://" in values["statedir"]:
         problems.append("stateDir is a URI; expected a local path of the driver (stagingDir may be a URI)")
-    elif _OTHERS_TO_DUCKDB.intersection(Path(values["statedir"]).as_posix()):
+    elif _SPECIAL_TO_DUCKDB.intersection(Path(values["statedir"]).as_posix()):
         problems.append(
             f"stateDir is {values['statedir']!r}; expected a path without ? and \\, which DuckDB cannot open"
         )

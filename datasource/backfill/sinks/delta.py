@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.adapters import needing
-from backfill.batches import joined, together
+from backfill.batches import as_one_batch, coalesced
 from backfill.errors import OptionsError, TableError, UnsupportedTypeError
 from backfill.events import canonical
 from backfill.options.texts import as_refused, place
@@ -244,10 +244,10 @@ def _require_kept(table: DeltaTable, key: Sequence[str], last: Outcome) -> None:
     names = [column_name(at) for at in range(len(key))]
     given = last.rows.select(list(key)).filter(pa.array(kept))
     columns = given.schema
-    wanted = _joinable(joined(given), names)
+    wanted = _joinable(as_one_batch(given), names)
     # Not all at once: the target may be larger than memory.
     found = scanned(table, key, None)
-    for keys in together((batch.select(key).cast(columns) for batch in found), KEYS_AT_ONCE):
+    for keys in coalesced((batch.select(key).cast(columns) for batch in found), KEYS_AT_ONCE):
         if not wanted.num_rows:
             break
         wanted = _joinable(keys, names).join(wanted, names, join_type="right anti")

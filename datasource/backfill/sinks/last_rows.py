@@ -70,7 +70,7 @@ def last_rows(batch: pa.Table, key: Sequence[str]) -> Outcome:
     chosen = np.flatnonzero(last)
     rows = batch.select([name for name in batch.column_names if name not in RESERVED]).take(chosen)
     kept: dict[str, Mask] = {}
-    for name in _marked(batch):
+    for name in _columns_left_out(batch):
         source, stays = _sources(batch, name, first, last)
         # Only of the last rows: of a row that was often changed the same large value would stand here as often.
         value = batch[name].take(source[chosen])
@@ -150,7 +150,7 @@ def _require_one_last(batch: pa.Table, key: Sequence[str], first: Mask) -> None:
         )
 
 
-def _marked(batch: pa.Table) -> list[str]:
+def _columns_left_out(batch: pa.Table) -> list[str]:
     """The columns of which values are marked.
 
     One that the batch does not have may have been renamed on the way, and its null be no value: it is refused.

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from deltalake.schema import ArrayType, MapType, PrimitiveType, StructType
 
 from backfill.errors import TableError
-from backfill.upstream.delta.files import Files, Place
+from backfill.upstream.delta.files import FileLocation, Files
 
 _TIME: Final = PrimitiveType("timestamp")
 _EARLIEST, _LATEST = (pa.scalar(datetime(year, 1, 1, tzinfo=UTC), pa.timestamp("us", "UTC")) for year in (1678, 2262))
@@ -40,7 +40,7 @@ class SparkTimes:
         files, doubtful = Files(table.table_uri, self.storage_options), set(_doubtful(table, names))
         self.kept.intersection_update(doubtful)  # Else they would become ever more.
         for path in sorted(doubtful - self.kept):
-            with files.open(Place.of(path)) as opened:
+            with files.open(FileLocation.of(path)) as opened:
                 if any(map(_are_far, _old_times(pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")))):
                     raise TableError(
                         f"the file {path} of the Delta table {table.table_uri} was written by Spark with times before "

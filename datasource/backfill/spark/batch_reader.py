@@ -15,7 +15,7 @@ from backfill.adapters import open_upstream
 from backfill.errors import OptionsError, SchemaChangedError
 from backfill.options import Options, parse
 from backfill.spark.head_start import head_start
-from backfill.spark.refusal import plainly, plainly_yielding
+from backfill.spark.refusal import without_traceback, yielding_without_traceback
 from backfill.spark.table_options import with_columns
 from backfill.spark.types import to_arrow, to_spark
 from backfill.upstream import SnapshotReader, Upstream
@@ -40,7 +40,7 @@ class BackfillBatchReader(DataSourceReader):
         self._given = given
         self._schema = schema
 
-    @plainly
+    @without_traceback
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options()
         with closing(open_upstream(options)) as upstream:
@@ -75,7 +75,7 @@ class BackfillBatchReader(DataSourceReader):
                 "schema(…), or NOT NULL in it; the option customSchema chooses types"
             )
 
-    @plainly_yielding
+    @yielding_without_traceback
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task. Every batch has exactly the schema Spark expects, because it checks only the first."""
         if not isinstance(partition, RangePartition):

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 @cache
 def head_start() -> threading.Thread:
-    """Does so in a thread of its own, once in a process, while the process waits for the database.
+    """Has pandas imported in a thread of its own, once in a process, while the process waits for the database.
 
     Arrays that are made in the meantime are made without pandas; nothing here needs it.
     """

@@ -17,7 +17,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def plainly(function: Callable[P, T]) -> Callable[P, T]:
+def without_traceback(function: Callable[P, T]) -> Callable[P, T]:
     """The function, from which our own errors come without a traceback."""
 
     @functools.wraps(function)
@@ -32,7 +32,7 @@ def plainly(function: Callable[P, T]) -> Callable[P, T]:
     return wrapper
 
 
-def plainly_yielding(function: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
+def yielding_without_traceback(function: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
     """The same for a generator."""
 
     @functools.wraps(function)

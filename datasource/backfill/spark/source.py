@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from backfill.errors import OptionsError
 from backfill.options import Options, parse, parse_view, reads_changes
-from backfill.spark.refusal import plainly
+from backfill.spark.refusal import without_traceback
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +42,7 @@ class BackfillDataSource(DataSource):
     def name(cls) -> str:
         return "backfill"
 
-    @plainly
+    @without_traceback
     def schema(self) -> StructType:
         """Spark calls this once when the DataFrame or table is made: here wrong options and tables are refused.
 
@@ -55,9 +55,9 @@ class BackfillDataSource(DataSource):
         table = table_options.of_new_table(self.options)
         given = self.options if table is None else table
         found = to_spark(_columns(given))
-        return found if table is None else table_options.kept(found, table)
+        return found if table is None else table_options.carrying(found, table)
 
-    @plainly
+    @without_traceback
     def reader(self, schema: StructType) -> DataSourceReader:
         """Called for `spark.read` and SELECT; Spark passes `schema` by name."""
         from backfill.spark import table_options  # noqa: PLC0415
@@ -79,12 +79,12 @@ class BackfillDataSource(DataSource):
 
         return BackfillStreamReader(dict(self.options), schema)
 
-    @plainly
+    @without_traceback
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002 - Spark's signature
         """Called for `df.write`, INSERT INTO and CREATE TABLE … AS SELECT."""
         raise OptionsError(READ_ONLY)
 
-    @plainly
+    @without_traceback
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802
         """Called for `writeStream`."""
         raise OptionsError(READ_ONLY)

@@ -15,7 +15,7 @@ from backfill.adapters import open_upstream
 from backfill.options import OnTruncate, parse
 from backfill.rows import RowFormat
 from backfill.spark.head_start import head_start
-from backfill.spark.refusal import plainly, plainly_yielding
+from backfill.spark.refusal import without_traceback, yielding_without_traceback
 from backfill.spark.table_options import as_kept
 from backfill.spark.types import as_expected, require_same, to_spark
 from backfill.upstream import ChangeReader
@@ -40,7 +40,7 @@ class SpanReader(DataSourceReader):
         self._given = given
         self._schema = schema
 
-    @plainly
+    @without_traceback
     def partitions(self) -> Sequence[InputPartition]:
         options = as_kept(parse(self._given), self._schema)
         with closing(open_upstream(options)) as upstream:
@@ -48,7 +48,7 @@ class SpanReader(DataSourceReader):
             require_same(self._schema, to_spark(rows.schema))
             return [SpanPartition(span.changes_of(upstream, options), rows, options.stream.on_truncate)]
 
-    @plainly_yielding
+    @yielding_without_traceback
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task."""
         if not isinstance(partition, SpanPartition):

@@ -36,7 +36,7 @@ from backfill.options import Options, parse
 from backfill.rows import RowFormat
 from backfill.spark.head_start import head_start, without_pandas
 from backfill.spark.offsets import Offsets
-from backfill.spark.refusal import plainly, plainly_yielding
+from backfill.spark.refusal import without_traceback, yielding_without_traceback
 from backfill.spark.table_options import as_kept, of_table
 from backfill.spark.types import as_expected, require_same, to_spark
 from backfill.upstream import SnapshotReader
@@ -108,18 +108,18 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._stream = stream
         return self._stream
 
-    @plainly
+    @without_traceback
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._opened().stop_at_present()
 
-    @plainly
+    @without_traceback
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._options.stream.max_rows)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return to_json(Nothing())
 
-    @plainly
+    @without_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         time.sleep(max(0.0, self._rests_until - time.monotonic()))
         before, began = self._offsets.take(start), time.monotonic()
@@ -129,19 +129,19 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._rests_until = now + self._rest
         return self._offsets.give(after)
 
-    @plainly
+    @without_traceback
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Figures for `StreamingQueryProgress`, not an offset."""
         return None if self._stream is None else self._stream.report()
 
-    @plainly
+    @without_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         stream = self._opened()
         reader, rows = stream.reader(), stream.rows
         parts = stream.parts(self._offsets.take(start), self._offsets.take(end))
         return [PartPartition(part, reader, rows) for part in parts]
 
-    @plainly_yielding
+    @yielding_without_traceback
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task."""
         if not isinstance(partition, PartPartition):

@@ -47,7 +47,7 @@ def of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
     return found
 
 
-def kept(columns: StructType, options: Mapping[str, str]) -> StructType:
+def carrying(columns: StructType, options: Mapping[str, str]) -> StructType:
     """The columns, with these options in them."""
     text = json.dumps({key.lower(): value for key, value in options.items()}, sort_keys=True)
     first, *others = columns.fields

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from backfill.errors import SchemaChangedError
 from backfill.options import View
-from backfill.spark.refusal import plainly
+from backfill.spark.refusal import without_traceback
 from backfill.spark.types import to_arrow
 from backfill.views import look
 
@@ -33,7 +33,7 @@ class ViewReader(DataSourceReader):
         self._state_dir = state_dir
         self._schema = schema
 
-    @plainly
+    @without_traceback
     def partitions(self) -> Sequence[InputPartition]:
         found = look(self._view, self._state_dir)
         unknown = [name for name in self._schema.names if name not in found.column_names]

@@ -3,6 +3,9 @@
 An adapter is done when the contract suite in `tests/contract` passes on it. An upstream is used by one thread of
 one process at a time, except for `release`. Every method may raise a `DefiniteError` or, when its own retries are
 used up, a `TransientError`.
+
+Beside the adapters lie `noted` (reading a bookmark), `figures` (what is shown to people, not asked for too often) and
+`findings` (what is found before a stream is started).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from backfill_state.duckdb_file import FileForm
-from backfill_state.duckdb_instance import OfItsOwn, Setting
+from backfill_state.duckdb_instance import OwnInstances, Setting
 from backfill_state.migrations import Step
 from backfill_state.upsert.columns import Field
 from backfill_state.upsert.state import Totals, UpsertLayout
@@ -94,7 +94,7 @@ def upsert_file(memory_limit: str) -> FileForm:
         # A batch is some ten megabytes: not each of them has to be moved from the log into the file at once.
         "checkpoint_threshold": "128MB",
     }
-    return FileForm(OfItsOwn(settings), "upsert_format", STEPS, _create_tables)
+    return FileForm(OwnInstances(settings), "upsert_format", STEPS, _create_tables)
 
 
 def _create_tables(connection: duckdb.DuckDBPyConnection) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
-from backfill.upstream.delta.files import Files, Place
+from backfill.upstream.delta.files import FileLocation, Files
 
 Places: TypeAlias = npt.NDArray[np.int64]
 
@@ -43,7 +43,7 @@ class DamagedVectorError(ValueError):
 class DeletionVector:
     """What the log says of one. `place` is None where `inline` has its bytes."""
 
-    place: Place | None
+    place: FileLocation | None
     inline: bytes
     offset: int
     size: int
@@ -57,9 +57,9 @@ class DeletionVector:
             inline = _bytes_of(text)
         elif kind == "u":
             folder, name = text[:-_UUID_TEXT], uuid.UUID(bytes=_bytes_of(text[-_UUID_TEXT:]))
-            place = Place("", f"{folder}/deletion_vector_{name}.bin".lstrip("/"))
+            place = FileLocation("", f"{folder}/deletion_vector_{name}.bin".lstrip("/"))
         elif kind == "p":
-            place = Place.of(text)
+            place = FileLocation.of(text)
         else:
             raise DamagedVectorError(f"the storage type {kind!r} is none of u, i, p")
         offset = told.get("offset")

@@ -59,14 +59,16 @@ def translated(error: Exception, uri: str) -> BackfillError:
             "be one of the batch, with the value that it has by its expression"
         )
     if isinstance(error, DeltaProtocolError) or "unsupported" in text.lower():
-        return TableError(f"the Delta table {uri} uses what the package deltalake does not know: {shown}")
+        return TableError(
+            f"the Delta table {uri} uses what the package deltalake does not know: {shown}. Try a newer release of it"
+        )
     if _FORBIDDEN.search(text):
         return DatabaseSetupError(
             f"the storage of {uri} refused the access: {shown}. Credentials come from the environment of the driver "
             "and of the executors (AWS_…, AZURE_…, GOOGLE_…); a sink takes storage_options as well"
         )
     if _MAY_PASS.search(text):
-        return ConnectionLostError(f"the storage of {uri} does not answer: {shown}")
+        return ConnectionLostError(f"the storage of {uri} does not answer: {shown}. Start the query again when it does")
     return TableError(f"the Delta table {uri} cannot be used: {shown}")
 
 

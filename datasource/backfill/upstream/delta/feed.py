@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill.batches import joined
+from backfill.batches import as_one_batch
 from backfill.changes import DELETE, INSERT, OLD_NONE, OLD_ROW, UPDATE, changes_schema
 from backfill.sameness import same
 from backfill.upstream.delta.change_files import THERE, TIME, VERSION, rows_schema
@@ -34,7 +34,7 @@ def changes(rows: Iterable[pa.RecordBatch], columns: pa.Schema, key: KeyColumns)
     # What is gone comes before what is there instead.
     for found in in_order(rows, rows_schema(columns), [VERSION, *key.names, THERE]):
         require_keys(found.select(key.names))
-        batch = found if held is None else joined(pa.Table.from_batches([held, found]))
+        batch = found if held is None else as_one_batch(pa.Table.from_batches([held, found]))
         # What is of the last row's key may go on in the next batch.
         whole = int(np.flatnonzero(~_follow(batch, key))[-1])
         held = batch.slice(whole)

@@ -20,7 +20,7 @@ _ROOT: Final = "/"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FileLocation:
     """Where a file is. `store` is what the path begins in: a URI, `_ROOT`, or nothing for the table's folder."""
 
     store: str
@@ -30,7 +30,7 @@ class Place:
         return self.store + self.path
 
     @classmethod
-    def of(cls, uri: str) -> Place:
+    def of(cls, uri: str) -> FileLocation:
         """The place that the log says, as a whole URI, as a whole path or as one within the table's folder."""
         found = _WITH_STORE.fullmatch(uri)
         if found is None:
@@ -45,18 +45,18 @@ class Files:
 
     def __init__(self, folder: str, storage_options: Mapping[str, str] | None = None) -> None:
         self._options = dict(storage_options or {})
-        self._root = Place.of(folder).store
+        self._root = FileLocation.of(folder).store
         self.own = self._file_system(folder)
         self._stores: dict[str, pa_fs.FileSystem] = {"": self.own}
 
-    def open(self, place: Place) -> pa.NativeFile:
+    def open(self, place: FileLocation) -> pa.NativeFile:
         return self._store(place).open_input_file(place.path)
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: FileLocation) -> bool:
         [found] = self._store(place).get_file_info([place.path])
         return found.type == pa_fs.FileType.File
 
-    def _store(self, place: Place) -> pa_fs.FileSystem:
+    def _store(self, place: FileLocation) -> pa_fs.FileSystem:
         if place.store not in self._stores:
             self._stores[place.store] = self._file_system(self._root if place.store == _ROOT else place.store)
         return self._stores[place.store]

@@ -32,7 +32,7 @@ class History:
     """And where a version has other columns."""
 
     def commit(self, version: int) -> Commit | None:
-        """None where it is lost and that is to be borne. Refuses one after which the stream cannot go on."""
+        """None where the log has lost it and failOnDataLoss=false. Raises where the stream cannot go on past it."""
         uri = self.table.uri
         with translating(uri):
             found = self.log.commit(version)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 
 from backfill.upstream.delta.deletion_vectors import DeletionVector
-from backfill.upstream.delta.files import Files, Place
+from backfill.upstream.delta.files import FileLocation, Files
 
 FEED: Final = "delta.enableChangeDataFeed"
 
@@ -49,7 +49,7 @@ class ChangeFile:
     """
 
     kind: Kind
-    place: Place
+    place: FileLocation
     partition: Mapping[str, str | None] | None
     vector: DeletionVector | None
     row_count: int | None
@@ -89,7 +89,7 @@ class Commit:
     def size(self) -> int:
         return sum(file.size for file in self.files)
 
-    def kept_files(self) -> dict[Place, tuple[ChangeFile, ChangeFile]]:
+    def kept_files(self) -> dict[FileLocation, tuple[ChangeFile, ChangeFile]]:
         """The files that are there before and after it, of which other rows are deleted then: as they were and are."""
         removed = {file.place: file for file in self.files if file.kind is Kind.REMOVED}
         added = [file for file in self.files if file.kind is Kind.ADDED and file.place in removed]
@@ -162,7 +162,7 @@ class Log:
         except (OSError, pa.ArrowException):
             return 0  # Whoever reads the changes will say that it is gone.
 
-    def missing(self, commit: Commit) -> Iterator[Place]:
+    def missing(self, commit: Commit) -> Iterator[FileLocation]:
         """Which of the files that its changes are read from are gone."""
         for file in commit.files:
             vector = None if file.vector is None else file.vector.place
@@ -202,7 +202,7 @@ def _file(kind: Kind, action: Mapping[str, Any]) -> ChangeFile:
     vector = action.get("deletionVector")
     return ChangeFile(
         kind=kind,
-        place=Place.of(action["path"]),
+        place=FileLocation.of(action["path"]),
         partition=action.get("partitionValues"),
         vector=DeletionVector.of(vector) if vector else None,
         row_count=statistics.get("numRecords"),

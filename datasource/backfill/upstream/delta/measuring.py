@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from backfill.batches import together
+from backfill.batches import coalesced
 from backfill.order import sorting_by
 from backfill.plan import Extent, Measure
 from backfill.upstream.delta.keys import KeyColumns
@@ -32,7 +32,7 @@ def measured(table: DeltaTable, key: KeyColumns, requests: Sequence[Measure], co
         keys = SortedKeys(key, pa.Table.from_batches(batches, key.schema))
         return tuple(keys.extent(request) for request in requests)
     counts = [0] * len(requests)
-    for chunk in together(batches, CHUNK_ROWS):
+    for chunk in coalesced(batches, CHUNK_ROWS):
         keys = SortedKeys(key, pa.Table.from_batches([chunk]))
         counts = [count + keys.extent(request).row_count for count, request in zip(counts, requests, strict=True)]
     return tuple(Extent(count, None) for count in counts)

@@ -3,7 +3,7 @@
 adapter     the Upstream contract, composed of what follows
 connection, arrow_session, sessions    sessions and the settings that give a value one text; those of one upstream
 failures     which errors are definite
-retries, going_on    the one retry policy; reading on after a lost connection
+retries, resuming    the one retry policy; reading on after a lost connection
 server, catalog, dbtable, identity, selection, partitions, description, column_types    what the table is
 condition    the options filter and snapshotFilter
 money        whether amounts of money mean to us what they mean to the database

@@ -190,7 +190,7 @@ class PostgresUpstream:
         if self._found is None:
             require_primary(self._table.server)
             require_lasting_snapshots(self._table.server)
-            self._sessions.followed = True
+            self._sessions.needs_primary = True
             self._found = Epochs(self._connector, self._sessions, self._table)
         return self._found
 

@@ -32,7 +32,7 @@ _WITHOUT_IT: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class LastReading:
     """What was read from one position to another one."""
 
     after: str
@@ -53,7 +53,7 @@ class ChangeLog:
         self.begun = begun
         self.expected = ExpectedMessages()
         self._feed = log.Feed(place.slot, place.publication, table.description.oid, table.wanted)
-        self._kept: Kept | None = None
+        self._kept: LastReading | None = None
         self._acknowledgeable: dict[str, Lsn] = {}
         self._reported: set[str] = set()
         self._published: Published | None = None
@@ -164,7 +164,7 @@ class ChangeLog:
     def keep(self, after: Epoch, upto: Epoch, reading: log.Reading, read_up_to: Lsn) -> None:
         """Keeps what was read from `after` to `upto`; the log was looked at as far as the LSN `read_up_to`."""
         self.let_go()
-        self._kept = Kept(after.position, upto.position, reading)
+        self._kept = LastReading(after.position, upto.position, reading)
         position = Position.parse(upto.position)
         if position.snapshot is not None:
             self._acknowledgeable[upto.position] = reading.acknowledgeable(position, read_up_to)

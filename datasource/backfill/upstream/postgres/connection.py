@@ -67,15 +67,17 @@ A server that has vanished with its machine says nothing, and by itself a kernel
 that was sent has not been received it does not look at all, and sends it again for a quarter of an hour.
 """
 
-WATCHED: Final = {
+SERVER_KEEPALIVES: Final = {
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "3",
 }
 """The same for the server, which keeps the session and its snapshot of a driver that has vanished."""
 
-PROMPT: Final = {"tcp_user_timeout": "60000"}
-"""The same for a session of which the answers are taken at once; in milliseconds."""
+ANSWERS_TAKEN_AT_ONCE: Final = {"tcp_user_timeout": "60000"}
+"""When the server gives up a client that does not acknowledge what it was sent, in milliseconds; not for a session
+whose rows may wait (`for_rows`).
+"""
 
 NO_CONNECTION_STRING: Final = (
     "the option url cannot be understood; expected postgresql://role@host:5432/database, or host=… dbname=… user=…"
@@ -169,14 +171,19 @@ class Connector:
         # The server would not be told of PGOPTIONS where there are options; and executors are to have the driver's.
         own = given.get("options", os.environ.get("PGOPTIONS", ""))
         given["options"] = " ".join(
-            [_in_options(PROMPT), _in_options(WATCHED), own, _in_options({**SETTINGS, ARRIVED: "1"})]
+            [
+                _in_options(ANSWERS_TAKEN_AT_ONCE),
+                _in_options(SERVER_KEEPALIVES),
+                own,
+                _in_options({**SETTINGS, ARRIVED: "1"}),
+            ]
         )
         return cls(make_conninfo("", **given), init_statement)
 
     def for_rows(self) -> Connector:
         """For sessions whose rows go where they may rightly be taken by nobody for minutes."""
         given = conninfo_to_dict(self.conninfo)
-        given["options"] = str(given["options"]).removeprefix(_in_options(PROMPT))
+        given["options"] = str(given["options"]).removeprefix(_in_options(ANSWERS_TAKEN_AT_ONCE))
         return replace(self, conninfo=make_conninfo("", **given))
 
     def session(self) -> Session:
@@ -199,13 +206,13 @@ class Connector:
 
         Opening one takes longer than many a batch. After an error a session is not used again.
         """
-        session = _kept.take(self) or self.new_arrow_session()
+        session = _idle.take(self) or self.new_arrow_session()
         try:
             yield session
         except BaseException:
             session.close()
             raise
-        _kept.put(self, session)
+        _idle.put(self, session)
 
     def new_arrow_session(self) -> ArrowSession:
         """A session of the caller's own, to be closed by it."""
@@ -241,7 +248,7 @@ KEEP_SECONDS: Final = 30.0
 two looks at its log (`epochs.LOOK_INTERVAL`), and most often than a reader does for the next batch to be planned."""
 
 
-class _Kept:
+class _IdleSessions:
     """Arrow sessions of this process that nobody uses at the moment, each with the time at which it is closed."""
 
     def __init__(self) -> None:
@@ -288,8 +295,8 @@ class _Kept:
             session.close()
 
 
-_kept: Final = _Kept()
-os.register_at_fork(after_in_child=_kept.leave_to_parent)
+_idle: Final = _IdleSessions()
+os.register_at_fork(after_in_child=_idle.leave_to_parent)
 
 
 def one_row(cursor: psycopg.Cursor[tuple[Any, ...]]) -> tuple[Any, ...]:

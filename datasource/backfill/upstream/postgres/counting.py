@@ -51,8 +51,8 @@ class Counting:
         )
 
     def _by_bitmaps(self, requests: Mapping[int, Measure]) -> dict[int, int]:
-        """How many rows each has; without some of those that were looked at together with one that has far more rows
-        than its limit. Of such a one it may be too few, but more than the limit.
+        """How many rows each has. Some are missing that were counted together with one of far more rows than its limit;
+        of such a one the count may be too low, but it is more than the limit.
         """
         self.session.execute(BITMAPS_ONLY)
         places = list(requests)

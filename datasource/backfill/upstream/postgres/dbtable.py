@@ -55,7 +55,7 @@ _OTHER_KINDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class RelationRow:
     """A row of pg_class and what the role may do with it."""
 
     oid: int
@@ -75,10 +75,10 @@ class Relation:
         return QualifiedName(self.schema, self.name)
 
 
-def find_table(session: Session, dbtable: str) -> Relation:
+def find_table(session: Session, dbtable: str) -> RelationRow:
     """The table that `dbtable` names in this session, by the rules of SQL: folding, quotes, `search_path`."""
     schema, name = _parsed(session, dbtable)
-    with session.cursor(row_factory=class_row(Relation)) as cursor:
+    with session.cursor(row_factory=class_row(RelationRow)) as cursor:
         found = cursor.execute(_RELATION, {"schema": schema, "name": name}).fetchone()
     if found is None:
         raise TableError(_not_found(session, dbtable, name))
@@ -121,7 +121,7 @@ def _not_found(session: Session, dbtable: str, name: str) -> str:
     return f"there is no table {dbtable!r} that this role can see{hint}"
 
 
-def _require_streamable(table: Relation) -> None:
+def _require_streamable(table: RelationRow) -> None:
     name = table.qualified.quoted()
     if table.oid < _FIRST_NORMAL_OID:
         raise TableError(f"{name} belongs to the system catalogs; their changes are not logged for streaming")
@@ -144,7 +144,7 @@ def _require_streamable(table: Relation) -> None:
     _require_rights(table)
 
 
-def _require_rights(table: Relation) -> None:
+def _require_rights(table: RelationRow) -> None:
     name, role = table.qualified.quoted(), _quoted(table.role)
     grants = []
     if not table.schema_usable:

@@ -23,7 +23,7 @@ from psycopg.rows import class_row
 
 from backfill.errors import TableError
 from backfill.upstream.postgres.connection import Session
-from backfill.upstream.postgres.dbtable import Relation
+from backfill.upstream.postgres.dbtable import RelationRow
 from backfill.upstream.postgres.description import (
     CollationDescription,
     ColumnDescription,
@@ -107,7 +107,7 @@ def read_indexes(session: Session, table_oid: int) -> list[Index]:
         return cursor.execute(_INDEXES, [table_oid]).fetchall()
 
 
-def choose_index(table: Relation, columns: Sequence[ColumnDescription], indexes: Sequence[Index]) -> Index:
+def choose_index(table: RelationRow, columns: Sequence[ColumnDescription], indexes: Sequence[Index]) -> Index:
     """The index whose columns are the key; TableError with the ways out where there is none."""
     name = table.qualified.quoted()
     primary = next((index for index in indexes if index.primary), None)
@@ -140,7 +140,7 @@ def choose_index(table: Relation, columns: Sequence[ColumnDescription], indexes:
     return found
 
 
-def require_never_null(session: Session, table: Relation, key: Sequence[str]) -> None:
+def require_never_null(session: Session, table: RelationRow, key: Sequence[str]) -> None:
     """Refuses a table whose rows may be without a value in one of these columns, although that is NOT NULL by now."""
     found = session.execute(_NOT_VALIDATED, [table.oid, list(key)]).fetchone()
     if found is not None:
@@ -153,7 +153,7 @@ def require_never_null(session: Session, table: Relation, key: Sequence[str]) ->
         )
 
 
-def _mend(table: Relation, columns: Sequence[ColumnDescription], indexes: Sequence[Index]) -> str:
+def _mend(table: RelationRow, columns: Sequence[ColumnDescription], indexes: Sequence[Index]) -> str:
     """The statements that give the table a key, the easiest first."""
     alter = f"ALTER TABLE {table.qualified.quoted()}"
     if any(index.primary and index.sound for index in indexes):

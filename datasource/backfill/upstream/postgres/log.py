@@ -17,7 +17,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from backfill.errors import ConnectionLostError
-from backfill.readahead import ahead
+from backfill.readahead import read_ahead
 from backfill.upstream.postgres.arrow_session import ArrowSession
 from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import about_slot, translating
@@ -35,7 +35,7 @@ READ_AHEAD: Final = 4
 
 MOST_MESSAGES: Final = 2**31 - 1
 
-Messages: TypeAlias = Generator[pa.RecordBatch, None, None]
+MessageBatches: TypeAlias = Generator[pa.RecordBatch, None, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def peek(connector: Connector, feed: Feed, *, after: Position, shown: Position, 
 def stretch(connector: Connector, feed: Feed, after: Position, upto: Position) -> Iterator[pa.RecordBatch]:
     """The changes of the transactions that `upto` shows and `after` does not, as they are read."""
     decoder = Decoder(feed.table_oid, feed.wanted, keeping(after, upto))
-    for batch in ahead(_peeked(connector, feed, upto.lsn, None), READ_AHEAD):
+    for batch in read_ahead(_peeked(connector, feed, upto.lsn, None), READ_AHEAD):
         rows = decoder.feed(batch.column(0)).rows
         if rows.num_rows:
             yield rows
@@ -142,14 +142,14 @@ def _require_whole(decoder: Decoder) -> None:
         raise ConnectionLostError("the change log ended in the middle of a transaction")
 
 
-def _peeked(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) -> Messages:
+def _peeked(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) -> MessageBatches:
     with translating(), connector.arrow_session() as session:
         yield from _messages(session, feed, upto, limit)
 
 
-def _decode_into(reading: Reading, decoder: Decoder, fetched: Messages) -> None:
+def _decode_into(reading: Reading, decoder: Decoder, fetched: MessageBatches) -> None:
     """Adds what the messages say to the reading."""
-    for batch in ahead(fetched, READ_AHEAD):
+    for batch in read_ahead(fetched, READ_AHEAD):
         decoded = decoder.feed(batch.column(0))
         reading.rows.add(decoded.rows)
         reading.parts.append(decoded.transactions)
@@ -158,7 +158,7 @@ def _decode_into(reading: Reading, decoder: Decoder, fetched: Messages) -> None:
     _require_whole(decoder)
 
 
-def _messages(session: ArrowSession, feed: Feed, upto: Lsn, limit: int | None) -> Messages:
+def _messages(session: ArrowSession, feed: Feed, upto: Lsn, limit: int | None) -> MessageBatches:
     """The slot's messages (PostgreSQL manual, 9.28.6), as batches of one binary column.
 
     In commit order, up to the first commit that reaches `upto` or makes it `limit` messages, where there is a limit.

@@ -125,6 +125,6 @@ def malformed(what: str) -> DefiniteError:
     """The change log is not what the protocol says; guessing on would give wrong rows."""
     return DefiniteError(
         f"the change log cannot be read: {what}. Expected pgoutput messages of protocol version 1 in text mode, "
-        "without streaming and two-phase commit. If the slot is read with other options, drop them; otherwise "
-        "the server's version is not supported yet, or the data was damaged on its way."
+        "without streaming and two-phase commit. This release reads PostgreSQL 14 to 19: for a newer server upgrade "
+        "pyspark-backfill, else please report this with the server's version"
     )

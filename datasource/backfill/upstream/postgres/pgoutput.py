@@ -37,7 +37,7 @@ from backfill.upstream.postgres.row_changes import (
     row_changes,
     walk_rows,
 )
-from backfill.upstream.postgres.transactions import NOTHING_BEGUN, Begun, Keep, Transactions, transactions_of
+from backfill.upstream.postgres.transactions import NO_BEGIN, BeginMessages, Keep, Transactions, transactions_of
 from backfill.upstream.postgres.tuples import NULL, TEXT, UNCHANGED, Tuples, names_where
 
 
@@ -86,7 +86,7 @@ class Decoder:
         self._relation_id = relation_id
         self._wanted = tuple(wanted)
         self._keep = keep
-        self._open: Begun = NOTHING_BEGUN
+        self._open: BeginMessages = NO_BEGIN
         self._relation: Relation | None = None
 
     @property
@@ -121,7 +121,9 @@ class Decoder:
     def _no_rows(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in self.schema], schema=self.schema)
 
-    def _rows(self, messages: Messages, changes: RowChanges, begun: Begun, described: Descriptions) -> pa.RecordBatch:
+    def _rows(
+        self, messages: Messages, changes: RowChanges, begun: BeginMessages, described: Descriptions
+    ) -> pa.RecordBatch:
         new, old = self._tuples(messages, changes, described)
         unchanged = new.kind == UNCHANGED
         return pa.RecordBatch.from_arrays(

@@ -171,7 +171,7 @@ def stored(cursor: Cursor, table: KeyedTable) -> str:
 
 
 def _look(cursor: Cursor, table: KeyedTable) -> tuple[str, str]:
-    """The same, and what the session's snapshot sees, for a transaction that has locked the table and will read it.
+    """Which files hold the rows, and what the session's snapshot sees; for a transaction that has locked the table.
 
     Raises SchemaChangedError where the columns that are read have other names by now.
     """

@@ -140,8 +140,8 @@ class Place:
             slot.advance(session, self.slot, behind)
 
     def make(self, connector: Connector, session: Session, table: Table) -> bool:
-        """Makes what is not there yet; whether the slot was not. May wait for transactions that are under way, and says
-        so.
+        """Makes the publication and the slot where they are missing. Returns whether the slot was made. May wait for
+        transactions that are under way, and says so.
 
         Raises before it publishes a table that could not be written to then.
         """

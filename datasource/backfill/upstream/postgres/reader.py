@@ -17,10 +17,10 @@ from psycopg import sql
 from backfill.upstream.postgres.arrow_session import sent_as
 from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import translating
-from backfill.upstream.postgres.going_on import going_on
 from backfill.upstream.postgres.pin import enter
 from backfill.upstream.postgres.plans import IN_ONE_PROCESS, in_key_order
 from backfill.upstream.postgres.ranges import KeyedTable
+from backfill.upstream.postgres.resuming import resuming
 from backfill.upstream.postgres.retries import RetryPolicy
 from backfill.upstream.postgres.types import MappedColumn, snapshot_expression
 from backfill.upstream.postgres.values import encode_text, from_snapshot
@@ -82,7 +82,7 @@ class PostgresSnapshotReader:
 
     def _read(self, token: str | None, settings: str, statements: Sequence[sql.Composable]) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([pa.field(column.name, column.arrow) for column in self.columns])
-        for rows in going_on(
+        for rows in resuming(
             lambda: self._once(token, settings, statements), self.retries, same_again=token is not None
         ):
             arrays = [

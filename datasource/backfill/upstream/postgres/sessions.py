@@ -19,13 +19,13 @@ class ControlSession:
         self._connector = connector
         self.retries = retries
         self._session: Session | None = None
-        self.followed = False
+        self.needs_primary = False
         """Whether the stream needs the primary, so that a server which is a standby for a moment is waited for."""
 
     def current(self) -> Session:
         if self._session is None or self._session.closed:
             self._session = self._connector.session()
-        if self.followed:
+        if self.needs_primary:
             require_primary_again(self._session)
         return self._session
 

@@ -142,8 +142,9 @@ def _require_kept(session: Session, slot: str, found: SlotState | None, after: L
 
 
 def make_slot(connector: Connector, session: Session, name: str) -> bool:
-    """A logical slot for pgoutput; where there is one by this name, it must be one. Whether there was none. Says what
-    it waits for.
+    """Makes a logical slot for pgoutput, or checks the one by this name. Returns whether it was made.
+
+    Says what it waits for.
     """
     found = find(session, name)
     if found is not None and not found.confirmed:

@@ -17,9 +17,9 @@ from backfill.upstream import EARLIEST, LATEST
 from backfill.upstream.postgres import log, publication, slot
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.failures import translating
-from backfill.upstream.postgres.going_on import going_on
 from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import Lsn, Position, format_lsn, parse_lsn
+from backfill.upstream.postgres.resuming import resuming
 from backfill.upstream.postgres.retries import RetryPolicy
 from backfill.upstream.postgres.table import Table
 
@@ -45,7 +45,7 @@ class PostgresChangeReader:
     upto: str
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        return going_on(self._once, self.retries, same_again=True)
+        return resuming(self._once, self.retries, same_again=True)
 
     def _once(self) -> Iterator[pa.RecordBatch]:
         after, upto = Position.parse(self.after), Position.parse(self.upto)
@@ -79,7 +79,10 @@ def bounds(
     slot.require_usable(session, place.slot, found)
     _require_published(session, place, table)
     if not found.confirmed:
-        raise SlotBusyError(f"replication slot {place.slot} is still being made")
+        raise SlotBusyError(
+            f"replication slot {place.slot} is still being made; load() again when confirmed_flush_lsn in "
+            "pg_replication_slots is set"
+        )
     named = {EARLIEST: found.confirmed, LATEST: end_of_log}
     after = _lsn("startingPosition", starting, named)
     upto = _lsn("endingPosition", ending, named)

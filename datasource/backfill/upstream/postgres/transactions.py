@@ -23,7 +23,7 @@ _POSTGRES_EPOCH: Final = 946_684_800_000_000  # 2000-01-01 in microseconds since
 
 
 @dataclass(frozen=True)
-class Begun:
+class BeginMessages:
     """What BEGIN tells of each transaction, and whether its rows are kept; timestamps in µs since 1970."""
 
     xid: NDArray[np.uint32]
@@ -34,13 +34,13 @@ class Begun:
     def __len__(self) -> int:
         return len(self.xid)
 
-    def __getitem__(self, part: slice | Positions) -> Begun:
-        return Begun(self.xid[part], self.commit_lsn[part], self.timestamp[part], self.kept[part])
+    def __getitem__(self, part: slice | Positions) -> BeginMessages:
+        return BeginMessages(self.xid[part], self.commit_lsn[part], self.timestamp[part], self.kept[part])
 
     @staticmethod
-    def join(parts: Sequence[Begun]) -> Begun:
-        whole = [NOTHING_BEGUN, *parts]
-        return Begun(
+    def join(parts: Sequence[BeginMessages]) -> BeginMessages:
+        whole = [NO_BEGIN, *parts]
+        return BeginMessages(
             np.concatenate([part.xid for part in whole]),
             np.concatenate([part.commit_lsn for part in whole]),
             np.concatenate([part.timestamp for part in whole]),
@@ -48,7 +48,7 @@ class Begun:
         )
 
 
-NOTHING_BEGUN: Final = Begun(
+NO_BEGIN: Final = BeginMessages(
     np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.bool_)
 )
 
@@ -61,7 +61,7 @@ class Transactions:
     no longer needed. `begun` holds the rest.
     """
 
-    begun: Begun
+    begun: BeginMessages
     end_lsn: NDArray[np.uint64]
 
     def __len__(self) -> int:
@@ -80,21 +80,21 @@ class Transactions:
     def join(parts: Sequence[Transactions]) -> Transactions:
         """The transactions of consecutive batches as one."""
         end_lsns = [np.empty(0, np.uint64), *(part.end_lsn for part in parts)]
-        return Transactions(Begun.join([part.begun for part in parts]), np.concatenate(end_lsns))
+        return Transactions(BeginMessages.join([part.begun for part in parts]), np.concatenate(end_lsns))
 
 
 @dataclass(frozen=True)
 class Membership:
     """The transactions a batch has a part of (`begun`), and for each message the index of its own."""
 
-    begun: Begun
+    begun: BeginMessages
     index: Positions
     inside: Mask
     complete: Transactions
-    open: Begun  # the one whose COMMIT is still to come, if any
+    open: BeginMessages  # the one whose COMMIT is still to come, if any
 
 
-def transactions_of(messages: Messages, open_before: Begun, keep: Keep) -> Membership:
+def transactions_of(messages: Messages, open_before: BeginMessages, keep: Keep) -> Membership:
     """Follows BEGIN and COMMIT; `keep` is asked once about each transaction, in the batch of its BEGIN."""
     begins, commits = messages.kind == BEGIN, messages.kind == COMMIT
     count = np.cumsum(begins) + len(open_before)
@@ -102,7 +102,7 @@ def transactions_of(messages: Messages, open_before: Begun, keep: Keep) -> Membe
     require((depth == 0) | (depth == 1), "BEGIN and COMMIT do not alternate")
     require((depth == 0) | (messages.kind != STREAM_ABORT), "what was told of a transaction is taken back")
 
-    begun = Begun.join([open_before, _begun(messages, messages.start[begins], keep)])
+    begun = BeginMessages.join([open_before, _begun(messages, messages.start[begins], keep)])
     at = messages.start[commits]
     require(begun.commit_lsn[: len(at)] == messages.uint64(at + 2), "COMMIT and its BEGIN name different commit LSNs")
     complete = Transactions(begun[: len(at)], messages.uint64(at + 10))
@@ -110,11 +110,11 @@ def transactions_of(messages: Messages, open_before: Begun, keep: Keep) -> Membe
     return Membership(begun, count - 1, depth == 1, complete, begun[len(at) :])
 
 
-def _begun(messages: Messages, at: Positions, keep: Keep) -> Begun:
+def _begun(messages: Messages, at: Positions, keep: Keep) -> BeginMessages:
     if len(at) == 0:
-        return NOTHING_BEGUN
+        return NO_BEGIN
     commit_lsn = messages.uint64(at + 1)
     require(commit_lsn < 2**63, "a commit LSN is out of range")
     timestamp = messages.uint64(at + 9).view(np.int64) + _POSTGRES_EPOCH
     xid = messages.uint32(at + 17).astype(np.uint32)
-    return Begun(xid, commit_lsn, timestamp, keep(xid, commit_lsn))
+    return BeginMessages(xid, commit_lsn, timestamp, keep(xid, commit_lsn))

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from backfill.batches import behind
+from backfill.batches import without_first
 from backfill.errors import ConnectionLostError, SnapshotGoneError, TransientError
 from backfill.upstream.postgres.retries import RetryPolicy, Tries
 
 
-def going_on(
+def resuming(
     attempt: Callable[[], Iterator[pa.RecordBatch]], retries: RetryPolicy, *, same_again: bool
 ) -> Iterator[pa.RecordBatch]:
     """The rows of an attempt; after a transient error those of another one, behind the last row passed on.
@@ -23,7 +23,7 @@ def going_on(
     tries = Tries(retries)
     while True:
         try:
-            for rows in behind(attempt(), passed_on):
+            for rows in without_first(attempt(), passed_on):
                 passed_on += rows.num_rows
                 tries.succeeded()
                 yield rows
