@@ -12,7 +12,7 @@ from psycopg import sql
 from backfill.__main__ import main
 from backfill.adapters import open_upstream
 from backfill.errors import KeyTextError
-from backfill.manifest import Manifest
+from backfill.manifest import Later, Manifest
 from backfill.options import parse
 from backfill.plan import Measure
 from backfill.upstream.postgres import PostgresUpstream
@@ -97,7 +97,7 @@ class Person:
     def ahead(self) -> bool:
         """Whether some keys have been read at a later state than the barrier's, in the first backfill."""
         manifest = self._manifest()
-        later = manifest is not None and any(item.position for item in manifest.splits)
+        later = manifest is not None and any(isinstance(item.reading, Later) for item in manifest.splits)
         return later or bool(self.run.barrier().ahead)
 
     def _manifest(self) -> Manifest | None:

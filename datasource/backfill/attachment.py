@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from backfill.chunks import cut, rows_to_read
 from backfill.control import Control
-from backfill.manifest import Manifest
+from backfill.manifest import AsPlanned, Later, Manifest
 from backfill.offset import Ahead, Barrier
 from backfill.options import StartupMode, StreamOptions
 from backfill.record import NamedStream, Record
@@ -89,7 +89,7 @@ class Attachment:
         if committed.again is not None and control.stops(committed.stream, committed.again.request):
             return replace(committed, again=None).is_ordered
         found = self.staging(committed.stream).manifest(committed.epoch.number) if committed.has_manifest else None
-        missed = found is not None and any(item.position or item.given_up for item in found.splits)
+        missed = found is not None and any(item.reading != AsPlanned() for item in found.splits)
         return missed or committed.is_ordered
 
     def _ensure_manifest(self, found: StreamIdentity | None, committed: Barrier | None, planned: Barrier) -> None:
@@ -150,5 +150,6 @@ class Attachment:
         """The keys that were read later than `base`, as far as the state at `base` does not show that yet."""
         carried = [item for item in base.ahead if not self._upstream.reached(base.epoch, item.position)]
         splits = self.manifest(base).splits
-        found = [Ahead(span, item.position) for item in splits if item.position for span in item.split.ranges]
+        later = [(item.reading.position, item.split.ranges) for item in splits if isinstance(item.reading, Later)]
+        found = [Ahead(span, position) for position, ranges in later for span in ranges]
         return (*carried, *found)

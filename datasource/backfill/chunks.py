@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from backfill.epoch import Epoch
 from backfill.handoff import Part, SnapshotPart, read
-from backfill.manifest import Manifest, StagedSplit
+from backfill.manifest import AsPlanned, GivenUp, Later, Manifest, StagedSplit
 from backfill.offset import Barrier
 from backfill.options import StartupMode, StreamOptions
 from backfill.plan import MIN_SPLIT_ROWS, Piece, pieces, split
@@ -79,7 +79,13 @@ class Chunks:
         """Whether this is the state to read a split at."""
         if pin is None:
             return False
-        return pin.epoch == self.end.epoch if staged.position is None else pin.epoch.position == staged.position
+        match staged.reading:
+            case AsPlanned():
+                return pin.epoch == self.end.epoch
+            case Later(position=position):
+                return pin.epoch.position == position
+            case GivenUp():
+                return False
 
     def _read_later(self, manifest: Manifest, staged: list[bool]) -> tuple[Manifest, Pin]:
         """Has the chunks that were lost read at the present state. A snapshot-only stream is of one state, so there all
@@ -98,7 +104,7 @@ class Chunks:
         versions of themselves. Left out, the sink is right at this barrier and at all others.
         """
         found = zip(manifest.splits, staged, strict=True)
-        return self._rewritten(item if done else replace(item, given_up=True) for item, done in found)
+        return self._rewritten(item if done else replace(item, reading=GivenUp()) for item, done in found)
 
     def _rewritten(self, splits: Iterable[StagedSplit]) -> Manifest:
         manifest = Manifest(tuple(splits))
@@ -113,7 +119,7 @@ class Chunks:
             manifest.chunk(index),
             staged.split,
             token,
-            exact=staged.position is None,
+            exact=staged.reading == AsPlanned(),
             stage_before_emit=self.options.stage_before_emit,
         )
 

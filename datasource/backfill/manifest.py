@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from backfill import stored
 from backfill.errors import StagingError
@@ -20,18 +21,34 @@ MANIFEST_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class StagedSplit:
-    """One reader's part of a batch. `position` is where it was read if not at the batch's own epoch.
+class AsPlanned:
+    """Read at the batch's own epoch."""
 
-    `given_up`: nobody reads it in this batch; its rows are for a later one.
-    """
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Lost in a crash, and read at the state of this later position."""
+
+    position: str
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Lost in a crash, and read by nobody in this batch: its rows are for a later one."""
+
+
+Reading: TypeAlias = AsPlanned | Later | GivenUp
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSplit:
+    """One reader's part of a batch, and at which state it is read."""
 
     split: Split
     attempt: int = 1
     """Part of its chunk's name, so that no two readings that may give other rows have one name."""
 
-    position: str | None = None
-    given_up: bool = False
+    reading: Reading = AsPlanned()
 
     @classmethod
     def planned(cls, split: Split, position: str) -> StagedSplit:
@@ -43,7 +60,31 @@ class StagedSplit:
         return cls(split, attempt=zlib.crc32(repr((position, split)).encode()))
 
     def reread_at(self, position: str) -> StagedSplit:
-        return replace(self, attempt=self.attempt + 1, position=position)
+        return replace(self, attempt=self.attempt + 1, reading=Later(position))
+
+    @property
+    def given_up(self) -> bool:
+        return isinstance(self.reading, GivenUp)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ranges": [{"after": item.after, "upto": item.upto} for item in self.split.ranges],
+            "rows": self.split.row_count,
+            "attempt": self.attempt,
+            "position": self.reading.position if isinstance(self.reading, Later) else None,
+            **({"given_up": True} if self.given_up else {}),
+        }
+
+    @classmethod
+    def from_json(cls, item: Mapping[str, Any]) -> StagedSplit:
+        ranges = tuple(KeyRange(stored.end(span["after"]), stored.end(span["upto"])) for span in item["ranges"])
+        position = None if item["position"] is None else stored.text(item["position"])
+        reading: Reading = AsPlanned() if position is None else Later(position)
+        return cls(
+            Split(ranges, stored.whole(item["rows"])),
+            stored.whole(item["attempt"]),
+            GivenUp() if "given_up" in item else reading,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +105,7 @@ class Manifest:
         return f"chunk-{index}-{self.splits[index].attempt}.arrow"
 
     def to_json(self) -> dict[str, Any]:
-        splits = [
-            {
-                "ranges": [{"after": item.after, "upto": item.upto} for item in staged.split.ranges],
-                "rows": staged.split.row_count,
-                "attempt": staged.attempt,
-                "position": staged.position,
-                **({"given_up": True} if staged.given_up else {}),
-            }
-            for staged in self.splits
-        ]
-        return {"version": 2 if self.given_up else 1, "splits": splits}
+        return {"version": 2 if self.given_up else 1, "splits": [item.to_json() for item in self.splits]}
 
     def to_text(self) -> str:
         return json.dumps(self.to_json())
@@ -100,18 +131,6 @@ class Manifest:
 
     @classmethod
     def _from_json(cls, value: dict[str, Any]) -> Manifest:
-        splits = tuple(
-            StagedSplit(
-                Split(
-                    tuple(KeyRange(stored.end(span["after"]), stored.end(span["upto"])) for span in item["ranges"]),
-                    stored.whole(item["rows"]),
-                ),
-                stored.whole(item["attempt"]),
-                None if item["position"] is None else stored.text(item["position"]),
-                "given_up" in item,
-            )
-            for item in value["splits"]
-        )
-        found = cls(splits)
+        found = cls(tuple(map(StagedSplit.from_json, value["splits"])))
         stored.require_canonical(found.to_json(), value)
         return found

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from backfill.errors import BackfillError, StagingError, StagingUnreachableError
-from backfill.manifest import Manifest, StagedSplit
+from backfill.manifest import Later, Manifest, StagedSplit
 from backfill.plan import Split
 from backfill.staging import Staging
 from backfill.vnode import WHOLE_TABLE, KeyRange
@@ -352,7 +352,7 @@ def test_a_manifest_comes_back_from_its_text(manifest: Manifest) -> None:
 def test_each_attempt_at_a_split_has_a_file_of_its_own() -> None:
     split = StagedSplit(Split((WHOLE_TABLE,), 5))
     again = split.reread_at("later")
-    assert again == StagedSplit(Split((WHOLE_TABLE,), 5), attempt=2, position="later")
+    assert again == StagedSplit(Split((WHOLE_TABLE,), 5), attempt=2, reading=Later("later"))
     assert again.reread_at("latest").attempt == 3
     assert Manifest((split, again)).chunk(0) == "chunk-0-1.arrow"
     assert Manifest((split, again)).chunk(1) == "chunk-1-2.arrow"

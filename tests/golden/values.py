@@ -6,7 +6,7 @@ from typing import Final
 
 from backfill.control import Control, Request
 from backfill.epoch import Epoch
-from backfill.manifest import Manifest, StagedSplit
+from backfill.manifest import GivenUp, Later, Manifest, StagedSplit
 from backfill.offset import Ahead, Barrier, Nothing, Offset
 from backfill.plan import Split
 from backfill.progress import Again, CompletedRun, Finished, Frontier, InProgress, NotStarted, Vnode
@@ -115,7 +115,7 @@ REQUESTS: Final = {
 GIVEN_UP: Final = {
     "given-up": Manifest(
         (
-            StagedSplit(Split((KeyRange(None, EARLY), KeyRange(MIDDLE, LATE)), 1602), given_up=True),
+            StagedSplit(Split((KeyRange(None, EARLY), KeyRange(MIDDLE, LATE)), 1602), reading=GivenUp()),
             StagedSplit(Split((KeyRange(LARGEST, None),), 1)),
         )
     ),
@@ -137,7 +137,7 @@ MANIFESTS: Final[dict[str, Manifest]] = {
     ),
     "read-again": Manifest(
         (
-            StagedSplit(Split((KeyRange(None, None),), 7), attempt=3, position="16/B374DA00 750:752:750"),
+            StagedSplit(Split((KeyRange(None, None),), 7), attempt=3, reading=Later("16/B374DA00 750:752:750")),
             StagedSplit(Split((KeyRange(MIDDLE, LATE),), 9_223_372_036_854_775_807)),
         )
     ),

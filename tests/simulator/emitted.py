@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
-from backfill.manifest import Manifest
+from backfill.manifest import Later, Manifest
 from backfill.offset import Barrier
 from backfill.vnode import KeyRange
 from tests.simulator.database import Key, Row, View, inside
@@ -49,5 +49,6 @@ class Emitted:
         """The key ranges that were read at a later state than the barrier's. Such states only get later."""
         reread = () if self.manifest is None else self.manifest.splits
         carried = [(item.range, item.position) for item in self.barrier.ahead]
-        found = [(span, item.position) for item in reread if item.position for span in item.split.ranges]
+        later = [(item.reading.position, item.split.ranges) for item in reread if isinstance(item.reading, Later)]
+        found = [(span, position) for position, ranges in later for span in ranges]
         return [(span, View.parse(position)) for span, position in (*carried, *found)]
