@@ -1,23 +1,30 @@
-"""Many rows are put in order by DuckDB and few by Arrow, and both come out the same, wherever batches end."""
+"""Few rows are put in order in memory and many by runs on disk, and both come out the same, wherever batches end."""
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
 
-from backfill.errors import DataLossError
+from backfill.errors import DataLossError, StagingError
+from backfill.order import sorting_by
 from backfill.upstream.delta import sorting
 from backfill.upstream.delta.sorting import in_order
 from tests.delta.laboratory import vacuum
 from tests.delta.stream import DeltaRun
 from tests.delta.test_types import ORDERED, OTHER
 from tests.delta.writers import COLUMNS, Writer, make
+from tests.full_disk import room_for
 
-BY_DUCKDB = 0
+EACH_ROW = 0
+"""So few bytes are a run, or a block, that each row is one."""
 
 
 def everything() -> pa.Table:
@@ -28,9 +35,11 @@ def everything() -> pa.Table:
     return pa.table({**columns, "n": Random(1).sample(range(100), 20)})
 
 
-@pytest.mark.parametrize("few", [BY_DUCKDB, sorting.FEW_BYTES], ids=["by DuckDB", "by Arrow"])
-def test_rows_of_every_type_come_out_as_they_went_in(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    monkeypatch.setattr(sorting, "FEW_BYTES", few)
+@pytest.mark.parametrize("block", [EACH_ROW, sorting.BLOCK_BYTES], ids=["blocks of a row", "one block"])
+@pytest.mark.parametrize("run", [EACH_ROW, sorting.RUN_BYTES], ids=["on disk", "in memory"])
+def test_rows_of_every_type_come_out_as_they_went_in(monkeypatch: pytest.MonkeyPatch, run: int, block: int) -> None:
+    monkeypatch.setattr(sorting, "RUN_BYTES", run)
+    monkeypatch.setattr(sorting, "BLOCK_BYTES", block)
     table = everything()
     found = pa.Table.from_batches(in_order(table.to_batches(3), table.schema, ["n"]), table.schema)
     assert repr(found.to_pylist()) == repr(table.sort_by("n").to_pylist())
@@ -39,11 +48,47 @@ def test_rows_of_every_type_come_out_as_they_went_in(monkeypatch: pytest.MonkeyP
         assert pa.Table.from_batches(in_order(rows.to_batches(), rows.schema, ["k"]))["k"].to_pylist() == values, name
 
 
-@pytest.mark.parametrize(("few", "batch"), [(BY_DUCKDB, 32_768), (sorting.FEW_BYTES, 1), (sorting.FEW_BYTES, 3)])
+ROWS = st.lists(st.tuples(st.integers(0, 9), st.text("ab", max_size=2), st.binary(max_size=400)), max_size=60)
+
+
+@given(rows=ROWS, data=st.data())
+def test_rows_are_in_order_whatever_lies_in_memory(rows: list[tuple[int, str, bytes]], data: st.DataObject) -> None:
+    columns: list[pa.Array[Any]] = [
+        pa.array([row[at] for row in rows], kind) for at, kind in enumerate([pa.int64(), pa.string(), pa.binary()])
+    ]
+    table = pa.table(columns, names=["a", "b.c", "wide"])
+    sizes = st.sampled_from([EACH_ROW, 50, 900, 5_000, 1 << 20])
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("RUN_BYTES", "BLOCK_BYTES", "BATCH_BYTES"):
+            patch.setattr(sorting, name, data.draw(sizes, label=name))
+        batches = table.to_batches(data.draw(st.integers(1, 20), label="rows of a batch"))
+        found = list(in_order(batches, table.schema, ["a", "b.c"]))
+    assert all(batch.num_rows for batch in found)
+    together = pa.Table.from_batches(found, table.schema)
+    assert together.select(["a", "b.c"]) == table.sort_by(sorting_by(["a", "b.c"])).select(["a", "b.c"])
+    assert sorted(map(str, together.to_pylist())) == sorted(map(str, table.to_pylist()))
+
+
+def test_runs_leave_nothing_on_disk_and_a_full_one_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(sorting, "RUN_BYTES", 1_000)
+    table = pa.table({"n": Random(1).sample(range(10_000), 10_000)})
+    found = in_order(table.to_batches(100), table.schema, ["n"])
+    assert next(found)["n"][0].as_py() == 0
+    assert list(tmp_path.iterdir())
+    assert isinstance(found, Generator)
+    found.close()
+    assert list(tmp_path.iterdir()) == []
+    with room_for(300), pytest.raises(StagingError, match=rf"temporary folder {tmp_path}.*TMPDIR"):
+        list(in_order(table.to_batches(100), table.schema, ["n"]))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("few", "batch"), [(EACH_ROW, 32_768), (sorting.RUN_BYTES, 1), (sorting.RUN_BYTES, 3)])
 def test_changes_are_the_same_wherever_a_batch_ends(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, few: int, batch: int
 ) -> None:
-    monkeypatch.setattr(sorting, "FEW_BYTES", few)
+    monkeypatch.setattr(sorting, "RUN_BYTES", few)
     monkeypatch.setattr(sorting, "BATCH_ROWS", batch)
     make(tmp_path / "table", 30)
     run = DeltaRun(tmp_path, tmp_path / "table", options={"vnodeCount": "3"})
@@ -56,8 +101,8 @@ def test_changes_are_the_same_wherever_a_batch_ends(
     assert run.fold.counts["update_postimage"] > 3
 
 
-def test_an_error_passes_through_duckdb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sorting, "FEW_BYTES", BY_DUCKDB)
+def test_an_error_of_the_rows_passes_through(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sorting, "RUN_BYTES", EACH_ROW)
     make(tmp_path / "table", 30)
     run = DeltaRun(tmp_path, tmp_path / "table")
     run.catch_up()

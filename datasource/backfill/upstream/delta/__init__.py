@@ -8,6 +8,7 @@ types       Delta's types as Arrow's
 keys, sorted_keys, measuring    values of keys as text and as SQL; in order; counting and cutting ranges of them
 scan        rows of a version by key range, files without such rows left out
 sorting     rows in the order of their key, with little memory
+querying    DuckDB's SQL over rows
 position    which version of which table
 files       a table's files, some of which may be outside its folder
 log, history    single commits of the transaction log; what they come to, and what of them is lost

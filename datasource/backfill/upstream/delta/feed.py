@@ -32,8 +32,7 @@ def changes(rows: Iterable[pa.RecordBatch], columns: pa.Schema, key: KeyColumns)
     """The changes that these rows make (see `change_files`), by commit and key: the same ones for the same rows."""
     held: pa.RecordBatch | None = None
     # What is gone comes before what is there instead.
-    for found in in_order(rows, rows_schema(columns), [VERSION, *key.names, THERE]):
-        require_keys(found.select(key.names))
+    for found in in_order(_with_keys(rows, key), rows_schema(columns), [VERSION, *key.names, THERE]):
         batch = found if held is None else as_one_batch(pa.Table.from_batches([held, found]))
         # What is of the last row's key may go on in the next batch.
         whole = int(np.flatnonzero(~_follow(batch, key))[-1])
@@ -41,6 +40,12 @@ def changes(rows: Iterable[pa.RecordBatch], columns: pa.Schema, key: KeyColumns)
         yield from _changes(batch.slice(0, whole), columns, key)
     if held is not None:
         yield from _changes(held, columns, key)
+
+
+def _with_keys(rows: Iterable[pa.RecordBatch], key: KeyColumns) -> Iterator[pa.RecordBatch]:
+    for batch in rows:
+        require_keys(batch.select(key.names))
+        yield batch
 
 
 def _changes(rows: pa.RecordBatch, columns: pa.Schema, key: KeyColumns) -> Iterator[pa.RecordBatch]:

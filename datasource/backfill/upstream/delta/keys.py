@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from backfill.errors import KeyTextError, UnsupportedTypeError
 from backfill.order import within
-from backfill.upstream.delta.sorting import quoted
+from backfill.upstream.delta.querying import quoted
 from backfill.vnode import Coverage, Key, KeyRange
 
 Value: TypeAlias = int | str | bytes | Decimal

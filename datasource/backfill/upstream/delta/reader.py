@@ -14,7 +14,7 @@ from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.location import KEEP_LONGER, START_OVER, open_at, open_latest
 from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.scan import rows_of, rows_within
-from backfill.upstream.delta.sorted_keys import require_distinct, require_keys
+from backfill.upstream.delta.sorted_keys import require_distinct
 from backfill.upstream.delta.table import Table
 from backfill.vnode import KeyRange
 
@@ -64,7 +64,6 @@ class DeltaSnapshotReader:
             if not batch.num_rows:
                 continue
             keys = batch.select(self.table.key.names)
-            require_keys(keys)
             before = keys.slice(0, 0) if last is None else last
             require_distinct([pa.concat_arrays(both) for both in zip(before.columns, keys.columns, strict=True)])
             last = keys.slice(keys.num_rows - 1)

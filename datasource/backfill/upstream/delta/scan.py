@@ -18,7 +18,9 @@ from deltalake.schema import PrimitiveType
 
 from backfill.errors import OptionsError
 from backfill.upstream.delta.keys import KeyColumns
-from backfill.upstream.delta.sorting import in_order, queried, queried_over, quoted
+from backfill.upstream.delta.querying import queried, queried_over, quoted
+from backfill.upstream.delta.sorted_keys import require_keys
+from backfill.upstream.delta.sorting import in_order
 from backfill.vnode import KeyRange
 
 _OF_A_ROW: Final = ("Conversion Error", "Out of Range Error", "Invalid Input Error", "Mismatch Type Error")
@@ -39,7 +41,9 @@ def rows_within(
     def inside() -> Iterator[pa.RecordBatch]:
         for batch in found:
             rows = batch.cast(columns)
-            yield rows.filter(key.covered(rows.select(key.names), (item,)))
+            chosen = rows.filter(key.covered(rows.select(key.names), (item,)))
+            require_keys(chosen.select(key.names))
+            yield chosen
 
     return in_order(inside(), columns, key.names)
 

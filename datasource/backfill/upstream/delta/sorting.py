@@ -1,106 +1,154 @@
-"""Rows in the order of some of their columns: few of them by Arrow, many by DuckDB, which sorts on disk as well.
+"""Rows in the order of some of their columns: few of them in memory, many by sorted runs on disk that are merged.
 
-Both compare text and bytes by their bytes, and everything else that a key may be made of by value.
+    rows      5 1 | 8 2 | 4 7 | 3 6
+    runs      1 2 5 8        3 4 6 7         each sorted in memory, and cut into blocks on disk
+    blocks    1 2 | 5 8      3 4 | 6 7
+    merged    1 2            up to 2, the least of the last keys of the blocks at hand (2 and 4)
+              3 4            up to 4, of 8 and 4
+              5 6 7          up to 7, of 8 and 7
+              8
+
+Nothing that is in no block at hand comes before the least of these last keys. So what the blocks have up to it comes
+next, and only that has to be put in order; at least one block is used up each time. All of it is Arrow's work on many
+rows at once, and memory holds a block of each run.
+
+Not DuckDB, which sorts on disk as well: in 256 MB, and also in 1 GB, it ended with an error where rows had some
+kilobytes (2.0: 200 thousand rows of 2 kB, 20 thousand of 50 kB).
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
-from typing import Final, TypeAlias
+from pathlib import Path
+from typing import Final
 
-import duckdb
 import pyarrow as pa
+from pyarrow import ipc
 
-from backfill.order import sorting_by
+from backfill.batches import as_one_batch
+from backfill.errors import StagingError
+from backfill.order import sorting_by, within
 
-FEW_BYTES: Final = 32 << 20
-"""Up to so many bytes Arrow sorts: that is faster than to start DuckDB."""
+RUN_BYTES: Final = 32 << 20
+"""About how much is sorted in memory: all, where there is no more than that, else a run."""
 
-MEMORY: Final = "256MB"
-"""What one sort by DuckDB may take before it uses the disk."""
+BLOCK_BYTES: Final = 512 << 10
+"""About how much of a run is read from disk at a time."""
 
 BATCH_ROWS: Final = 32_768
-
-Tables: TypeAlias = Mapping[str, pa.RecordBatchReader | pa.Table]
+BATCH_BYTES: Final = 8 << 20
+"""What is given has no more rows or about so many bytes, but for single rows that are larger."""
 
 
 def in_order(rows: Iterable[pa.RecordBatch], schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows, which have this schema, by these columns."""
-    source = iter(rows)
-    few: list[pa.RecordBatch] = []
-    size = 0
-    for batch in source:
-        few.append(batch)
-        size += batch.nbytes
-        if size > FEW_BYTES:
-            yield from _in_order_of_many(chain(few, source), schema, columns)
-            return
-    table = pa.Table.from_batches(few, schema).sort_by(sorting_by(columns))
-    yield from table.combine_chunks().to_batches(BATCH_ROWS)
+    """The rows, which have this schema, by these columns, of which none is a float and no value is null.
 
-
-def _in_order_of_many(
-    rows: Iterator[pa.RecordBatch], schema: pa.Schema, columns: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    order = ", ".join(map(quoted, columns))
-    for batch in queried_over(schema, rows, f"SELECT * FROM feed ORDER BY {order}"):
-        yield batch.cast(schema)
-
-
-class _Watched:
-    """An iterator that keeps the error it ended with: DuckDB hands on no more than its text."""
-
-    def __init__(self, rows: Iterator[pa.RecordBatch]) -> None:
-        self._rows = rows
-        self.error: Exception | None = None
-
-    def __iter__(self) -> _Watched:
-        return self
-
-    def __next__(self) -> pa.RecordBatch:
-        try:
-            return next(self._rows)
-        except StopIteration:
-            raise
-        except Exception as error:
-            self.error = error
-            raise
-
-
-def queried_over(schema: pa.Schema, rows: Iterable[pa.RecordBatch], query: str) -> Iterator[pa.RecordBatch]:
-    """What DuckDB's SQL gives over the rows, which it knows as `feed`; an error of theirs is raised as it was.
-
-    One of DuckDB's own is a `duckdb.Error` before the first batch, and later an OSError with the same text.
+    Text and bytes compare by their bytes, everything else by value. StagingError where the temporary folder is full.
     """
-    watched = _Watched(iter(rows))
-    try:
-        yield from queried(query, {"feed": pa.RecordBatchReader.from_batches(schema, watched)})
-    except (duckdb.Error, OSError, pa.ArrowException):
-        error, watched.error = watched.error, None
-        if error is None:
-            raise
-        raise error.with_traceback(None) from None
-
-
-def queried(query: str, tables: Tables) -> Iterator[pa.RecordBatch]:
-    """What DuckDB's SQL gives over these tables and streams."""
+    runs = _runs(rows, schema, columns)
+    first, second = next(runs, None), next(runs, None)
+    if first is None:
+        return
+    if second is None:
+        yield from _cut(first, BATCH_ROWS, BATCH_BYTES)
+        return
     with tempfile.TemporaryDirectory(prefix="backfill-sort-") as folder:
-        # One thread: Spark has as many readers at work as there are cores.
-        settings: dict[str, str | bool | int | float | list[str]] = {
-            "temp_directory": folder,
-            "memory_limit": MEMORY,
-            "threads": "1",
-        }
-        with duckdb.connect(config=settings) as session:
-            session.execute("SET enable_external_access = false")
-            session.execute("SET TimeZone = 'UTC'")  # Else a condition on a time is judged in this machine's.
-            for name, table in tables.items():
-                session.register(name, table)
-            yield from session.sql(query).to_arrow_reader(BATCH_ROWS)
+        numbered = enumerate(chain([first, second], runs))
+        yield from _merged([_Run(Path(folder, str(number)), run, columns) for number, run in numbered], columns)
 
 
-def quoted(name: str) -> str:
-    """The name as an identifier, in DuckDB's SQL and in DataFusion's."""
-    return '"' + name.replace('"', '""') + '"'
+def _runs(rows: Iterable[pa.RecordBatch], schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """The rows in tables of about RUN_BYTES, each in order."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in rows:
+        for part in _cut(pa.Table.from_batches([batch], schema), batch.num_rows, RUN_BYTES):
+            held.append(part)
+            size += part.nbytes
+            if size > RUN_BYTES:
+                yield _in_order_of_few(held, columns)
+                held, size = [], 0
+    if held:
+        yield _in_order_of_few(held, columns)
+
+
+def _in_order_of_few(batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> pa.Table:
+    table = pa.Table.from_batches(batches)
+    if any(table[name].null_count for name in columns):
+        raise ValueError("a null has no place in an order")  # Callers refuse it before, in better words.
+    return table.sort_by(sorting_by(columns))
+
+
+def _cut(table: pa.Table, most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The table in batches, none of them empty."""
+    if table.num_rows:
+        row_bytes = max(1, table.nbytes // table.num_rows)
+        yield from table.combine_chunks().to_batches(max(1, min(most_rows, most_bytes // row_bytes)))
+
+
+class _Run:
+    """Rows in order: a block of them at hand, the others on disk."""
+
+    def __init__(self, file: Path, rows: pa.Table, columns: Sequence[str]) -> None:
+        self._file = str(file)
+        self._columns = list(columns)
+        self._read = 0
+        with _being("written"), ipc.new_file(self._file, rows.schema) as writer:
+            for block in _cut(rows, rows.num_rows, BLOCK_BYTES):
+                writer.write_batch(block)
+        self._block = self._next()
+
+    def _next(self) -> pa.RecordBatch | None:
+        # Opened for each block: of a large commit there are more runs than a process may have open files.
+        with _being("read"), pa.OSFile(self._file, "rb") as source, ipc.open_file(source) as reader:
+            if self._read == reader.num_record_batches:
+                return None
+            self._read += 1
+            return reader.get_batch(self._read - 1)
+
+    def block(self) -> pa.RecordBatch | None:
+        """The rows at hand, at least one; None where none is left."""
+        if self._block is not None and not self._block.num_rows:
+            self._block = self._next()
+        return self._block
+
+    def take(self, count: int) -> pa.RecordBatch:
+        """The first of the rows at hand, so many, which are no longer at hand then."""
+        if self._block is None:
+            raise ValueError("the run is used up")
+        taken, self._block = self._block.slice(0, count), self._block.slice(count)
+        return taken
+
+
+def _merged(runs: Sequence[_Run], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    names = list(columns)
+    while blocks := [(run, block) for run in runs if (block := run.block()) is not None]:
+        lasts = _together(block.slice(block.num_rows - 1).select(names) for _, block in blocks)
+        bound = lasts.sort_by(sorting_by(names)).slice(0, 1)
+        reached = within(_together(block.slice(0, 1).select(names) for _, block in blocks), None, bound)
+        taken = [
+            run.take(within(block.select(names), None, bound).true_count)
+            for (run, block), reaches in zip(blocks, reached.to_pylist(), strict=True)
+            if reaches
+        ]
+        found = pa.Table.from_batches(taken)
+        yield from _cut(found if len(taken) == 1 else found.sort_by(sorting_by(names)), BATCH_ROWS, BATCH_BYTES)
+
+
+def _together(keys: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+    return as_one_batch(pa.Table.from_batches(keys))
+
+
+@contextmanager
+def _being(done: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StagingError(
+            f"rows cannot be {done} in the temporary folder {tempfile.gettempdir()}, where those of a large commit or "
+            f"chunk are put in order ({error}). Make room there, or name another folder in the environment variable "
+            "TMPDIR"
+        ) from error
