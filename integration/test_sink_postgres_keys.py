@@ -67,6 +67,22 @@ def test_the_sign_of_a_zero_in_a_key_changes_as_in_the_table(database: Database,
         assert database.execute("SELECT k::text, v FROM copy") == [(f"{zero:g}", str(number))]
 
 
+@pytest.mark.parametrize(("kind", "fits", "cut"), [("name", "n" * 63, "n" * 64), ('"char"', "c", "cc")])
+def test_a_text_that_a_short_type_would_cut_is_refused(
+    database: Database, tmp_path: Path, kind: str, fits: str, cut: str
+) -> None:
+    database.execute(f"CREATE TABLE copy (k {kind} PRIMARY KEY, v {kind})")
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["k"], query="t")
+    row = {"k": fits, "v": fits, "_change_type": "insert", "_commit_version": 1, "_sequence": 1}
+    apply(Rows(pa.Table.from_pylist([row])), 0)
+    assert database.execute("SELECT k::text, v::text FROM copy") == [(fits, fits)]
+    for change in ({"k": cut}, {"v": cut}):
+        with pytest.raises(TableError, match=rf"is {kind}, which would round values .* TYPE text"):
+            apply(Rows(pa.Table.from_pylist([row | change])), 1)
+    apply(Rows(pa.Table.from_pylist([row | {"_change_type": "delete"}])), 1)
+    assert database.execute("TABLE copy") == []
+
+
 def test_names_that_the_database_orders_other_than_by_bytes_are_the_keys(database: Database, tmp_path: Path) -> None:
     database.execute(
         'CREATE TABLE copy (id int, "Region" text, "_Part" int, v text, PRIMARY KEY (id, "Region", "_Part"))'

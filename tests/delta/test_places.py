@@ -67,11 +67,26 @@ def test_after_the_backfill_the_key_may_be_in_another_order(run: DeltaRun) -> No
 # -- the history -----------------------------------------------------------------------------------------------------
 
 
-def test_an_older_copy_that_was_written_to_is_told(run: DeltaRun, tmp_path: Path) -> None:
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+def test_an_older_copy_is_told_before_it_is_written_to(run: DeltaRun, tmp_path: Path, *, restarts: bool) -> None:
     copy = shutil.copytree(run.table, tmp_path / "copy")
     DeltaTable(run.table).update(updates={"v": "'lost'"}, predicate="a = 1")
     run.catch_up()
-    run.restart()
+    if restarts:
+        run.restart()
+    shutil.rmtree(run.table)
+    copy.rename(run.table)
+    with pytest.raises(DataLossError, match=r"has read version 1 .* ends with version 0: an older copy"):
+        run.plan()
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+def test_an_older_copy_that_was_written_to_is_told(run: DeltaRun, tmp_path: Path, *, restarts: bool) -> None:
+    copy = shutil.copytree(run.table, tmp_path / "copy")
+    DeltaTable(run.table).update(updates={"v": "'lost'"}, predicate="a = 1")
+    run.catch_up()
+    if restarts:
+        run.restart()
     shutil.rmtree(run.table)
     copy.rename(run.table)
     for key in (2, 3):

@@ -64,15 +64,21 @@ _KEY: Final = """
 """
 
 # A type's name without its modifier, so that the cast neither cuts nor rounds. The assignment then refuses a text that
-# is too long, but rounds numbers and times by itself: of those also the name with its modifier, where there is one.
+# is too long, but rounds numbers and times by itself: of those also the name with its modifier, where there is one. To
+# name and "char", which cut any text, a text is assigned.
 _COLUMNS: Final = """
-    SELECT a.attname::text, pg_catalog.format_type(a.atttypid, -1), a.attgenerated <> '', a.attidentity = 'a',
-           CASE WHEN a.atttypmod >= 0 AND t.typnamespace = 'pg_catalog'::pg_catalog.regnamespace::oid
+    SELECT a.attname::text,
+           CASE WHEN t.short THEN 'text' ELSE pg_catalog.format_type(a.atttypid, -1) END,
+           a.attgenerated <> '', a.attidentity = 'a',
+           CASE WHEN t.short THEN pg_catalog.format_type(a.atttypid, -1)
+                WHEN a.atttypmod >= 0 AND t.typnamespace = 'pg_catalog'::pg_catalog.regnamespace::oid
                  AND pg_catalog.ltrim(t.typname::text, '_')
                      IN ('numeric', 'timestamp', 'timestamptz', 'time', 'timetz', 'interval')
                 THEN pg_catalog.format_type(a.atttypid, a.atttypmod) END
     FROM pg_catalog.pg_attribute a
-    JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+    JOIN (SELECT *, typnamespace = 'pg_catalog'::pg_catalog.regnamespace::oid
+                    AND typname::text IN ('name', 'char') AS short
+          FROM pg_catalog.pg_type) t ON t.oid = a.atttypid
     WHERE a.attrelid = pg_catalog.to_regclass({table})::oid AND a.attnum > 0 AND NOT a.attisdropped
 """
 

@@ -30,7 +30,7 @@ from backfill.upstream.delta.location import (
     require_same_table,
 )
 from backfill.upstream.delta.log import Log, Stamp
-from backfill.upstream.delta.measuring import bounds, last_before, measured
+from backfill.upstream.delta.measuring import bounds, last_before, measured, row_bytes
 from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.reader import DeltaSnapshotReader
 from backfill.upstream.delta.scan import require_condition, require_row_condition
@@ -78,6 +78,10 @@ class DeltaUpstream:
         self._uri = options.path
         self._found: History | None = None
         self._seen: Head | None = None
+        self._followed: Head | None = None
+        """The last one that is known to go on from what the stream has read."""
+
+        self._row_bytes: int | None = None
         self._looked = 0.0
         self._looked_at = 0
         """By the wall clock, in microseconds."""
@@ -116,13 +120,18 @@ class DeltaUpstream:
         return Identity("delta", self._uri, self._table.table_id)
 
     def size(self) -> TableSize:
-        """By the files' statistics, which do not count rows that a deletion vector deletes."""
+        """By the files' statistics, which do not count rows that a deletion vector deletes; and by a look at some rows,
+        which take several times as much in memory as in a compressed file.
+        """
+        table = self._latest().table
         with translating(self._uri):
-            actions = pa.table(self._latest().table.get_add_actions())
+            actions = pa.table(table.get_add_actions())
+            if self._row_bytes is None:
+                self._row_bytes = row_bytes(table, self._table.columns)
         size = int(pc.sum(actions["size_bytes"]).as_py() or 0)
         rows = int(pc.sum(actions["num_records"]).as_py() or 0) if "num_records" in actions.column_names else 0
         rows = max(1, rows or size // 100)
-        return TableSize(rows, max(1, size // rows))
+        return TableSize(rows, max(1, size // rows, self._row_bytes or 1))
 
     def typed(self, keys: Sequence[Key]) -> pa.RecordBatch:
         return self._table.key.typed(keys)
@@ -213,6 +222,16 @@ class DeltaUpstream:
     def _looks(self) -> None:
         self._looked, self._looked_at = time.monotonic(), time.time_ns() // 1000
 
+    def _latest_after(self, after: Epoch | None) -> Head:
+        """The latest version, of a table whose log goes on from the commit that `after` is at."""
+        latest = self._latest()
+        if after is not None and latest is not self._followed:
+            position = Position.parse(after.position)
+            require_not_older(latest.table, self._uri, position)
+            require_same_history(latest.table, self._uri, position, after.timestamp)
+            self._followed = latest
+        return latest
+
     def present(self) -> str:
         return str(self._latest().position)
 
@@ -220,13 +239,13 @@ class DeltaUpstream:
         return Position.parse(epoch.position).version >= Position.parse(position).version
 
     def next_epoch(self, after: Epoch | None, *, snapshot: bool, max_changes: int, until: str | None) -> Step:
-        latest = self._latest().position.version
+        latest = self._latest_after(after).position.version
         upto = latest if until is None else min(latest, Position.parse(until).version)
         end = self._cut(after, upto, max_changes)
         return self._step(after, end, pinned=snapshot and end >= upto, stays=not snapshot)
 
     def held_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
-        end = self._cut(after, self._latest().position.version, max_changes)
+        end = self._cut(after, self._latest_after(after).position.version, max_changes)
         return self._step(after, end, pinned=False, stays=True)
 
     def _cut(self, after: Epoch | None, upto: int, max_changes: int) -> int:

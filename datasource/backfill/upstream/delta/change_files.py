@@ -49,8 +49,7 @@ def change_rows(log: Log, table: Table, commits: Sequence[Commit]) -> Iterator[p
     for commit in commits:
         kept = commit.kept_files()
         for file in commit.files:
-            if file.partition is None:
-                _require_no_partition(log, table, commit, file)
+            _require_partition(log, table, commit, file)
             chosen = _chosen(log, table, commit, file, kept.get(file.place))
             for rows, there in _file_rows(log, file, columns, chosen):
                 count = rows.num_rows
@@ -63,9 +62,10 @@ def change_rows(log: Log, table: Table, commits: Sequence[Commit]) -> Iterator[p
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _require_no_partition(log: Log, table: Table, commit: Commit, file: ChangeFile) -> None:
+def _require_partition(log: Log, table: Table, commit: Commit, file: ChangeFile) -> None:
     """Refuses a file whose partition the log does not say, as it need not for one that is removed."""
-    unknown = [name for name in table.columns.names if name in log.partitioned_by]
+    said = file.partition or {}
+    unknown = [name for name in table.columns.names if name in log.partitioned_by and name not in said]
     if unknown:
         raise TableError(
             f"version {commit.version} of the Delta table {table.uri} removes {file.place} and does not say its value "

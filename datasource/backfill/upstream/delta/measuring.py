@@ -13,16 +13,27 @@ from backfill.batches import coalesced
 from backfill.order import sorting_by
 from backfill.plan import Extent, Measure
 from backfill.upstream.delta.keys import KeyColumns
-from backfill.upstream.delta.scan import rows_where
+from backfill.upstream.delta.scan import rows_where, scanned
 from backfill.upstream.delta.sorted_keys import SortedKeys, asked, require_keys
 from backfill.vnode import Coverage, Key, KeyRange
 
 SAMPLE: Final = 200
 """About how many keys a vnode's bound is chosen from."""
 
+LOOKED_AT: Final = 1000
+"""How many rows tell how large a row is."""
+
 CHUNK_ROWS: Final = 1 << 20
 MANY: Final = 1 << 31
 """A request for so many rows is one for all of them, which need not be in memory together."""
+
+
+def row_bytes(table: DeltaTable, columns: pa.Schema) -> int | None:
+    """About how many bytes these columns of a row take in memory, by the first rows found; None where there are none."""
+    # A text that is there many times is one for `deltalake`, and many as a column of its type.
+    found = [batch.cast(columns) for batch in scanned(table, columns.names, None, most=LOOKED_AT)]
+    rows = sum(batch.num_rows for batch in found)
+    return max(1, sum(batch.nbytes for batch in found) // rows) if rows else None
 
 
 def measured(table: DeltaTable, key: KeyColumns, requests: Sequence[Measure], condition: str) -> tuple[Extent, ...]:

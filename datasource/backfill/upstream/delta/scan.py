@@ -132,10 +132,16 @@ def rows_of(table: DeltaTable, columns: pa.Schema, key: KeyColumns, keys: pa.Rec
         yield batch.cast(columns)
 
 
-def scanned(table: DeltaTable, names: Sequence[str] | None, predicate: str | None) -> pa.RecordBatchReader:
-    """The rows for which the predicate holds, and maybe others, in no order; all columns where none is named."""
+def scanned(
+    table: DeltaTable, names: Sequence[str] | None, predicate: str | None, *, most: int | None = None
+) -> pa.RecordBatchReader:
+    """The rows for which the predicate holds, and maybe others, in no order; all columns where none is named.
+
+    No more than `most` of them, if that is given.
+    """
     selected = "*" if names is None else ", ".join(map(quoted, names))
     query = f"SELECT {selected} FROM feed" + ("" if predicate is None else f" WHERE {predicate}")
+    query += "" if most is None else f" LIMIT {most}"
     found = pa.RecordBatchReader.from_stream(QueryBuilder(_SESSION).register("feed", table).execute(query))
     written = {field.name for field in table.schema().fields if field.type == PrimitiveType("string")}
     texts = written.intersection(found.schema.names, table.metadata().partition_columns)

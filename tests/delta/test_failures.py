@@ -1,0 +1,29 @@
+"""What went wrong is told by the text of the error: a number in it is a status only where a request was answered."""
+
+from __future__ import annotations
+
+import pytest
+
+from backfill.errors import BackfillError, ConnectionLostError, DatabaseSetupError, TableError
+from backfill.upstream.delta.failures import translated
+
+ANSWER = "Error performing GET http://store/t/_delta_log/512.json in 429ms - Server returned non-2xx status code: "
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Invalid table version: 429", TableError),
+        ("Invalid table version: 403", TableError),
+        ("Integer value 512 not in range: -128 to 127", TableError),
+        ("could not allocate block of size 512.0 KiB", TableError),
+        (f"{ANSWER}404 Not Found", TableError),
+        (f"{ANSWER}403 Forbidden", DatabaseSetupError),
+        (f"{ANSWER}401 ", DatabaseSetupError),
+        (f"{ANSWER}429 ", ConnectionLostError),
+        (f"{ANSWER}503 ", ConnectionLostError),
+        ("error sending request", ConnectionLostError),
+    ],
+)
+def test_a_number_is_a_status_where_a_request_was_answered(text: str, kind: type[BackfillError]) -> None:
+    assert type(translated(Exception(text), "s3://bucket/t")) is kind
