@@ -17,15 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from backfill.adapters import DELTA, examine, open_upstream, source_of
-from backfill.claim import FILE as CLAIM_FILE
 from backfill.claim import PATIENCE, claim
 from backfill.control import Control
-from backfill.control_file import FILE as CONTROL_FILE
-from backfill.control_file import LOCK, changing, keep_control, read_control
-from backfill.counts_file import FILE as COUNTS_FILE
+from backfill.control_file import changing, keep_control, read_control
 from backfill.display import Window, drawn
 from backfill.errors import BackfillError, OptionsError, StateError
-from backfill.opening import LAST_ROWS_FILE, STATE_FILE, open_store
+from backfill.opening import STATE_FILE, open_store, remove_state_files
 from backfill.options import Options, parse
 from backfill.record import has_place
 from backfill.requests import ask_again, ask_to_stop
@@ -305,15 +302,7 @@ def _drop_stream(folder: Path, given: argparse.Namespace) -> None:
     emptied = staging.forget_all()
     with open_store(str(folder)) as store:
         store.reset()
-    states = [f"{file}{log}" for file in (STATE_FILE, LAST_ROWS_FILE) for log in ("", ".wal")]
-    for name in (*states, CONTROL_FILE, LOCK, COUNTS_FILE, CLAIM_FILE):
-        (folder / name).unlink(missing_ok=True)
-    # Where DuckDB puts what does not fit into memory. A query that was killed leaves it, for the next one to remove.
-    shutil.rmtree(folder / f"{LAST_ROWS_FILE}.tmp", ignore_errors=True)
-    # One that was killed while it made a state file may have left a second name of that, beside parts of other files.
-    for name in (STATE_FILE, LAST_ROWS_FILE, CONTROL_FILE, COUNTS_FILE):
-        for left in folder.glob(f".{name}.*"):
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+    remove_state_files(folder)
     named = ", ".join(dropped)
     _say(f"dropped stream {identity.stream_id} of {identity.table}{f': {named}' if named else ''}")
     if emptied:

@@ -99,6 +99,10 @@ class TableLockedError(TransientError):
     """Another session holds a lock on the table for longer than is waited for."""
 
 
+class TableBusyError(TransientError):
+    """Other writers have changed a sink's Delta table each time that a batch was to be committed to it."""
+
+
 class StateBusyError(TransientError):
     """The state directory is in use by another process."""
 

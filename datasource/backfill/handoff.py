@@ -179,7 +179,8 @@ def pack(
     Uses memory for about one file's worth of rows. The same batches make the same parts, and files left by an
     earlier attempt at the same batch are replaced by equal ones.
     """
-    files = _Files(batches, schema, staging, epoch)
+    files = _Files(schema, staging, epoch)
+    files.take(batches)
     if files.count == 0 and files.size <= INLINE_BYTES:
         return _inline(files.held, schema)
     return staged(staging, epoch, files.finish(), readers)
@@ -189,7 +190,9 @@ def stage(batches: Iterable[pa.RecordBatch], schema: pa.Schema, staging: Staging
     """As `pack`, but in files however few rows there are, for rows that cannot be made again. Returns the number of
     files.
     """
-    return _Files(batches, schema, staging, epoch).finish()
+    files = _Files(schema, staging, epoch)
+    files.take(batches)
+    return files.finish()
 
 
 def staged(staging: Staging, epoch: int, files: int, readers: int) -> tuple[StagedChanges, ...]:
@@ -206,13 +209,15 @@ def _name(number: int) -> str:
 class _Files:
     """Rows on their way to staged files, of which memory holds one file's worth."""
 
-    def __init__(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, staging: Staging, epoch: int) -> None:
+    def __init__(self, schema: pa.Schema, staging: Staging, epoch: int) -> None:
         self._schema = schema
         self._staging = staging
         self._epoch = epoch
         self.held: list[pa.RecordBatch] = []
         self.size = 0
         self.count = 0
+
+    def take(self, batches: Iterable[pa.RecordBatch]) -> None:
         for batch in batches:
             if batch.num_rows:
                 self.held.append(batch)
@@ -225,7 +230,7 @@ class _Files:
         self.held, self.size, self.count = [], 0, self.count + 1
 
     def finish(self) -> int:
-        """Writes what is left; how many files there are."""
+        """Writes what is left. Returns the number of files."""
         if self.held:
             self._write()
         return self.count

@@ -1,14 +1,14 @@
-"""From options to a stream, with its state store: for the driver, and nobody else."""
+"""From options to a stream, with its state store; what lies in a state directory. For the driver, and nobody else."""
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
+from backfill import claim, control_file, counts_file
 from backfill.adapters import open_upstream
-from backfill.control_file import read_control
 from backfill.counts import Counting
-from backfill.counts_file import keep_counts, read_counts
 from backfill.errors import StateError
 from backfill.options import Options
 from backfill.record import Record
@@ -23,6 +23,19 @@ from backfill_state.upsert import DuckDBUpsertState, UpsertLayout, UpsertState
 
 STATE_FILE = "backfill.duckdb"
 LAST_ROWS_FILE = "upsert.duckdb"
+
+
+def remove_state_files(folder: Path) -> None:
+    """Removes all that a stream and its commands keep in a state directory but for staged files, and nothing else."""
+    states = [f"{file}{log}" for file in (STATE_FILE, LAST_ROWS_FILE) for log in ("", ".wal")]
+    for name in (*states, control_file.FILE, control_file.LOCK, counts_file.FILE, claim.FILE):
+        (folder / name).unlink(missing_ok=True)
+    # Where DuckDB puts what does not fit into memory. A query that was killed leaves it, for the next one to remove.
+    shutil.rmtree(folder / f"{LAST_ROWS_FILE}.tmp", ignore_errors=True)
+    # One that was killed while it made a state file may have left a second name of that, beside parts of other files.
+    for name in (STATE_FILE, LAST_ROWS_FILE, control_file.FILE, counts_file.FILE):
+        for left in folder.glob(f".{name}.*"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def open_store(state_dir: str) -> DuckDBProgressStore:
@@ -62,8 +75,9 @@ def open_stream(options: Options) -> Stream:
         Staging(options.staging_dir),
         options.stream,
         open_last_rows=(lambda rows: open_last_rows(options, rows)) if options.last_rows.kept else None,
-        read_control=lambda: read_control(Path(options.state_dir)),
+        read_control=lambda: control_file.read_control(Path(options.state_dir)),
         counting=Counting(
-            lambda: read_counts(Path(options.state_dir)), lambda counts: keep_counts(Path(options.state_dir), counts)
+            lambda: counts_file.read_counts(Path(options.state_dir)),
+            lambda counts: counts_file.keep_counts(Path(options.state_dir), counts),
         ),
     )

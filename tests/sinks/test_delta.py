@@ -1,4 +1,4 @@
-"""A Delta table follows batches as the model of `test_last_rows` does."""
+"""A Delta table follows batches as the model of `test_compacted` does."""
 
 from __future__ import annotations
 
@@ -15,10 +15,17 @@ import pytest
 from deltalake import DeltaTable
 
 from backfill.batches import coalesced
-from backfill.errors import OptionsError, StateError, TableError, UnchangedToastError, UnsupportedTypeError
+from backfill.errors import (
+    OptionsError,
+    StateError,
+    TableBusyError,
+    TableError,
+    UnchangedToastError,
+    UnsupportedTypeError,
+)
 from backfill.sinks import delta
 from backfill.sinks.delta import KEYS_AT_ONCE, apply_to, start_over
-from tests.sinks.test_last_rows import Row, batch, row
+from tests.sinks.test_compacted import Row, batch, row
 
 
 class Rows:
@@ -409,6 +416,6 @@ def test_a_driver_does_not_go_on_into_a_table_that_was_begun_anew(
         merge(*given)
 
     monkeypatch.setattr(delta, "_merge", late)
-    with pytest.raises(TableError, match="another writer"):
+    with pytest.raises(TableBusyError, match="another writer"):
         apply(Rows(row("update_postimage", 1, "x", "2")), 1)
     assert content(tmp_path) == [(7, "x", "7", "7"), (8, "x", "8", "8")]

@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 
 from backfill.errors import StateError
 from backfill.sinks.delta import apply_to, start_over
+from tests.sinks.test_compacted import row
 from tests.sinks.test_delta import TRUNCATE, Rows, content
-from tests.sinks.test_last_rows import row
 
 
 @pytest.mark.parametrize("rows", [Rows(), Rows(TRUNCATE), Rows(row("delete", 9, "x", "1"))], ids=["none", "all", "one"])

@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from backfill.errors import TableError
 from backfill.sinks.delta import apply_to
 from tests.delta import vectors
+from tests.sinks.test_compacted import row
 from tests.sinks.test_delta import Rows
-from tests.sinks.test_last_rows import row
 
 TIME = pa.timestamp("us", "UTC")
 FAR, NEAR = datetime(9999, 12, 31, tzinfo=UTC), datetime(2026, 2, 3, tzinfo=UTC)

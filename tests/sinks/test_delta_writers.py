@@ -12,14 +12,14 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from backfill.errors import TableError
+from backfill.errors import TableBusyError, TableError
 from backfill.sinks.applied import Applied
+from backfill.sinks.compacted import Compacted, compacted
 from backfill.sinks.delta import TRIES, _merge, _record, apply_to, start_over
-from backfill.sinks.last_rows import Outcome, last_rows
 from backfill.sinks.staged import staged
 from backfill.upstream.delta.failures import translating
+from tests.sinks.test_compacted import batch, row
 from tests.sinks.test_delta import Rows, content
-from tests.sinks.test_last_rows import batch, row
 
 OTHERS: dict[str, Callable[[DeltaTable], Any]] = {
     "OPTIMIZE": lambda table: table.optimize.compact(),
@@ -46,7 +46,7 @@ def meddle(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], times: int) 
     """Does something after a batch has opened the table and before it is merged, at the first so many merges."""
     left = [act] * times
 
-    def after_it(last: Outcome, names: Sequence[str]) -> pa.Table:
+    def after_it(last: Compacted, names: Sequence[str]) -> pa.Table:
         if left:
             left.pop()()
         return staged(last, names)
@@ -57,11 +57,11 @@ def meddle(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], times: int) 
 def test_of_two_drivers_that_apply_the_same_batch_one_fails(tmp_path: Path) -> None:
     apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
     apply(Rows(row("insert", 1, "x", "1")), 0)
-    last = last_rows(batch(row("insert", 2, "x", "2")), ["a", "b"])
+    last = compacted(batch(row("insert", 2, "x", "2")), ["a", "b"])
     first, second = DeltaTable(tmp_path), DeltaTable(tmp_path)
     record = _record("q", Applied(1, 1, 1, 1))
     _merge(first, ["a", "b"], last, record)
-    with pytest.raises(TableError, match=r"another writer .* concurrent"), translating(str(tmp_path)):
+    with pytest.raises(TableBusyError, match=r"another writer .* concurrent"), translating(str(tmp_path)):
         _merge(second, ["a", "b"], last, record)
     assert content(tmp_path) == [(1, "x", "1", "1"), (2, "x", "2", "2")]
 
@@ -81,7 +81,7 @@ def test_a_batch_is_merged_again_after_another_writer(
 
 def test_a_writer_that_never_rests_is_told(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     meddle(monkeypatch, lambda: OTHERS["a row"](DeltaTable(table)), TRIES)
-    with pytest.raises(TableError, match="another writer has changed the Delta table"):
+    with pytest.raises(TableBusyError, match="another writer has changed the Delta table"):
         sink(table)(Rows(row("update_postimage", 2, "x", "2")), 2)
     sink(table)(Rows(row("update_postimage", 2, "x", "2")), 2)
     assert content(table) == [(1, "x", "1", "1"), (2, "x", "2", "2")]
@@ -91,7 +91,7 @@ def test_a_batch_that_its_query_has_started_over_without_is_not_merged_again(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meddle(monkeypatch, lambda: start_over(path=str(table), query="q"), 1)
-    with pytest.raises(TableError, match="another writer"):
+    with pytest.raises(TableBusyError, match="another writer"):
         sink(table)(Rows(row("insert", 3, "x", "2")), 2)
     assert content(table) == []
 

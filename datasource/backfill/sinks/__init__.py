@@ -3,7 +3,7 @@
 postgres        a table of PostgreSQL
 delta           a Delta table
 batch           what a sink is given
-last_rows       from a batch to the last row of each key
+compacted       from a batch to the last row of each key
 fitted          these rows in the types of a Delta table
 staged          these rows as the source of a MERGE
 spark_times     files that a MERGE must not write anew

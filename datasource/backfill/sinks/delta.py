@@ -25,7 +25,7 @@ from backfill.events import canonical
 from backfill.options.texts import as_refused, place
 from backfill.sinks.applied import Applied, is_new, require_next
 from backfill.sinks.batch import Batch
-from backfill.sinks.last_rows import Outcome, columns_of, last_rows
+from backfill.sinks.compacted import Compacted, columns_of, compacted
 from backfill.sinks.staged import DELETED, column_name, kept_name, staged
 
 with needing("writing a Delta table", "delta"):
@@ -93,7 +93,7 @@ class DeltaSink:
 
     def __call__(self, batch: Batch, batch_id: int) -> None:
         rows = batch.toArrow()
-        last = last_rows(rows, self.key)
+        last = compacted(rows, self.key)
         now = Applied.of(batch_id, rows)
         with translating(self.path):
             table = self._table(batch_id, last.rows.schema)
@@ -103,7 +103,7 @@ class DeltaSink:
                     require_next(found, now, self.query, table=self.path, mended=_without_rows(found, now))
                 self._apply(table, last, _record(self.query, now))
 
-    def _apply(self, table: DeltaTable, last: Outcome, record: CommitProperties) -> None:
+    def _apply(self, table: DeltaTable, last: Compacted, record: CommitProperties) -> None:
         """Merges the batch; again where another writer was faster, unless that was a driver of the same query."""
         began = table.version()
         for tries_left in reversed(range(TRIES)):
@@ -197,7 +197,7 @@ def _require_types(columns: pa.Schema) -> None:
         arrow_type(column.name, kind)
 
 
-def _require_columns(table: DeltaTable, last: Outcome) -> None:
+def _require_columns(table: DeltaTable, last: Compacted) -> None:
     present = [column.name for column in table.schema().fields]
     unknown = [name for name in last.rows.column_names if name not in present]
     if unknown:
@@ -233,7 +233,7 @@ def _is_misspelt(values: pa.ChunkedArray[Any]) -> bool:
     return bool(pc.any(pc.and_(pc.less(wide, pa.scalar(0)), pc.not_equal(pc.trunc(wide), wide))).as_py())
 
 
-def _require_kept(table: DeltaTable, key: Sequence[str], last: Outcome) -> None:
+def _require_kept(table: DeltaTable, key: Sequence[str], last: Compacted) -> None:
     """Refuses a batch that keeps a value of the target where the target has no such row."""
     kept = np.zeros(last.rows.num_rows, np.bool_)
     for mask in last.kept.values():
@@ -260,7 +260,7 @@ def _joinable(keys: pa.RecordBatch, names: list[str]) -> pa.Table:
     return pa.Table.from_batches([canonical(keys)]).rename_columns(names)
 
 
-def _merge(table: DeltaTable, key: Sequence[str], last: Outcome, record: CommitProperties) -> None:
+def _merge(table: DeltaTable, key: Sequence[str], last: Compacted, record: CommitProperties) -> None:
     before = table.version()
     if last.rows.num_rows:
         _merge_rows(table, key, last, record)
@@ -276,7 +276,7 @@ def _note(table: DeltaTable, before: int, record: CommitProperties) -> None:
         table.create_write_transaction([], "append", table.schema(), partitions, commit_properties=record)
 
 
-def _merge_rows(table: DeltaTable, key: Sequence[str], last: Outcome, record: CommitProperties) -> None:
+def _merge_rows(table: DeltaTable, key: Sequence[str], last: Compacted, record: CommitProperties) -> None:
     names = last.rows.column_names
     values = {_quoted(name): f"s.{column_name(at)}" for at, name in enumerate(names)}
     kept = {

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from backfill.errors import TableError
 from backfill.sameness import same
-from backfill.sinks.last_rows import large
+from backfill.sinks.compacted import large
 from backfill.upstream.delta.types import arrow_type
 
 

@@ -21,7 +21,7 @@ from typing import Final
 from backfill.adapters import needing
 from backfill.sinks.applied import Applied, is_new, require_next
 from backfill.sinks.batch import Batch
-from backfill.sinks.last_rows import Outcome, columns_of, last_rows
+from backfill.sinks.compacted import Compacted, columns_of, compacted
 
 with needing("writing to PostgreSQL", "postgres"):
     from psycopg import sql
@@ -86,11 +86,11 @@ class PostgresSink:
 
     def __call__(self, batch: Batch, batch_id: int) -> None:
         rows = batch.toArrow()
-        last = last_rows(rows, self.key)
+        last = compacted(rows, self.key)
         now = Applied.of(batch_id, rows)
         self.retries.run(lambda: self._apply(now, last), lambda: None)
 
-    def _apply(self, now: Applied, last: Outcome) -> None:
+    def _apply(self, now: Applied, last: Compacted) -> None:
         with translating(about_target), self.connector.arrow_session() as session:
             target = _begin(session, self.table, self.key)
             found = last_applied(session, target, self.query)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from backfill.errors import DatabaseSetupError, OptionsError, TableError, UnsupportedTypeError
-from backfill.sinks.last_rows import Outcome
+from backfill.sinks.compacted import Compacted
 from backfill.sinks.postgres.target import Target, execute
 from backfill.sinks.staged import DELETED, column_name, kept_name, staged
 from backfill.upstream.postgres.arrow_session import ArrowSession
@@ -25,7 +25,7 @@ MOST_COLUMNS: Final = 1600
 """Of a table of PostgreSQL."""
 
 
-def merge(session: ArrowSession, target: Target, key: Sequence[str], last: Outcome) -> None:
+def merge(session: ArrowSession, target: Target, key: Sequence[str], last: Compacted) -> None:
     """Makes of the target what the batch comes to, in the transaction that the session has begun."""
     if last.emptied:
         # Not TRUNCATE, which readers of the table would wait for, and see too early.
@@ -157,7 +157,7 @@ def _value(target: Target, name: str, at: int) -> sql.Composable:
     return sql.SQL("CAST({} AS {})").format(sql.Identifier("s", column_name(at)), type_name)
 
 
-def _require_kept(session: ArrowSession, parts: dict[str, sql.Composable], key: Sequence[str], last: Outcome) -> None:
+def _require_kept(session: ArrowSession, parts: dict[str, sql.Composable], key: Sequence[str], last: Compacted) -> None:
     """Refuses a batch that keeps a value of the target where the target has no such row."""
     if not last.kept:
         return
@@ -177,7 +177,7 @@ def _require_kept(session: ArrowSession, parts: dict[str, sql.Composable], key: 
 def _upsert(
     session: ArrowSession,
     key: Sequence[str],
-    last: Outcome,
+    last: Compacted,
     values: dict[str, sql.Composable],
     parts: dict[str, sql.Composable],
 ) -> None:

@@ -16,7 +16,14 @@ from typing import Final
 import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, DeltaProtocolError, TableNotFoundError
 
-from backfill.errors import BackfillError, ConnectionLostError, DatabaseSetupError, FileGoneError, TableError
+from backfill.errors import (
+    BackfillError,
+    ConnectionLostError,
+    DatabaseSetupError,
+    FileGoneError,
+    TableBusyError,
+    TableError,
+)
 
 _GONE: Final = re.compile(r"object at location .* not found|no such file or directory", re.IGNORECASE)
 _FORBIDDEN: Final = re.compile(
@@ -82,7 +89,9 @@ def is_conflict(error: CommitFailedError) -> bool:
 
 def _not_committed(error: CommitFailedError, uri: str, shown: str) -> BackfillError:
     if is_conflict(error):
-        return TableError(f"another writer has changed the Delta table {uri} meanwhile: {shown}. Start the query again")
+        return TableBusyError(
+            f"another writer has changed the Delta table {uri} meanwhile: {shown}. Start the query again"
+        )
     if _UNKNOWN_FEATURE in shown:
         return TableError(
             f"the Delta table {uri} uses what the package deltalake does not know: {shown}. Run ALTER TABLE "

@@ -29,7 +29,7 @@ MANY: Final = 1 << 31
 
 
 def row_bytes(table: DeltaTable, columns: pa.Schema) -> int | None:
-    """About how many bytes these columns of a row take in memory, by the first rows found; None where there are none."""
+    """About how many bytes these columns of a row take in memory, by the first rows found; None without any."""
     # A text that is there many times is one for `deltalake`, and many as a column of its type.
     found = [batch.cast(columns) for batch in scanned(table, columns.names, None, most=LOOKED_AT)]
     rows = sum(batch.num_rows for batch in found)

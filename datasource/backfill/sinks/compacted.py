@@ -22,7 +22,7 @@ NEEDED: Final = (CHANGE_TYPE, "_commit_version", SEQUENCE)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Compacted:
     """A batch as it is applied: if `emptied` all rows of the target go first; then `rows`, one for each key.
 
     `rows` has the table's columns, in their `large` types, and `deleted`, of equal length. `kept` tells for a column in
@@ -53,7 +53,7 @@ def columns_of(key: Sequence[str]) -> tuple[str, ...]:
     return tuple(key)
 
 
-def last_rows(batch: pa.Table, key: Sequence[str]) -> Outcome:
+def compacted(batch: pa.Table, key: Sequence[str]) -> Compacted:
     """The last row of each key, by `_sequence`, after the last `truncate`.
 
     Raises OptionsError if a column is missing or a key is null, UnchangedToastError if a value is neither here nor in
@@ -77,7 +77,7 @@ def last_rows(batch: pa.Table, key: Sequence[str]) -> Outcome:
         rows = rows.set_column(rows.column_names.index(name), rows.schema.field(name), value)
         kept[name] = stays[chosen]
     deleted: Mask = _is(batch, "delete")[chosen]
-    return Outcome(emptied, rows, deleted, kept)
+    return Compacted(emptied, rows, deleted, kept)
 
 
 def large(kind: pa.DataType) -> pa.DataType:
