@@ -109,7 +109,7 @@ def finish(run: StreamRun) -> None:
 
 
 @pytest.mark.parametrize("kind", UNDOING)
-@pytest.mark.parametrize("operation", ["attach", "next_epoch", "measure", "changes", "acknowledge", "repin"])
+@pytest.mark.parametrize("operation", ["attach", "snapshot_epoch", "measure", "changes", "acknowledge", "repin"])
 def test_an_operation_that_the_network_fails_is_done_all_the_same(
     database: Database, run: StreamRun, strikes: Strikes, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:

@@ -53,7 +53,7 @@ def upstream(
     database.execute("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 2000) i; ANALYZE t")
     found = open_upstream(parse({**database.options, "dbtable": "t", "numPartitions": str(READERS)}))
     assert isinstance(found, PostgresUpstream)
-    found.next_epoch(None, snapshot=True, max_changes=9, until=None)
+    found.snapshot_epoch(None, max_changes=9)
     before(monkeypatch, "_extents", lambda: opened.append(threading.current_thread()))
     yield found
     found.close()
@@ -173,7 +173,7 @@ def test_ranges_of_all_forms_are_counted_whatever_the_table_and_its_columns_are_
     ]
     counts = [(upto - after, after, limit) for after, upto in pairwise(ends) for limit in (1, 40, 1 << 62)]
     try:
-        upstream.next_epoch(None, snapshot=True, max_changes=9, until=None)
+        upstream.snapshot_epoch(None, max_changes=9)
         assert upstream.measure(asked) == tuple(
             Extent(limit, keys[after + limit]) if rows > limit else Extent(rows, None) for rows, after, limit in counts
         )

@@ -191,7 +191,7 @@ def test_keys_of_each_type_name_the_rows_between_them(database: Database) -> Non
         database.execute(f"INSERT INTO {name} VALUES (%s), (%s)", [first, last])
         upstream = open_upstream(parse({**database.options, "dbtable": name}))
         assert isinstance(upstream, PostgresUpstream)
-        upstream.next_epoch(None, snapshot=True, max_changes=9, until=None)
+        upstream.snapshot_epoch(None, max_changes=9)
         whole = upstream.range_of((first,), (last,))
         (extent,) = upstream.measure([Measure(whole, 1)])
         assert whole == KeyRange(None, upstream.range_of(None, (last,)).upto)

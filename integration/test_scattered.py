@@ -220,7 +220,7 @@ def test_ranges_are_counted_by_bitmaps_as_by_the_index(
         bounds = sorted([*upstream.bounds(2 * RANGES_AT_ONCE), *near])
         asked = [Measure(item, limit) for item in (*ranges_between(bounds), WHOLE_TABLE)]
         rng.shuffle(asked)
-        upstream.next_epoch(None, snapshot=True, max_changes=9, until=None)
+        upstream.snapshot_epoch(None, max_changes=9)
         counted = {}
         for chosen in (False, True):
             monkeypatch.setattr(upstream._epochs.exporter, "_many_unseen", chosen)

@@ -245,12 +245,12 @@ class Stream:
         after, cursor = stands.epoch, stands.cursor
         max_changes, until = self._most_changes(max_rows, ahead)
         if not isinstance(cursor, Frontier):
-            return self._upstream.next_epoch(after, snapshot=False, max_changes=max_changes, until=until), cursor
+            return self._upstream.log_epoch(after, max_changes=max_changes, until=until), cursor
         if self._control.holds:
             return self._upstream.held_epoch(after, max_changes=max_changes), cursor
         lost = 0
         while True:
-            step = self._upstream.next_epoch(after, snapshot=True, max_changes=max_changes, until=None)
+            step = self._upstream.snapshot_epoch(after, max_changes=max_changes)
             if step.pin is None:
                 return step, cursor
             try:

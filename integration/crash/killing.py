@@ -61,7 +61,7 @@ STEPS: Final[Mapping[str, Step]] = {
     "slot advanced": Step("backfill.upstream.postgres.slot", "advance", "after"),
     "about to forget files": Step("backfill.staging", "Staging.forget_before", "before"),
     "files forgotten": Step("backfill.staging", "Staging.forget_before", "after"),
-    "epoch found": Step("backfill.upstream.postgres.adapter", "PostgresUpstream.next_epoch", "after"),
+    "epoch found": Step("backfill.upstream.postgres.epochs", "Epochs._stepped", "after"),
     "measured": Step("backfill.upstream.postgres.adapter", "PostgresUpstream.measure", "after"),
     "manifest about to appear": Step("backfill.staging", "Staging._path", "move before", "manifest"),
     "manifest there": Step("backfill.staging", "Staging._path", "move after", "manifest"),

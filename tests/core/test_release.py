@@ -63,7 +63,7 @@ class Asked(Staging):
 def test_a_look_asks_no_further_than_the_first_chunk_that_is_missing(tmp_path: Path) -> None:
     server, staging, watched = Server(Database()), Asked(str(tmp_path)), Watched()
     upstream = SimulatedUpstream(server)
-    pin = upstream.next_epoch(None, snapshot=True, max_changes=1, until=None).pin
+    pin = upstream.snapshot_epoch(None, max_changes=1).pin
     assert pin is not None
     names = [f"chunk-{number}" for number in range(5)]
     Release(upstream, watched.start).when_staged(pin, staging, 1, names)
@@ -86,7 +86,7 @@ def test_a_watch_ends_when_the_next_one_begins_or_when_it_is_stopped(tmp_path: P
 
     server, staging = Server(Database()), Staging(str(tmp_path))
     upstream = SimulatedUpstream(server)
-    pin = upstream.next_epoch(None, snapshot=True, max_changes=1, until=None).pin
+    pin = upstream.snapshot_epoch(None, max_changes=1).pin
     assert pin is not None
     release = Release(upstream, watch)
     release.when_staged(pin, staging, 1, ["chunk"])

@@ -31,7 +31,7 @@ def test_files_without_keys_of_a_range_are_left_out(tmp_path: Path) -> None:
     upstream = DeltaUpstream(parse({"path": str(table), "keyColumns": "id"}))
     ranges = [*upstream.bounds(5)]
     assert ranges == [("10",), ("20",), ("30",), ("40",)]
-    pin = upstream.next_epoch(None, snapshot=True, max_changes=100, until=None).pin
+    pin = upstream.snapshot_epoch(None, max_changes=100).pin
     assert pin is not None
     (request,) = [Measure(WHOLE_TABLE, 100)]
     assert upstream.measure([request])[0].row_count == 50

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from backfill.counts import iso
-from backfill.errors import ConnectionLostError, DatabaseSetupError, TableError
+from backfill.errors import ConnectionLostError, DatabaseSetupError, TableBusyError, TableError
 from backfill.sinks.delta import apply_to
 from backfill.upstream.delta import adapter
 from backfill.upstream.delta.adapter import Head
@@ -88,7 +88,7 @@ def test_of_drivers_that_apply_the_same_batch_one_does(store: ObjectStore) -> No
     def tried(_: int) -> None:
         try:
             insert(1, 1)
-        except TableError as error:
+        except TableBusyError as error:
             refused.append(error.message)
 
     with ThreadPoolExecutor(4) as drivers:

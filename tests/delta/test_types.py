@@ -92,7 +92,7 @@ def test_keys_of_every_type_are_read_counted_and_placed_in_one_order(tmp_path: P
     kind, values = ORDERED[name]
     made(tmp_path, values, kind)
     upstream = DeltaUpstream(parse({"path": str(tmp_path), "keyColumns": "k"}))
-    pin = upstream.next_epoch(None, snapshot=True, max_changes=1, until=None).pin
+    pin = upstream.snapshot_epoch(None, max_changes=1).pin
     assert pin is not None
     reader = upstream.reader()
 

@@ -147,9 +147,15 @@ class SimulatedUpstream:
     def reached(self, epoch: Epoch, position: str) -> bool:
         return _shows_all(View.parse(epoch.position), View.parse(position))
 
-    def next_epoch(self, after: Epoch | None, *, snapshot: bool, max_changes: int, until: str | None) -> Step:
-        self._server.pins = None
+    def snapshot_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
+        return self._next_step(after, self._database.now, max_changes, snapshot=True)
+
+    def log_epoch(self, after: Epoch | None, *, max_changes: int, until: str | None) -> Step:
         upto = View.parse(until) if until else self._database.now
+        return self._next_step(after, upto, max_changes, snapshot=False)
+
+    def _next_step(self, after: Epoch | None, upto: View, max_changes: int, *, snapshot: bool) -> Step:
+        self._server.pins = None
         if after is not None and not _shows_all(upto, View.parse(after.position)):
             snapshot = False
         if not snapshot:
@@ -171,11 +177,11 @@ class SimulatedUpstream:
     def held_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
         now = self._database.now
         if after is not None and not _shows_all(now, View.parse(after.position)):
-            return self.next_epoch(after, snapshot=False, max_changes=max_changes, until=None)
+            return self.log_epoch(after, max_changes=max_changes, until=None)
         if after is not None and not self._database.between(View.parse(after.position), now):
             self._server.pins = None
             return Step(after, None)
-        found = self.next_epoch(after, snapshot=True, max_changes=max_changes, until=None)
+        found = self.snapshot_epoch(after, max_changes=max_changes)
         self._server.pins = None
         return Step(found.epoch, None)
 

@@ -131,8 +131,8 @@ class Upstream(Protocol):
     """A table and its change log.
 
     Positions are totally ordered by inclusion: each later position shows every commit that an earlier one shows.
-    `attach` comes before every epoch (`next_epoch`, `held_epoch`, `repin`) and before `changes` and `acknowledge`. A
-    stream that reads the table and follows no changes needs none.
+    `attach` comes before every epoch (`snapshot_epoch`, `log_epoch`, `held_epoch`, `repin`) and before `changes` and
+    `acknowledge`. A stream that reads the table and follows no changes needs none.
     """
 
     name: str
@@ -223,26 +223,30 @@ class Upstream(Protocol):
         """Whether the state at `epoch` shows everything that the state at `position` shows."""
         ...
 
-    def next_epoch(self, after: Epoch | None, *, snapshot: bool, max_changes: int, until: str | None) -> Step:
-        """The state the next batch ends at, with about `max_changes` changes since `after` at the most.
+    def snapshot_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
+        """The state that a batch ends at which reads rows of the table: the step has a pin.
 
-        With `snapshot`, snapshot rows are to be read: the step has a pin, unless the log holds more changes than
-        `max_changes`; then these are worked off first.
+        It has none where the log holds more than about `max_changes` changes since `after`, which are worked off first;
+        nor as long as readers do not see all that `after` shows. A commit is never cut, so one large commit may exceed
+        `max_changes`. Any earlier pin is released.
+        """
+        ...
 
-        Without it, `after` itself is returned where nothing concerning the table has happened since, and nothing is
-        included that was committed after the moment of `until`. Such an epoch may show commits that readers do not see
-        yet. As long as they do not, a later call with `snapshot` gives a step without a pin.
+    def log_epoch(self, after: Epoch | None, *, max_changes: int, until: str | None) -> Step:
+        """The state that a batch of changes alone ends at, with about `max_changes` of them since `after` at the most.
 
-        A commit is never cut, so one large commit may exceed `max_changes`. Any earlier pin is released.
+        `after` itself where nothing concerning the table has happened since. Nothing is included that was committed
+        after the moment of `until`. It may show commits that readers do not see yet. A commit is never cut. Any earlier
+        pin is released.
         """
         ...
 
     def held_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
         """The state the next batch ends at while somebody holds the snapshot: no rows are to be read there.
 
-        A later `next_epoch` with `snapshot` may go on from it: readers see all that it shows. It has no pin, and
-        `after` itself is returned where nothing concerning the table has happened since. If `after` is an epoch of
-        `next_epoch` without `snapshot`, this one is of that kind too. Any earlier pin is released.
+        A later `snapshot_epoch` may go on from it: readers see all that it shows. It has no pin, and `after` itself is
+        returned where nothing concerning the table has happened since. If `after` is a `log_epoch`, this one is of that
+        kind too. Any earlier pin is released.
         """
         ...
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
+from backfill.epoch import Epoch
 from backfill.upstream import Step
 from tests.contract.laboratory import Commit, KeyValue, Laboratory, applied, insert, update
 from tests.contract.laws.moves import (
@@ -114,7 +116,7 @@ class FollowingLaws:
         steps: list[Step] = []
         most = 5
         while not steps or steps[-1].pin is None:
-            step = upstream.next_epoch(epoch, snapshot=True, max_changes=most, until=None)
+            step = upstream.snapshot_epoch(epoch, max_changes=most)
             for commit in commits(upstream, epoch, step.epoch):
                 rows = applied(rows, commit)
             assert upstream.reached(step.epoch, epoch.position)
@@ -166,11 +168,15 @@ class FollowingLaws:
         upstream = begun(laboratory)
         epoch = pinned(upstream).epoch
         laboratory.write(*[insert(key) for key in laboratory.keys[:30]])
-        for snapshot in (True, False):
+        ways: list[Callable[[Epoch], Step]] = [
+            lambda after: upstream.snapshot_epoch(after, max_changes=2),
+            lambda after: upstream.log_epoch(after, max_changes=2, until=None),
+        ]
+        for next_step in ways:
             here = epoch
             found: list[Commit] = []
             for _ in range(10):
-                step = upstream.next_epoch(here, snapshot=snapshot, max_changes=2, until=None)
+                step = next_step(here)
                 found += commits(upstream, here, step.epoch)
                 here = step.epoch
             assert [len(commit.writes) for commit in found] == [30]

@@ -84,7 +84,7 @@ class HidingUpstreamLaws:
         for adapter in now_and_then(laboratory, upstream, later):
             upstream = adapter
             assert held(upstream, later) == later
-            step = upstream.next_epoch(later, snapshot=True, max_changes=UNLIMITED, until=None)
+            step = upstream.snapshot_epoch(later, max_changes=UNLIMITED)
             assert step == Step(later, None)
         unseen.commit()
         if held_first:

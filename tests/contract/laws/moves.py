@@ -44,7 +44,7 @@ def fill(laboratory: Laboratory, count: int = 40) -> None:
 
 def pinned(upstream: Upstream, after: Epoch | None = None) -> Pin:
     """A state that snapshot rows can be read at."""
-    step = upstream.next_epoch(after, snapshot=True, max_changes=UNLIMITED, until=None)
+    step = upstream.snapshot_epoch(after, max_changes=UNLIMITED)
     assert step.pin is not None
     assert step.pin.epoch == step.epoch
     return step.pin
@@ -52,7 +52,7 @@ def pinned(upstream: Upstream, after: Epoch | None = None) -> Pin:
 
 def followed(upstream: Upstream, after: Epoch, *, most: int = UNLIMITED, until: str | None = None) -> Epoch:
     """The next epoch of a stream that only follows changes."""
-    step = upstream.next_epoch(after, snapshot=False, max_changes=most, until=until)
+    step = upstream.log_epoch(after, max_changes=most, until=until)
     assert step.pin is None
     return step.epoch
 

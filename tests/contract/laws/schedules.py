@@ -25,7 +25,7 @@ class ScheduleLaws:
         for _ in range(12):
             for _ in range(random.randrange(4)):
                 writer.write()
-            step = upstream.next_epoch(epoch, snapshot=True, max_changes=random.choice([3, UNLIMITED]), until=None)
+            step = upstream.snapshot_epoch(epoch, max_changes=random.choice([3, UNLIMITED]))
             if random.random() < 0.3:
                 upstream = reopened(laboratory, epoch)
                 step = Step(step.epoch, None)

@@ -20,7 +20,7 @@ class StateLaws:
     def test_a_stream_may_begin_without_a_snapshot(self, laboratory: Laboratory) -> None:
         fill(laboratory, 3)
         upstream = begun(laboratory)
-        step = upstream.next_epoch(None, snapshot=False, max_changes=UNLIMITED, until=None)
+        step = upstream.log_epoch(None, max_changes=UNLIMITED, until=None)
         assert (step.epoch.number, step.pin) == (1, None)
         laboratory.write(update(laboratory.keys[0]))
         later = followed(upstream, step.epoch)
@@ -31,7 +31,7 @@ class StateLaws:
         epochs = [pinned(upstream).epoch]
         for number in range(4):
             laboratory.write(insert(laboratory.keys[number]))
-            step = upstream.next_epoch(epochs[-1], snapshot=True, max_changes=1 + number % 2, until=None)
+            step = upstream.snapshot_epoch(epochs[-1], max_changes=1 + number % 2)
             epochs.append(step.epoch)
         for one, two in pairwise(epochs):
             assert upstream.reached(two, one.position)

@@ -238,11 +238,15 @@ class DeltaUpstream:
     def reached(self, epoch: Epoch, position: str) -> bool:
         return Position.parse(epoch.position).version >= Position.parse(position).version
 
-    def next_epoch(self, after: Epoch | None, *, snapshot: bool, max_changes: int, until: str | None) -> Step:
+    def snapshot_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
+        upto = self._latest_after(after).position.version
+        end = self._cut(after, upto, max_changes)
+        return self._step(after, end, pinned=end >= upto, stays=False)
+
+    def log_epoch(self, after: Epoch | None, *, max_changes: int, until: str | None) -> Step:
         latest = self._latest_after(after).position.version
         upto = latest if until is None else min(latest, Position.parse(until).version)
-        end = self._cut(after, upto, max_changes)
-        return self._step(after, end, pinned=snapshot and end >= upto, stays=not snapshot)
+        return self._step(after, self._cut(after, upto, max_changes), pinned=False, stays=True)
 
     def held_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
         end = self._cut(after, self._latest_after(after).position.version, max_changes)

@@ -200,9 +200,10 @@ class PostgresUpstream:
     def reached(self, epoch: Epoch, position: str) -> bool:
         return Position.parse(epoch.position).shows_all_of(Position.parse(position))
 
-    def next_epoch(self, after: Epoch | None, *, snapshot: bool, max_changes: int, until: str | None) -> Step:
-        if snapshot:
-            return self._epochs.readable(after, max_changes)
+    def snapshot_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
+        return self._epochs.readable(after, max_changes)
+
+    def log_epoch(self, after: Epoch | None, *, max_changes: int, until: str | None) -> Step:
         return self._epochs.in_log(after, max_changes, until)
 
     def held_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:

@@ -110,7 +110,7 @@ class Epochs:
     # -- with rows to read -----------------------------------------------------------------------------------------
 
     def readable(self, after: Epoch | None, max_changes: int) -> Step:
-        """See `Upstream.next_epoch` with `snapshot`."""
+        """See `Upstream.snapshot_epoch`."""
         return self._stepped(lambda: self._readable_step(after, max_changes))
 
     def pin_again(self, after: Epoch) -> Pin:
@@ -195,7 +195,7 @@ class Epochs:
     # -- without ---------------------------------------------------------------------------------------------------
 
     def in_log(self, after: Epoch | None, max_changes: int, until: str | None) -> Step:
-        """See `Upstream.next_epoch` without `snapshot`."""
+        """See `Upstream.log_epoch`."""
         return self._unpinned(lambda: self._log_step(after, max_changes, until))
 
     def held(self, after: Epoch | None, max_changes: int) -> Step:
