@@ -94,6 +94,7 @@ Where things are; each module may import only those that stand after it:
     backfill.staging, rows      chunks on disk; the output columns
     backfill.whole_files        files that appear under their names as a whole
     backfill.claim              one query at a time uses a state directory
+    backfill.file_lock          a lock that ends with its process
     backfill.state_errors       what goes wrong with its files, as our errors
     backfill.manifest           who reads what of a batch's snapshot rows
     backfill.upstream           the contract of a database, and one folder for each

@@ -9,21 +9,13 @@ that ends; a query that is started again waits until the process before it has e
 
 from __future__ import annotations
 
-import logging
 import os
-import time
 from pathlib import Path
 from typing import Final, TextIO
 
 from backfill.errors import StateBusyError, StateError
+from backfill.file_lock import hold
 from backfill.wording import unusable
-
-try:
-    import fcntl
-except ImportError:  # On Windows there is none, and a second query is not noticed.
-    fcntl = None  # type: ignore[assignment]
-
-logger = logging.getLogger("backfill")
 
 FILE: Final = "claim"
 PATIENCE: Final = 10.0
@@ -38,7 +30,7 @@ def claim(folder: Path, *, patience: float = PATIENCE) -> TextIO:
     """
     path = folder / FILE
     try:
-        file = held(path, patience=patience)
+        file = hold(path, patience=patience)
         if file is not None:
             _sign(file)
     except OSError as error:
@@ -60,44 +52,6 @@ def _sign(file: TextIO) -> None:
     except OSError:
         file.close()
         raise
-
-
-def held(path: Path, *, patience: float, interval: float = 0.1) -> TextIO | None:
-    """The file at this path, locked against other processes until it is closed; None if one keeps it for `patience`.
-
-    The lock is of the process, as in `claim`.
-    """
-    give_up = time.monotonic() + patience
-    while True:
-        file = path.open("a+")
-        if locked(file) and _is_at(path, file):
-            return file
-        file.close()
-        if time.monotonic() > give_up:
-            return None
-        time.sleep(interval)
-
-
-def _is_at(path: Path, file: TextIO) -> bool:
-    """Whether the path still leads to this file: `drop` removes it, also while others wait for it."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except OSError:  # Gone; a network file system may say otherwise of a file that was.
-        return False
-
-
-def locked(file: TextIO) -> bool:
-    """Whether this process has the lock on the file now; it ends when the file is closed, or with the process."""
-    if fcntl is None:
-        return True
-    try:
-        # Not flock: this kind works on network file systems as well.
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    except OSError as error:
-        logger.warning("stateDir's file system knows no locks, so a second query would not be noticed: %s", error)
-    return True
 
 
 def _holder(path: Path) -> str:

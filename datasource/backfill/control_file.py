@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from backfill.claim import held
 from backfill.control import Control
 from backfill.errors import StateBusyError, StateError
+from backfill.file_lock import hold
 from backfill.wording import unusable
 
 FILE: Final = "control.json"
@@ -41,7 +41,7 @@ def changing(folder: Path) -> Iterator[None]:
     """Only one process at a time reads the file and replaces it, so that of two commands neither is lost."""
     try:
         # The other one has a few files to read and one to write.
-        file = held(folder / LOCK, patience=PATIENCE, interval=0.01)
+        file = hold(folder / LOCK, patience=PATIENCE, interval=0.01)
     except OSError as error:
         raise StateError(unusable(str(folder / LOCK), "written", error)) from error
     if file is None:

@@ -118,7 +118,8 @@ class Stream:
             return {**table, "phase": "starting", **self._control.figures()}
         follows = phase(stands.progress, stands.again) == "changes" and not self._waits(stands)
         told = {} if follows else self._control.figures()
-        lag = {name: iso(lag) if name == "complete_until" else lag for name, lag in self._upstream.lag().items()}
+        found = self._upstream.lag()
+        lag = {name: iso(value) if name == "complete_until" else value for name, value in found.items()}
         state = {} if self._last_rows is None else self._last_rows.figures()
         at = figures(stands.progress, stands.again)
         return {**table, **at, **told, **self._counting.figures(), **lag, **state}

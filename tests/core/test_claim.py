@@ -12,8 +12,9 @@ from typing import TextIO
 
 import pytest
 
-from backfill.claim import FILE, claim, locked
+from backfill.claim import FILE, claim
 from backfill.errors import StateBusyError, StateError
+from backfill.file_lock import locked
 from tests.full_disk import room_for
 
 OTHER = """
@@ -89,7 +90,7 @@ def test_a_claim_is_had_on_the_file_that_the_next_process_meets(
             removed.append(FILE)
         return locked(file)
 
-    monkeypatch.setattr("backfill.claim.locked", dropped_meanwhile)
+    monkeypatch.setattr("backfill.file_lock.locked", dropped_meanwhile)
     with claim(tmp_path) as held:
         assert removed
         assert os.path.samestat(os.fstat(held.fileno()), (tmp_path / FILE).stat())

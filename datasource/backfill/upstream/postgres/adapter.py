@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -149,23 +149,9 @@ class PostgresUpstream:
         if after is None:
             self._sessions.run(lambda session: place.begin(self._connector, session, table))
         else:
-            self._sessions.run(lambda session: self._find(session, place, Position.parse(after.position)))
+            self._sessions.run(lambda session: self._epochs.log.find_place(session, Position.parse(after.position)))
             self._epochs.log.report_carried()
         return _updated(bookmark, self._epochs.log.place.names)
-
-    def _find(self, session: Session, place: Place, after: Position) -> None:
-        place.require_reached(session, after.lsn)
-        # Each by itself, because none says anything of the others: a standby that was promoted may lack the slot.
-        checks: tuple[Callable[[], object], ...] = (
-            lambda: place.require_same_log(session, after.lsn),
-            lambda: slot.require_readable(session, place.slot, after.lsn),
-            lambda: place.require_same_publication(session, self._table),
-        )
-        passed = [self._epochs.log.passes(check) for check in checks]
-        if not all(passed):
-            slot.drop_if_lost(session, place.slot, place.publication if place.own_publication else None)
-            self._epochs.log.make_place_again(session)
-            self._epochs.log.accept_slot(session)
 
     def require_same_order(self, bookmark: Bookmark) -> None:
         self._begun(bookmark).require_same_order(self._table)

@@ -60,6 +60,25 @@ class ChangeLog:
         self._accepted = LOG_BEGIN
         """The LSN up to which changes that the slot has not any more are known to be lost."""
 
+    def find_place(self, session: Session, after: Position) -> None:
+        """Requires the place at which the stream goes on, which stands at `after`; makes it again where it may go on
+        without what was lost.
+        """
+        place = self.place
+        place.require_reached(session, after.lsn)
+        # Each by itself, because none says anything of the others: a standby that was promoted may lack the slot.
+        checks: tuple[Callable[[], object], ...] = (
+            lambda: place.require_same_log(session, after.lsn),
+            lambda: slot.require_readable(session, place.slot, after.lsn),
+            lambda: place.require_same_publication(session, self._table),
+        )
+        passed = [self._passes(check) for check in checks]
+        if not all(passed):
+            slot.drop_if_lost(session, place.slot, place.publication if place.own_publication else None)
+            self._make_place_again(session)
+            found = slot.find(session, place.slot)
+            self._accepted = LOG_BEGIN if found is None else found.confirmed
+
     def read(self, session: Session, after: Position, shown: Position, upto: Lsn, limit: int) -> log.Reading:
         """The changes that `shown` shows and `after` does not, up to the LSN `upto` and about `limit` of them."""
         most = self.expected.of(limit, after)
@@ -89,38 +108,33 @@ class ChangeLog:
     def _note_moved(self, session: Session, after: Lsn) -> None:
         """Says once that the slot was moved or made again beyond where reading began."""
         found = slot.require_kept(session, self.place.slot, after)
-        if not self.passes(lambda: slot.require_not_beyond(self.place.slot, found, max(after, self._accepted))):
+        if not self._passes(lambda: slot.require_not_beyond(self.place.slot, found, max(after, self._accepted))):
             self._accepted = found.confirmed
-
-    def accept_slot(self, session: Session) -> None:
-        """From now on what lies before the place of the slot is known to be gone."""
-        found = slot.find(session, self.place.slot)
-        self._accepted = LOG_BEGIN if found is None else found.confirmed
 
     def _require_published(self, session: Session) -> None:
         """Refuses as well a publication that was made again since the last reading."""
         try:
             self._published = self.place.require_same_publication(session, self._table, self._published)
         except DataLossError as error:
-            self.go_on_without(error)
-            self.make_place_again(session)
+            self._go_on_without(error)
+            self._make_place_again(session)
             self._published = self.place.require_published(session, self._table)
 
-    def make_place_again(self, session: Session) -> None:
+    def _make_place_again(self, session: Session) -> None:
         """Makes what is gone of it; and from now on the publication as it is, is the right one."""
         self.place.make(self._connector, session, self._table)
         self.place = self.place.accepting_publication(session, self._table)
 
-    def passes(self, check: Callable[[], object]) -> bool:
+    def _passes(self, check: Callable[[], object]) -> bool:
         """Whether nothing is lost by what this checks; raises what is, unless the stream is to go on without it."""
         try:
             check()
         except DataLossError as error:
-            self.go_on_without(error)
+            self._go_on_without(error)
             return False
         return True
 
-    def go_on_without(self, lost: DataLossError) -> None:
+    def _go_on_without(self, lost: DataLossError) -> None:
         """Raises the error, unless the stream is to go on without the changes that were lost."""
         if self._fails_on_data_loss:
             raise lost
