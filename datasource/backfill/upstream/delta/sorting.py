@@ -57,7 +57,7 @@ def in_order(rows: Iterable[pa.RecordBatch], schema: pa.Schema, columns: Sequenc
         return
     with tempfile.TemporaryDirectory(prefix="backfill-sort-") as folder:
         numbered = enumerate(chain([first, second], runs))
-        yield from _merged([_Run(Path(folder, str(number)), run, columns) for number, run in numbered], columns)
+        yield from _merged([_Run(Path(folder, str(number)), run) for number, run in numbered], columns)
 
 
 def _runs(rows: Iterable[pa.RecordBatch], schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -92,9 +92,8 @@ def _cut(table: pa.Table, most_rows: int, most_bytes: int) -> Iterator[pa.Record
 class _Run:
     """Rows in order: a block of them at hand, the others on disk."""
 
-    def __init__(self, file: Path, rows: pa.Table, columns: Sequence[str]) -> None:
+    def __init__(self, file: Path, rows: pa.Table) -> None:
         self._file = str(file)
-        self._columns = list(columns)
         self._read = 0
         with _being("written"), ipc.new_file(self._file, rows.schema) as writer:
             for block in _cut(rows, rows.num_rows, BLOCK_BYTES):
