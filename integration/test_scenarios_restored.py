@@ -17,7 +17,7 @@ from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.scenarios import AT_ANY_TIME, RESTARTS, following, refused, started
 from integration.servers import LocalServer
-from integration.stream_harness import table_of
+from integration.stream_harness import StreamRun, table_of
 
 
 def test_another_database_system_behind_the_url_is_not_taken_for_the_old_one(
@@ -60,6 +60,21 @@ def test_a_stream_is_not_ended_on_another_database_system(
     assert run.database.execute(slots) == []
 
 
+def copied(
+    start_postgres: Callable[..., LocalServer], start_stream: StartStream, copy: Path, when: str, *, fails: bool
+) -> tuple[StreamRun, LocalServer]:
+    """A stream of a server whose files are copied as they are by then."""
+    server = start_postgres()
+    database = Database(server, "postgres")
+    table_of(database, 100)
+    options = {"vnodeCount": "4", "numPartitions": "2", "failOnDataLoss": str(fails).lower()}
+    run = following(start_stream(database=database, **options), when)
+    server.stop()
+    subprocess.run(["cp", "-a", server.folder / "data", copy], check=True)
+    server.start()
+    return run, server
+
+
 def put_back(server: LocalServer, copy: Path) -> None:
     server.stop()
     data = server.folder / "data"
@@ -96,14 +111,8 @@ def test_a_server_that_was_restored_to_an_earlier_point_in_time_ends_the_stream(
     fails: bool,
 ) -> None:
     """Whatever failOnDataLoss says while its log is shorter: what is new would lie where the stream has been."""
-    server = start_postgres()
-    database = Database(server, "postgres")
-    table_of(database, 100)
-    options = {"vnodeCount": "4", "numPartitions": "2", "failOnDataLoss": str(fails).lower()}
-    run = following(start_stream(database=database, **options), when)
-    server.stop()
-    subprocess.run(["cp", "-a", server.folder / "data", tmp_path / "copy"], check=True)
-    server.start()
+    run, server = copied(start_postgres, start_stream, tmp_path / "copy", when, fails=fails)
+    database = run.database
     database.execute("UPDATE t SET v = 'undone' WHERE id < 20")
     run.batch(30)
     restore(server, tmp_path / "copy")
@@ -122,15 +131,8 @@ def test_a_batch_whose_log_was_taken_away_by_a_restore_is_not_run_again_without_
     start_postgres: Callable[..., LocalServer], start_stream: StartStream, tmp_path: Path, when: str, *, fails: bool
 ) -> None:
     """The log is as long as at the last commit and ends before the batch that was logged after it."""
-    server = start_postgres()
-    database = Database(server, "postgres")
-    table_of(database, 100)
-    options = {"vnodeCount": "4", "numPartitions": "2", "failOnDataLoss": str(fails).lower()}
-    run = following(start_stream(database=database, **options), when)
-    server.stop()
-    subprocess.run(["cp", "-a", server.folder / "data", tmp_path / "copy"], check=True)
-    server.start()
-    database.execute("UPDATE t SET v = 'undone' WHERE id < 20")
+    run, server = copied(start_postgres, start_stream, tmp_path / "copy", when, fails=fails)
+    run.database.execute("UPDATE t SET v = 'undone' WHERE id < 20")
     assert run.plan(30)
     assert run.read()
     run.stop()
