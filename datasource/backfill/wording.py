@@ -35,8 +35,8 @@ def columns_not_there(problems: Sequence[str], *, of_spark: bool) -> DefiniteErr
         return OptionsError(f"the option columns: {'; '.join(problems)}")
     return SchemaChangedError(
         f"{'; '.join(problems)}. The schema of the DataFrame, or of the table in Spark's catalog, has it. If the table "
-        "was altered, load() again or create its Spark table again; if schema(…) was given, leave it out and use the "
-        "option columns"
+        "was altered, load() again or create its Spark table again; else leave out schema(…), and choose columns with "
+        "the option columns"
     )
 
 

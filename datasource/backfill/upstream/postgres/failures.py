@@ -207,9 +207,8 @@ def _by_state(failure: Failure) -> BackfillError:
         return _label_gone(message)
     if state == _OBJECT_IN_USE:
         return SlotBusyError(
-            f"{message}; another process still reads this slot. Stop the other query, or end that process by SELECT "
-            "pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = …; each stream needs a slot "
-            "of its own"
+            f"{message}; another process still reads this slot. Stop the other query, or end that process: each stream "
+            "needs a slot of its own"
         )
     if state == LOCKED:
         return TableLockedError(
@@ -232,9 +231,7 @@ def _by_state(failure: Failure) -> BackfillError:
         return ConnectionLostError(f"{message}{_WHERE_IT_LASTS.get(state, '')}")
     if state in NOT_THERE:
         return _not_there(state, message)
-    return DatabaseSetupError(
-        f"the database refused a statement: {message}. Run backfill doctor, and look into the server's log"
-    )
+    return DatabaseSetupError(f"the database refused a statement: {message}")
 
 
 def _not_there(state: str, message: str) -> BackfillError:
