@@ -42,6 +42,20 @@ def test_a_table_may_get_other_properties_and_comments(tmp_path: Path) -> None:
     assert run.fold.counts == {"insert": 1, "delete": 1}
 
 
+def test_a_table_that_is_partitioned_later_is_followed_past_that(tmp_path: Path) -> None:
+    """Files from before then have no partition, and the column in themselves."""
+    table = tmp_path / "table"
+    write_deltalake(table, pa.table({"id": [1, 2], "p": ["a", "b"]}), configuration=FEED)
+    run = DeltaRun(tmp_path, table)
+    run.catch_up()
+    run.restart()
+    write_deltalake(table, pa.table({"id": [3], "p": ["c"]}), mode="append")
+    later = pa.table({"id": [1, 2, 3, 4], "p": ["a", "B", "c", "d"]})
+    write_deltalake(table, later, mode="overwrite", schema_mode="overwrite", partition_by=["p"], configuration=FEED)
+    run.catch_up()
+    assert [row["p"] for row in run.fold.rows.values()] == ["a", "B", "c", "d"]
+
+
 def test_an_added_column_is_left_out_until_the_stream_is_started_anew(tmp_path: Path, table: Path) -> None:
     run = half_read(tmp_path, table)
     DeltaTable(table).alter.add_columns([Field("w", PrimitiveType("integer"))])

@@ -61,6 +61,7 @@ def test_rows_are_in_order_whatever_lies_in_memory(rows: list[tuple[int, str, by
     with pytest.MonkeyPatch.context() as patch:
         for name in ("RUN_BYTES", "BLOCK_BYTES", "BATCH_BYTES"):
             patch.setattr(sorting, name, data.draw(sizes, label=name))
+        patch.setattr(sorting, "MOST_RUNS", data.draw(st.sampled_from([2, 3, 64]), label="MOST_RUNS"))
         batches = table.to_batches(data.draw(st.integers(1, 20), label="rows of a batch"))
         found = list(in_order(batches, table.schema, ["a", "b.c"]))
     assert all(batch.num_rows for batch in found)

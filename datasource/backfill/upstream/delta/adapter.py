@@ -126,12 +126,14 @@ class DeltaUpstream:
         table = self._latest().table
         with translating(self._uri):
             actions = pa.table(table.get_add_actions())
-            if self._row_bytes is None:
-                self._row_bytes = row_bytes(table, self._table.columns)
         size = int(pc.sum(actions["size_bytes"]).as_py() or 0)
         rows = int(pc.sum(actions["num_records"]).as_py() or 0) if "num_records" in actions.column_names else 0
         rows = max(1, rows or size // 100)
-        return TableSize(rows, max(1, size // rows, self._row_bytes or 1))
+        compressed = max(1, size // rows)
+        if self._row_bytes is None:
+            with translating(self._uri):
+                self._row_bytes = row_bytes(table, self._table.columns, compressed)
+        return TableSize(rows, max(compressed, self._row_bytes or 1))
 
     def typed(self, keys: Sequence[Key]) -> pa.RecordBatch:
         return self._table.key.typed(keys)

@@ -6,7 +6,7 @@ path has in another form, such as a blank or a colon. So the tests hold what is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,9 +49,8 @@ def change_rows(log: Log, table: Table, commits: Sequence[Commit]) -> Iterator[p
     for commit in commits:
         kept = commit.kept_files()
         for file in commit.files:
-            _require_partition(log, table, commit, file)
             chosen = _chosen(log, table, commit, file, kept.get(file.place))
-            for rows, there in _file_rows(log, file, columns, chosen):
+            for rows, there in _file_rows(log, table, commit, file, chosen):
                 count = rows.num_rows
                 arrays: list[pa.Array[Any]] = [
                     *rows.columns,
@@ -62,13 +61,16 @@ def change_rows(log: Log, table: Table, commits: Sequence[Commit]) -> Iterator[p
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _require_partition(log: Log, table: Table, commit: Commit, file: ChangeFile) -> None:
-    """Refuses a file whose partition the log does not say, as it need not for one that is removed."""
-    said = file.partition or {}
-    unknown = [name for name in table.columns.names if name in log.partitioned_by and name not in said]
+def _require_partition(log: Log, table: Table, commit: Commit, file: ChangeFile, present: Collection[str]) -> None:
+    """Refuses a file whose partition the log does not say, as it need not for one that is removed.
+
+    One from before the table was partitioned has these columns in itself, and no partition.
+    """
+    known = () if file.partition is None else {*file.partition, *present}
+    unknown = [name for name in table.columns.names if name in log.partitioned_by and name not in known]
     if unknown:
         raise TableError(
-            f"version {commit.version} of the Delta table {table.uri} removes {file.place} and does not say its value "
+            f"version {commit.version} of the Delta table {table.uri} has {file.place} and does not say its value "
             f"of the partition column {', '.join(unknown)}, so the rows that are gone cannot be told in full. Leave it "
             f"out with the option columns, if it is none of keyColumns. {START_OVER}"
         )
@@ -115,14 +117,15 @@ def _chosen(
 
 
 def _file_rows(
-    log: Log, file: ChangeFile, columns: pa.Schema, chosen: Chosen | None
+    log: Log, table: Table, commit: Commit, file: ChangeFile, chosen: Chosen | None
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array[Any]]]:
-    partition = file.partition or {}
+    columns, partition = table.columns, file.partition or {}
     if chosen is not None and chosen.taken and not len(chosen.places):
         return
     with log.files.open(file.place) as opened:
         parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
         present = set(parquet.schema_arrow.names)
+        _require_partition(log, table, commit, file, present)
         wanted = [name for name in columns.names if name in present and name not in partition]
         if file.kind is Kind.FEED:
             wanted.append(_CHANGE_TYPE)

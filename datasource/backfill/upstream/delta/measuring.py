@@ -21,17 +21,22 @@ SAMPLE: Final = 200
 """About how many keys a vnode's bound is chosen from."""
 
 LOOKED_AT: Final = 1000
-"""How many rows tell how large a row is."""
+LOOKED_AT_BYTES: Final = 8 << 20
+"""How many rows tell how large a row is, and about how many compressed bytes."""
 
 CHUNK_ROWS: Final = 1 << 20
 MANY: Final = 1 << 31
 """A request for so many rows is one for all of them, which need not be in memory together."""
 
 
-def row_bytes(table: DeltaTable, columns: pa.Schema) -> int | None:
-    """About how many bytes these columns of a row take in memory, by the first rows found; None without any."""
+def row_bytes(table: DeltaTable, columns: pa.Schema, compressed: int) -> int | None:
+    """About how many bytes these columns of a row take in memory, by the first rows found; None without any.
+
+    `compressed` is what a row takes in its file: of large rows a few are enough.
+    """
+    most = max(10, min(LOOKED_AT, LOOKED_AT_BYTES // compressed))
     # A text that is there many times is one for `deltalake`, and many as a column of its type.
-    found = [batch.cast(columns) for batch in scanned(table, columns.names, None, most=LOOKED_AT)]
+    found = [batch.cast(columns) for batch in scanned(table, columns.names, None, most=most)]
     rows = sum(batch.num_rows for batch in found)
     return max(1, sum(batch.nbytes for batch in found) // rows) if rows else None
 

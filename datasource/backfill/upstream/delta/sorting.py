@@ -10,7 +10,8 @@
 
 Nothing that is in no block at hand comes before the least of these last keys. So what the blocks have up to it comes
 next, and only that has to be put in order; at least one block is used up each time. All of it is Arrow's work on many
-rows at once, and memory holds a block of each run.
+rows at once, and memory holds a block of each run. Of a great many runs some at a time are merged into a larger one
+first.
 
 Not DuckDB, which sorts on disk as well: in 256 MB, and also in 1 GB, it ended with an error where rows had some
 kilobytes (2.0: 200 thousand rows of 2 kB, 20 thousand of 50 kB).
@@ -38,6 +39,9 @@ RUN_BYTES: Final = 32 << 20
 BLOCK_BYTES: Final = 512 << 10
 """About how much of a run is read from disk at a time."""
 
+MOST_RUNS: Final = 64
+"""How many runs are merged at once: each has a block in memory, and each step takes a look at all of them."""
+
 BATCH_ROWS: Final = 32_768
 BATCH_BYTES: Final = 8 << 20
 """What is given has no more rows or about so many bytes, but for single rows that are larger."""
@@ -55,9 +59,13 @@ def in_order(rows: Iterable[pa.RecordBatch], schema: pa.Schema, columns: Sequenc
     if second is None:
         yield from _cut(first, BATCH_ROWS, BATCH_BYTES)
         return
-    with tempfile.TemporaryDirectory(prefix="backfill-sort-") as folder:
-        numbered = enumerate(chain([first, second], runs))
-        yield from _merged([_Run(Path(folder, str(number)), run) for number, run in numbered], columns)
+    with _being("written"):
+        temporary = tempfile.TemporaryDirectory(prefix="backfill-sort-")
+    with temporary as folder:
+        kept = _Runs(Path(folder), schema, columns)
+        for run in chain([first, second], runs):
+            kept.add(_cut(run, run.num_rows, BLOCK_BYTES))
+        yield from kept.merged()
 
 
 def _runs(rows: Iterable[pa.RecordBatch], schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -92,17 +100,21 @@ def _cut(table: pa.Table, most_rows: int, most_bytes: int) -> Iterator[pa.Record
 class _Run:
     """Rows in order: a block of them at hand, the others on disk."""
 
-    def __init__(self, file: Path, rows: pa.Table) -> None:
-        self._file = str(file)
+    def __init__(self, file: Path, schema: pa.Schema, blocks: Iterable[pa.RecordBatch]) -> None:
+        self._file = file
         self._read = 0
-        with _being("written"), ipc.new_file(self._file, rows.schema) as writer:
-            for block in _cut(rows, rows.num_rows, BLOCK_BYTES):
+        with _being("written"), ipc.new_file(str(file), schema) as writer:
+            for block in blocks:
                 writer.write_batch(block)
         self._block = self._next()
 
+    def remove(self) -> None:
+        """For one that is used up."""
+        self._file.unlink()
+
     def _next(self) -> pa.RecordBatch | None:
         # Opened for each block: of a large commit there are more runs than a process may have open files.
-        with _being("read"), pa.OSFile(self._file, "rb") as source, ipc.open_file(source) as reader:
+        with _being("read"), pa.OSFile(str(self._file), "rb") as source, ipc.open_file(source) as reader:
             if self._read == reader.num_record_batches:
                 return None
             self._read += 1
@@ -122,7 +134,31 @@ class _Run:
         return taken
 
 
-def _merged(runs: Sequence[_Run], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+class _Runs:
+    """All runs, in levels: MOST_RUNS of one level are merged into a run of the next one."""
+
+    def __init__(self, folder: Path, schema: pa.Schema, columns: Sequence[str]) -> None:
+        self._folder, self._schema, self._columns = folder, schema, columns
+        self._count = 0
+        self._levels: list[list[_Run]] = []
+
+    def add(self, blocks: Iterable[pa.RecordBatch], level: int = 0) -> None:
+        if level == len(self._levels):
+            self._levels.append([])
+        self._count += 1
+        here = self._levels[level]
+        here.append(_Run(self._folder / str(self._count), self._schema, blocks))
+        if len(here) == MOST_RUNS:
+            self._levels[level] = []
+            self.add(_merged(here, self._columns, BLOCK_BYTES), level + 1)
+            for run in here:
+                run.remove()
+
+    def merged(self) -> Iterator[pa.RecordBatch]:
+        return _merged(list(chain.from_iterable(self._levels)), self._columns, BATCH_BYTES)
+
+
+def _merged(runs: Sequence[_Run], columns: Sequence[str], most_bytes: int) -> Iterator[pa.RecordBatch]:
     names = list(columns)
     while blocks := [(run, block) for run in runs if (block := run.block()) is not None]:
         lasts = _together(block.slice(block.num_rows - 1).select(names) for _, block in blocks)
@@ -134,7 +170,7 @@ def _merged(runs: Sequence[_Run], columns: Sequence[str]) -> Iterator[pa.RecordB
             if reaches
         ]
         found = pa.Table.from_batches(taken)
-        yield from _cut(found if len(taken) == 1 else found.sort_by(sorting_by(names)), BATCH_ROWS, BATCH_BYTES)
+        yield from _cut(found if len(taken) == 1 else found.sort_by(sorting_by(names)), BATCH_ROWS, most_bytes)
 
 
 def _together(keys: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
