@@ -113,7 +113,7 @@ class _Run:
         self._file.unlink()
 
     def _next(self) -> pa.RecordBatch | None:
-        # Opened for each block: of a large commit there are more runs than a process may have open files.
+        # Opened for each block, so that a run which is given up half-way leaves no file open.
         with _being("read"), pa.OSFile(str(self._file), "rb") as source, ipc.open_file(source) as reader:
             if self._read == reader.num_record_batches:
                 return None

@@ -32,19 +32,19 @@ def require_condition(session: Session, table: KeyedTable, option: str, text: st
     a syntax error; and what passes only without them, such as `a ORDER BY b`, is one with them. So what passes both
     is one expression.
     """
-    for each in (sql.SQL("{}\n").format(sql.SQL(text)), operand(text)):
-        statement = sql.SQL("EXPLAIN SELECT FROM {} WHERE {}").format(table.source, each)
-        try:
-            with session.transaction():
-                session.execute(locks.IN_TRANSACTION)
+    try:
+        with session.transaction():
+            session.execute(locks.IN_TRANSACTION)
+            for each in (sql.SQL("{}\n").format(sql.SQL(text)), operand(text)):
+                statement = sql.SQL("EXPLAIN SELECT FROM {} WHERE {}").format(table.source, each)
                 # The binary protocol takes one statement only, whatever semicolons the text has.
                 session.execute(statement, binary=True)
-        except psycopg.Error as error:
-            if not (error.sqlstate or "").startswith(_USERS_FAULT):
-                raise
-            raise OptionsError(
-                f"{option} is {text!r}, which is no condition on a row of {table.name.quoted()}: {_said(error)}"
-            ) from None
+    except psycopg.Error as error:
+        if not (error.sqlstate or "").startswith(_USERS_FAULT):
+            raise
+        raise OptionsError(
+            f"{option} is {text!r}, which is no condition on a row of {table.name.quoted()}: {_said(error)}"
+        ) from None
 
 
 def require_row_condition(session: Session, table: KeyedTable, option: str, text: str) -> None:
