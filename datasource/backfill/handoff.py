@@ -18,6 +18,7 @@ from backfill.readahead import read_ahead
 from backfill.rows import UNCHANGED_COLUMNS, RowFormat
 from backfill.staging import Staging
 from backfill.upstream import SnapshotReader
+from backfill.wording import FRESH_START
 
 INLINE_BYTES: Final = 1 << 20
 """Changes up to this size travel in the task itself: Spark needs 20 ms and ten times the memory for each MB."""
@@ -136,8 +137,7 @@ def _require_columns(found: pa.Schema, columns: pa.Schema, epoch: int) -> None:
     if missing:
         raise SchemaChangedError(
             f"a chunk of epoch {epoch} was staged without column {', '.join(missing)}. Name the columns of that time "
-            "with the option columns (and metadataColumns); or start over with a fresh checkpointLocation and "
-            "onExistingState=restart"
+            f"with the option columns (and metadataColumns); or start over with {FRESH_START}"
         )
     retyped = [field for field in columns if not _holds(field.type, found.field(field.name).type)]
     if retyped:
@@ -145,8 +145,7 @@ def _require_columns(found: pa.Schema, columns: pa.Schema, epoch: int) -> None:
         raise SchemaChangedError(
             f"a chunk of epoch {epoch} was staged when column {told}. Until that batch is past, give it the type that "
             "it had, in the table or with customSchema as it was then; or leave it out with the option columns, where "
-            "the sink can do without its values of that batch; or start over with a fresh checkpointLocation and "
-            "onExistingState=restart"
+            f"the sink can do without its values of that batch; or start over with {FRESH_START}"
         )
 
 

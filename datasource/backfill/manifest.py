@@ -15,6 +15,7 @@ from backfill import stored
 from backfill.errors import StagingError
 from backfill.plan import Split
 from backfill.vnode import KeyRange
+from backfill.wording import FRESH_START
 
 MANIFEST_VERSION: Final = 2
 """The newest there is. What version 1 can say is written as version 1."""
@@ -119,8 +120,8 @@ class Manifest:
             found = None if newer else cls._from_json(value)
         except stored.UNREADABLE as error:
             raise StagingError(
-                f"the staging directory holds a damaged manifest ({type(error).__name__}: {error}); start over with a "
-                "fresh checkpointLocation and onExistingState=restart"
+                f"the staging directory holds a damaged manifest ({type(error).__name__}: {error}); start over with "
+                f"{FRESH_START}"
             ) from error
         if found is None:
             raise StagingError(

@@ -37,7 +37,7 @@ from backfill.same_table import require_same_table
 from backfill.state_errors import as_ours
 from backfill.upstream import Bookmark, Upstream
 from backfill.vnode import Key
-from backfill.wording import another_option
+from backfill.wording import FRESH_START, another_option
 from backfill_state import ProgressStore, StreamIdentity
 
 logger = logging.getLogger("backfill")
@@ -198,8 +198,8 @@ class Record:
         if epoch is not None and epoch > barrier.epoch.number:
             raise StateError(
                 f"the checkpoint stands at epoch {barrier.epoch.number} and stateDir at epoch {epoch}: an older "
-                "checkpoint was restored, or two queries use this stateDir. Changes between the two may be gone "
-                "from the upstream. Start over with a fresh checkpointLocation and onExistingState=restart"
+                "checkpoint was restored, or two queries use this stateDir. Changes between the two may be gone from "
+                f"the upstream. Start over with {FRESH_START}"
                 + self._or(
                     ", or resume after stateDir's epoch, if the sink has nothing beyond it, with a fresh "
                     "checkpointLocation and onExistingState=resume"

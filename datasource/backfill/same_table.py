@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from backfill.errors import SchemaChangedError, StateError
 from backfill.upstream import Upstream
+from backfill.wording import FRESH_START
 from backfill_state import StreamIdentity
 
 
@@ -29,10 +30,9 @@ def require_same_table(recorded: StreamIdentity, upstream: Upstream, *, ordered:
         )
     if recorded.table_id != now.table_id:
         raise StateError(
-            f"the table {now.table} was dropped and made again since the stream began (it was "
-            f"{recorded.table} with id {recorded.table_id}, and is id {now.table_id}). Where it was only renamed and "
-            "this one got its name, name that table by its new name; else start over with a fresh checkpointLocation "
-            "and onExistingState=restart"
+            f"the table {now.table} was dropped and made again since the stream began (it was {recorded.table} with "
+            f"id {recorded.table_id}, and is id {now.table_id}). Where it was only renamed and this one got its name, "
+            f"name that table by its new name; else start over with {FRESH_START}"
         )
     _require_same_key(now.table, recorded.key, upstream.schema().key_schema, ordered=ordered)
 
@@ -40,16 +40,15 @@ def require_same_table(recorded: StreamIdentity, upstream: Upstream, *, ordered:
 def _require_same_key(table: str, began: pa.Schema, key: pa.Schema, *, ordered: bool) -> None:
     if key.names != began.names and (ordered or set(key.names) != set(began.names)):
         raise StateError(
-            f"the key of {table} is ({', '.join(key.names)}) and was ({', '.join(began.names)}) when the "
-            "stream began; give it back these columns in their order (of a Delta table with keyColumns), or start over "
-            "with a fresh checkpointLocation and onExistingState=restart"
+            f"the key of {table} is ({', '.join(key.names)}) and was ({', '.join(began.names)}) when the stream "
+            "began; give it back these columns in their order (of a Delta table with keyColumns), or start over with "
+            f"{FRESH_START}"
         )
     if ordered and key.types != began.types:
         raise SchemaChangedError(
             f"the key of {table} is ({_typed(key)}) and was ({_typed(began)}) when the stream began, and not all rows "
             "have been read, so what has been read cannot be told from what has not. Give it back the type that it "
-            "had, in the table or with the option customSchema as it was; or start over with a fresh "
-            "checkpointLocation and onExistingState=restart"
+            f"had, in the table or with the option customSchema as it was; or start over with {FRESH_START}"
         )
 
 

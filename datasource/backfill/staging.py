@@ -27,6 +27,7 @@ from backfill.errors import StagingError
 from backfill.manifest import Manifest
 from backfill.offset import Barrier
 from backfill.whole_files import being, failed, may_pass, new_file, replace
+from backfill.wording import FRESH_START
 
 CHANGES_VERSION: Final = 1
 _MANIFEST: Final = "manifest.json"
@@ -89,8 +90,8 @@ class Staging:
         if found is None:
             raise StagingError(
                 f"stagingDir ({self._uri}) does not hold what the batch up to epoch {number} reads: it is not the "
-                "stagingDir of the run before, or was emptied. Name that one, or restore it; or start over with a "
-                "fresh checkpointLocation and onExistingState=restart"
+                "stagingDir of the run before, or was emptied. Name that one, or restore it; or start over with "
+                f"{FRESH_START}"
             )
         return found
 
@@ -129,7 +130,7 @@ class Staging:
             found = f"cannot be read ({type(error).__name__}: {error})"
         raise StagingError(
             f"the staged changes of epoch {epoch} cannot be made again, and the list of their files {found}. Restore "
-            "stagingDir, or start over with a fresh checkpointLocation and onExistingState=restart"
+            f"stagingDir, or start over with {FRESH_START}"
         )
 
     def _replace(self, epoch: int, name: str, content: bytes) -> None:
@@ -165,15 +166,15 @@ class Staging:
         except FileNotFoundError as error:
             raise StagingError(
                 f"the staged file {name} of epoch {epoch} is not in stagingDir ({self._uri}) as this process sees it; "
-                f"{_SHARE}. Where they do share it, the file was lost: restart the query; if that does not help, start "
-                "over with a fresh checkpointLocation and onExistingState=restart"
+                f"{_SHARE}. Where they do share it, the file was lost: restart the query; if that does not help, "
+                f"start over with {FRESH_START}"
             ) from error
         except (OSError, pa.ArrowException) as error:
             if may_pass(error):
                 raise failed("read", error) from error
             raise StagingError(
                 f"the staged file {name} of epoch {epoch} cannot be read ({error}); if stagingDir lost files that a "
-                "batch still needs, start over with a fresh checkpointLocation and onExistingState=restart"
+                f"batch still needs, start over with {FRESH_START}"
             ) from error
 
     def forget(self, epoch: int) -> None:

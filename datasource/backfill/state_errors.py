@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from backfill.errors import StateBusyError, StateError
+from backfill.wording import FRESH_START
 from backfill_state import (
     AnotherLayoutError,
     StateMemoryError,
@@ -25,15 +26,13 @@ def as_ours() -> Iterator[None]:
         raise StateBusyError(str(error)) from error
     except AnotherLayoutError as error:
         raise StateError(
-            f"{error}. Where the table has got a column since, name those that are stored with the option columns, and "
-            "go on; else start over with a fresh checkpointLocation and onExistingState=restart"
+            f"{error}. Where the table has got a column since, name those that are stored with the option columns, "
+            f"and go on; else start over with {FRESH_START}"
         ) from error
     except UpsertStateMemoryError as error:
         raise StateError(f"{error} with the option stateMemory") from error
     except StateMemoryError as error:
-        raise StateError(
-            f"{error}: start over with a smaller vnodeCount, a fresh checkpointLocation and onExistingState=restart"
-        ) from error
+        raise StateError(f"{error}: start over with a smaller vnodeCount, {FRESH_START}") from error
     except UpsertStateDamagedError as error:
         raise StateError(f"{error} (onExistingState=restart)") from error
     except StateStoreError as error:

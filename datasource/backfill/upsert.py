@@ -33,7 +33,7 @@ from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL, RowFormat
 from backfill.staging import Staging
 from backfill.state_errors import as_ours
 from backfill.whole_rows import BYTES_AT_ONCE, ROWS_AT_ONCE, Rules, WholeRows, order_of, require_order, updates
-from backfill.wording import another_option
+from backfill.wording import FRESH_START, another_option
 from backfill_state.upsert import UpsertLayout, UpsertState
 
 Marked: TypeAlias = Iterator[tuple[pa.RecordBatch, Halves | None]]
@@ -142,10 +142,10 @@ class LastRows:
         found = "there is none" if token is None else f"that in stateDir is of epoch {token.partition(' ')[0]}"
         raise StateError(
             f"the stream goes on from epoch {begin.epoch.number}, which takes the last row of every key at that time, "
-            f"and {found}. It was lost, or the stream ran without changelog=full or from another checkpoint meanwhile, "
-            "or it was resumed from stateDir (onExistingState=resume), where the record may be some batches behind the "
-            "last rows. Read everything again with a fresh checkpointLocation and onExistingState=restart; or leave "
-            "out changelog and envelope, to get changes as the log tells them"
+            f"and {found}. It was lost, or the stream ran without changelog=full or from another checkpoint "
+            "meanwhile, or it was resumed from stateDir (onExistingState=resume), where the record may be some "
+            f"batches behind the last rows. Read everything again with {FRESH_START}; or leave out changelog and "
+            "envelope, to get changes as the log tells them"
         )
 
     def _token(self, barrier: Barrier) -> str:
@@ -163,7 +163,7 @@ class LastRows:
                 "the last rows lack theirs: the sink did not look at the whole batch, as with show(), limit() or a "
                 "join with a table that has no rows in foreachBatch, and the query ended before the driver had read "
                 "what was left; or stagingDir has lost them. Let the sink read each batch to its end, and start over "
-                "with a fresh checkpointLocation and onExistingState=restart"
+                f"with {FRESH_START}"
             )
         read = (batch for name in names for batch in staging.read(number, name))
         for rows in coalesced(read, ROWS_AT_ONCE, BYTES_AT_ONCE):

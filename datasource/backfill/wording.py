@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
+from typing import Final
 
 from backfill.errors import DefiniteError, OptionsError, SchemaChangedError
+
+FRESH_START: Final = "a fresh checkpointLocation and onExistingState=restart"
+"""What a stream that cannot go on is started over with, so that it reads the whole table again."""
 
 
 def in_option(name: str) -> str:
@@ -42,7 +46,4 @@ def columns_not_there(problems: Sequence[str], *, of_spark: bool) -> DefiniteErr
 
 def another_option(began: str, now: str) -> str:
     """What a stream is told that goes on with another value of an option that it keeps to its end."""
-    return (
-        f"the stream began with {began}, and is given {now} now. Set it back; or start over with a fresh "
-        "checkpointLocation and onExistingState=restart"
-    )
+    return f"the stream began with {began}, and is given {now} now. Set it back; or start over with {FRESH_START}"

@@ -16,10 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.errors import StateError
+from backfill.wording import FRESH_START
 
-BEGIN_ANEW: Final = (
-    "call start_over with this name and begin a new stream, with a fresh checkpointLocation and onExistingState=restart"
-)
+BEGIN_ANEW: Final = f"call start_over with this name and begin a new stream, with {FRESH_START}"
 """How a query fills its target anew. Both, since the checkpoint that there is goes on after rows that are gone then."""
 
 

@@ -27,6 +27,7 @@ from backfill.sinks.applied import Applied, is_new, require_next
 from backfill.sinks.batch import Batch
 from backfill.sinks.compacted import Compacted, columns_of, compacted
 from backfill.sinks.staged import DELETED, column_name, kept_name, staged
+from backfill.wording import FRESH_START
 
 with needing("writing a Delta table", "delta"):
     from deltalake import CommitProperties, DeltaTable, Field, Transaction
@@ -135,9 +136,9 @@ class DeltaSink:
         except TableNotFoundError:
             if batch_id > 0:
                 raise TableError(
-                    f"there is no Delta table at {self.path}; batch {batch_id} is not the first, and the rows of those "
-                    "before were in it. Put it back, or give its new path, and start the query again; else begin a "
-                    "new stream with a fresh checkpointLocation and onExistingState=restart"
+                    f"there is no Delta table at {self.path}; batch {batch_id} is not the first, and the rows of "
+                    "those before were in it. Put it back, or give its new path, and start the query again; else "
+                    f"begin a new stream with {FRESH_START}"
                 ) from None
             _require_types(columns)
             return DeltaTable.create(self.path, schema=columns, storage_options=self.storage_options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from backfill.errors import OffsetError
 from backfill.upstream import Bookmark
+from backfill.wording import FRESH_START
 
 
 def noted(bookmark: Bookmark, name: str) -> str:
@@ -11,8 +12,7 @@ def noted(bookmark: Bookmark, name: str) -> str:
     names = dict(bookmark)
     if name not in names:
         raise OffsetError(
-            f"the stream's bookmark, in the checkpoint and in stateDir, does not say its {name}: it was "
-            "written by an unreleased version, or is damaged. Start over with a fresh checkpointLocation and "
-            "onExistingState=restart"
+            f"the stream's bookmark, in the checkpoint and in stateDir, does not say its {name}: it was written by an "
+            f"unreleased version, or is damaged. Start over with {FRESH_START}"
         )
     return names[name]

@@ -44,6 +44,7 @@ from backfill.upstream.delta.table import (
 from backfill.upstream.figures import Figures
 from backfill.upstream.noted import noted
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
+from backfill.wording import FRESH_START
 
 _KEY: Final = "key"
 """What the bookmark calls `Table.order`."""
@@ -184,8 +185,7 @@ class DeltaUpstream:
             raise SchemaChangedError(
                 f"keyColumns are ({now}) in the Delta table {self._uri} and were ({began}) when the stream began, so "
                 "rows are in another order, and what has been read cannot be told from what has not. Give keyColumns, "
-                "or the types of these columns, back what they were; or start over with a fresh checkpointLocation and "
-                "onExistingState=restart"
+                f"or the types of these columns, back what they were; or start over with {FRESH_START}"
             )
 
     def reordered(self, bookmark: Bookmark) -> Bookmark:

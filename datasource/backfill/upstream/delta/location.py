@@ -11,12 +11,13 @@ from backfill.errors import DataLossError, FileGoneError, TableError
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.log import Log
 from backfill.upstream.delta.position import Position
+from backfill.wording import FRESH_START
 
-START_OVER: Final = "Start over with a fresh checkpointLocation and onExistingState=restart"
+START_OVER: Final = f"Start over with {FRESH_START}"
 
 GO_ON: Final = (
-    "Start the query again, which carries the columns of now; where that is refused because of a version before, start "
-    "over with a fresh checkpointLocation and onExistingState=restart"
+    "Start the query again, which carries the columns of now; where that is refused because of a version before, "
+    f"start over with {FRESH_START}"
 )
 """What a stream can do where a version has other columns."""
 

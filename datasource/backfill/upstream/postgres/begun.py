@@ -9,8 +9,9 @@ from backfill.errors import SchemaChangedError, TableError
 from backfill.upstream import Bookmark
 from backfill.upstream.noted import noted
 from backfill.upstream.postgres.table import Table
+from backfill.wording import FRESH_START
 
-_START_OVER: Final = "start over with a fresh checkpointLocation and onExistingState=restart"
+_START_OVER: Final = f"start over with {FRESH_START}"
 _LOST_TRACK: Final = f"what has been read cannot be told from what has not. Make it as it was, or {_START_OVER}"
 
 

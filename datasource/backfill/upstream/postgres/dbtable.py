@@ -13,6 +13,7 @@ from psycopg.rows import class_row
 from backfill.errors import TableError
 from backfill.upstream.postgres.connection import Session, one_row
 from backfill.upstream.postgres.description import QualifiedName
+from backfill.wording import FRESH_START
 
 _FIRST_NORMAL_OID: Final = 16384  # below are system objects, which no publication may have (is_publishable_class)
 _SUGGESTIONS: Final = 3
@@ -130,8 +131,7 @@ def _require_streamable(table: RelationRow) -> None:
     if table.persistence == "u":
         raise TableError(
             f"{name} is unlogged, so its changes are not in the log. Run ALTER TABLE {name} SET LOGGED. A stream that "
-            "had begun before has missed what was written meanwhile: start over with a fresh checkpointLocation and "
-            "onExistingState=restart"
+            f"had begun before has missed what was written meanwhile: start over with {FRESH_START}"
         )
     if table.persistence == "t":
         raise TableError(f"{name} is a temporary table; its changes are not logged, and other sessions cannot read it")

@@ -29,6 +29,7 @@ from backfill.errors import (
     TableLockedError,
     ValueOutOfRangeError,
 )
+from backfill.wording import FRESH_START
 
 LOCKED: Final = "55P03"
 NOT_IN_ENCODING: Final = "22021"
@@ -146,8 +147,8 @@ def about_slot(failure: Failure) -> BackfillError | None:
     if failure.state not in (_UNDEFINED, _NOT_READY):
         return None
     return DataLossError(
-        f"the changes after the last batch are gone: {failure.message}. Start over with a fresh checkpointLocation and "
-        "onExistingState=restart, or start the query again with failOnDataLoss=false to go on without them"
+        f"the changes after the last batch are gone: {failure.message}. Start over with {FRESH_START}, or start the "
+        "query again with failOnDataLoss=false to go on without them"
     )
 
 
@@ -261,8 +262,7 @@ def _rows_hidden(message: str) -> BackfillError:
 def _label_gone(message: str) -> BackfillError:
     return SchemaChangedError(
         f"{message}: a position in the stream's key has a label that its type no longer has. If it was renamed, ALTER "
-        "TYPE … RENAME VALUE gives the name back; else start over with a fresh checkpointLocation and "
-        "onExistingState=restart"
+        f"TYPE … RENAME VALUE gives the name back; else start over with {FRESH_START}"
     )
 
 

@@ -16,6 +16,7 @@ from psycopg.rows import class_row
 from backfill.errors import TableError
 from backfill.upstream.postgres.connection import Session
 from backfill.upstream.postgres.description import QualifiedName
+from backfill.wording import FRESH_START
 
 
 def with_parts(root: str) -> str:
@@ -86,10 +87,9 @@ def require_leaves_log(session: Session, oid: int, root: QualifiedName, key: Seq
             )
     if problems:
         raise TableError(
-            f"the changes of {len(problems)} of {len(leaves)} partitions of {root.quoted()} cannot be "
-            f"followed: {'; '.join(problems[:_NAMED])}{'; …' if len(problems) > _NAMED else ''}. A stream that had "
-            "begun before has perhaps missed changes, and is not told of them: then start over with a fresh "
-            "checkpointLocation and onExistingState=restart"
+            f"the changes of {len(problems)} of {len(leaves)} partitions of {root.quoted()} cannot be followed: "
+            f"{'; '.join(problems[:_NAMED])}{'; …' if len(problems) > _NAMED else ''}. A stream that had begun before "
+            f"has perhaps missed changes, and is not told of them: then start over with {FRESH_START}"
         )
 
 

@@ -39,6 +39,7 @@ from backfill.upstream.postgres.row_changes import (
 )
 from backfill.upstream.postgres.transactions import NO_BEGIN, BeginMessages, Keep, Transactions, transactions_of
 from backfill.upstream.postgres.tuples import NULL, TEXT, UNCHANGED, Tuples, names_where
+from backfill.wording import FRESH_START
 
 
 def _codes(of: dict[int, int]) -> NDArray[np.uint8]:
@@ -164,22 +165,20 @@ class Decoder:
                     f"the change log left out the unchanged value of the key column {column.name!r}. Update the "
                     "server to its latest minor release, or, where the key is the primary key and all columns are "
                     "published, as virtual generated ones never are, run ALTER TABLE … REPLICA IDENTITY FULL on the "
-                    "table, and on each of its partitions; then start the stream anew with a fresh checkpointLocation "
-                    "and onExistingState=restart."
+                    f"table, and on each of its partitions; then start the stream anew with {FRESH_START}."
                 )
             if column.key and (new.kind[index] == NULL).any():
                 raise SchemaChangedError(
                     f"the change log holds a row without a value in the key column {column.name!r}: the key was "
                     "dropped, and such rows cannot be told apart, also where it has been made again since. Start over "
-                    "with a fresh checkpointLocation and onExistingState=restart"
+                    f"with {FRESH_START}"
                 )
             if column.key and (has_old & (old.kind[index] != TEXT)).any():
                 raise TableError(
-                    f"the change log holds an update or delete without the old value of the key column "
+                    "the change log holds an update or delete without the old value of the key column "
                     f"{column.name!r}. Make sure that the table and each of its partitions has the stream's key as "
-                    "its replica identity (ALTER TABLE … REPLICA IDENTITY DEFAULT, or USING INDEX … where the "
-                    "key is not the primary key); then start the stream anew with a fresh checkpointLocation and "
-                    "onExistingState=restart."
+                    "its replica identity (ALTER TABLE … REPLICA IDENTITY DEFAULT, or USING INDEX … where the key is "
+                    f"not the primary key); then start the stream anew with {FRESH_START}."
                 )
 
     def _structs(self, tuples: Tuples, present: Mask, data: pa.Buffer) -> pa.Array[Any]:

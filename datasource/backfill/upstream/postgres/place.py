@@ -26,7 +26,7 @@ from backfill.upstream.postgres.standbys import saying_which_is_waited_for
 from backfill.upstream.postgres.table import Table
 from backfill.upstream.postgres.unseen import wait_for_open, wait_for_unseen
 from backfill.upstream.postgres.writers import require_writable
-from backfill.wording import another_option
+from backfill.wording import FRESH_START, another_option
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Place:
             # Once it is mended, nothing tells that it was ever otherwise.
             raise DatabaseSetupError(
                 f"{error}. What it has left out by then is not in the log, and is not missed once it is mended: if "
-                "that may be anything, start over with a fresh checkpointLocation and onExistingState=restart"
+                f"that may be anything, start over with {FRESH_START}"
             ) from None
         if self.published not in ("", _told(found.ids)):
             raise DataLossError(

@@ -22,6 +22,7 @@ from backfill.upstream.postgres.blockers import saying_what_blocks
 from backfill.upstream.postgres.connection import Connector, Session, one_row
 from backfill.upstream.postgres.description import STORED_ARE_PUBLISHED, QualifiedName, TableDescription
 from backfill.upstream.postgres.published import is_left_out, listed, listing
+from backfill.wording import FRESH_START
 
 _NOTE: Final = "made by backfill, membership "
 
@@ -224,13 +225,12 @@ def _not_listed(session: Session, name: str, oid: int) -> BackfillError:
     there = session.execute("SELECT relpersistence::text FROM pg_catalog.pg_class WHERE oid = %s", [oid]).fetchone()
     if there == ("u",):
         return TableError(
-            "the table is unlogged now, so its changes are not in the log. Run ALTER TABLE … SET LOGGED, then "
-            "start over with a fresh checkpointLocation and onExistingState=restart"
+            "the table is unlogged now, so its changes are not in the log. Run ALTER TABLE … SET LOGGED, then start "
+            f"over with {FRESH_START}"
         )
     if there is None:
         return TableError(
-            "the table was dropped since the stream began, or dropped and made again. Start over with a fresh "
-            "checkpointLocation and onExistingState=restart"
+            f"the table was dropped since the stream began, or dropped and made again. Start over with {FRESH_START}"
         )
     for above, *its_name in session.execute(_ABOVE, [oid]).fetchall():
         if listed(session, name, above) is not None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from backfill.errors import SchemaChangedError, TableError
 from backfill.upstream.postgres.messages import RELATION, Messages, Positions, malformed
+from backfill.wording import FRESH_START
 
 _IDENTITY: Final = 1
 
@@ -148,16 +149,15 @@ def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn]) -> Non
     if any(column.key and column.name not in found for column in wanted):
         raise SchemaChangedError(
             f"{where}: {'; '.join(problems)}. A column of the key cannot be left out, and these changes stay in the "
-            "log as they are: start over with a fresh checkpointLocation and onExistingState=restart"
+            f"log as they are: start over with {FRESH_START}"
         )
     if problems:
         raise SchemaChangedError(
             f"{where}: {'; '.join(problems)}. Start the query again, without what is gone in the option columns: it "
             "goes on with the columns of now. Where that is refused as well, these changes were made before a column "
             "was added or altered: leave it out with the option columns until the stream is past them, and have the "
-            "rows read again with backfill re-backfill; or start over with a fresh checkpointLocation and "
-            "onExistingState=restart, as with changelog=full and envelope=upsert, whose columns stay, for one that "
-            "the stream began with"
+            f"rows read again with backfill re-backfill; or start over with {FRESH_START}, as with changelog=full and "
+            "envelope=upsert, whose columns stay, for one that the stream began with"
         )
 
 
@@ -172,7 +172,6 @@ def require_identified(relation: Relation, wanted: Sequence[WantedColumn]) -> No
         raise TableError(
             f"the replica identity of the table {relation.schema}.{relation.name} does not cover the key of the "
             f"stream: column {', '.join(map(repr, lacking))} is left out of updates and deletes. Run ALTER TABLE … "
-            "REPLICA IDENTITY DEFAULT where the key is the primary key, else REPLICA IDENTITY USING INDEX … "
-            "with the index of the key; then start the stream anew with a fresh checkpointLocation and "
-            "onExistingState=restart."
+            "REPLICA IDENTITY DEFAULT where the key is the primary key, else REPLICA IDENTITY USING INDEX … with the "
+            f"index of the key; then start the stream anew with {FRESH_START}."
         )

@@ -10,12 +10,13 @@ from backfill.errors import ConnectionLostError, DatabaseSetupError, DataLossErr
 from backfill.upstream.postgres.connection import Session, one_row
 from backfill.upstream.postgres.description import ServerDescription
 from backfill.upstream.postgres.position import Lsn, format_lsn, parse_lsn
+from backfill.wording import FRESH_START
 
 OLDEST: Final = 140000
 
 START_OVER: Final = (
-    "Start over with a fresh checkpointLocation and onExistingState=restart, or start the query again with "
-    "failOnDataLoss=false to go on without the changes that are lost"
+    f"Start over with {FRESH_START}, or start the query again with failOnDataLoss=false to go on without the changes "
+    "that are lost"
 )
 """What a stream can do about changes that are lost. It goes on without them from its beginning, not in the middle."""
 
@@ -120,8 +121,7 @@ def require_log(session: Session, *, system: str, reached: Lsn) -> str:
     if parse_lsn(end) < reached:
         raise DataLossError(
             f"the log had come to {format_lsn(reached)} and this server's log ends at {end}: it was restored to an "
-            "earlier point in time, or is a standby that was promoted without the last of the log, so there is nothing "
-            "to go on from, whatever failOnDataLoss says. Start over, a stream with a fresh checkpointLocation and "
-            "onExistingState=restart"
+            "earlier point in time, or is a standby that was promoted without the last of the log, so there is "
+            f"nothing to go on from, whatever failOnDataLoss says. Start over, a stream with {FRESH_START}"
         )
     return str(timeline)

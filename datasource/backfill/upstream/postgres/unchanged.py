@@ -10,6 +10,7 @@ from backfill.upstream.postgres.connection import Session, one_row
 from backfill.upstream.postgres.description import QualifiedName, TableDescription
 from backfill.upstream.postgres.relation import WIDENED
 from backfill.upstream.postgres.table import Table, listed_collations
+from backfill.wording import FRESH_START
 
 _VARCHAR: Final = 1043
 
@@ -72,7 +73,7 @@ def require_unchanged(session: Session, table: Table, collations: str) -> None:
             f"the key of {described.name.quoted()} was given another collation since the stream began ({sorted_now}, "
             f"expected {collations}), so its rows are in another order, and what has been read cannot be told from "
             "what has not. Give it back the collation that it had; or, where all rows have been read once, start the "
-            "query again; or start over with a fresh checkpointLocation and onExistingState=restart"
+            f"query again; or start over with {FRESH_START}"
         )
 
 
@@ -110,17 +111,17 @@ def require_same_identity(session: Session, table: Table) -> None:
     ]
     if rewritten:
         raise SchemaChangedError(
-            f"column {', '.join(rewritten)} of {described.name.quoted()} was given another precision, scale, length or "
-            "expression, which may have changed the values of all rows, of which the change log tells nothing. Start "
-            "the query again, and have the rows read again with backfill re-backfill; or start over with a fresh "
-            "checkpointLocation and onExistingState=restart"
+            f"column {', '.join(rewritten)} of {described.name.quoted()} was given another precision, scale, length "
+            "or expression, which may have changed the values of all rows, of which the change log tells nothing. "
+            "Start the query again, and have the rows read again with backfill re-backfill; or start over with "
+            f"{FRESH_START}"
         )
     if not unique:
         names = ", ".join(item.column.name for item in described.key)
         raise SchemaChangedError(
             f"the key ({names}) of {described.name.quoted()} is not unique any more: its primary key or unique index "
             "was dropped, has other columns now or was made deferrable, or its columns may be null, so rows cannot be "
-            "told apart by it. Start over with a fresh checkpointLocation and onExistingState=restart"
+            f"told apart by it. Start over with {FRESH_START}"
         )
 
 
@@ -129,7 +130,7 @@ def _lost(described: TableDescription, columns: list[str]) -> SchemaChangedError
         f"column {', '.join(columns)} of {described.name.quoted()} was dropped, renamed or given another type since "
         "the query began. Start the query again, without what is gone in the option columns: it goes on with the "
         "columns of now, and backfill re-backfill reads the rows again that came before. Where that is refused, start "
-        "over with a fresh checkpointLocation and onExistingState=restart"
+        f"over with {FRESH_START}"
     )
 
 
@@ -138,14 +139,13 @@ def _another_table(session: Session, described: TableDescription) -> TableError:
     found = session.execute(_NAME, [described.oid]).fetchone()
     if found is None:
         return TableError(
-            f"{name} is not the table any more that the stream began with, which was dropped. Start over with a fresh "
-            "checkpointLocation and onExistingState=restart"
+            f"{name} is not the table any more that the stream began with, which was dropped. Start over with "
+            f"{FRESH_START}"
         )
     now = QualifiedName(*found)
     left = (
         f". But where publicationName names a publication of all tables in schema {described.name.schema} alone, and "
-        "the table was moved out of that, its changes since then are not in the log: start over with a fresh "
-        "checkpointLocation and onExistingState=restart"
+        f"the table was moved out of that, its changes since then are not in the log: start over with {FRESH_START}"
     )
     return TableError(
         f"{name} is not the table any more that the stream began with: that is {now.quoted()} by now. Set the option "

@@ -24,7 +24,7 @@ from backfill.upstream.postgres.text import (
     unchecked,
 )
 from backfill.upstream.postgres.types import MappedColumn
-from backfill.wording import in_option
+from backfill.wording import FRESH_START, in_option
 
 _DAY: Final = 86_400_000_000  # microseconds
 _FIRST_DAY: Final = int(np.datetime64("0001-01-01", "D").astype(np.int64))
@@ -127,7 +127,7 @@ def _out_of_range(mapped: MappedColumn, problem: UnreadableTextError, met: _Met)
     return ValueOutOfRangeError(
         f"column {mapped.name!r} ({mapped.declared}) holds {problem}, which is no value of {mapped.arrow}. "
         f"{met.value.format(instead=instead)}. With changelog=full or envelope=upsert, and for a column of the key, "
-        "another type or choice of columns takes a new stream: a fresh checkpointLocation and onExistingState=restart"
+        f"another type or choice of columns takes a new stream: {FRESH_START}"
     )
 
 
