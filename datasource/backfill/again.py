@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 
-from backfill.control import Control, Request
+from backfill.control import Control, ReadAgain
 from backfill.errors import KeyTextError
 from backfill.progress import Again, Finished, Frontier, Progress, settled
 from backfill.upstream import Upstream
@@ -47,19 +47,18 @@ class InTurn:
         """What the next batch takes again: what is under way, else what was asked for next, else the last that was."""
         taken_up = None if again is None else again.request
         waiting = control.waiting(stream, taken_up)
-        if control.stops(stream, taken_up):
+        if waiting.stop is not None:
             done = Finished(0, 0) if again is None else again.progress
-            again = Again(waiting[0].id, Finished(done.vnode_count, done.row_count))
-            waiting = waiting[1:]
+            again = Again(waiting.stop.id, Finished(done.vnode_count, done.row_count))
         if isinstance(progress, Frontier) or control.holds:
             return again
-        for request in waiting:
+        for request in waiting.to_read:
             if again is not None and again.frontier is not None:
                 break
             again = self._taken_up(request)
         return again
 
-    def _taken_up(self, request: Request) -> Again:
+    def _taken_up(self, request: ReadAgain) -> Again:
         if request.id not in self._refused:
             try:
                 within = self._range_of(request)
@@ -70,7 +69,7 @@ class InTurn:
                 self._refused.add(request.id)
         return Again(request.id, Finished(0, 0))
 
-    def _range_of(self, request: Request) -> KeyRange:
+    def _range_of(self, request: ReadAgain) -> KeyRange:
         if request.first is None and request.last is None:
             return WHOLE_TABLE
         return self._upstream.range_of(request.first, request.last)

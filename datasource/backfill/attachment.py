@@ -86,7 +86,7 @@ class Attachment:
             return planned.has_manifest or planned.is_ordered
         if not self._has_place:
             return False  # It was the only batch.
-        if committed.again is not None and control.stops(committed.stream, committed.again.request):
+        if committed.again is not None and control.waiting(committed.stream, committed.again.request).stop is not None:
             return replace(committed, again=None).is_ordered
         found = self.staging(committed.stream).manifest(committed.epoch.number) if committed.has_manifest else None
         missed = found is not None and any(item.reading != AsPlanned() for item in found.splits)

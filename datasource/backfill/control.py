@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from backfill import stored
 from backfill.errors import StateError
@@ -27,28 +27,44 @@ CONTROL_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ReadAgain:
     """A person's wish that the stream of this name reads rows again: from `first` to `last`, both included.
 
-    None is an open end. `stops`: an end to what is being read again, and to what waits; then there are no keys.
+    None is an open end.
     """
 
     id: str
     stream: str
     first: Key | None = None
     last: Key | None = None
-    stops: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        named: dict[str, Any] = {"id": self.id, "stream": self.stream}
-        return named | ({"stop": True} if self.stops else {"first": self.first, "last": self.last})
+        return {"id": self.id, "stream": self.stream, "first": self.first, "last": self.last}
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Request:
-        name, stream = stored.text(value["id"]), stored.text(value["stream"])
-        if "stop" in value:
-            return cls(name, stream, stops=True)
-        return cls(name, stream, stored.end(value["first"]), stored.end(value["last"]))
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A person's wish for an end to what this stream is reading again, and to what waits."""
+
+    id: str
+    stream: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"id": self.id, "stream": self.stream, "stop": True}
+
+
+Request: TypeAlias = ReadAgain | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a stream was asked for and has not taken up: the last stop, if there is one, and what was asked after it."""
+
+    stop: Stop | None = None
+    to_read: tuple[ReadAgain, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.stop is not None or bool(self.to_read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +100,20 @@ class Control:
     def throttled(self, max_rows: int | None) -> Control:
         return replace(self, max_rows=max_rows)
 
-    def waiting(self, stream: str, taken_up: str | None) -> tuple[Request, ...]:
-        """The stream's requests that are not taken up yet; if a stop is among them, the last one and what follows."""
+    def waiting(self, stream: str, taken_up: str | None) -> Waiting:
+        """The stream's requests that came after `taken_up`. If a stop is among them, what `taken_up` asked for is to be
+        left now.
+        """
         found = [request for request in self.requests if request.stream == stream]
         at = next((at for at, request in enumerate(found) if request.id == taken_up), -1)
-        found = found[at + 1 :]
-        stops = [at for at, request in enumerate(found) if request.stops]
-        return tuple(found[stops[-1] :] if stops else found)
-
-    def stops(self, stream: str, taken_up: str | None) -> bool:
-        """Whether what this stream takes again by the request `taken_up` is to be left now."""
-        waiting = self.waiting(stream, taken_up)
-        return bool(waiting) and waiting[0].stops
+        waiting = Waiting()
+        for request in found[at + 1 :]:
+            match request:
+                case Stop():
+                    waiting = Waiting(request)
+                case ReadAgain():
+                    waiting = Waiting(waiting.stop, (*waiting.to_read, request))
+        return waiting
 
     def asked(self, request: Request, taken_up: str | None) -> Control:
         """With `request` appended. Those before `taken_up`, which is known to have been taken up, are dropped."""
@@ -135,7 +153,7 @@ class Control:
             control = cls(
                 paused=value["paused"] is True,
                 max_rows=None if limit is None else stored.whole(limit),
-                requests=tuple(Request.from_json(item) for item in value.get("requests", ())),
+                requests=tuple(_request(item) for item in value.get("requests", ())),
             )
             stored.require_canonical(json.loads(control.to_text()), value)
         except stored.UNREADABLE as error:
@@ -144,3 +162,10 @@ class Control:
                 "stream again"
             ) from error
         return control
+
+
+def _request(value: Mapping[str, Any]) -> Request:
+    name, stream = stored.text(value["id"]), stored.text(value["stream"])
+    if "stop" in value:
+        return Stop(name, stream)
+    return ReadAgain(name, stream, stored.end(value["first"]), stored.end(value["last"]))

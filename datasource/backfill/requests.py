@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from backfill.control import Control, Request
+from backfill.control import Control, ReadAgain, Stop
 from backfill.control_file import changing, keep_control, read_control
 from backfill.errors import KeyTextError, StateError
 from backfill.offset import Barrier
@@ -30,7 +30,7 @@ def ask_again(state_dir: str, first: Sequence[str] | None, last: Sequence[str] |
         stream, key = found.stream_id, found.key
         if not has_place(found):
             raise StateError("a stream with startupMode=snapshot is one batch, and reads no rows again")
-        request = Request(_name(), stream, _key(key, first), _key(key, last))
+        request = ReadAgain(_name(), stream, _key(key, first), _key(key, last))
         if _turned_round(key, request):
             raise KeyTextError("the range ends before it begins: no row would be read; the smaller key goes first")
         keep_control(Path(state_dir), control.asked(request, _taken_up(barrier)))
@@ -44,9 +44,9 @@ def ask_to_stop(state_dir: str) -> str:
         stream = found.stream_id
         under_way = barrier is not None and barrier.takes_again
         waiting = control.waiting(stream, _taken_up(barrier))
-        if not (waiting or under_way) or (waiting and waiting[-1].stops):
+        if not waiting.to_read and (waiting.stop is not None or not under_way):
             raise StateError("no rows are being read again, and no request waits; nothing was changed")
-        keep_control(Path(state_dir), control.asked(Request(_name(), stream, stops=True), _taken_up(barrier)))
+        keep_control(Path(state_dir), control.asked(Stop(_name(), stream), _taken_up(barrier)))
     return "from the next batch on no rows are read again"
 
 
@@ -76,7 +76,7 @@ def _fits(text: str, kind: pa.DataType) -> bool:
     return "\0" not in text and (not _readable(kind) or _rank(text, kind) is not None)
 
 
-def _turned_round(key: pa.Schema, request: Request) -> bool:
+def _turned_round(key: pa.Schema, request: ReadAgain) -> bool:
     """Whether the last key is known to lie before the first one.
 
     How the database orders values of types that Arrow does not read, it alone knows: from the first such column on
@@ -111,7 +111,7 @@ def _readable(kind: pa.DataType) -> list[pa.DataType]:
     return []
 
 
-def _rows(request: Request) -> str:
+def _rows(request: ReadAgain) -> str:
     begin = "" if request.first is None else f" from {', '.join(request.first)}"
     end = "" if request.last is None else f" to {', '.join(request.last)}"
     return f"the rows{begin}{end}" if begin or end else "all rows"
@@ -121,7 +121,7 @@ def _when(stream: str, barrier: Barrier | None, control: Control) -> str:
     after = []
     if barrier is None or barrier.progress.unfinished:
         after.append("when the table has been read for the first time")
-    before = [item for item in control.waiting(stream, _taken_up(barrier)) if not item.stops]
+    before = control.waiting(stream, _taken_up(barrier)).to_read
     under_way = barrier is not None and barrier.takes_again
     if before or under_way:
         count = len(before) + under_way

@@ -117,17 +117,15 @@ def status(state_dir: str) -> Status:
 
 
 def _at(of: Status, barrier: Barrier) -> Status:
-    again = barrier.again
     waiting = of.control.waiting(of.stream, barrier.taken_up)
-    if of.control.stops(of.stream, barrier.taken_up):
-        again, waiting = None, waiting[1:]
+    again = barrier.again if waiting.stop is None else None
     return replace(
         of,
         phase=phase(barrier.progress, again),
         barrier=barrier,
         first=_reading(barrier.progress),
         again=None if again is None else _reading(again.progress),
-        waiting=len(waiting),
+        waiting=len(waiting.to_read),
     )
 
 

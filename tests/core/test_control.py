@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.control import Control, Request
+from backfill.control import Control, ReadAgain, Stop, Waiting
 from backfill.control_file import FILE, LOCK, changing, keep_control, read_control
 from backfill.errors import StateError
 
 names = st.sampled_from(["a", "b", "c", "d", "e"])
 keys = st.none() | st.tuples(st.text(max_size=3), st.text(max_size=3))
-requests = st.builds(Request, names, st.sampled_from(["s1", "s2"]), keys, keys) | st.builds(
-    Request, names, st.just("s1"), stops=st.just(True)
+requests = st.builds(ReadAgain, names, st.sampled_from(["s1", "s2"]), keys, keys) | st.builds(
+    Stop, names, st.just("s1")
 )
 controls = st.builds(
     Control,
@@ -53,25 +53,25 @@ def test_holding_and_slowing_down_keeps_what_was_asked_for(control: Control) -> 
 
 
 def test_requests_wait_in_their_order_until_they_are_taken_up() -> None:
-    one, two, three = (Request(name, "s1", (name,)) for name in "abc")
-    control = Control().asked(one, None).asked(two, None).asked(Request("x", "s2"), None)
-    assert control.requests == (Request("x", "s2"),), "those of a stream that is no more are forgotten"
+    one, two, three = (ReadAgain(name, "s1", (name,)) for name in "abc")
+    control = Control().asked(one, None).asked(two, None).asked(ReadAgain("x", "s2"), None)
+    assert control.requests == (ReadAgain("x", "s2"),), "those of a stream that is no more are forgotten"
     control = Control().asked(one, None).asked(two, None).asked(three, "a")
-    assert control.waiting("s1", None) == (one, two, three)
-    assert control.waiting("s1", "b") == (three,)
-    assert control.waiting("s1", "c") == ()
-    assert control.waiting("s1", "of a file that was lost") == (one, two, three)
-    assert control.waiting("s2", None) == ()
-    four = Request("d", "s1")
+    assert control.waiting("s1", None) == Waiting(None, (one, two, three))
+    assert control.waiting("s1", "b") == Waiting(None, (three,))
+    assert not control.waiting("s1", "c")
+    assert control.waiting("s1", "of a file that was lost") == Waiting(None, (one, two, three))
+    assert not control.waiting("s2", None)
+    four = ReadAgain("d", "s1")
     assert control.asked(four, "b").requests == (two, three, four), "what is done is forgotten, save the last"
 
 
 def test_a_stop_ends_all_that_came_before_it() -> None:
-    one, two = Request("a", "s1"), Request("b", "s1", ("1",), ("2",))
-    stop = Request("x", "s1", stops=True)
-    control = Control(requests=(one, stop, two))
-    assert control.waiting("s1", None) == control.waiting("s1", "a") == (stop, two)
-    assert control.waiting("s1", "x") == (two,)
+    one, two = ReadAgain("a", "s1"), ReadAgain("b", "s1", ("1",), ("2",))
+    former, stop = Stop("w", "s1"), Stop("x", "s1")
+    control = Control(requests=(former, one, stop, two))
+    assert control.waiting("s1", None) == control.waiting("s1", "a") == Waiting(stop, (two,))
+    assert control.waiting("s1", "x") == Waiting(None, (two,))
 
 
 @given(controls)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from backfill.control import Control, Request
+from backfill.control import Control, ReadAgain, Stop
 from backfill.epoch import Epoch
 from backfill.manifest import GivenUp, Later, Manifest, StagedSplit
 from backfill.offset import Ahead, Barrier, Nothing, Offset
@@ -104,10 +104,10 @@ REQUESTS: Final = {
     "requests": Control(
         max_rows=1000,
         requests=(
-            Request("5e0c9a77", "1f0c9a77", EARLY, LATE),
-            Request("0d41b2c8", "1f0c9a77", None, MIDDLE),
-            Request("77aa0912", "1f0c9a77", stops=True),
-            Request("c0ffee00", "1f0c9a77"),
+            ReadAgain("5e0c9a77", "1f0c9a77", EARLY, LATE),
+            ReadAgain("0d41b2c8", "1f0c9a77", None, MIDDLE),
+            Stop("77aa0912", "1f0c9a77"),
+            ReadAgain("c0ffee00", "1f0c9a77"),
         ),
     ),
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from backfill import handoff
-from backfill.control import Control, Request
+from backfill.control import Control, ReadAgain, Request, Stop
 from backfill.counts import Counting, Counts
 from backfill.manifest import Manifest
 from backfill.offset import Barrier, from_text
@@ -55,7 +55,7 @@ class Watched:
 class Asked:
     """A request to read rows again, and which keys have come in batches that were planned after it."""
 
-    request: Request
+    request: ReadAgain
     planned: int
     emitted: set[Key] = field(default_factory=set)
 
@@ -185,16 +185,27 @@ class Spark(Query[Output]):
 
     # -- rows that are taken again ---------------------------------------------------------------------------------
 
-    def ask_again(self, first: Key | None = None, last: Key | None = None, *, stops: bool = False) -> None:
+    def ask_again(self, first: Key | None = None, last: Key | None = None) -> None:
         """What the command does: it knows the stream and what has been taken up from the state directory."""
-        identity, recorded = self.store.identity(), self.store.offset()
+        begin, end = (None if key is None else key_text(key) for key in (first, last))
+        request = ReadAgain(self._next_request(), self._recorded_stream(), begin, end)
+        self.asked.append(Asked(request, len(self.offsets)))
+        self._keep_request(request)
+
+    def ask_to_stop(self) -> None:
+        self.asked.clear()
+        self._keep_request(Stop(self._next_request(), self._recorded_stream()))
+
+    def _next_request(self) -> str:
+        return f"request {next(self._numbers)}"
+
+    def _recorded_stream(self) -> str:
+        identity = self.store.identity()
         assert identity is not None
-        begin, end = (None if key is None or stops else key_text(key) for key in (first, last))
-        request = Request(f"request {next(self._numbers)}", identity.stream_id, begin, end, stops)
-        if stops:
-            self.asked.clear()
-        else:
-            self.asked.append(Asked(request, len(self.offsets)))
+        return identity.stream_id
+
+    def _keep_request(self, request: Request) -> None:
+        recorded = self.store.offset()
         barrier = None if recorded is None else from_text(recorded)
         self.control = self.control.asked(request, barrier.taken_up if isinstance(barrier, Barrier) else None)
 
@@ -211,14 +222,14 @@ class Spark(Query[Output]):
             self.asked.remove(asked)
             self.done += 1
 
-    def _left_to_do(self) -> list[Request]:
+    def _left_to_do(self) -> list[ReadAgain]:
         barrier = self.barrier()
         again, manifest = barrier.again, self._manifest(barrier)
         known = [asked.request for asked in self.asked]
         if again is None:
             return known
         under_way = again.frontier is not None or (manifest is not None and manifest.given_up)
-        waiting = self.control.waiting(barrier.stream, again.request)
+        waiting = self.control.waiting(barrier.stream, again.request).to_read
         return [item for item in known if item in waiting or (under_way and item.id == again.request)]
 
     # -- offset log and commit log ---------------------------------------------------------------------------------

@@ -173,7 +173,10 @@ def taken_again(random: Random, folder: Path) -> None:
     for _ in range(random.randrange(10, 40)):
         write_some(random, spark)
         if spark.offsets and random.random() < often:
-            spark.ask_again(_any_key(random), _any_key(random), stops=random.random() < 0.1)
+            if random.random() < 0.1:
+                spark.ask_to_stop()
+            else:
+                spark.ask_again(_any_key(random), _any_key(random))
         if random.random() < 0.1:
             spark.control = replace(spark.control, paused=random.random() < 0.5, max_rows=random.choice([None, 0, 2]))
         batch_in_bad_weather(random, spark, lose_store=False)

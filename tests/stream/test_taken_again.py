@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from backfill.control import Control, Request
+from backfill.control import Control, ReadAgain
 from backfill.options import StartupMode
 from backfill.progress import Again, Finished
 from backfill.whole_rows import Rules
@@ -134,7 +134,7 @@ def test_a_stop_ends_what_is_under_way_and_what_waits(start: StartQuery) -> None
     spark.ask_again()
     spark.ask_again()
     assert step(spark) == rows_again(*KEYS[:2])
-    spark.ask_again(stops=True)
+    spark.ask_to_stop()
     assert step(spark) == []
     assert spark.stream().report()["phase"] == "changes"
     spark.ask_again(KEYS[5])
@@ -211,7 +211,7 @@ def test_a_stream_that_keeps_later_rows_than_the_table_has_does_not_undo_them(
 def test_what_is_no_key_is_passed_over_and_said_once_each(start: StartQuery, caplog: pytest.LogCaptureFixture) -> None:
     spark = caught_up(start(KEYS[:3]))
     stream = spark.barrier().stream
-    spark.control = Control(requests=(Request("a", stream, ("1", "x"), None), Request("b", stream, None, ("1",))))
+    spark.control = Control(requests=(ReadAgain("a", stream, ("1", "x")), ReadAgain("b", stream, None, ("1",))))
     assert step(spark) == step(spark) == []
     insert(spark, KEYS[9])
     assert step(spark) == [("insert", KEYS[9], "new")]
