@@ -217,7 +217,7 @@ def _doctor(given: argparse.Namespace) -> int:
 
 
 def _of_order(options: Options) -> Iterator[Finding]:
-    if not options.last_rows.order_column:
+    if options.last_rows is None or not options.last_rows.order_column:
         return
     try:
         with closing(open_upstream(options, patience=0.0)) as upstream:

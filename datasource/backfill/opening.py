@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 
 from backfill import claim, control_file, counts_file
 from backfill.adapters import open_upstream
 from backfill.counts import Counting
 from backfill.errors import StateError
-from backfill.options import Options
+from backfill.options import LastRowsOptions, Options
 from backfill.record import Record
 from backfill.rows import RowFormat
 from backfill.staging import Staging
@@ -43,10 +44,8 @@ def open_store(state_dir: str) -> DuckDBProgressStore:
     return DuckDBProgressStore(Path(state_dir) / STATE_FILE)
 
 
-def open_last_rows(options: Options, rows: RowFormat) -> LastRows:
-    """What changes are completed from, beside the stream's progress; opens no file yet."""
-    chosen = options.last_rows
-    path = Path(options.state_dir) / LAST_ROWS_FILE
+def open_last_rows(path: Path, chosen: LastRowsOptions, rows: RowFormat) -> LastRows:
+    """What changes are completed from, in this file; opens it later."""
 
     def open_state(layout: UpsertLayout) -> UpsertState:
         # Without an order of their own, changes come in the log's order, and nothing older can come after a deletion.
@@ -58,8 +57,9 @@ def open_last_rows(options: Options, rows: RowFormat) -> LastRows:
 
 def open_stream(options: Options) -> Stream:
     """The stream as its driver sees it."""
+    folder, last_rows = Path(options.state_dir), options.last_rows
     try:
-        Path(options.state_dir).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StateError(unusable("stateDir", "made", error)) from error
     upstream = open_upstream(options)
@@ -67,17 +67,14 @@ def open_stream(options: Options) -> Stream:
         upstream,
         Record(
             upstream,
-            lambda: open_store(options.state_dir),
+            partial(open_store, options.state_dir),
             options.stream,
             clock=time.monotonic,
-            keeps_last_rows=options.last_rows.kept,
+            keeps_last_rows=last_rows is not None,
         ),
         Staging(options.staging_dir),
         options.stream,
-        open_last_rows=(lambda rows: open_last_rows(options, rows)) if options.last_rows.kept else None,
-        read_control=lambda: control_file.read_control(Path(options.state_dir)),
-        counting=Counting(
-            lambda: counts_file.read_counts(Path(options.state_dir)),
-            lambda counts: counts_file.keep_counts(Path(options.state_dir), counts),
-        ),
+        open_last_rows=None if last_rows is None else partial(open_last_rows, folder / LAST_ROWS_FILE, last_rows),
+        read_control=partial(control_file.read_control, folder),
+        counting=Counting(partial(counts_file.read_counts, folder), partial(counts_file.keep_counts, folder)),
     )

@@ -17,7 +17,6 @@ from backfill.errors import OptionsError
 from backfill.options import (
     METADATA_COLUMNS,
     OPTIONS,
-    LastRowsOptions,
     OnExistingState,
     OnTruncate,
     Options,
@@ -80,7 +79,7 @@ def test_two_options_are_enough_to_look_at_a_table() -> None:
             on_existing_state=OnExistingState.FAIL,
             mark_unchanged=False,
         ),
-        last_rows=LastRowsOptions(kept=False, upsert=False, order_column="", memory=512 << 20),
+        last_rows=None,
     )
 
 
@@ -314,13 +313,15 @@ def test_a_stream_needs_a_folder_for_its_state() -> None:
 @pytest.mark.parametrize("option", [{"changelog": "full"}, {"envelope": "upsert"}])
 @pytest.mark.parametrize("mode", ["latest", "snapshot"])
 def test_last_rows_are_kept_from_the_snapshot_on(option: dict[str, str], mode: str) -> None:
-    assert parsed(**option).last_rows.kept
+    assert parsed(**option).last_rows is not None
     (found,) = problems(**option, startupMode=mode)
     assert found.startswith("changelog=full and envelope=upsert follow a table from its snapshot on")
 
 
 def test_an_order_is_for_upserts() -> None:
-    assert parsed(envelope="upsert", orderColumn="at").last_rows.order_column == "at"
+    last_rows = parsed(envelope="upsert", orderColumn="at").last_rows
+    assert last_rows is not None
+    assert last_rows.order_column == "at"
     (found,) = problems(changelog="full", orderColumn="at")
     assert found == "orderColumn is for envelope=upsert; set that, or leave orderColumn out"
 

@@ -69,9 +69,8 @@ class StreamOptions:
 
 @dataclass(frozen=True, slots=True)
 class LastRowsOptions:
-    """Whether the last row of every key is kept, how, and what for."""
+    """How the last row of every key is kept, and what for."""
 
-    kept: bool
     upsert: bool
     order_column: str
     memory: int
@@ -99,7 +98,9 @@ class Options:
     publication_name: str
     session_init_statement: str = field(repr=False)
     stream: StreamOptions
-    last_rows: LastRowsOptions
+    last_rows: LastRowsOptions | None
+    """None where changes are passed on as they are logged, for which no last rows are needed."""
+
     columns_of_spark: bool = False
     """Whether `columns` are what a DataFrame or a table of Spark's catalog has, and not what the option says."""
 
@@ -199,10 +200,13 @@ def _options(values: Mapping[str, Any]) -> Options:
             snapshot_filter=values["snapshotfilter"].strip(),
             metadata=values["metadatacolumns"],
         ),
-        last_rows=LastRowsOptions(
-            kept=keeps_rows(values),
-            upsert=values["envelope"] is Envelope.UPSERT,
-            order_column=values["ordercolumn"],
-            memory=values["statememory"],
-        ),
+        last_rows=_last_rows(values) if keeps_rows(values) else None,
+    )
+
+
+def _last_rows(values: Mapping[str, Any]) -> LastRowsOptions:
+    return LastRowsOptions(
+        upsert=values["envelope"] is Envelope.UPSERT,
+        order_column=values["ordercolumn"],
+        memory=values["statememory"],
     )

@@ -190,7 +190,7 @@ def _rights(session: Session, options: Options, table: TableDescription | None) 
 
 
 def _surprises(session: Session, table: TableDescription, options: Options) -> Iterator[Finding]:
-    if not options.last_rows.kept:
+    if options.last_rows is None:
         yield from _key_alone(session, table, options)
     if table.partitioned:
         yield Finding(
