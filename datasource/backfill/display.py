@@ -10,12 +10,12 @@ from typing import Final
 
 from backfill.amounts import duration, lag, pace
 from backfill.counts import Counts
-from backfill.status import COMPLETED, IN_PROGRESS, MICROSECONDS, NOT_STARTED, Pace, Reading, Status
+from backfill.status import MICROSECONDS, Pace, Reading, Status, VnodeState
 
 MOST_GRID_LINES: Final = 12
 WIDEST: Final = 120
 LAG: Final = ("lag_bytes", "lag_seconds", "retained_bytes")
-_COLOURS: Final = {COMPLETED: "32", IN_PROGRESS: "33", NOT_STARTED: "2"}
+_COLOURS: Final = {VnodeState.COMPLETED: "32", VnodeState.IN_PROGRESS: "33", VnodeState.NOT_STARTED: "2"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Window:
     plain: bool = False
 
     @property
-    def marks(self) -> dict[str, str]:
-        return dict(zip((COMPLETED, IN_PROGRESS, NOT_STARTED), "#+." if self.plain else "█▒·", strict=True))
+    def marks(self) -> dict[VnodeState, str]:
+        return dict(zip(VnodeState, ".+#" if self.plain else "·▒█", strict=True))
 
 
 def drawn(of: Status, at: Pace | None, window: Window, now: float) -> str:
@@ -42,7 +42,7 @@ def _lines(of: Status, at: Pace | None, window: Window, now: float) -> Iterator[
     reading = of.reading
     if reading.vnodes:
         yield _bar(reading, window)
-        if 0 < reading.vnodes_completed < len(reading.vnodes) or IN_PROGRESS in reading.vnodes:
+        if 0 < reading.vnodes_completed < len(reading.vnodes) or VnodeState.IN_PROGRESS in reading.vnodes:
             yield from _grid(reading.vnodes, window)
     if at is not None:
         yield pace(at.rows_per_second, at.seconds_left)[: window.width]
@@ -83,11 +83,11 @@ def _bar(of: Reading, window: Window) -> str:
     text = f" {done} of {total} vnodes, {100 * done // total} %"
     cells = max(4, min(50, window.width - len(text) - 2))
     full = cells * done // total
-    bar = _painted(COMPLETED, full, window) + _painted(NOT_STARTED, cells - full, window)
+    bar = _painted(VnodeState.COMPLETED, full, window) + _painted(VnodeState.NOT_STARTED, cells - full, window)
     return f"[{bar}]{text}"
 
 
-def _grid(states: Sequence[str], window: Window) -> Iterator[str]:
+def _grid(states: Sequence[VnodeState], window: Window) -> Iterator[str]:
     """A mark for each vnode, in key order; one mark stands for several where they would fill the window."""
     each = -(-len(states) // (window.width * MOST_GRID_LINES))
     cells = [_together(states[at : at + each]) for at in range(0, len(states), each)]
@@ -102,11 +102,11 @@ def _grid(states: Sequence[str], window: Window) -> Iterator[str]:
         yield f"(each mark: {each} vnodes)"[: window.width]
 
 
-def _together(states: Sequence[str]) -> str:
-    return states[0] if len(set(states)) == 1 else IN_PROGRESS
+def _together(states: Sequence[VnodeState]) -> VnodeState:
+    return states[0] if len(set(states)) == 1 else VnodeState.IN_PROGRESS
 
 
-def _painted(state: str, count: int, window: Window) -> str:
+def _painted(state: VnodeState, count: int, window: Window) -> str:
     marks = window.marks[state] * count
     return f"\x1b[{_COLOURS[state]}m{marks}\x1b[0m" if window.coloured and marks else marks
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,9 +34,15 @@ from backfill.record import ONLY_SNAPSHOT
 from backfill.upstream import Bookmark
 from backfill.views import standing
 
-NOT_STARTED, IN_PROGRESS, COMPLETED = "not started", "in progress", "completed"
-
 MICROSECONDS: Final = 1_000_000
+
+
+class VnodeState(Enum):
+    """What is told of a vnode; how far one in progress is, a picture of all of them has no room for."""
+
+    NOT_STARTED = auto()
+    IN_PROGRESS = auto()
+    COMPLETED = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +54,11 @@ class Reading:
 
     rows: int = 0
     rows_left: int | None = None
-    vnodes: tuple[str, ...] = ()
+    vnodes: tuple[VnodeState, ...] = ()
 
     @property
     def vnodes_completed(self) -> int:
-        return self.vnodes.count(COMPLETED)
+        return self.vnodes.count(VnodeState.COMPLETED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,20 +138,20 @@ def _at(of: Status, barrier: Barrier) -> Status:
 
 def _reading(progress: Progress) -> Reading:
     if isinstance(progress, Finished):
-        states = (COMPLETED,) * progress.vnode_count
+        states = (VnodeState.COMPLETED,) * progress.vnode_count
     else:
         states = tuple(_state(item) for _, item in progress.per_vnode())
     return Reading(progress.row_count, rows_left(progress), states)
 
 
-def _state(progress: VnodeProgress) -> str:
+def _state(progress: VnodeProgress) -> VnodeState:
     match progress:
         case Completed():
-            return COMPLETED
+            return VnodeState.COMPLETED
         case InProgress():
-            return IN_PROGRESS
+            return VnodeState.IN_PROGRESS
         case NotStarted():
-            return NOT_STARTED
+            return VnodeState.NOT_STARTED
 
 
 def figures_of(of: Status, url: str, user: str) -> tuple[dict[str, int], str]:
@@ -200,7 +207,7 @@ def as_json(of: Status, at: Pace | None) -> dict[str, Any]:
         **({} if of.first.rows_left is None else {"snapshot_rows_left": of.first.rows_left}),
         "vnodes": len(of.first.vnodes),
         "vnodes_completed": of.first.vnodes_completed,
-        "vnodes_in_progress": of.first.vnodes.count(IN_PROGRESS),
+        "vnodes_in_progress": of.first.vnodes.count(VnodeState.IN_PROGRESS),
         **(_again_as_json(of.again) if of.again is not None else {}),
         "requests_waiting": of.waiting,
         **({} if at is None else asdict(at)),

@@ -14,10 +14,10 @@ from backfill.display import MOST_GRID_LINES, Window, drawn
 from backfill.epoch import Epoch
 from backfill.offset import Barrier
 from backfill.progress import Finished
-from backfill.status import COMPLETED, IN_PROGRESS, NOT_STARTED, Pace, Reading, Status, as_json, pace
+from backfill.status import Pace, Reading, Status, VnodeState, as_json, pace
 
 SECOND = 1_000_000
-VNODES = (COMPLETED,) * 3 + (IN_PROGRESS,) + (NOT_STARTED,) * 4
+VNODES = (VnodeState.COMPLETED,) * 3 + (VnodeState.IN_PROGRESS,) + (VnodeState.NOT_STARTED,) * 4
 
 
 def at(second: int, rows: int, *, left: int | None = None) -> Status:
@@ -57,8 +57,8 @@ def test_why_the_database_was_not_reached_is_shown_to_its_end() -> None:
     assert max(map(len, lines)) <= 40
 
 
-@pytest.mark.parametrize("state", [COMPLETED, NOT_STARTED])
-def test_vnodes_that_are_all_alike_are_not_drawn_one_by_one(state: str) -> None:
+@pytest.mark.parametrize("state", [VnodeState.COMPLETED, VnodeState.NOT_STARTED])
+def test_vnodes_that_are_all_alike_are_not_drawn_one_by_one(state: VnodeState) -> None:
     of = replace(at(10, 1234), phase="changes", first=Reading(vnodes=(state,) * 8))
     assert len(drawn(of, None, Window(80, plain=True), now=75.0).splitlines()) == 3
 
@@ -72,7 +72,7 @@ def test_it_is_said_that_the_snapshot_is_held() -> None:
 
 
 def test_rows_that_are_read_again_have_a_picture_and_a_pace_of_their_own() -> None:
-    again = Reading(500, 400, (COMPLETED,) * 4 + (IN_PROGRESS,))
+    again = Reading(500, 400, (VnodeState.COMPLETED,) * 4 + (VnodeState.IN_PROGRESS,))
     of = replace(at(10, 1234), phase="again", again=again, waiting=2)
     before = replace(of, barrier=at(6, 1234).barrier, again=replace(again, rows=300))
     found = pace(before, of)
@@ -96,7 +96,7 @@ def test_rows_that_are_read_again_have_a_picture_and_a_pace_of_their_own() -> No
 @pytest.mark.parametrize("width", [10, 24, 40, 79, 80, 200])
 @pytest.mark.parametrize("count", [1, 7, 256, 65_536])
 def test_nothing_is_wider_than_the_window_or_fills_it(width: int, count: int) -> None:
-    states = tuple((COMPLETED, IN_PROGRESS, NOT_STARTED)[number * 3 // count] for number in range(count))
+    states = tuple(list(VnodeState)[number * 3 // count] for number in range(count))
     lines = drawn(
         replace(at(10, 1), first=Reading(1, None, states)), Pace(1, 1), Window(width, plain=True), now=11.0
     ).splitlines()
@@ -108,7 +108,8 @@ def test_nothing_is_wider_than_the_window_or_fills_it(width: int, count: int) ->
 
 
 def test_a_mark_that_stands_for_unlike_vnodes_says_in_progress() -> None:
-    states = (COMPLETED,) * (10 * MOST_GRID_LINES - 1) + (NOT_STARTED,) * (10 * MOST_GRID_LINES + 1)
+    half = 10 * MOST_GRID_LINES
+    states = (VnodeState.COMPLETED,) * (half - 1) + (VnodeState.NOT_STARTED,) * (half + 1)
     lines = drawn(
         replace(at(10, 1), first=Reading(1, None, states)), None, Window(10, plain=True), now=11.0
     ).splitlines()
