@@ -7,7 +7,7 @@ retries, resuming    the one retry policy; reading on after a lost connection
 server, catalog, dbtable, identity, selection, partitions, description, column_types    what the table is
 condition    the options filter and snapshotFilter
 money        whether amounts of money mean to us what they mean to the database
-types, values, text, array_text, flat     PostgreSQL's values as Arrow's
+types, oids, values, text, array_text, flat     PostgreSQL's values as Arrow's
 table, unchanged, columns      the table that a stream reads, and whether that and its columns are still the same
 keys, ranges, key_space     comparing keys, reading ranges of them, cutting the key space
 plans        by which plans the server reads them

@@ -14,19 +14,23 @@ from psycopg import sql
 
 from backfill.errors import UnsupportedTypeError
 from backfill.upstream.postgres.description import KeyColumn, QualifiedName
-from backfill.upstream.postgres.types import NUMERIC, MappedColumn, output_text
+from backfill.upstream.postgres.oids import Oid
+from backfill.upstream.postgres.types import MappedColumn, output_text
 from backfill.wording import in_option
 
 Comparison: TypeAlias = Literal["<", "<=", "=", ">=", ">"]
 
 _STRATEGIES: Final[tuple[Comparison, ...]] = ("<", "<=", "=", ">=", ">")
 
-# bool, bytea, int8, int2, int4, oid, date, time, timestamp, timestamptz, uuid: one Arrow value, one place. Not the
-# floats, whose zeros are two in Arrow and whose NaN is nowhere.
-_ALIKE: Final = frozenset({16, 17, 20, 21, 23, 26, 1082, 1083, 1114, 1184, 2950})
-_UUID: Final = 2950
-# name, text and varchar. Not bpchar, which compares without its trailing blanks.
-_TEXTS: Final = frozenset({19, 25, 1043})
+# One Arrow value, one place. Not the floats, whose zeros are two in Arrow and whose NaN is nowhere.
+_ALIKE: Final = frozenset(
+    {
+        *(Oid.BOOL, Oid.BYTEA, Oid.INT2, Oid.INT4, Oid.INT8, Oid.OID, Oid.UUID),
+        *(Oid.DATE, Oid.TIME, Oid.TIMESTAMP, Oid.TIMESTAMPTZ),
+    }
+)
+# Not bpchar, which compares without its trailing blanks.
+_TEXTS: Final = frozenset({Oid.NAME, Oid.TEXT, Oid.VARCHAR})
 _ENUM: Final = "e"
 
 
@@ -44,8 +48,8 @@ def ordered_locally(key: KeyColumn, mapped: MappedColumn) -> bool:
     as_text = pa.types.is_string(mapped.arrow)
     if described.oid in _ALIKE:
         # The text of a uuid has one length, lower case and hyphens at fixed places: it sorts as its bytes do.
-        return not as_text or described.oid == _UUID
-    return described.oid == NUMERIC and pa.types.is_decimal128(mapped.arrow)
+        return not as_text or described.oid == Oid.UUID
+    return described.oid == Oid.NUMERIC and pa.types.is_decimal128(mapped.arrow)
 
 
 def require_usable(key: KeyColumn, mapped: MappedColumn) -> None:

@@ -14,9 +14,9 @@ from typing import Final
 from backfill.errors import UnsupportedTypeError
 from backfill.upstream.postgres.connection import Session, one_row
 from backfill.upstream.postgres.description import TableDescription
+from backfill.upstream.postgres.oids import Oid
 from backfill.wording import in_option
 
-_MONEY: Final = 790
 _OWN: Final = """
     SELECT pg_catalog.set_config(name, reset_val, true) FROM pg_catalog.pg_settings WHERE name = 'lc_monetary'
 """
@@ -39,7 +39,7 @@ _WITH_MONEY: Final = """
 
 def require_same_decimals(session: Session, table: TableDescription, columns: Sequence[str]) -> None:
     """Refuses those of the columns whose amounts would be others under C than in the database."""
-    asked = {"table": table.oid, "columns": list(columns), "money": _MONEY}
+    asked = {"table": table.oid, "columns": list(columns), "money": Oid.MONEY.value}
     found = [name for (name,) in session.execute(_WITH_MONEY, asked).fetchall()]
     if not found:
         return

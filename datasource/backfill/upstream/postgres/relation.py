@@ -12,12 +12,13 @@ import pyarrow as pa
 
 from backfill.errors import SchemaChangedError, TableError
 from backfill.upstream.postgres.messages import RELATION, Messages, Positions, malformed
+from backfill.upstream.postgres.oids import Oid
 from backfill.wording import FRESH_START
 
 _IDENTITY: Final = 1
 
-WIDENED: Final = frozenset({(21, 23), (21, 20), (23, 20), (1043, 25)})
-"""int2 to int4 and int8, int4 to int8, varchar to text: each value of the one has the same text in the other."""
+WIDENED: Final = frozenset({(Oid.INT2, Oid.INT4), (Oid.INT2, Oid.INT8), (Oid.INT4, Oid.INT8), (Oid.VARCHAR, Oid.TEXT)})
+"""Each value of the one type has the same text in the other."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,30 +34,28 @@ from psycopg import sql
 
 from backfill.errors import BackfillError, OptionsError, UnsupportedTypeError
 from backfill.upstream.postgres.description import ColumnDescription, QualifiedName, TypeDescription
+from backfill.upstream.postgres.oids import Oid
 
-NUMERIC: Final = 1700
-_OID: Final = 26
-_TIME: Final = 1083
 _VARHDRSZ: Final = 4
 _MOST_DIGITS: Final = 38
 
 _NATIVE: Final[Mapping[int, pa.DataType]] = {
-    16: pa.bool_(),
-    17: pa.binary(),
-    19: pa.string(),  # name
-    20: pa.int64(),
-    21: pa.int16(),
-    23: pa.int32(),
-    25: pa.string(),  # text
-    _OID: pa.int64(),
-    700: pa.float32(),
-    701: pa.float64(),
-    1042: pa.string(),  # bpchar
-    1043: pa.string(),  # varchar
-    1082: pa.date32(),
-    _TIME: pa.time64("ns"),
-    1114: pa.timestamp("us"),
-    1184: pa.timestamp("us", tz="UTC"),
+    Oid.BOOL: pa.bool_(),
+    Oid.BYTEA: pa.binary(),
+    Oid.NAME: pa.string(),
+    Oid.INT8: pa.int64(),
+    Oid.INT2: pa.int16(),
+    Oid.INT4: pa.int32(),
+    Oid.TEXT: pa.string(),
+    Oid.OID: pa.int64(),
+    Oid.FLOAT4: pa.float32(),
+    Oid.FLOAT8: pa.float64(),
+    Oid.BPCHAR: pa.string(),
+    Oid.VARCHAR: pa.string(),
+    Oid.DATE: pa.date32(),
+    Oid.TIME: pa.time64("ns"),
+    Oid.TIMESTAMP: pa.timestamp("us"),
+    Oid.TIMESTAMPTZ: pa.timestamp("us", tz="UTC"),
 }
 _DECIMAL: Final = re.compile(r"DECIMAL\((\d+),(-?\d+)\)")
 
@@ -126,7 +124,7 @@ def map_column(column: ColumnDescription, override: str | None = None) -> Mapped
         type_oid=column.type_oid,
         declared=column.declared,
         arrow=arrow,
-        source=Source.TEXT if as_text else Source.INT8 if column.type.oid == _OID else Source.NATIVE,
+        source=Source.TEXT if as_text else Source.INT8 if column.type.oid == Oid.OID else Source.NATIVE,
         output=column.type.output,
         delimiter=column.type.element.delimiter if column.type.element and pa.types.is_list(arrow) else "",
     )
@@ -162,9 +160,9 @@ def _arrow(described: TypeDescription) -> pa.DataType:
         # An element can only be an array itself by way of a domain; then it stays text.
         nested = described.element.element is not None
         return pa.list_(pa.field("element", pa.string() if nested else _arrow(described.element)))
-    if described.oid == NUMERIC:
+    if described.oid == Oid.NUMERIC:
         return _numeric(described.typmod)
-    if described.oid == _TIME:
+    if described.oid == Oid.TIME:
         # Spark 4.3 refuses TIME in a stream unless a session setting allows it, which a source cannot see.
         return pa.string()
     return _NATIVE.get(described.oid, pa.string())
@@ -184,13 +182,13 @@ def _overridden(column: ColumnDescription, override: str) -> pa.DataType:
     if override == "STRING":
         return pa.string()
     decimal = _DECIMAL.fullmatch(override)
-    if decimal is not None and column.type.oid == NUMERIC:
+    if decimal is not None and column.type.oid == Oid.NUMERIC:
         precision, scale = int(decimal[1]), int(decimal[2])
         if 1 <= precision <= _MOST_DIGITS and 0 <= scale <= precision:
             return pa.decimal128(precision, scale)
-    if override == "TIME" and column.type.oid == _TIME:
-        return _NATIVE[_TIME]
-    also = {NUMERIC: " or DECIMAL(p,s) with 0 <= s <= p <= 38", _TIME: " or TIME"}
+    if override == "TIME" and column.type.oid == Oid.TIME:
+        return _NATIVE[Oid.TIME]
+    also: Mapping[int, str] = {Oid.NUMERIC: " or DECIMAL(p,s) with 0 <= s <= p <= 38", Oid.TIME: " or TIME"}
     allowed = f"STRING{also.get(column.type.oid, '')}"
     raise OptionsError(
         f"customSchema gives {column.name!r} the type {override}; allowed for {column.declared} is {allowed}"

@@ -8,11 +8,10 @@ from backfill.errors import SchemaChangedError, TableError
 from backfill.upstream.postgres.columns import another_column
 from backfill.upstream.postgres.connection import Session, one_row
 from backfill.upstream.postgres.description import QualifiedName, TableDescription
+from backfill.upstream.postgres.oids import Oid
 from backfill.upstream.postgres.relation import WIDENED
 from backfill.upstream.postgres.table import Table, listed_collations
 from backfill.wording import FRESH_START
-
-_VARCHAR: Final = 1043
 
 _AS_IT_IS: Final = """
     SELECT pg_catalog.to_regclass(%s)::oid::int8, coalesce(pg_catalog.jsonb_object_agg(
@@ -106,7 +105,7 @@ def require_same_identity(session: Session, table: Table) -> None:
     rewritten = [
         column.name
         for column, (_, type_oid, typmod, expression) in there.items()
-        if (type_oid == column.type_oid != _VARCHAR and typmod != column.typmod)
+        if (type_oid == column.type_oid != Oid.VARCHAR and typmod != column.typmod)
         or expression not in (None, column.expression)
     ]
     if rewritten:
