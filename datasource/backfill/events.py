@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from backfill.mark import Halves, Indices, Mask, in_turn, index, keys_of
+from backfill.arrays import Indices, Mask, index
+from backfill.mark import Halves, in_turn, keys_of
 
 
 @dataclass(frozen=True, slots=True)

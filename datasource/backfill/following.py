@@ -14,12 +14,13 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from backfill.arrays import Indices, Mask
 from backfill.batches import as_one_batch, coalesced
 from backfill.changes import TRUNCATE
 from backfill.counts import Tally
 from backfill.errors import SnapshotGoneError, TruncateError
 from backfill.handoff import Part, pack
-from backfill.mark import Forwarded, Indices, Mask, halves, mark, refuse_truncate
+from backfill.mark import Forwarded, halves, mark, refuse_truncate
 from backfill.offset import Barrier
 from backfill.options import OnTruncate, StreamOptions
 from backfill.rows import RowFormat

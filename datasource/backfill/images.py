@@ -32,20 +32,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from backfill.arrays import Indices, Mask, index
 from backfill.changes import columns_of
 from backfill.events import Events
-from backfill.mark import (
-    CHANGE_TYPES,
-    INSERTED,
-    MARKED_COLUMNS,
-    POSTIMAGE,
-    PREIMAGE,
-    REMOVED,
-    Indices,
-    Mask,
-    in_turn,
-    index,
-)
+from backfill.mark import CHANGE_TYPES, INSERTED, MARKED_COLUMNS, POSTIMAGE, PREIMAGE, REMOVED, in_turn
 from backfill.sameness import same
 
 

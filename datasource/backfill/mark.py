@@ -22,16 +22,14 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from backfill.arrays import Indices, Mask, index
 from backfill.changes import DELETE, INSERT, OLD_NONE, OLD_ROW, TRUNCATE, UPDATE, column_of
 from backfill.errors import TruncateError
 from backfill.options import OnTruncate
 from backfill.order import differ
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
-Indices: TypeAlias = npt.NDArray[np.int64]
 Column: TypeAlias = "pa.Array[Any]"
 
 Forwarded: TypeAlias = Callable[[pa.RecordBatch, Indices], Mask]
@@ -116,10 +114,6 @@ def keys_of(changes: pa.RecordBatch, key: Sequence[str], old_rows: Indices, new_
 def in_turn(first: Indices, second: Indices) -> Indices:
     """What brings first halves of changes, followed by second halves, into the order in which the changes stand."""
     return np.argsort(np.concatenate([2 * first, 2 * second + 1]), kind="stable")
-
-
-def index(rows: Indices) -> pa.Int64Array:
-    return pa.array(rows, pa.int64())
 
 
 def _rows_at(array: Column, rows: Indices) -> Column:

@@ -12,8 +12,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from backfill.arrays import Indices, Mask
 from backfill.epoch import Epoch
-from backfill.mark import Indices, Mask, mark, refuse_truncate
+from backfill.mark import mark, refuse_truncate
 from backfill.options import OnTruncate, Options
 from backfill.readahead import read_ahead
 from backfill.rows import RowFormat

@@ -20,13 +20,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from backfill.arrays import Indices, Mask, index
 from backfill.batches import as_one_batch
 from backfill.changes import column_of
 from backfill.errors import OptionsError, StateError
 from backfill.events import NO_ORDER, Events, events_of, timely
 from backfill.images import Images, Known, Lost, TooMuch, images
 from backfill.lookup import LookUp, looked_up, without
-from backfill.mark import Halves, Indices, Mask, index
+from backfill.mark import Halves
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL
 from backfill.upstream import TableSchema
 from backfill_state.upsert import Found, Updates, UpsertState

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backfill.arrays import Indices, Mask
 from backfill.changes import DELETE, INSERT, OLD_NONE, UPDATE, changes_schema
 from backfill.events import NO_ORDER, events_of, places, timely
 from backfill.images import Images, Known, Lost, TooMuch, images
 from backfill.lookup import FEW, looked_up
-from backfill.mark import Indices, Mask, halves
+from backfill.mark import halves
 from backfill.sameness import same
 from tests.core.told import (
     COLUMNS,

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backfill.arrays import Indices, Mask
 from backfill.changes import INSERT, UPDATE, changes_schema
 from backfill.epoch import Epoch
 from backfill.handoff import read
 from backfill.lookup import FEW, LookUp
-from backfill.mark import Indices, Mask, halves
+from backfill.mark import halves
 from backfill.offset import Barrier
 from backfill.progress import Finished
 from backfill.rows import RowFormat

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from backfill.arrays import Indices, Mask
 from backfill.changes import (
     DELETE,
     INSERT,
@@ -22,7 +23,7 @@ from backfill.changes import (
     UPDATE,
     changes_schema,
 )
-from backfill.mark import CHANGE_TYPES, MARKED_COLUMNS, Indices, Mask, mark
+from backfill.mark import CHANGE_TYPES, MARKED_COLUMNS, mark
 
 _FIELDS: list[pa.Field[Any]] = [pa.field("v", pa.string()), pa.field("a", pa.int64()), pa.field("b", pa.string())]
 COLUMNS = pa.schema(_FIELDS)

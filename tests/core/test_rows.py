@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backfill.arrays import Indices, Mask
 from backfill.changes import INSERT, OLD_KEY, OLD_ROW, UPDATE, changes_schema
 from backfill.epoch import Epoch
 from backfill.errors import OptionsError, UnchangedToastError
-from backfill.mark import Indices, Mask, mark
+from backfill.mark import mark
 from backfill.rows import METADATA, UNCHANGED_COLUMNS, RowFormat
 from backfill.upstream import TableSchema
 

@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backfill.arrays import Indices, Mask
 from backfill.errors import OptionsError, UnchangedToastError
-from backfill.mark import CHANGE_TYPES, Indices, Mask
+from backfill.mark import CHANGE_TYPES
 from backfill.order import differ, sorting_by
 from backfill.rows import RESERVED, UNCHANGED_COLUMNS
 from backfill.sameness import same

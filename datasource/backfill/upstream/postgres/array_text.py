@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from backfill.arrays import Mask
 from backfill.upstream.postgres.flat import Flat, bitmap, flatten
 from backfill.upstream.postgres.text import UnreadableTextError
 
@@ -28,7 +29,6 @@ _QUOTE: Final = ord('"')
 _BACKSLASH: Final = ord("\\")
 
 Bytes = NDArray[np.uint8]
-Mask = NDArray[np.bool_]
 Positions = NDArray[np.int64]
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from backfill.arrays import Mask
 from backfill.errors import DefiniteError
 
 Positions: TypeAlias = NDArray[np.int64]
-Mask: TypeAlias = NDArray[np.bool_]
 
 BEGIN: Final = ord("B")
 COMMIT: Final = ord("C")

@@ -13,12 +13,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from backfill.arrays import Mask
 from backfill.upstream.postgres.messages import (
     DELETE,
     INSERT,
     TRUNCATE,
     UPDATE,
-    Mask,
     Messages,
     Positions,
     require,

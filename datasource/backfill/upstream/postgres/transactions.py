@@ -13,7 +13,8 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from backfill.upstream.postgres.messages import BEGIN, COMMIT, STREAM_ABORT, Mask, Messages, Positions, require
+from backfill.arrays import Mask
+from backfill.upstream.postgres.messages import BEGIN, COMMIT, STREAM_ABORT, Messages, Positions, require
 from backfill.upstream.postgres.position import Lsn
 
 Keep: TypeAlias = Callable[[NDArray[np.uint32], NDArray[np.uint64]], NDArray[np.bool_]]

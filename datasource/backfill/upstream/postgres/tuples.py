@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from backfill.upstream.postgres.messages import Mask, Messages, Positions, require
+from backfill.arrays import Mask
+from backfill.upstream.postgres.messages import Messages, Positions, require
 
 ABSENT: Final = 0  # the message has no such tuple
 NULL: Final = ord("n")
