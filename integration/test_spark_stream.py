@@ -188,6 +188,22 @@ def test_streams_of_one_table_know_nothing_of_each_other_unless_they_share_a_sta
     other.require_equal()
 
 
+@pytest.mark.parametrize("wrong", [{"filter": "id > 7"}, {}], ids=["by its options", "by its database"])
+def test_a_query_that_one_source_ends_lets_go_of_the_others(stream: SparkStream, wrong: dict[str, str]) -> None:
+    """Else it could not be started again: a process of Spark that nobody knows of would have the others' state."""
+    from pyspark.errors import StreamingQueryException  # noqa: PLC0415 - reads the environment
+
+    stream.database.execute("CREATE TABLE u (LIKE t INCLUDING ALL); INSERT INTO u SELECT * FROM t")
+    second = {"dbtable": "u", "stateDir": str(stream.folder / "second")}
+    frames = [stream.load().unionAll(stream.load(**second, **options)) for options in (wrong, {})]
+    stream.database.execute("ALTER TABLE u RENAME TO gone")
+    with pytest.raises(StreamingQueryException, match=r"filter is for spark\.read" if wrong else r"no table .*u"):
+        stream.catch_up(frames[0])
+    stream.database.execute("ALTER TABLE gone RENAME TO u")
+    stream.catch_up(frames[1])
+    assert len(stream.rows()) == 2 * ROWS
+
+
 def test_a_new_checkpoint_resumes_where_nothing_has_happened_since(stream: SparkStream) -> None:
     stream.catch_up()
     options = {**stream.options, "stateDir": str(stream.state), "onExistingState": "resume"}

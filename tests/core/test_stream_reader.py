@@ -31,11 +31,13 @@ def test_options_are_read_once_when_they_are_needed_and_are_not_sent_around() ->
     assert sent._options == first
 
 
-def test_wrong_options_are_reported_by_the_call_that_needs_them() -> None:
+def test_wrong_options_are_reported_by_the_first_call_after_which_spark_ends_all_sources() -> None:
     reader = BackfillStreamReader({**GIVEN, "vnodeCount": "many"}, COLUMNS)
+    reader.prepareForTriggerAvailableNow()
+    limit = reader.getDefaultReadLimit()
     for _ in range(2):
         with pytest.raises(OptionsError, match="vnodeCount is 'many'"):
-            reader.getDefaultReadLimit()
+            reader.latestOffset(reader.initialOffset(), limit)
 
 
 def test_an_offset_that_comes_back_from_spark_is_not_read_again() -> None:

@@ -5,6 +5,10 @@
 After a restart with an unfinished batch `partitions` comes first, in a new process. `commit` comes while the *next*
 batch is planned and never after the last one, so nothing depends on it: what `latestOffset` is given as its start has
 been committed. `stop` is not called when a query is stopped; nothing depends on that either.
+
+With several sources in a query, an error in `latestOffset` has Spark end the processes of all. An error before the
+first one, from `prepareForTriggerAvailableNow` or `getDefaultReadLimit`, lets the others' go on, and hold what they
+have opened. So these two open nothing and raise nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from pyspark.sql.types import StructType
 
 from backfill import handoff
 from backfill.claim import claim
+from backfill.errors import BackfillError
 from backfill.offset import Nothing, to_json
 from backfill.options import Options, parse
 from backfill.rows import RowFormat
@@ -82,6 +87,7 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stream: Stream | None = None
         self._offsets = Offsets()
         self._claim: TextIO | None = None
+        self._stops_at_present = False
         self._rest = 0.0
         self._rests_until = 0.0
 
@@ -103,18 +109,22 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             with ExitStack() as stack:
                 stream = stack.enter_context(closing(open_stream(self._options)))
                 require_same(self._schema, to_spark(stream.rows.schema))
-                self._claim = claim(Path(self._options.state_dir))
+                self._claim = stack.enter_context(claim(Path(self._options.state_dir)))
+                if self._stops_at_present:
+                    stream.stop_at_present()
                 stack.pop_all()
             self._stream = stream
         return self._stream
 
-    @without_traceback
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._opened().stop_at_present()
+        """Called once, before any offset is asked for. The present is the moment in which the stream is opened."""
+        self._stops_at_present = True
 
-    @without_traceback
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadMaxRows(self._options.stream.max_rows)
+        try:
+            return ReadMaxRows(self._options.stream.max_rows)
+        except BackfillError:
+            return ReadAllAvailable()  # What is wrong `latestOffset` says.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return to_json(Nothing())
