@@ -62,6 +62,12 @@ def test_options_are_looked_at_as_a_stream_does(database: Database, doctor: Doct
     code, text = doctor(*upsert, "orderColumn=nope")
     assert (code, "refused: orderColumn names 'nope'" in text) == (1, True)
     assert doctor("--option", "filter=n > 1")[0] == 1
+    database.execute("ALTER TABLE t RENAME v TO _change_type")
+    code, text = doctor()
+    assert (code, text.count("refused: ")) == (1, 1)
+    assert text.startswith("refused: the table's column _change_type has the name of a metadata column")
+    code, text = doctor("--option", "columns=nope")
+    assert (code, text.count("refused: ")) == (1, 1)
 
 
 def test_a_publication_is_looked_at_with_the_columns_that_are_asked_for(database: Database, doctor: Doctor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -174,6 +175,25 @@ def test_what_is_no_key_or_nothing_to_stop_is_refused_and_changes_nothing(
     run.catch_up()
     assert run.fold.counts == {"insert": 23}
     run.finish()
+
+
+def test_whoever_asks_for_what_only_the_database_knows_to_be_no_key_does_not_wait_for_it(
+    database: Database, start_stream: StartStream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database.execute("CREATE TYPE mood AS ENUM ('good', 'bad'); CREATE TABLE t (id mood PRIMARY KEY)")
+    database.execute("INSERT INTO t VALUES ('bad')")
+    run = start_stream()
+    run.catch_up()
+    state = ["--state-dir", run.options["stateDir"]]
+    assert main(["re-backfill", "--from", "ugly", *state]) == 0
+    run.catch_up()
+    capsys.readouterr()
+    assert main(["status", "--json", *state]) == 0
+    assert json.loads(capsys.readouterr().out)["requests_waiting"] == 0
+    assert main(["re-backfill", "--from", "bad", *state]) == 0
+    assert "the rows from bad are read again from the next batch on" in capsys.readouterr().out
+    run.catch_up()
+    assert run.fold.counts == {"insert": 2}
 
 
 def test_keys_of_each_type_name_the_rows_between_them(database: Database) -> None:

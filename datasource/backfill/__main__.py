@@ -26,9 +26,10 @@ from backfill.opening import STATE_FILE, open_store, remove_state_files
 from backfill.options import Options, parse
 from backfill.record import has_place
 from backfill.requests import ask_again, ask_to_stop
+from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.status import Status, as_json, figures_of, pace, status
-from backfill.upstream.findings import Finding
+from backfill.upstream.findings import Finding, refused
 from backfill.whole_rows import require_order
 from backfill_state import StateStoreError
 
@@ -206,26 +207,26 @@ def _doctor(given: argparse.Namespace) -> int:
     named = {name: value for name, value in named.items() if value}
     # A stream needs a folder, which is not looked at here.
     options = parse({"stateDir": "/stateDir", **further, **named}, streaming=True)
-    findings = (*examine(options), *_of_order(options))
+    findings = sorted((*examine(options), *_of_columns(options)), key=lambda item: not item.refuses)
     for finding in findings:
         _say(f"{'refused' if finding.refuses else 'note'}: {finding.what}")
         if finding.mend:
             _say(f"    {finding.mend};")
-    refused = any(finding.refuses for finding in findings)
-    _say(f"{options.dbtable or options.path}: a stream would {'be refused' if refused else 'begin'}")
-    return int(refused)
+    refuses = any(finding.refuses for finding in findings)
+    _say(f"{options.dbtable or options.path}: a stream would {'be refused' if refuses else 'begin'}")
+    return int(refuses)
 
 
-def _of_order(options: Options) -> Iterator[Finding]:
-    if options.last_rows is None or not options.last_rows.order_column:
-        return
+def _of_columns(options: Options) -> Iterator[Finding]:
+    """What a table has to keep to in whatever database it is."""
     try:
         with closing(open_upstream(options, patience=0.0)) as upstream:
-            require_order(upstream.schema(), options.last_rows.order_column)
-    except OptionsError as error:
-        yield Finding(error.message)
+            table = upstream.schema()
     except BackfillError:
         return  # which is among the other findings
+    yield from refused(RowFormat, table, options.stream.mark_unchanged, options.stream.metadata)
+    if options.last_rows is not None and options.last_rows.order_column:
+        yield from refused(require_order, table, options.last_rows.order_column)
 
 
 def _folder_of(given: argparse.Namespace) -> Path:

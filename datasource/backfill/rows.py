@@ -42,7 +42,7 @@ UNCHANGED_COLUMNS: Final = "_unchanged_columns"
 _TYPES: Final = (pa.string(), pa.bool_(), pa.int64(), _TIMESTAMP, pa.int64())
 METADATA: Final = pa.schema(zip(METADATA_COLUMNS, _TYPES, strict=True))
 RESERVED: Final = frozenset({*METADATA_COLUMNS, UNCHANGED_COLUMNS})
-"""Names of ours in output rows, which no column of a table has."""
+"""Names of ours in output rows, which no column of the table has beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class RowFormat:
 
     def __post_init__(self) -> None:
         clashes = [name for name in self.table.output if name.lower() in RESERVED]  # Spark knows no case
-        if clashes:
+        if clashes and (self.metadata or self.mark_unchanged):
             raise OptionsError(
                 f"the table's column {', '.join(sorted(clashes))} has the name of a metadata column of this source; "
                 "leave it out with the option columns"

@@ -51,6 +51,8 @@ class _Standing:
     epoch: Epoch | None
     progress: Progress
     again: Again | None
+    answers: bool = False
+    """Whether a request was answered that takes no batch: one that was passed over, or a stop."""
 
     @property
     def cursor(self) -> Progress:
@@ -200,7 +202,9 @@ class Stream:
     def _standing(self, named: NamedStream, base: Barrier) -> _Standing:
         """Where the stream is before the batch after `base`, with what that is to take again."""
         progress = settled(base.progress)
-        return _Standing(named, base.epoch, progress, self._again(base, progress))
+        again = self._again(base, progress)
+        answers = again is not None and again.frontier is None and again.request != base.taken_up
+        return _Standing(named, base.epoch, progress, again, answers)
 
     def _again(self, base: Barrier, progress: Progress) -> Again | None:
         """What is taken again in the next batch, if anything is."""
@@ -246,7 +250,11 @@ class Stream:
         after, cursor = stands.epoch, stands.cursor
         max_changes, until = self._most_changes(max_rows, ahead)
         if not isinstance(cursor, Frontier):
-            return self._upstream.log_epoch(after, max_changes=max_changes, until=until), cursor
+            step = self._upstream.log_epoch(after, max_changes=max_changes, until=until)
+            if stands.answers and step.epoch == after and until is None:
+                # Whoever asked learns it from the offset, so there is to be one, though nothing has happened.
+                step = self._upstream.snapshot_epoch(after, max_changes=max_changes)
+            return step, cursor
         if self._control.holds:
             return self._upstream.held_epoch(after, max_changes=max_changes), cursor
         lost = 0
