@@ -57,8 +57,13 @@ def test_progress_and_summary_are_read_while_the_stream_runs(spark: SparkSession
     finally:
         spark.sql("DROP TABLE where_it_is")
     looked = spark.read.format("backfill").option("view", "summary").option("stateDir", str(stream.state))
-    with pytest.raises(AnalysisException, match=r"view summary has the columns .* and not foo"):
-        looked.schema("foo BIGINT, epoch BIGINT").load().collect()
+    for columns, wrong in (
+        ("foo BIGINT, epoch BIGINT", "foo bigint"),
+        ("epoch BIGINT NOT NULL", "epoch bigint not null"),
+        ("stream INT, vnodes ARRAY<INT>", "stream int, vnodes array<int>"),
+    ):
+        with pytest.raises(AnalysisException, match=rf"view summary has the columns .* and not {wrong}\. load"):
+            looked.schema(columns).load().collect()
     stream.require_equal()
 
 

@@ -44,12 +44,12 @@ def test_the_doctor_says_what_would_refuse_a_stream(table: Path, capsys: pytest.
     assert text.endswith(f"{table}: a stream would begin\n")
     other = table.parent / "other"
     write_deltalake(other, pa.table({"id": [1], "_sequence": [2]}), configuration=FEED)
-    look = ("doctor", "--path", str(other), "--option", "keyColumns=id")
-    status, text = said(capsys, *look)
+    look_there = ("doctor", "--path", str(other), "--option", "keyColumns=id")
+    status, text = said(capsys, *look_there)
     assert status == 1
     assert text.startswith("refused: the table's column _sequence has the name of a metadata column")
     alone = ("--option", "startupMode=snapshot", "--option", "metadataColumns=none")
-    assert said(capsys, *look, *alone)[0] == 0
+    assert said(capsys, *look_there, *alone)[0] == 0
     assert said(capsys, "doctor", "--path", "/nowhere", "--option", "keyColumns=id")[0] == 1
 
 

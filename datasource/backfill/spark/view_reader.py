@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from backfill.errors import SchemaChangedError
 from backfill.options import View
 from backfill.spark.refusal import without_traceback
-from backfill.spark.types import to_arrow
+from backfill.spark.types import to_arrow, to_spark
 from backfill.views import look
 
 
@@ -36,19 +36,29 @@ class ViewReader(DataSourceReader):
     @without_traceback
     def partitions(self) -> Sequence[InputPartition]:
         found = look(self._view, self._state_dir)
-        unknown = [name for name in self._schema.names if name not in found.column_names]
-        if unknown:
-            raise SchemaChangedError(
-                f"the view {self._view.value} has the columns {', '.join(found.column_names)}, and not "
-                f"{', '.join(unknown)}. load() it again, without schema(…); in SQL make a table or view of its own for "
-                "it, without a list of columns"
-            )
+        self._require_columns(to_spark(found.schema))
         columns: list[Any] = [found[field.name].cast(field.type) for field in to_arrow(self._schema)]
         sink = pa.BufferOutputStream()
         rows = pa.Table.from_arrays(columns, schema=to_arrow(self._schema)).combine_chunks()
         with ipc.new_stream(sink, rows.schema) as writer:
             writer.write_table(rows)
         return [ViewPartition(sink.getvalue().to_pybytes())]
+
+    def _require_columns(self, found: StructType) -> None:
+        """Spark gives back what `schema` said, or what the user said instead."""
+        there = {field.name: field.dataType.simpleString() for field in found}
+        wrong = [
+            f"{field.name} {field.dataType.simpleString()}{'' if field.nullable else ' not null'}"
+            for field in self._schema
+            if there.get(field.name) != field.dataType.simpleString() or not field.nullable
+        ]
+        if wrong:
+            columns = ", ".join(f"{name} {kind}" for name, kind in there.items())
+            raise SchemaChangedError(
+                f"the view {self._view.value} has the columns {columns}, which may be null, and not "
+                f"{', '.join(wrong)}. load() it again, without schema(…); in SQL make a table or view of its own for "
+                "it, without a list of columns"
+            )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, ViewPartition):
