@@ -318,6 +318,20 @@ def test_last_rows_are_kept_from_the_snapshot_on(option: dict[str, str], mode: s
     assert found.startswith("changelog=full and envelope=upsert follow a table from its snapshot on")
 
 
+@pytest.mark.parametrize(
+    ("given", "follows"),
+    [
+        ({}, False),
+        ({"stateDir": "/s"}, True),
+        ({"stateDir": "/s", "startupMode": "latest"}, True),
+        ({"stateDir": "/s", "startupMode": "snapshot"}, False),
+        ({"startingPosition": "earliest", "slotName": "s"}, True),
+    ],
+)
+def test_a_read_of_the_table_alone_follows_nothing(given: dict[str, str], follows: bool) -> None:
+    assert parse({**NEEDED, **given}).follows is follows
+
+
 def test_an_order_is_for_upserts() -> None:
     last_rows = parsed(envelope="upsert", orderColumn="at").last_rows
     assert last_rows is not None

@@ -105,6 +105,12 @@ class Options:
     """Whether `columns` are what a DataFrame or a table of Spark's catalog has, and not what the option says."""
 
     @property
+    def follows(self) -> bool:
+        """Whether changes are read, and not the table's rows alone."""
+        streams = bool(self.state_dir) and self.stream.startup_mode is not StartupMode.SNAPSHOT
+        return streams or bool(self.starting_position)
+
+    @property
     def has_metadata(self) -> bool:
         """Whether rows have the columns of a stream, and not only the table's."""
         return bool(self.state_dir or self.starting_position)

@@ -6,13 +6,14 @@ A stream finds one thing after the other, each when it needs it; here all are lo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import psycopg
 from psycopg import sql
 
 from backfill.errors import BackfillError, DatabaseSetupError
-from backfill.options import Options, StartupMode
+from backfill.options import Options
 from backfill.upstream.findings import Finding, refused
 from backfill.upstream.postgres import publication, room, slot, standbys
 from backfill.upstream.postgres.catalog import read_table
@@ -68,7 +69,7 @@ def examine(options: Options) -> tuple[Finding, ...]:
 
 
 def _found(session: Session, options: Options) -> Iterator[Finding]:
-    follows = options.stream.startup_mode is not StartupMode.SNAPSHOT
+    follows = options.follows
     yield from refused(_require_server, session, follows)
     yield from refused(lambda: require_lasting_snapshots(read_server(session)))
     yield from room.findings(session, options.stream.num_partitions)
@@ -127,7 +128,9 @@ def _slots(session: Session, name: str) -> Iterator[Finding]:
 
 def _columns(session: Session, table: TableDescription, options: Options) -> Iterator[Finding]:
     types = dict(options.custom_schema)
-    selected = (yield from refused(select_columns, table, options.columns)) or table.columns
+    selected = (
+        yield from refused(partial(select_columns, follows=options.follows), table, options.columns)
+    ) or table.columns
     yield from refused(map_columns, selected, types)
     yield from refused(require_same_decimals, session, table, [column.name for column in selected])
     for key in table.key:

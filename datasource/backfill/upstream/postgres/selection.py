@@ -12,13 +12,13 @@ from backfill.wording import columns_not_there, in_option, no_column
 
 
 def select_columns(
-    table: TableDescription, names: Sequence[str] = (), *, of_spark: bool = False
+    table: TableDescription, names: Sequence[str] = (), *, of_spark: bool = False, follows: bool = True
 ) -> tuple[ColumnDescription, ...]:
     """The named columns (all, where none is named), followed by the key columns that were not named; `of_spark` where
     it is not the option `columns` that names them.
 
-    Refuses, all together: names the table does not have, columns the role may not read, and generated columns that
-    the change log does not carry.
+    Refuses, all together: names the table does not have, columns the role may not read, and, where the table
+    `follows` changes, generated columns that the change log does not carry.
     """
     found = {column.name: column for column in table.columns}
     unknown = [no_column(table.name.quoted(), name, list(found)) for name in names if name not in found]
@@ -28,13 +28,16 @@ def select_columns(
     key = [item.column.name for item in table.key]
     selected = tuple(found[name] for name in dict.fromkeys([*named, *key]))
     not_readable = _not_readable(table, selected)
-    problems = [*not_readable, *_not_logged(selected)]
+    not_logged = _not_logged(selected) if follows else []
+    problems = [*not_readable, *not_logged]
     if problems:
         rest = ", ".join(
-            in_option(name) for name in named if found[name].readable and found[name].logged is not Logged.NEVER
+            in_option(name)
+            for name in named
+            if found[name].readable and not (follows and found[name].logged is Logged.NEVER)
         )
         raise TableError(
-            f"{table.name.quoted()} cannot be streamed whole: {'; '.join(problems)}. "
+            f"{table.name.quoted()} cannot be {'streamed' if follows else 'read'} whole: {'; '.join(problems)}. "
             f'{"Or leave" if not_readable else "Leave"} them out with .option("columns", "{rest}")'
         )
     return selected
