@@ -120,7 +120,7 @@ def test_missing_options_are_named(stream: SparkStream) -> None:
 def test_a_password_in_the_url_is_refused_and_not_repeated(stream: SparkStream, url: str) -> None:
     found = of_load(stream, url=url)
     assert "url cannot be used; expected a URL without a password, because Spark shows URLs" in found
-    assert "give it with the option password, a libpq passfile or a service file" in found
+    assert "or to read and readStream with the option password" in found
 
 
 def test_columns_that_the_table_does_not_have_are_named(stream: SparkStream) -> None:

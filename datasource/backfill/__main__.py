@@ -51,9 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         exit_status: int | None = given.run(given)
     except KeyboardInterrupt:
         return 0 if given.run is _status else 130
-    except BrokenPipeError:
+    except OSError as error:  # Of what is printed; that of a file of ours is a StateError.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Else Python writes what is left, and fails.
-        return 0 if given.run is _status else 141
+        if isinstance(error, BrokenPipeError):
+            return 0 if given.run is _status else 141
+        print(f"backfill: what there is to say cannot be written: {error}", file=sys.stderr)  # noqa: T201
+        return 1
     except (BackfillError, StateStoreError) as error:
         print(f"backfill: {error}", file=sys.stderr)  # noqa: T201 - a command-line tool
         return 1

@@ -154,8 +154,9 @@ class StateUnwritableError(StateFileError):
 
     def __str__(self) -> str:
         return (
-            f"the state file {self.path} could not be opened or written ({self.found}); free space on its disk, or "
-            "check that its directory exists and may be written. What was stored before is intact"
+            f"the state file {self.path} could not be opened or written ({self.found}). Run this as the account that "
+            "it belongs to; or see that its directory exists and may be written, and that its disk has room. What was "
+            "stored before is intact"
         )
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from backfill import __main__ as command
+from backfill.control_file import read_control
 
 
 @pytest.mark.parametrize(("name", "expected"), [("drop", 130), ("status", 0)])
@@ -29,6 +32,16 @@ def test_an_option_without_a_value_is_not_taken_for_an_empty_one(
     with pytest.raises(SystemExit, match="2"):
         command.main(["doctor", "--url", "postgresql://127.0.0.1:1/none", "--dbtable", "t", "--option", given])
     assert f"argument --option: {given!r} is not NAME=VALUE, such as columns=id,total" in capsys.readouterr().err
+
+
+def test_output_that_cannot_be_written_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "backfill.duckdb").touch()
+    words = [sys.executable, "-m", "backfill", "pause", "--state-dir", str(tmp_path)]
+    with Path("/dev/full").open("w") as full:
+        run = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert run.returncode == 1
+    assert run.stderr == "backfill: what there is to say cannot be written: [Errno 28] No space left on device\n"
+    assert read_control(tmp_path).paused, "what was asked for is done all the same"
 
 
 @pytest.fixture

@@ -492,6 +492,11 @@ def test_what_may_be_secret_is_in_no_representation(name: str) -> None:
     assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301
 
 
+@pytest.mark.parametrize("url", ["postgresql://app@db/shop", "host=db dbname=shop"])
+def test_a_url_is_read_without_the_blanks_around_it(url: str) -> None:
+    assert parse({**NEEDED, "url": f" {url}\n"}).url == url
+
+
 @pytest.mark.parametrize(
     "url",
     [

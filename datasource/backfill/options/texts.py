@@ -122,6 +122,7 @@ _SECRETS: Final = ("password", "secret")
 
 
 def url(text: str) -> str:
+    text = text.strip()  # What a file ends with, libpq would take for a part of the database's name.
     if text.startswith("jdbc:"):
         raise ValueError("a PostgreSQL URI or libpq connection string, without the leading jdbc:")
     if "://" in text:
@@ -139,8 +140,8 @@ def url(text: str) -> str:
         raise ValueError("a URI such as postgresql://app@host:5432/shop, or a libpq connection string")
     if secret:
         raise ValueError(
-            "a URL without a password, because Spark shows URLs in plans and logs; give it with the option password, "
-            "a libpq passfile or a service file"
+            "a URL without a password, because Spark shows URLs in plans and logs; give it in a libpq passfile, a "
+            "service file or PGPASSWORD, or to read and readStream with the option password"
         )
     return text
 

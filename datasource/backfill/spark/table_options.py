@@ -56,20 +56,26 @@ def carrying(columns: StructType, options: Mapping[str, str]) -> StructType:
 
 def keeps_options(columns: StructType) -> bool:
     """Whether these are the columns of a table that was made with options."""
-    return any(KEY in field.metadata for field in columns.fields[:1])
+    return _kept(columns) is not None
+
+
+def _kept(columns: StructType) -> str | None:
+    """The options that the first column got; by now others may stand before it."""
+    return next((field.metadata[KEY] for field in columns if KEY in field.metadata), None)
 
 
 def of_table(columns: StructType, given: Mapping[str, str]) -> dict[str, str]:
     """The options to read with: those that the table keeps, if these are a table's columns, and those given now."""
     own = {key.lower(): value for key, value in given.items()}
-    if keeps_options(columns):
-        return {**json.loads(columns.fields[0].metadata[KEY]), **own}
+    kept = _kept(columns)
+    if kept is not None:
+        return {**json.loads(kept), **own}
     if not own.keys() & {"url", "dbtable", "path", "view"}:
         raise OptionsError(
             "Spark does not tell which options this table was made with: it was made with a list of columns, or with "
-            "TBLPROPERTIES in place of OPTIONS. Make it again with OPTIONS and without the list (the option columns "
-            "chooses columns, customSchema their types); or give the options with each read: SELECT … FROM … WITH "
-            "(url = '…', dbtable = '…'), or WITH (path = '…', …)"
+            "TBLPROPERTIES in place of OPTIONS, or ALTER TABLE dropped its first column. Make it again with OPTIONS "
+            "and without the list (the option columns chooses columns, customSchema their types); or give the options "
+            "with each read: SELECT … FROM … WITH (url = '…', dbtable = '…'), or WITH (path = '…', …)"
         )
     return own
 
