@@ -128,6 +128,8 @@ def test_what_cannot_be_applied_is_refused_and_leaves_no_trace(tmp_path: Path) -
     apply(Rows(row("insert", 1, "x", "1")), 0)
     with pytest.raises(UnchangedToastError, match="column w, and the target has no row to take it from"):
         apply(Rows(row("update_postimage", 2, "x", "1", ["w"])), 1)
+    with pytest.raises(UnchangedToastError, match="column w, and the target has no row to take it from"):
+        apply(Rows(TRUNCATE, row("update_postimage", 1, "x", "1", ["w"])), 1)
     wide = Rows(row("insert", 1, "x", "1"))
     wide.table = wide.table.append_column("more", pa.array([1]))
     with pytest.raises(OptionsError, match="the Delta table has no column more; it has a, b, v, w"):
