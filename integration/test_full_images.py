@@ -194,6 +194,19 @@ def test_a_row_that_comes_from_the_unread_part_is_looked_up(database: Database, 
     assert {key for (key,) in run.fold.rows if key < 0} == {-88, -18, -20}
 
 
+def test_rows_are_looked_up_some_at_a_time_and_none_is_left_out(
+    database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backfill.upstream.postgres.reader.LOOKED_UP_AT_ONCE", 3)
+    table_of(database, 11)
+    run = start_stream()
+    run.plan()
+    assert run.pin is not None
+    keys = run.upstream.typed([(str(number),) for number in range(1, 12)])
+    found = [key for batch in run.upstream.lookup(run.pin, keys) for key in batch["id"].to_numpy().tolist()]
+    assert sorted(found) == list(range(1, 12))
+
+
 def test_rows_are_looked_up_after_the_backfill_as_well(database: Database, start_stream: StartStream) -> None:
     """Where the snapshot left them out, the first update of each comes without its large value."""
     documents(database, identity="DEFAULT", rows=20)

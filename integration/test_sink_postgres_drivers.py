@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from backfill.errors import DatabaseSetupError, TableLockedError
 from backfill.sinks.postgres import apply_to, start_over
+from backfill.sinks.postgres.merge import merge
 from backfill.upstream.postgres.retries import RetryPolicy
 from integration.database import Database
 from integration.servers.address import as_uri
@@ -69,6 +72,44 @@ def test_a_driver_that_was_thought_dead_and_its_successor_apply_a_batch_once(
         for done in [drivers.submit(apply, Rows(rows), 0) for _ in range(4)]:
             done.result()
     assert database.execute("SELECT count(*) FROM written") == [(1000,)]
+
+
+def test_a_driver_that_goes_on_in_the_midst_of_a_batch_undoes_nothing_of_its_successor(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute("CREATE TABLE copy (id int PRIMARY KEY, v int)")
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+
+    def batch(number: int) -> Rows:
+        row = {"id": 7, "v": number, "_change_type": "insert", "_commit_version": number, "_sequence": number}
+        return Rows(pa.Table.from_pylist([row]))
+
+    def successor() -> None:
+        apply(batch(1), 1)
+        apply(batch(2), 2)
+
+    apply(batch(0), 0)
+    calls, inside, go = itertools.count(), threading.Event(), threading.Event()
+
+    def merging(*given: Any) -> None:
+        if next(calls) == 0:
+            inside.set()
+            assert go.wait(600)
+        merge(*given)
+
+    monkeypatch.setattr("backfill.sinks.postgres.merge", merging)
+    with ThreadPoolExecutor(2) as drivers:
+        try:
+            dead = drivers.submit(apply, batch(1), 1)
+            assert inside.wait(600)
+            new = drivers.submit(successor)
+            wait_until_waiting(database, 1)
+        finally:
+            go.set()
+        dead.result()
+        new.result()
+    assert database.execute("TABLE copy") == [(7, 2)]
+    assert database.execute("SELECT batch_id FROM backfill_batches") == [(2,)]
 
 
 def test_starting_over_waits_for_a_driver_that_is_in_its_commit(database: Database, tmp_path: Path) -> None:

@@ -58,6 +58,24 @@ def test_a_row_is_found_by_a_key_of_any_type(
     assert database.execute("SELECT v, w FROM copy") == [("new", "old")]
 
 
+def test_a_key_that_the_target_would_give_itself_is_that_of_the_batch(database: Database, tmp_path: Path) -> None:
+    """As that of a copy made LIKE the table with INCLUDING ALL."""
+    database.execute("CREATE TABLE copy (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)")
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    for number, change in enumerate(["insert", "update_postimage"]):
+        row = {"id": 7, "v": change, "_change_type": change, "_commit_version": 1, "_sequence": number}
+        apply(Rows(pa.Table.from_pylist([row])), number)
+        assert database.execute("TABLE copy") == [(7, change)]
+
+
+def test_a_key_that_the_target_computes_is_refused(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE copy (id int, g int GENERATED ALWAYS AS (id * 2) STORED PRIMARY KEY)")
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["g"], query="t")
+    row = {"id": 7, "g": 14, "_change_type": "insert", "_commit_version": 1, "_sequence": 1}
+    with pytest.raises(TableError, match="is computed there"):
+        apply(Rows(pa.Table.from_pylist([row])), 0)
+
+
 def test_the_sign_of_a_zero_in_a_key_changes_as_in_the_table(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE copy (k float8 PRIMARY KEY, v text)")
     apply = apply_to(url=database.url(tmp_path), table="copy", key=["k"], query="t")

@@ -36,6 +36,19 @@ def test_a_lost_state_directory_is_made_again_from_the_checkpoint(
     run.finish()
 
 
+def test_a_stream_that_can_stage_nothing_leaves_no_slot(
+    database: Database, start_stream: StartStream, tmp_path: Path
+) -> None:
+    """Which would keep the server's log for nobody."""
+    table_of(database, 3)
+    (tmp_path / "file").touch()
+    run = start_stream(stagingDir=str(tmp_path / "file" / "staging"))
+    with pytest.raises(StagingError):
+        run.plan()
+    slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+    assert database.execute(slots) == []
+
+
 @pytest.mark.parametrize("rows", [40, 400], ids=["in the middle of the backfill", "after it"])
 @pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced by another's"])
 def test_a_state_directory_that_goes_while_the_stream_runs_ends_it_with_what_to_do(

@@ -151,6 +151,19 @@ def test_of_a_file_that_is_kept_the_rows_come_that_are_deleted_otherwise(tmp_pat
         read = sum(batch.num_rows for batch in change_rows(Log(opened), described_as, [commit]))
         assert read == len(before ^ after), "no row that is as before is put in order"
         before, told = after, vector
+    few = vectors.inline(content((0, bitmap([3], runs=False))), 1)
+    vectors.commit(
+        table,
+        [
+            {"remove": {**file, "dataChange": True, "deletionVector": told}},
+            {"add": {**add, "deletionVector": few}},
+        ],
+    )
+    run.catch_up()
+    vectors.commit(table, [{"remove": {**file, "dataChange": True, "deletionVector": few}}])
+    run.fold.counts.clear()
+    run.catch_up()
+    assert run.fold.counts == {"delete": 99}, "a file that goes takes the rows of all its row groups with it"
 
 
 def test_rows_beyond_those_that_32_bits_count_are_found(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import deque
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ from backfill.errors import (
     UnsupportedTypeError,
 )
 from backfill.options import parse
-from backfill.upstream.delta import DeltaUpstream
+from backfill.upstream.delta import DeltaUpstream, measuring, sorting
+from backfill.vnode import WHOLE_TABLE
 from tests.delta.laboratory import FEED
 from tests.delta.stream import DeltaRun
 from tests.delta.tables import all_read, half_read, rows
@@ -196,3 +199,21 @@ def test_a_checkpoint_of_a_table_of_postgresql_is_refused(tmp_path: Path, table:
     run.offsets = [json.dumps({**json.loads(run.offsets[0]), "upstream": {"slot": "s", "table_id": "16384"}})]
     with pytest.raises(OptionsError, match="the checkpoint is of a table of PostgreSQL, and path names a Delta table"):
         run.batch()
+
+
+def test_a_null_in_the_key_is_found_wherever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only in the sample of keys that vnodes are cut by."""
+    monkeypatch.setattr(measuring, "SAMPLE", 1)
+    ids = [None if at == 501 else at for at in range(1000)]
+    write_deltalake(tmp_path, pa.table({"id": pa.array(ids, pa.int64())}))
+    upstream = DeltaUpstream(parse({"path": str(tmp_path), "keyColumns": "id"}))
+    with closing(upstream), pytest.raises(TableError, match="is null"):
+        upstream.bounds(4)
+
+
+def test_rows_of_one_key_are_found_on_either_side_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sorting, "BATCH_ROWS", 1)
+    write_deltalake(tmp_path, pa.table({"id": pa.array([1, 2, 2, 3], pa.int64())}))
+    upstream = DeltaUpstream(parse({"path": str(tmp_path), "keyColumns": "id"}))
+    with closing(upstream), pytest.raises(TableError, match="several rows of one key"):
+        deque(upstream.reader().read(None, [WHOLE_TABLE]), maxlen=0)

@@ -67,3 +67,17 @@ def test_a_file_is_not_looked_at_where_statistics_say_enough(tmp_path: Path) -> 
     near = '"minValues":{"t":"2026-02-03T00:00:00.000Z"},"maxValues":{"t":"2026-02-03T00:00:00.000Z"}'
     written(tmp_path, TIME, FAR, old=True, stats=f'{{"numRecords":1,{near},"nullCount":{{"t":0}}}}')
     apply(tmp_path, TIME)
+
+
+@pytest.mark.parametrize(
+    ("least", "greatest"),
+    [
+        ("2026-02-03T00:00:00.000Z", "9999-12-31T00:00:00.000Z"),
+        ("0001-01-01T00:00:00.000Z", "2026-02-03T00:00:00.000Z"),
+    ],
+)
+def test_a_file_is_looked_at_where_statistics_have_far_times(tmp_path: Path, least: str, greatest: str) -> None:
+    ends = f'"minValues":{{"t":"{least}"}},"maxValues":{{"t":"{greatest}"}}'
+    written(tmp_path, TIME, FAR, old=True, stats=f'{{"numRecords":1,{ends},"nullCount":{{"t":0}}}}')
+    with pytest.raises(TableError, match="was written by Spark with times before 1678"):
+        apply(tmp_path, TIME)

@@ -83,7 +83,7 @@ class FollowingLaws:
             epoch = pin.epoch
         assert followed(upstream, epoch) == epoch
 
-    @pytest.mark.parametrize("most", [1, 4, 7])
+    @pytest.mark.parametrize("most", [1, 4, 7, 11, 15, 16])
     def test_a_backlog_is_cut_between_commits_into_bounded_parts(self, laboratory: Laboratory, most: int) -> None:
         upstream = begun(laboratory)
         epoch = pinned(upstream).epoch
@@ -104,6 +104,23 @@ class FollowingLaws:
             upstream.acknowledge(later)
             found, epoch, parts = found + part, later, parts + 1
             assert parts <= 40
+        assert [write.key for commit in found for write in commit.writes] == list(laboratory.keys[:30])
+
+    def test_a_backlog_is_acknowledged_part_by_part(self, laboratory: Laboratory) -> None:
+        """By the process that reads it, which may still have what it found beyond a part."""
+        upstream = begun(laboratory)
+        epoch = pinned(upstream).epoch
+        for at in range(0, 30, 3):
+            laboratory.write(*[insert(key) for key in laboratory.keys[at : at + 3]])
+        found: list[Commit] = []
+        while True:
+            step = upstream.snapshot_epoch(epoch, max_changes=4)
+            found += commits(upstream, epoch, step.epoch)
+            upstream.acknowledge(step.epoch)
+            epoch = step.epoch
+            if step.pin is not None:
+                break
+            assert len(found) <= 10
         assert [write.key for commit in found for write in commit.writes] == list(laboratory.keys[:30])
 
     def test_a_backlog_is_worked_off_before_the_snapshot_goes_on(self, laboratory: Laboratory) -> None:

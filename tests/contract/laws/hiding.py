@@ -69,6 +69,18 @@ class HidingUpstreamLaws:
         found = [commit.version for one, two in pairwise(epochs) for commit in commits(upstream, one, two)]
         assert len(found) == len(set(found)) == 3
 
+    def test_a_stream_of_later_changes_alone_reads_no_rows_before_they_show_what_was_logged_at_its_beginning(
+        self, laboratory: HidingLaboratory
+    ) -> None:
+        fill(laboratory, 3)
+        upstream = begun(laboratory)
+        unseen = laboratory.commit_unseen(update(laboratory.keys[0], "unseen"))
+        epoch = upstream.log_epoch(None, max_changes=UNLIMITED, until=None).epoch
+        upstream.acknowledge(epoch)
+        assert upstream.snapshot_epoch(epoch, max_changes=UNLIMITED).pin is None
+        unseen.commit()
+        assert dict(read(upstream, pinned(upstream, epoch)))[laboratory.keys[0]] == "unseen"
+
     @pytest.mark.parametrize("held_first", [False, True])
     def test_rows_are_not_read_before_they_show_what_the_log_has_shown(
         self, laboratory: HidingLaboratory, held_first: bool
