@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import psycopg
 import pytest
 
 from backfill.errors import SnapshotGoneError, StagingError, TransientError, TruncateError
+from backfill.upstream.postgres import pin
 from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
 from integration.fixtures.streams import StartStream
@@ -203,6 +206,26 @@ def test_a_table_that_is_truncated_while_its_state_is_taken_is_read_as_it_is_aft
     with truncating(database):
         rows = [row for batch in reader.read(None, [WHOLE_TABLE]) for row in batch.to_pylist()]
     assert [row["id"] for row in rows] == list(range(5, 61, 5))
+
+
+def test_a_read_of_a_table_that_is_truncated_once_its_files_were_looked_at_is_not_empty(
+    database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table_of(database, 100)
+    reader = start_stream().upstream.reader()
+    stored, looks = pin.stored, itertools.count()
+    with ExitStack() as stack:
+
+        def then_truncating(cursor: Any, table: Any) -> str:
+            found = stored(cursor, table)
+            if next(looks) == 0:
+                stack.enter_context(truncating(database))
+            return found
+
+        monkeypatch.setattr(pin, "stored", then_truncating)
+        rows = [row for batch in reader.read(None, [WHOLE_TABLE]) for row in batch.to_pylist()]
+    assert sorted(row["id"] for row in rows) == list(range(5, 61, 5))
+    assert next(looks) > 1
 
 
 def test_nothing_is_held_open_once_the_last_chunk_is_read(database: Database, start_stream: StartStream) -> None:
