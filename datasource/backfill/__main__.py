@@ -38,6 +38,14 @@ LOOKS: Final = 30
 """The rate is taken over so many looks that differ from one another."""
 
 
+class UnsaidError(Exception):
+    """What a command says cannot be written, because of this error."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status: 1 after an error, which is printed on stderr, or where `doctor` finds
     that a stream would be refused.
@@ -51,11 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         exit_status: int | None = given.run(given)
     except KeyboardInterrupt:
         return 0 if given.run is _status else 130
-    except OSError as error:  # Of what is printed; that of a file of ours is a StateError.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Else Python writes what is left, and fails.
-        if isinstance(error, BrokenPipeError):
+    except UnsaidError as unsaid:
+        if isinstance(unsaid.error, BrokenPipeError):
             return 0 if given.run is _status else 141
-        print(f"backfill: what there is to say cannot be written: {error}", file=sys.stderr)  # noqa: T201
+        print(f"backfill: what there is to say cannot be written: {unsaid.error}", file=sys.stderr)  # noqa: T201
         return 1
     except (BackfillError, StateStoreError) as error:
         print(f"backfill: {error}", file=sys.stderr)  # noqa: T201 - a command-line tool
@@ -210,6 +217,7 @@ def _doctor(given: argparse.Namespace) -> int:
     named = {name: value for name, value in named.items() if value}
     # A stream needs a folder, which is not looked at here.
     options = parse({"stateDir": "/stateDir", **further, **named}, streaming=True)
+    # What refuses a stream goes first.
     findings = sorted((*examine(options), *_of_columns(options)), key=lambda item: not item.refuses)
     for finding in findings:
         _say(f"{'refused' if finding.refuses else 'note'}: {finding.what}")
@@ -278,7 +286,11 @@ def _window() -> Window:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201 - a command-line tool
+    try:
+        print(text, flush=True)  # noqa: T201 - a command-line tool
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Else Python writes what is left, and fails.
+        raise UnsaidError(error) from error
 
 
 def _drop(given: argparse.Namespace) -> None:

@@ -21,14 +21,14 @@ _RETENTION: Final = {"delta.logRetentionDuration": "30 days", "delta.deletedFile
 
 
 def examine(options: Options) -> tuple[Finding, ...]:
-    """Everything that is found, what refuses a stream first."""
+    """Everything that is found."""
     try:
         table = open_latest(options.path)
         with translating(options.path):
             found = list(_found(table, options))
     except BackfillError as error:
         found = [Finding(error.message)]
-    return tuple(sorted(found, key=lambda item: not item.refuses))
+    return tuple(found)
 
 
 def _found(table: DeltaTable, options: Options) -> Iterator[Finding]:

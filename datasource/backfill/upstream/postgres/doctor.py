@@ -59,13 +59,13 @@ _LARGE: Final = """
 
 
 def examine(options: Options) -> tuple[Finding, ...]:
-    """Everything that is found, what refuses a stream first."""
+    """Everything that is found."""
     try:
         with Connector.of_options(options).session() as session, translating():
             found = list(_found(session, options))
     except BackfillError as error:
         found = [Finding(error.message)]
-    return tuple(sorted(found, key=lambda item: not item.refuses))
+    return tuple(found)
 
 
 def _found(session: Session, options: Options) -> Iterator[Finding]:
