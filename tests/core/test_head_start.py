@@ -36,3 +36,18 @@ print(pa.array([1, None, 3]).to_pylist(), pa.table({"a": [1]}).num_rows, "pandas
 def test_a_process_without_pandas_makes_the_same_arrays() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[1, None, 3] 1 False"
+
+
+IMPORTED = """
+import sys
+from backfill.spark.head_start import import_ahead
+sys.modules["deltalake"] = None  # as if it were not installed
+for given in ({"dbtable": "t"}, {"path": "/t"}):
+    import_ahead(given).join()
+print("backfill.opening" in sys.modules, "psycopg" in sys.modules, "backfill.upstream.delta" in sys.modules)
+"""
+
+
+def test_what_a_stream_is_opened_with_is_imported_ahead_and_what_is_missing_is_left_to_opening_to_say() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTED], check=True, capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == ("True True False", "")

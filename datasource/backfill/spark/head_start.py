@@ -1,10 +1,17 @@
-"""Pandas: the first Arrow array of a process imports it, where it is installed, which takes a third of a second."""
+"""What takes long to import is imported while the process waits for something else, or not at all.
+
+Pandas: the first Arrow array of a process imports it, where it is installed, which takes a third of a second. The state
+store and a database's driver together take a fifth.
+"""
 
 from __future__ import annotations
 
 import sys
 import threading
-from functools import cache
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache, partial
+from importlib import import_module
 from importlib.abc import MetaPathFinder
 
 import pyarrow as pa
@@ -38,3 +45,18 @@ def without_pandas() -> None:
         pa.array([0])
     finally:
         sys.meta_path.remove(finder)
+
+
+def import_ahead(given: Mapping[str, str]) -> threading.Thread:
+    """Has imported in a thread what a stream with these options is opened with, while Spark prepares its query."""
+    adapter = "delta" if given.get("path") else "postgres"
+    modules = ("backfill.opening", f"backfill.upstream.{adapter}")
+    thread = threading.Thread(target=partial(_import, modules), name="backfill-import-ahead", daemon=True)
+    thread.start()
+    return thread
+
+
+def _import(modules: tuple[str, ...]) -> None:
+    for module in modules:
+        with suppress(Exception):  # What is missing, opening the stream says in words.
+            import_module(module)

@@ -39,7 +39,7 @@ from backfill.errors import BackfillError
 from backfill.offset import Nothing, to_json
 from backfill.options import Options, parse
 from backfill.rows import RowFormat
-from backfill.spark.head_start import head_start, without_pandas
+from backfill.spark.head_start import head_start, import_ahead, without_pandas
 from backfill.spark.offsets import Offsets
 from backfill.spark.refusal import without_traceback, yielding_without_traceback
 from backfill.spark.table_options import as_kept, of_table
@@ -90,6 +90,8 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stops_at_present = False
         self._rest = 0.0
         self._rests_until = 0.0
+        if _RUNNER in sys.orig_argv:
+            _prepare_runner(given)
 
     def __reduce__(self) -> tuple[type[BackfillStreamReader], tuple[Mapping[str, str], StructType]]:
         return BackfillStreamReader, (self._given, self._schema)
@@ -104,8 +106,6 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Tasks import this module too, and need no state store.
             from backfill.opening import open_stream  # noqa: PLC0415
 
-            if _RUNNER in sys.orig_argv:
-                _prepare_runner()
             with ExitStack() as stack:
                 stream = stack.enter_context(closing(open_stream(self._options)))
                 require_same(self._schema, to_spark(stream.rows.schema))
@@ -184,7 +184,8 @@ def _max_rows(limit: ReadLimit) -> int | None:
             raise NotImplementedError(f"Spark asked for {type(limit).__name__}, which this source never offered")
 
 
-def _prepare_runner() -> None:
+def _prepare_runner(given: Mapping[str, str]) -> None:
     """For the process that Spark starts for a stream: SIGTERM, with which Spark ends it, then closes its sessions."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     without_pandas()
+    import_ahead(given)
