@@ -59,6 +59,7 @@ duckdb_rows       the SQL of its tables
 duckdb_copy       looking into it while a stream writes
 duckdb_file       opening a file, and making it
 duckdb_instance   what connects to it
+given             rows that a statement reads
 duckdb_errors     what DuckDB's errors mean
 migrations        format versions
 admission         which calls fit what is stored

@@ -6,8 +6,6 @@ matched to columns by name, and names of key columns travel in the `stream` row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 import duckdb
@@ -16,6 +14,7 @@ import pyarrow as pa
 from backfill_state.admission import Stream
 from backfill_state.duckdb_file import FileForm
 from backfill_state.duckdb_instance import SharedInstance
+from backfill_state.given import given_to
 from backfill_state.keytypes import to_arrow, to_duckdb
 from backfill_state.layout import (
     CREATE_STREAM,
@@ -101,7 +100,7 @@ def write_stream(connection: duckdb.DuckDBPyConnection, identity: StreamIdentity
 def write_bounds(connection: duckdb.DuckDBPyConnection, bounds: pa.Table) -> None:
     """Replaces all bounds."""
     connection.execute("DELETE FROM vnode_bounds")
-    with _given(connection, bounds):
+    with given_to(connection, _named(connection, bounds)):
         connection.execute("INSERT INTO vnode_bounds BY NAME SELECT * FROM given ORDER BY vnode")
 
 
@@ -111,7 +110,7 @@ def write_barrier(connection: duckdb.DuckDBPyConnection, barrier: Barrier) -> No
     if not barrier.changed.num_rows:
         return
     # No index and no upsert: a scan of a few hundred vnodes is quicker than keeping an index in the log.
-    with _given(connection, barrier.changed):
+    with given_to(connection, _named(connection, barrier.changed)):
         connection.execute("DELETE FROM backfill_progress WHERE vnode IN (SELECT vnode FROM given)")
         connection.execute("INSERT INTO backfill_progress BY NAME SELECT * FROM given ORDER BY vnode")
 
@@ -139,14 +138,11 @@ def _key_columns(connection: duckdb.DuckDBPyConnection) -> list[str]:
     return list(names)
 
 
-@contextmanager
-def _given(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> Iterator[None]:
-    """The rows as a view `given` with the stored names; after an error the connection is not used again."""
+def _named(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:
+    """The rows with the stored names."""
     names, key_columns = list(rows.schema.names), _key_columns(connection)
     names[1 : 1 + len(key_columns)] = key_columns
-    connection.register("given", rows.rename_columns(names))
-    yield
-    connection.unregister("given")
+    return rows.rename_columns(names)
 
 
 def _as_given(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -258,6 +258,19 @@ def test_rows_of_some_kilobytes_fit_into_the_memory_that_a_stream_has_at_the_lea
         assert state.multi_get(keys.slice(47_000)).rows == rows.slice(47_000)
 
 
+def test_what_was_put_is_let_go_of_while_the_batch_goes_on(path: Path) -> None:
+    """DuckDB keeps what was registered in a transaction until that ends, and a batch may be larger than memory."""
+    count, text = 500, "x" * 20_000
+    keys = [(f"{number:0400}", number) for number in range(count)]
+    given = updates(*((key, 1, 0, (text, 1.0)) for key in keys))
+    with DuckDBUpsertState(path, LAYOUT) as state, state.batch("t"):
+        before = pa.total_allocated_bytes()
+        for _ in range(3):
+            state.multi_get(given.keys)
+            state.multi_put(given)
+        assert pa.total_allocated_bytes() - before < given.keys.nbytes
+
+
 def test_too_little_memory_is_said(path: Path) -> None:
     layout = UpsertLayout("s", pa.schema([pa.field("id", pa.int64())]), pa.schema([pa.field("text", pa.string())]))
     with (

@@ -70,6 +70,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from backfill_state.given import given_to
 from backfill_state.upsert.admission import KEY, ROW, stored_schema
 from backfill_state.upsert.columns import Field
 from backfill_state.upsert.duckdb_tables import LONG_CELLS, column_of
@@ -181,11 +182,10 @@ class Segments:
         """Adds entries `| k0 ... | seq | order_key | order_tie | present | size | v0 ... |`."""
         if entries.num_rows:
             rows, pieces = cut(entries, self._cells, entries["seq"].to_numpy())
-            connection.register("given", rows)
-            segment = self._room(connection)
             size = pc.sum(entries["size"], min_count=0).as_py()
-            self._add(connection, segment, "given", entries.num_rows, size)
-            connection.unregister("given")
+            with given_to(connection, rows):
+                segment = self._room(connection)
+                self._add(connection, segment, "given", entries.num_rows, size)
             if pieces.num_rows:
                 run(connection, pieces, f"INSERT INTO long_{segment} SELECT * FROM given")
 
@@ -251,13 +251,12 @@ class Segments:
         ]
 
 
-def run(connection: duckdb.DuckDBPyConnection, given: pa.Table, sql: str) -> pa.Table:
-    """Runs a statement that reads `given`; after an error the connection is not used again."""
-    connection.register("given", given)
-    result = connection.sql(sql)
-    rows: pa.Table = pa.table({}) if result is None else result.to_arrow_table()
-    connection.unregister("given")
-    return rows
+def run(connection: duckdb.DuckDBPyConnection, rows: pa.Table, sql: str) -> pa.Table:
+    """Runs a statement that reads the rows as `given`; after an error the connection is not used again."""
+    with given_to(connection, rows):
+        result = connection.sql(sql)
+        found: pa.Table = pa.table({}) if result is None else result.to_arrow_table()
+    return found
 
 
 def _by_segment(entries: pa.Table) -> list[tuple[int, pa.Table]]:
