@@ -43,14 +43,14 @@ def examine(options: Options) -> tuple[Finding, ...]:
 
 @contextmanager
 def needing(what: str, extra: str) -> Iterator[None]:
-    """Says what to install where packages are missing that are imported in its block."""
+    """Says what to install where packages that are imported in its block are missing, or cannot be used."""
+    install = f"run pip install 'pyspark-backfill[{extra}]' on the driver and on every executor"
     try:
         yield
+    except ModuleNotFoundError as error:
+        raise OptionsError(f"{what} needs the package {error.name}; {install}") from error
     except ImportError as error:
-        raise OptionsError(
-            f"{what} needs the package {error.name}; run pip install 'pyspark-backfill[{extra}]' on the driver "
-            "and on every executor"
-        ) from error
+        raise OptionsError(f"{what} needs a package that cannot be used ({error}); mend that, or {install}") from error
 
 
 def source_of(upstream: str, table: str, key: Sequence[str], *, url: str, user: str) -> dict[str, str]:

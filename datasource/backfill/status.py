@@ -13,7 +13,7 @@ from typing import Any, Final
 from backfill.adapters import open_upstream, source_of
 from backfill.control import Control
 from backfill.control_file import read_control
-from backfill.counts import Counts, counted
+from backfill.counts import Counts, counted, lag_as_told
 from backfill.counts_file import read_counts
 from backfill.epoch import Epoch
 from backfill.errors import BackfillError
@@ -212,7 +212,7 @@ def as_json(of: Status, at: Pace | None) -> dict[str, Any]:
         "requests_waiting": of.waiting,
         **({} if at is None else asdict(at)),
         **({} if of.counts is None else counted(of.counts)),
-        **of.figures,
+        **lag_as_told(of.figures),
         **({"unreachable": of.unreachable} if of.unreachable else {}),
     }
 

@@ -18,7 +18,7 @@ from backfill.again import InTurn, with_reopened
 from backfill.attachment import Attachment
 from backfill.chunks import Chunks, cut
 from backfill.control import Control
-from backfill.counts import Counting, iso
+from backfill.counts import Counting, lag_as_told
 from backfill.epoch import Epoch
 from backfill.errors import SnapshotGoneError
 from backfill.following import Following
@@ -120,8 +120,7 @@ class Stream:
             return {**table, "phase": "starting", **self._control.figures()}
         follows = phase(stands.progress, stands.again) == "changes" and not self._waits(stands)
         told = {} if follows else self._control.figures()
-        found = self._upstream.lag()
-        lag = {name: iso(value) if name == "complete_until" else value for name, value in found.items()}
+        lag = lag_as_told(self._upstream.lag())
         state = {} if self._last_rows is None else self._last_rows.figures()
         at = figures(stands.progress, stands.again)
         return {**table, **at, **told, **self._counting.figures(), **lag, **state}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -66,6 +67,7 @@ def test_a_stream_is_looked_at_and_ended_without_a_url(
     figures = json.loads(text)
     assert (status, figures["lag_versions"]) == (0, 1)
     assert figures["lag_bytes"] > 0
+    assert datetime.fromisoformat(figures["complete_until"]) < datetime.now(UTC)
     assert "1 versions to read" in said(capsys, "status", *state)[1]
     status, text = said(capsys, "drop", *state)
     assert (status, text.splitlines()[0]) == (0, f"dropped stream {figures['stream']} of {table}")

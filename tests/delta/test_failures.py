@@ -23,7 +23,13 @@ ANSWER = "Error performing GET http://store/t/_delta_log/512.json in 429ms - Ser
         (f"{ANSWER}429 ", ConnectionLostError),
         (f"{ANSWER}503 ", ConnectionLostError),
         ("error sending request", ConnectionLostError),
+        ("Generic S3 error: operation timed out", ConnectionLostError),
+        ("Generic LocalFileSystem error: Unable to open file /t/temporary_orders/a.parquet", TableError),
+        ("No field named connection_id", TableError),
+        ("Parquet error in temporary_orders/a.parquet: Corrupt footer", TableError),
+        ("No field named forbidden", TableError),
+        ("Permission denied (os error 13)", DatabaseSetupError),
     ],
 )
-def test_a_number_is_a_status_where_a_request_was_answered(text: str, kind: type[BackfillError]) -> None:
+def test_a_number_or_a_word_is_of_a_status_where_a_store_has_answered(text: str, kind: type[BackfillError]) -> None:
     assert type(translated(Exception(text), "s3://bucket/t")) is kind

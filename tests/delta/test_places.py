@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from backfill.errors import DataLossError, OffsetError, SchemaChangedError
+from backfill.upstream.figures import Figures
 from tests.delta.laboratory import FEED, clean_up
 from tests.delta.stream import DeltaRun
 
@@ -95,6 +96,22 @@ def test_an_older_copy_that_was_written_to_is_told(run: DeltaRun, tmp_path: Path
         DataLossError, match=r"has read version 1 .*, which was committed at .* put back, and written to"
     ):
         run.plan()
+
+
+def test_commits_that_were_only_looked_at_may_be_replaced_by_others(
+    run: DeltaRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version that the stream has not read is put back, after the figures were taken of it."""
+    run.catch_up()
+    copy = shutil.copytree(run.table, tmp_path / "copy")
+    DeltaTable(run.table).update(updates={"v": "'lost'"}, predicate="a = 1")
+    monkeypatch.setattr(Figures, "lately", lambda _, look: look())
+    assert run.stream().report()["lag_versions"] == 1
+    shutil.rmtree(run.table)
+    copy.rename(run.table)
+    DeltaTable(run.table).update(updates={"v": "'other'"}, predicate="a = 2")
+    run.catch_up()
+    assert run.version == 1
 
 
 @pytest.mark.parametrize("dated", [True, False], ids=["", "commits that do not say their time"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -23,3 +24,16 @@ def test_a_sink_without_its_packages_says_what_to_install(sink: str, package: st
     last = found.stderr.splitlines()[-1]
     assert f"needs the package {package}" in last
     assert f"pip install 'pyspark-backfill[{extra}]'" in last
+
+
+def test_a_driver_that_cannot_be_used_says_why() -> None:
+    """As `psycopg` does without the PostgreSQL library that it was to use."""
+    found = subprocess.run(
+        [sys.executable, "-c", "from backfill.sinks import postgres"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PSYCOPG_IMPL": "ctypes"},
+    )
+    assert "needs a package that cannot be used (" in found.stderr
+    assert "'ctypes'" in found.stderr.splitlines()[-1]

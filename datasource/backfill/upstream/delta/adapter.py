@@ -212,6 +212,8 @@ class DeltaUpstream:
             require_same_table(table, self._uri, Position(0, described.table_id))
             require_readable(table, self._uri)
             described.require_unchanged(table.schema(), table.version())
+            if seen is None or log.stamp(seen.position.version) != seen.stamp:
+                log.forget()  # Commits that were looked at and not read may be of a history that is no more.
             self._seen = Head(Position(table.version(), described.table_id), log.stamp(table.version()), table)
         return self._seen
 

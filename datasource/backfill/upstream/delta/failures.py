@@ -26,15 +26,12 @@ from backfill.errors import (
 )
 
 _GONE: Final = re.compile(r"object at location .* not found|no such file or directory", re.IGNORECASE)
-_FORBIDDEN: Final = re.compile(
-    r"access ?denied|forbidden|permission denied|unauthorized|unauthenticated|invalid ?credential", re.IGNORECASE
-)
-_MAY_PASS: Final = re.compile(
-    r"timed? ?out|connection|error sending request|temporar|too many requests|dns error", re.IGNORECASE
-)
-# Of an answer alone: elsewhere such a number is one of a version, a size or a value.
-_FORBIDDEN_STATUS: Final = re.compile(r"\b40[13]\b")
-_MAY_PASS_STATUS: Final = re.compile(r"\b(429|5\d\d)\b")
+_DENIED: Final = re.compile(r"access ?denied|permission denied", re.IGNORECASE)
+_UNREACHED: Final = re.compile(r"error sending request|dns error", re.IGNORECASE)
+# Of a store's answer alone: elsewhere such a word is in a name, and such a number one of a version, a size or a value.
+_FORBIDDEN: Final = re.compile(r"forbidden|unauthorized|unauthenticated|invalid ?credential|\b40[13]\b", re.IGNORECASE)
+_MAY_PASS: Final = re.compile(r"timed? ?out|connection|temporar|too many requests|\b(429|5\d\d)\b", re.IGNORECASE)
+_OF_STORE: Final = re.compile(r"Generic (?!LocalFileSystem)\w+ error")
 
 _REQUEST: Final = re.compile(
     r"Error performing [A-Z]+ \S+ in .*?(?: - (?:Server returned non-2xx status code: )?|$)| for url \(\S+\)",
@@ -71,13 +68,13 @@ def translated(error: Exception, uri: str) -> BackfillError:
         return TableError(
             f"the Delta table {uri} uses what the package deltalake does not know: {shown}. Try a newer release of it"
         )
-    answer = text if _REQUEST.search(str(error)) else ""
-    if _FORBIDDEN.search(text) or _FORBIDDEN_STATUS.search(answer):
+    answer = text if _REQUEST.search(str(error)) or _OF_STORE.search(text) else ""
+    if _DENIED.search(text) or _FORBIDDEN.search(answer):
         return DatabaseSetupError(
             f"the storage of {uri} refused the access: {shown}. Credentials come from the environment of the driver "
             "and of the executors (AWS_…, AZURE_…, GOOGLE_…); a sink takes storage_options as well"
         )
-    if _MAY_PASS.search(text) or _MAY_PASS_STATUS.search(answer):
+    if _UNREACHED.search(text) or _MAY_PASS.search(answer):
         return ConnectionLostError(f"the storage of {uri} does not answer: {shown}. Start the query again when it does")
     return TableError(f"the Delta table {uri} cannot be used: {shown}")
 

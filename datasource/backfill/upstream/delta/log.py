@@ -136,6 +136,10 @@ class Log:
             version -= 1
         return version
 
+    def forget(self) -> None:
+        """The next look at a commit reads it anew."""
+        self._commits.clear()
+
     def forget_before(self, version: int) -> None:
         for old in [number for number in self._commits if number < version]:
             del self._commits[old]

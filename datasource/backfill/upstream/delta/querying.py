@@ -9,6 +9,8 @@ from typing import Final, TypeAlias
 import duckdb
 import pyarrow as pa
 
+from backfill.temporary import in_temporary_folder
+
 MEMORY: Final = "256MB"
 """What one query may take before it uses the disk."""
 
@@ -54,7 +56,9 @@ def queried_over(schema: pa.Schema, rows: Iterable[pa.RecordBatch], query: str) 
 
 def queried(query: str, tables: Tables) -> Iterator[pa.RecordBatch]:
     """What DuckDB's SQL gives over these tables and streams."""
-    with tempfile.TemporaryDirectory(prefix="backfill-query-") as folder:
+    with in_temporary_folder("rows cannot be kept while they are searched"):
+        temporary = tempfile.TemporaryDirectory(prefix="backfill-query-")
+    with temporary as folder:
         # One thread: Spark has as many readers at work as there are cores.
         settings: dict[str, str | bool | int | float | list[str]] = {
             "temp_directory": folder,

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -30,8 +29,8 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from backfill.batches import as_one_batch
-from backfill.errors import StagingError
 from backfill.order import sorting_by, within
+from backfill.temporary import in_temporary_folder
 
 RUN_BYTES: Final = 32 << 20
 """About how much is sorted in memory: all, where there is no more than that, else a run."""
@@ -41,6 +40,8 @@ BLOCK_BYTES: Final = 512 << 10
 
 MOST_RUNS: Final = 64
 """How many runs are merged at once: each has a block in memory, and each step takes a look at all of them."""
+
+_NOT_SORTED: Final = "rows of a large commit or chunk cannot be put in order"
 
 BATCH_ROWS: Final = 32_768
 BATCH_BYTES: Final = 8 << 20
@@ -59,7 +60,7 @@ def in_order(rows: Iterable[pa.RecordBatch], schema: pa.Schema, columns: Sequenc
     if second is None:
         yield from _cut(first, BATCH_ROWS, BATCH_BYTES)
         return
-    with _being("written"):
+    with in_temporary_folder(_NOT_SORTED):
         temporary = tempfile.TemporaryDirectory(prefix="backfill-sort-")
     with temporary as folder:
         kept = _Runs(Path(folder), schema, columns)
@@ -103,7 +104,7 @@ class _Run:
     def __init__(self, file: Path, schema: pa.Schema, blocks: Iterable[pa.RecordBatch]) -> None:
         self._file = file
         self._read = 0
-        with _being("written"), ipc.new_file(str(file), schema) as writer:
+        with in_temporary_folder(_NOT_SORTED), ipc.new_file(str(file), schema) as writer:
             for block in blocks:
                 writer.write_batch(block)
         self._block = self._next()
@@ -114,7 +115,11 @@ class _Run:
 
     def _next(self) -> pa.RecordBatch | None:
         # Opened for each block, so that a run which is given up half-way leaves no file open.
-        with _being("read"), pa.OSFile(str(self._file), "rb") as source, ipc.open_file(source) as reader:
+        with (
+            in_temporary_folder(_NOT_SORTED),
+            pa.OSFile(str(self._file), "rb") as source,
+            ipc.open_file(source) as reader,
+        ):
             if self._read == reader.num_record_batches:
                 return None
             self._read += 1
@@ -175,15 +180,3 @@ def _merged(runs: Sequence[_Run], columns: Sequence[str], most_bytes: int) -> It
 
 def _together(keys: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
     return as_one_batch(pa.Table.from_batches(keys))
-
-
-@contextmanager
-def _being(done: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StagingError(
-            f"rows cannot be {done} in the temporary folder {tempfile.gettempdir()}, where those of a large commit or "
-            f"chunk are put in order ({error}). Make room there, or name another folder in the environment variable "
-            "TMPDIR"
-        ) from error

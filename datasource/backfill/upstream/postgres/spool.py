@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import ipc
 
-from backfill.errors import StagingError
+from backfill.temporary import in_temporary_folder
 
 IN_MEMORY: Final = 16 << 20
 """Bytes above which a spool goes on in a file, so that one huge transaction does not live in the driver's memory."""
+
+_NOT_KEPT: Final = "changes cannot be kept"
 
 
 class Spool:
@@ -28,7 +30,7 @@ class Spool:
         self.row_count = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        with _being_kept():
+        with in_temporary_folder(_NOT_KEPT):
             self._add(batch)
 
     def _add(self, batch: pa.RecordBatch) -> None:
@@ -48,7 +50,7 @@ class Spool:
     def finish(self) -> None:
         """What is not in the file yet is written, so that reading writes nothing."""
         if self._writer is not None:
-            with _being_kept():
+            with in_temporary_folder(_NOT_KEPT):
                 self._writer.close()
                 self._file.flush()
             self._writer = None
@@ -66,15 +68,3 @@ class Spool:
             with suppress(OSError):  # of what it has not written, which nobody wants any more
                 self._file.close()
         self._held = []
-
-
-@contextmanager
-def _being_kept() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        folder = f" {tempfile.tempdir}" if tempfile.tempdir else ""  # There is none where none can be written.
-        raise StagingError(
-            f"changes cannot be kept in the driver's temporary folder{folder} ({error}). "
-            "Make room there, or name another folder in the environment variable TMPDIR"
-        ) from error

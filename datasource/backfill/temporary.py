@@ -1,0 +1,22 @@
+"""What does not fit into memory goes to the system's temporary folder; and what to do where that takes nothing."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from backfill.errors import StagingError
+
+
+@contextmanager
+def in_temporary_folder(what: str) -> Iterator[None]:
+    """Raises what the system refuses as `what`, such as "rows cannot be kept", with the way out."""
+    try:
+        yield
+    except OSError as error:
+        folder = f" {tempfile.tempdir}" if tempfile.tempdir else ""  # There is none where none can be written.
+        raise StagingError(
+            f"{what} in the temporary folder{folder} ({error}). Make room there, or name another folder in the "
+            "environment variable TMPDIR"
+        ) from error
