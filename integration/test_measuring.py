@@ -192,7 +192,7 @@ def test_ranges_are_counted_with_the_index_of_the_key(database: Database) -> Non
     upstream = open_upstream(parse({**database.options, "dbtable": "t"}))
     assert isinstance(upstream, PostgresUpstream)
     ranges = [KeyRange((str(tenant), "5000"), (str(tenant + 1), "5000")) for tenant in range(19)]
-    counting = upstream._table.keyed.counts(ranges, [1 << 30] * len(ranges))
+    counting = upstream._table.keyed.counts(ranges, [1 << 30] * len(ranges), "")
     upstream.close()
     with database.connect() as connection, connection.transaction():
         connection.execute(INDEX_PLANS_ONLY)

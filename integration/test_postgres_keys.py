@@ -83,7 +83,7 @@ class Table:
         return "\n".join(line for (line,) in self.session.execute(sql.SQL("EXPLAIN {}").format(self._ranged(item))))
 
     def _ranged(self, item: KeyRange) -> sql.Composed:
-        return KeyedTable(NAME, partitioned=False, key=self.keys).select(sql.SQL("count(*)"), item)
+        return KeyedTable(NAME, partitioned=False, key=self.keys).select(sql.SQL("count(*)"), item, "")
 
     def _one(self, query: sql.Composed) -> Any:
         ((value,),) = self.session.execute(query).fetchall()

@@ -156,7 +156,7 @@ def test_the_last_key_of_a_count_is_sorted_for_only_where_rows_are(filled: Datab
         connection.execute(f"SET temp_file_limit = '{limit}'".encode())
         connection.execute("SET effective_cache_size = '1MB'")
         connection.execute(NO_INDEX_ALONE.encode())
-        keys = table.select(table.key_columns, HALF)
+        keys = table.select(table.key_columns, HALF, "")
         last = sql.SQL("EXPLAIN {} ORDER BY {} LIMIT 1 OFFSET 15000").format(keys, table.order)
         plan = str(connection.execute(last).fetchall())
     assert ("Sort" in plan) == sorts

@@ -46,7 +46,7 @@ def test_a_role_that_may_read_some_columns_only_streams_and_reads_them(
     run.judged_batch(20)
     database.execute("UPDATE t SET v = 'new' WHERE id % 2 = 0; DELETE FROM t WHERE id = 7")
     run.backfill(20)
-    rows = [row for batch in run.upstream.reader().read(None, [WHOLE_TABLE]) for row in batch.to_pylist()]
+    rows = [row for batch in run.upstream.reader().scan([WHOLE_TABLE]) for row in batch.to_pylist()]
     assert {(row["id"],): row for row in rows} == run.fold.rows
     run.finish()
 
@@ -278,7 +278,7 @@ def test_a_standby_can_be_read_and_not_followed(
     table_of(database, 50)
     become_standby(server)
     run = start_stream(database=database)
-    rows = [row for batch in run.upstream.reader().read(None, [WHOLE_TABLE]) for row in batch.to_pylist()]
+    rows = [row for batch in run.upstream.reader().scan([WHOLE_TABLE]) for row in batch.to_pylist()]
     assert [row["id"] for row in rows] == list(range(1, 51))
     for mode in ("initial", "latest", "snapshot"):
         run.restart(startupMode=mode)
@@ -324,5 +324,5 @@ def test_a_server_that_takes_rows_away_from_snapshots_is_refused(
         run.batch()
     assert strict.execute("SELECT FROM pg_replication_slots") == []
     assert any("old_snapshot_threshold" in found.what for found in examine(parse(run.options)) if found.refuses)
-    rows = [row for batch in run.upstream.reader().read(None, [WHOLE_TABLE]) for row in batch.to_pylist()]
+    rows = [row for batch in run.upstream.reader().scan([WHOLE_TABLE]) for row in batch.to_pylist()]
     assert len(rows) == 50

@@ -189,7 +189,7 @@ def test_a_reader_that_meets_a_lock_says_so_and_reads_when_it_is_gone(
         with pytest.raises(TableLockedError, match="ALTER TABLE, VACUUM FULL or TRUNCATE"):
             run.read_part(part)
         with pytest.raises(TableLockedError, match="ALTER TABLE, VACUUM FULL or TRUNCATE"):
-            list(run.upstream.reader().read(None, [WHOLE_TABLE]))
+            list(run.upstream.reader().scan([WHOLE_TABLE]))
         assert "trying again" in caplog.text
     run.batch()
     run.finish()

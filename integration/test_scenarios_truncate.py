@@ -204,7 +204,7 @@ def test_a_table_that_is_truncated_while_its_state_is_taken_is_read_as_it_is_aft
     run.finish()
     reader = run.upstream.reader()
     with truncating(database):
-        rows = [row for batch in reader.read(None, [WHOLE_TABLE]) for row in batch.to_pylist()]
+        rows = [row for batch in reader.scan([WHOLE_TABLE]) for row in batch.to_pylist()]
     assert [row["id"] for row in rows] == list(range(5, 61, 5))
 
 
@@ -223,7 +223,7 @@ def test_a_read_of_a_table_that_is_truncated_once_its_files_were_looked_at_is_no
             return found
 
         monkeypatch.setattr(pin, "stored", then_truncating)
-        rows = [row for batch in reader.read(None, [WHOLE_TABLE]) for row in batch.to_pylist()]
+        rows = [row for batch in reader.scan([WHOLE_TABLE]) for row in batch.to_pylist()]
     assert sorted(row["id"] for row in rows) == list(range(5, 61, 5))
     assert next(looks) > 1
 

@@ -172,7 +172,7 @@ def test_each_part_is_of_one_state_while_somebody_writes(database: Database, mon
     monkeypatch.setattr(reader, "BATCH_BYTES", 1 << 16)
     before = in_database(database)
     upstream = PostgresUpstream.of(parse({**database.options, "dbtable": "t"}))
-    reading = upstream.reader().read(None, ranges_between(upstream.bounds(3)))
+    reading = upstream.reader().scan(ranges_between(upstream.bounds(3)))
     upstream.close()
     found = next(reading).to_pylist()
     write(database, 10)
@@ -186,7 +186,7 @@ def test_rows_of_no_pinned_state_come_as_they_lie_in_the_table(database: Databas
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     database.execute("INSERT INTO t SELECT 1000 - i FROM generate_series(1, 1000) AS i")
     upstream = PostgresUpstream.of(parse({**database.options, "dbtable": "t"}))
-    reading = upstream.reader().read(None, [WHOLE_TABLE])
+    reading = upstream.reader().scan([WHOLE_TABLE])
     upstream.close()
     assert [row["id"] for batch in reading for row in batch.to_pylist()] == list(range(999, -1, -1))
 
@@ -197,7 +197,7 @@ def test_a_state_that_is_lost_with_its_session_is_not_mixed_with_a_later_one(
     make_table(database, 400_000)
     monkeypatch.setattr(reader, "BATCH_BYTES", 1 << 16)
     upstream = PostgresUpstream.of(parse({**database.options, "dbtable": "t"}))
-    reading = upstream.reader().read(None, [WHOLE_TABLE])
+    reading = upstream.reader().scan([WHOLE_TABLE])
     upstream.close()
     next(reading)
     database.execute(

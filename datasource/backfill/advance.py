@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from backfill.control import Control
-from backfill.options import StartupMode, StreamOptions
+from backfill.options import StreamOptions
 from backfill.plan import Limits, plan
 from backfill.progress import Frontier
 from backfill.upstream import Upstream
@@ -54,7 +54,7 @@ def grown(max_rows: int, worked_off: int) -> int:
 
 def _may_read(max_rows: int | None, row_bytes: int, options: StreamOptions, control: Control) -> int:
     """The rows one batch may read. A snapshot-only stream is one batch: one commit is never cut."""
-    if options.startup_mode is StartupMode.SNAPSHOT:
+    if options.only_snapshot:
         return UNLIMITED
     if max_rows is None:
         return control.rows_of(UNLIMITED)

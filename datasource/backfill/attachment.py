@@ -8,7 +8,7 @@ from backfill.chunks import cut, rows_to_read
 from backfill.control import Control
 from backfill.manifest import AsPlanned, Later, Manifest
 from backfill.offset import Ahead, Barrier
-from backfill.options import StartupMode, StreamOptions
+from backfill.options import StreamOptions
 from backfill.record import NamedStream, Record
 from backfill.staging import Staging
 from backfill.upstream import Upstream
@@ -32,11 +32,6 @@ class Attachment:
         self._acknowledged: Barrier | None = None
         self._manifest: tuple[int, Manifest] | None = None
 
-    @property
-    def _has_place(self) -> bool:
-        """Whether the stream has a place in the change log: a single batch needs none."""
-        return self._options.startup_mode is not StartupMode.SNAPSHOT
-
     def staging(self, stream: str) -> Staging:
         # Kept, since on an object store each is a client of its own.
         return self._stagings.setdefault(stream, self._staging_root.of_stream(stream))
@@ -48,7 +43,7 @@ class Attachment:
         found = self._record.begin(lambda stream: self.staging(stream).forget_all())
         if isinstance(found, Barrier):
             return self.attach(found, found, control), found
-        if self._has_place:
+        if not self._options.only_snapshot:
             # Before a slot is made, which would hold the database's log for a stream that cannot begin.
             self.staging(found.stream).require_writable()
             found = replace(found, bookmark=self._upstream.attach(found.bookmark, None))
@@ -70,7 +65,7 @@ class Attachment:
             return self._attached
         barrier = replace(committed or planned, bookmark=planned.bookmark)
         found, bookmark = self._record.checked(barrier, ordered=self._is_ordered(committed, planned, control))
-        if self._has_place:
+        if not self._options.only_snapshot:
             bookmark = self._upstream.attach(bookmark, barrier.epoch)
         if found is None and committed is not None:
             self._replace_lost_manifest(committed)
@@ -84,7 +79,7 @@ class Attachment:
         """Whether something is left to do, in the batch that is planned or after it, that goes by the order of keys."""
         if committed != planned:
             return planned.has_manifest or planned.is_ordered
-        if not self._has_place:
+        if self._options.only_snapshot:
             return False  # It was the only batch.
         if committed.again is not None and control.waiting(committed.stream, committed.again.request).stop is not None:
             return replace(committed, again=None).is_ordered
@@ -130,10 +125,10 @@ class Attachment:
         if start == self._acknowledged or not self.keep(start):
             return
         staging = self.staging(start.stream)
-        if self._has_place:
+        if not self._options.only_snapshot:
             self._upstream.acknowledge(start.epoch)
         staging.forget_before(start.epoch.number)
-        if not self._has_place:
+        if self._options.only_snapshot:
             # It was the only batch, and no other one will remove what this one has left.
             staging.forget(start.epoch.number)
         self._acknowledged = start

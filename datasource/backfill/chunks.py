@@ -14,7 +14,7 @@ from backfill.epoch import Epoch
 from backfill.handoff import Part, SnapshotPart, read
 from backfill.manifest import AsPlanned, GivenUp, Later, Manifest, StagedSplit
 from backfill.offset import Barrier
-from backfill.options import StartupMode, StreamOptions
+from backfill.options import StreamOptions
 from backfill.plan import MIN_SPLIT_ROWS, Piece, pieces, split
 from backfill.rows import RowFormat
 from backfill.staging import Staging
@@ -92,7 +92,7 @@ class Chunks:
         chunks are.
         """
         pin = self.upstream.repin(self.end.epoch)
-        keep = staged if self.options.startup_mode is not StartupMode.SNAPSHOT else [False] * len(staged)
+        keep = [False] * len(staged) if self.options.only_snapshot else staged
         found = zip(manifest.splits, keep, strict=True)
         return self._rewritten(item if done else item.reread_at(pin.epoch.position) for item, done in found), pin
 

@@ -32,7 +32,7 @@ class Events:
 
     keys: pa.RecordBatch
     number: Indices
-    """The number of its key: the `count` distinct keys are numbered by first appearance."""
+    """The number of its key, of which there are `count`. `events_of` numbers them by first appearance."""
 
     count: int
 

@@ -20,7 +20,7 @@ from backfill.changes import TRUNCATE
 from backfill.counts import Tally
 from backfill.errors import SnapshotGoneError, TruncateError
 from backfill.handoff import Part, pack
-from backfill.mark import Forwarded, halves, mark, refuse_truncate
+from backfill.mark import Halves, halves, mark, refuse_truncate
 from backfill.offset import Barrier
 from backfill.options import OnTruncate, StreamOptions
 from backfill.rows import RowFormat
@@ -53,24 +53,22 @@ class Following:
         """What readers read of them: as the log tells them, or completed from the last rows."""
         readers = self.options.num_partitions
         if last_rows is not None:
-            return last_rows.changes(self.begin, self.end, staging, readers, self._halves, self._look_up)
+            return last_rows.changes(self.begin, self.end, staging, readers, self._marked, self._look_up)
         return pack(self._rows(), self.rows.schema, staging, self.end.epoch.number, readers)
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
         """Output rows of the changes that go forward, as the log tells them."""
         first = 0
-        for changes, forwarded in self._forwarded(self._logged):
-            found = mark(changes, key=self.rows.table.key, forwarded=forwarded, truncates=self._emits)
-            yield self.rows.change_rows(found, self.end.epoch, first)
-            first += found.num_rows
+        for changes, found in self._halves(self._logged):
+            rows = mark(changes, found, truncates=self._emits)
+            yield self.rows.change_rows(rows, self.end.epoch, first)
+            first += rows.num_rows
 
-    def _halves(self) -> Marked:
+    def _marked(self) -> Marked:
         """Changes and what of them goes forward; many at once, since each look into the last rows takes its time."""
-        for changes, forwarded in self._forwarded(self._logged_together):
-            if self._emits and changes["op"][0].as_py() == TRUNCATE:
-                yield changes, None
-            else:
-                yield changes, halves(changes, key=self.rows.table.key, forwarded=forwarded)
+        for changes, found in self._halves(self._logged_together):
+            truncates = self._emits and changes["op"][0].as_py() == TRUNCATE
+            yield changes, None if truncates else found
 
     # -- reading the log -------------------------------------------------------------------------------------------
 
@@ -94,8 +92,8 @@ class Following:
         """Whether truncations go forward."""
         return self.options.on_truncate is OnTruncate.EMIT
 
-    def _forwarded(self, read: ReadLog) -> Iterator[tuple[pa.RecordBatch, Forwarded]]:
-        """The changes, and what decides which of their keys go forward."""
+    def _halves(self, read: ReadLog) -> Iterator[tuple[pa.RecordBatch, Halves]]:
+        """The changes, and which halves of them go forward."""
         coverage = () if self.begin is None else self.begin.progress.coverage
         if self.begin is None or not coverage:
             return
@@ -105,16 +103,17 @@ class Following:
             emptied = self._emits & (np.logical_or.accumulate(changes["op"].to_numpy() == TRUNCATE) | cleared)
             if emptied.any():
                 self._require_no_later_ahead()
-            yield changes, partial(self._goes_forward, coverage, changes, emptied)
+            forwarded = partial(self._goes_forward, coverage, changes, emptied)
+            found = halves(changes, key=self.rows.table.key, forwarded=forwarded)
+            self.tally.add(int(np.count_nonzero(changes["op"].to_numpy() != TRUNCATE)), found.change_count)
+            yield changes, found
             cleared = bool(emptied[-1:].any())
 
     def _goes_forward(
         self, coverage: Coverage, changes: pa.RecordBatch, emptied: Mask, keys: pa.RecordBatch, rows: Indices
     ) -> Mask:
         """For keys and the rows of the changes they belong to; `emptied`: a truncation that is emitted comes before."""
-        passes = self._within(keys, coverage) & ~(self._shown(keys, rows, changes) & ~emptied[rows])
-        self.tally.add(_distinct(rows, changes.num_rows), _distinct(rows[passes], changes.num_rows))
-        return passes
+        return self._within(keys, coverage) & ~(self._shown(keys, rows, changes) & ~emptied[rows])
 
     def _shown(self, keys: pa.RecordBatch, rows: Indices, changes: pa.RecordBatch) -> Mask:
         """Which changes the sink has seen the result of, because it got the key's row as of a later state.
@@ -162,10 +161,3 @@ class Following:
     def _looked_up(self, pin: Pin, keys: pa.RecordBatch) -> pa.RecordBatch:
         found = self.upstream.lookup(pin, keys)
         return as_one_batch(pa.Table.from_batches(found, self.rows.table.columns))
-
-
-def _distinct(places: Indices, among: int) -> int:
-    """How many different places are named; a change is named once for each of its halves."""
-    there = np.zeros(among, np.bool_)
-    there[places] = True
-    return int(np.count_nonzero(there))

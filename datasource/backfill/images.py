@@ -93,7 +93,7 @@ def images(
     after = columns_of(changes["new"])
     values = {name: forest.column(before.rows[name], after[name], left_out.get(name)) for name in names}
     fitting = _fitting(values.values(), forest, most_bytes)
-    if 0 < fitting < changes.num_rows:
+    if fitting < changes.num_rows:
         return TooMuch(fitting)
     return Images(_marked(changes, forest, values, columns, skips_equal=skips_equal), _after(forest, values))
 

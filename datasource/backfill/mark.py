@@ -57,13 +57,18 @@ class Halves:
     def nothing(self) -> bool:
         return not (self.old.any() or self.new.any())
 
+    @property
+    def change_count(self) -> int:
+        """Of how many changes a half goes forward."""
+        return int(np.count_nonzero(self.old | self.new))
+
     def of(self, which: slice) -> Halves:
         """Those of some of the changes."""
         return Halves(self.old[which], self.new[which], self.moves[which])
 
 
 def halves(changes: pa.RecordBatch, *, key: Sequence[str], forwarded: Forwarded) -> Halves:
-    """Marks the halves of changes, which have the layout of `backfill.changes`; calls `forwarded` once."""
+    """Which halves of changes go forward; they have the layout of `backfill.changes`."""
     op, old_kind = changes["op"].to_numpy(), changes["old_kind"].to_numpy()
     update = op == UPDATE
     moves = update & (old_kind != OLD_NONE)
@@ -77,13 +82,11 @@ def halves(changes: pa.RecordBatch, *, key: Sequence[str], forwarded: Forwarded)
     return Halves(old_passes, new_passes, moves)
 
 
-def mark(changes: pa.RecordBatch, *, key: Sequence[str], forwarded: Forwarded, truncates: bool) -> pa.RecordBatch:
+def mark(changes: pa.RecordBatch, found: Halves, *, truncates: bool) -> pa.RecordBatch:
     """The rows that go forward, in commit order, as `row`, `change_type`, `version`, `timestamp`, `unchanged`.
 
-    `changes` has the layout of `backfill.changes`. `forwarded` is called once. Truncations go forward as a row of
-    nulls if `truncates`, and are left out otherwise.
+    Truncations go forward as a row of nulls if `truncates`, and are left out otherwise.
     """
-    found = halves(changes, key=key, forwarded=forwarded)
     op, old_kind = changes["op"].to_numpy(), changes["old_kind"].to_numpy()
     update = (op == UPDATE) & ~found.moves
     preimages = update & (old_kind == OLD_ROW) & found.new

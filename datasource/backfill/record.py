@@ -31,7 +31,7 @@ import pyarrow as pa
 from backfill import recorded
 from backfill.errors import OptionsError, StateBusyError, StateError
 from backfill.offset import Barrier
-from backfill.options import OnExistingState, StartupMode, StreamOptions
+from backfill.options import OnExistingState, StreamOptions
 from backfill.progress import Finished, Frontier, Progress
 from backfill.same_table import require_same_table
 from backfill.state_errors import as_ours
@@ -271,8 +271,8 @@ class Record:
 
     def _with_options(self, bookmark: Bookmark) -> Bookmark:
         """The bookmark, which is in the checkpoint as well, with the options that a stream keeps to its end."""
-        only_snapshot = self._options.startup_mode is StartupMode.SNAPSHOT
-        kept = {SNAPSHOT_FILTER: self._options.snapshot_filter, ONLY_SNAPSHOT: "true" if only_snapshot else ""}
+        options = self._options
+        kept = {SNAPSHOT_FILTER: options.snapshot_filter, ONLY_SNAPSHOT: "true" if options.only_snapshot else ""}
         return (*bookmark, *((name, value) for name, value in kept.items() if value))
 
     def _require_same_options(self, barrier: Barrier) -> None:
@@ -280,7 +280,7 @@ class Record:
         place in the change log, or has none.
         """
         began = dict(barrier.bookmark)
-        only_snapshot = self._options.startup_mode is StartupMode.SNAPSHOT
+        only_snapshot = self._options.only_snapshot
         if bool(began.get(ONLY_SNAPSHOT)) != only_snapshot:
             raise OptionsError(another_option(_mode(not only_snapshot), _mode(only_snapshot)))
         before, now = began.get(SNAPSHOT_FILTER, ""), self._options.snapshot_filter

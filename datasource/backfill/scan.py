@@ -44,7 +44,7 @@ def _rows(
     reader: SnapshotReader, ranges: Sequence[KeyRange], columns: pa.Schema
 ) -> Generator[pa.RecordBatch, None, None]:
     made_up = {**_METADATA, "_commit_timestamp": datetime.now(UTC)}
-    for batch in reader.read(None, ranges):
+    for batch in reader.scan(ranges):
         arrays = [_column(batch, field, made_up) for field in columns]
         yield pa.RecordBatch.from_arrays(arrays, schema=columns)
 

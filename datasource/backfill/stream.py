@@ -151,7 +151,7 @@ class Stream:
             named, base = self._attachment.attach(start, start, self._control), start
             self._let_go(start)
             self._attachment.settle(start)
-        elif self._control.holds and self._options.startup_mode is StartupMode.SNAPSHOT:
+        elif self._control.holds and self._options.only_snapshot:
             return start
         else:
             named, base = self._attachment.begin(self._control)
@@ -215,7 +215,7 @@ class Stream:
         return self._in_turn.next_up(again, progress, self._control, base.stream)
 
     def _why_never_again(self) -> str:
-        if self._options.startup_mode is StartupMode.SNAPSHOT:
+        if self._options.only_snapshot:
             return "a stream with startupMode=snapshot is one batch"
         last_rows = self._opened_last_rows()
         if last_rows is not None and last_rows.keeps_the_latest:
@@ -223,7 +223,7 @@ class Stream:
         return ""
 
     def _is_over(self, progress: Progress, after: Epoch) -> bool:
-        if self._options.startup_mode is StartupMode.SNAPSHOT:
+        if self._options.only_snapshot:
             return True
         waits = isinstance(progress, Finished) or self._control.holds
         return waits and self._until is not None and self._upstream.reached(after, self._until)

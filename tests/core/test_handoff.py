@@ -59,8 +59,11 @@ def changes(*sizes: int) -> list[pa.RecordBatch]:
 class Unused:
     """A reader that nobody needs."""
 
-    def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+    def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
         raise AssertionError(f"read at {token}: {ranges}")
+
+    def scan(self, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        raise AssertionError(f"scanned: {ranges}")
 
 
 def rows_of(parts: Sequence[Part]) -> list[Any]:
@@ -235,15 +238,18 @@ class Table:
 
     count: int
     error: Exception | None = None
-    asked: list[tuple[str | None, tuple[KeyRange, ...]]] = field(default_factory=list)
+    asked: list[tuple[str, tuple[KeyRange, ...]]] = field(default_factory=list)
 
-    def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+    def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
         self.asked.append((token, tuple(ranges)))
         if self.error is not None:
             raise self.error
         for at in range(0, self.count, 3):
             numbers = pa.array(range(at, min(at + 3, self.count)), pa.int64())
             yield pa.RecordBatch.from_arrays([numbers], schema=COLUMNS)
+
+    def scan(self, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        raise AssertionError(f"scanned: {ranges}")
 
 
 def planned(
@@ -298,7 +304,7 @@ def test_a_chunk_that_is_cut_off_has_passed_on_no_row_where_it_is_staged_first(
     staging: Staging, *, stage_before_emit: bool
 ) -> None:
     class CutOff(Table):
-        def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
             yield from super().read(token, ranges)
             raise ConnectionLostError("gone")
 
@@ -315,7 +321,7 @@ def test_when_the_state_is_gone_but_another_attempt_has_staged_the_chunk_it_is_r
     part = planned(staging, 4, stage_before_emit=stage_before_emit)
 
     class Late(Table):
-        def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
             assert numbers(part, Table(4)) == [0, 1, 2, 3]
             return super().read(token, ranges)
 
@@ -331,7 +337,7 @@ def test_when_the_state_goes_amid_the_rows_those_that_were_passed_on_do_not_come
     part = planned(staging, 10, stage_before_emit=stage_before_emit)
 
     class Overtaken(Table):
-        def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
             self.asked.append((token, tuple(ranges)))
             for begin in range(0, 9, at):
                 yield pa.RecordBatch.from_arrays(

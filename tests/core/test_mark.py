@@ -23,7 +23,7 @@ from backfill.changes import (
     UPDATE,
     changes_schema,
 )
-from backfill.mark import CHANGE_TYPES, MARKED_COLUMNS, mark
+from backfill.mark import CHANGE_TYPES, MARKED_COLUMNS, halves, mark
 
 _FIELDS: list[pa.Field[Any]] = [pa.field("v", pa.string()), pa.field("a", pa.int64()), pa.field("b", pa.string())]
 COLUMNS = pa.schema(_FIELDS)
@@ -106,10 +106,8 @@ class Emitted:
     def __init__(self, changes: list[Change], keys: set[Key]) -> None:
         self.changes = changes
         self.keys = keys
-        self.asked = 0
 
     def __call__(self, keys: pa.RecordBatch, rows: Indices) -> Mask:
-        self.asked += 1
         assert keys.schema.names == list(KEY)
         assert len(rows) == keys.num_rows
         pairs = list(zip(keys["b"].to_pylist(), keys["a"].to_pylist(), strict=True))
@@ -121,8 +119,8 @@ class Emitted:
 
 def marked(changes: list[Change], emitted: set[Key], *, truncates: bool = False) -> list[Marked]:
     ask = Emitted(changes, emitted)
-    found = mark(batch_of(changes), key=KEY, forwarded=ask, truncates=truncates)
-    assert ask.asked <= 1
+    batch = batch_of(changes)
+    found = mark(batch, halves(batch, key=KEY, forwarded=ask), truncates=truncates)
     assert found.schema.names == list(MARKED_COLUMNS)
     types = [SCHEMA.field("new").type, pa.string(), pa.int64(), SCHEMA.field("timestamp").type]
     assert found.schema.types == [*types, SCHEMA.field("unchanged").type]
@@ -251,5 +249,6 @@ def test_a_sliced_batch_is_marked_as_if_it_stood_alone() -> None:
     ]
     emitted = {key_of(HERE), key_of(THERE)}
     ask = Emitted(made[1:], emitted)
-    found = mark(batch_of(made).slice(1), key=KEY, forwarded=ask, truncates=False)
+    batch = batch_of(made).slice(1)
+    found = mark(batch, halves(batch, key=KEY, forwarded=ask), truncates=False)
     assert found["change_type"].to_pylist() == ["delete", "insert", "insert"]

@@ -79,7 +79,7 @@ def test_a_condition_means_the_same_in_every_time_zone(tmp_path: Path, monkeypat
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     condition = "CAST(made AS DATE) = '2026-01-01' AND made < '2026-01-01 22:00'"
     upstream = DeltaUpstream(parse({"path": str(folder), "keyColumns": "id", "filter": condition}))
-    found = pa.Table.from_batches(upstream.reader().read(None, [WHOLE_TABLE]))
+    found = pa.Table.from_batches(upstream.reader().scan([WHOLE_TABLE]))
     assert found["made"].to_pylist() == times[:2]
     run = DeltaRun(tmp_path, folder, options={"snapshotFilter": condition})
     assert run.plan()
@@ -103,7 +103,7 @@ def test_a_condition_that_fails_for_a_row_is_at_fault_and_the_row_stays_untold(
     write_deltalake(folder, pa.table(found), configuration=FEED)
     given = {"path": str(folder), "keyColumns": "id", "filter": condition}
     with pytest.raises(OptionsError, match=f"of the table: {kind}.") as caught:
-        list(DeltaUpstream(parse(given)).reader().read(None, [WHOLE_TABLE]))
+        list(DeltaUpstream(parse(given)).reader().scan([WHOLE_TABLE]))
     assert "31415" not in caught.value.message
     assert "hunter2" not in caught.value.message
     with pytest.raises(OptionsError, match="snapshotFilter"):

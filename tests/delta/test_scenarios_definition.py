@@ -216,4 +216,4 @@ def test_rows_of_one_key_are_found_on_either_side_of_a_batch(tmp_path: Path, mon
     write_deltalake(tmp_path, pa.table({"id": pa.array([1, 2, 2, 3], pa.int64())}))
     upstream = DeltaUpstream(parse({"path": str(tmp_path), "keyColumns": "id"}))
     with closing(upstream), pytest.raises(TableError, match="several rows of one key"):
-        deque(upstream.reader().read(None, [WHOLE_TABLE]), maxlen=0)
+        deque(upstream.reader().scan([WHOLE_TABLE]), maxlen=0)

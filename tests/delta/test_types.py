@@ -178,7 +178,7 @@ def test_an_empty_text_that_partitions_a_table_is_null(tmp_path: Path) -> None:
     rows = {1: None, 2: None, 3: "b", 4: None, 5: "c"}
     assert {n: row["k"] for (n,), row in run.fold.rows.items()} == rows
     given = {"path": str(folder), "keyColumns": "n", "filter": "k IS NULL"}
-    batches = DeltaUpstream(parse(given)).reader().read(None, [KeyRange(None, None)])
+    batches = DeltaUpstream(parse(given)).reader().scan([KeyRange(None, None)])
     assert [n for batch in batches for n in batch["n"].to_pylist()] == [1, 2, 4]
 
 

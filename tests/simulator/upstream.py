@@ -256,9 +256,14 @@ class SimulatedReader:
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
-        database = self._server.database
-        table = database.table(database.now if token is None else self._server.pinned(token))
+    def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        return self._rows(self._server.pinned(token), ranges)
+
+    def scan(self, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        return self._rows(self._server.database.now, ranges)
+
+    def _rows(self, view: View, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        table = self._server.database.table(view)
         found = [row for item in ranges for row in table.within(item)]
         for at in range(0, len(found), 2):
             yield pa.RecordBatch.from_arrays(columns_of(found[at : at + 2]), schema=COLUMNS)

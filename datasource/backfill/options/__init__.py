@@ -66,6 +66,11 @@ class StreamOptions:
     metadata: tuple[str, ...] = METADATA_COLUMNS
     """What rows have beside the table's columns, in the order of `METADATA_COLUMNS`."""
 
+    @property
+    def only_snapshot(self) -> bool:
+        """Whether the stream is one batch, of the table's rows, and has no place in the change log."""
+        return self.startup_mode is StartupMode.SNAPSHOT
+
 
 @dataclass(frozen=True, slots=True)
 class LastRowsOptions:
@@ -107,7 +112,7 @@ class Options:
     @property
     def follows(self) -> bool:
         """Whether changes are read, and not the table's rows alone."""
-        streams = bool(self.state_dir) and self.stream.startup_mode is not StartupMode.SNAPSHOT
+        streams = bool(self.state_dir) and not self.stream.only_snapshot
         return streams or bool(self.starting_position)
 
     @property

@@ -87,21 +87,27 @@ class Identity:
 
 
 class SnapshotReader(Protocol):
-    """Reads snapshot rows on an executor; picklable, opens nothing before `read`.
+    """Reads the table's rows on an executor, in the columns of `TableSchema.columns`; picklable, opens nothing before.
 
-    Law: the rows of `read(token, ranges)` are exactly the table's rows with a key in `ranges` as of the pinned
-    state, in key order, in the columns of `TableSchema.columns`; the same again for the same arguments. Raises
-    SnapshotGoneError where the state has been released and the upstream does not keep it by itself.
-
-    Without a token they are those of the state of the moment at which reading begins, in any order: one state for all
-    the ranges of one call, and another one for the next call. Raises a TransientError where that state is lost in the
-    middle.
-
-    A filter that was given to the upstream leaves out the rows for which it does not hold: `snapshotFilter` those of a
-    pinned state, `filter` those read without a token.
+    A filter that was given to the upstream leaves out the rows for which it does not hold: `snapshotFilter` those of
+    `read`, `filter` those of `scan`.
     """
 
-    def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]: ...
+    def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        """For a stream: exactly the rows with a key in `ranges` as of the pinned state, in key order.
+
+        The same again for the same arguments. Raises SnapshotGoneError where the state has been released and the
+        upstream does not keep it by itself.
+        """
+        ...
+
+    def scan(self, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        """For a batch read: the rows with a key in `ranges` as of the moment at which reading begins, in any order.
+
+        One state for all the ranges of one call, and another one for the next call. Raises a TransientError where that
+        state is lost in the middle.
+        """
+        ...
 
 
 EARLIEST: Final = "earliest"

@@ -109,14 +109,14 @@ class SnapshotLaws:
         upstream.close()
         for key in laboratory.keys[10:12]:
             laboratory.write(delete(key))
-            assert sorted(rows_of(reader.read(None, ranges), schema)) == sorted(laboratory.rows().items())
+            assert sorted(rows_of(reader.scan(ranges), schema)) == sorted(laboratory.rows().items())
 
     def test_without_a_token_all_ranges_of_one_reading_are_of_one_state(self, laboratory: Laboratory) -> None:
         fill(laboratory)
         upstream = laboratory.open()
         first, *others = ranges_between(upstream.bounds(4))
         before = sorted(laboratory.rows().items())
-        reading = iter(upstream.reader().read(None, [first, *others]))
+        reading = iter(upstream.reader().scan([first, *others]))
         begun = next(reading)
         laboratory.write(delete(laboratory.keys[39]), move(laboratory.keys[38], laboratory.keys[40]))
         assert sorted(rows_of([begun, *reading], upstream.schema())) == before

@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from backfill.errors import BackfillError
-from backfill.options import Options, StartupMode
+from backfill.options import Options
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.location import open_latest
 from backfill.upstream.delta.scan import require_row_condition
@@ -36,7 +36,7 @@ def _found(table: DeltaTable, options: Options) -> Iterator[Finding]:
     yield from refused(described, table, options)
     yield from refused(require_row_condition, table, "snapshotFilter", options.stream.snapshot_filter)
     yield from _nulls(table, options)
-    if options.stream.startup_mode is StartupMode.SNAPSHOT:
+    if options.stream.only_snapshot:
         return
     yield from refused(require_unmapped, table.metadata().configuration, options.path)
     if not has_feed(table):

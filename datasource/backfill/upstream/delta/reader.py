@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -24,33 +24,42 @@ class DeltaSnapshotReader:
     """See `backfill.upstream.SnapshotReader`. A token is a position, and good for as long as its files are kept."""
 
     table: Table
-    filter: str = ""
-    snapshot_filter: str = ""
+    filter: str
+    snapshot_filter: str
 
-    def read(self, token: str | None, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
-        table = self.table
-        only = self.filter if token is None else self.snapshot_filter
+    def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        opened, columns = self._at(token)
+        yield from self._typed(opened, self._within(opened, columns, ranges, self.snapshot_filter))
 
-        def rows(opened: DeltaTable, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-            for item in ranges:
-                yield from self._distinct(rows_within(opened, columns, table.key, item, only))
+    def scan(self, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        opened = open_latest(self.table.uri)
+        yield from self._typed(opened, self._within(opened, self.table.columns, ranges, self.filter))
 
-        yield from self._at(token, rows)
-
-    def lookup(self, token: str | None, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def lookup(self, token: str, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """See `backfill.upstream.Upstream.lookup`."""
         if keys.num_rows:
-            yield from self._at(token, lambda opened, columns: rows_of(opened, columns, self.table.key, keys))
+            opened, columns = self._at(token)
+            yield from self._typed(opened, rows_of(opened, columns, self.table.key, keys))
 
-    def _at(
-        self, token: str | None, rows: Callable[[DeltaTable, pa.Schema], Iterator[pa.RecordBatch]]
+    def _at(self, token: str) -> tuple[DeltaTable, pa.Schema]:
+        """The version, and which of the columns it has: it may be logged before one is added, and read after that."""
+        opened = open_at(self.table.uri, Position.parse(token))
+        with translating(self.table.uri):
+            names = {field.name for field in opened.schema().fields}
+        return opened, pa.schema([field for field in self.table.columns if field.name in names])
+
+    def _within(
+        self, opened: DeltaTable, columns: pa.Schema, ranges: Sequence[KeyRange], condition: str
     ) -> Iterator[pa.RecordBatch]:
-        uri, columns = self.table.uri, self.table.columns
-        opened = open_latest(uri) if token is None else open_at(uri, Position.parse(token))
+        for item in ranges:
+            yield from self._distinct(rows_within(opened, columns, self.table.key, item, condition))
+
+    def _typed(self, opened: DeltaTable, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        uri = self.table.uri
         try:
             with translating(uri):
-                # A batch may be logged before a column is added and read after that: then it is of a version without.
-                for batch in rows(opened, columns if token is None else _present(opened, columns)):
-                    yield typed(batch, {}, columns)
+                for batch in rows:
+                    yield typed(batch, {}, self.table.columns)
         except FileGoneError as error:
             raise DataLossError(
                 f"files of version {opened.version()} of the Delta table {uri} are gone ({error}): VACUUM has removed "
@@ -68,8 +77,3 @@ class DeltaSnapshotReader:
             require_distinct([pa.concat_arrays(both) for both in zip(before.columns, keys.columns, strict=True)])
             last = keys.slice(keys.num_rows - 1)
             yield batch
-
-
-def _present(opened: DeltaTable, columns: pa.Schema) -> pa.Schema:
-    names = {field.name for field in opened.schema().fields}
-    return pa.schema([field for field in columns if field.name in names])

@@ -32,7 +32,7 @@ because it counts them in nanoseconds, but for a query that says how."""
 
 
 def rows_within(
-    table: DeltaTable, columns: pa.Schema, key: KeyColumns, item: KeyRange, condition: str = ""
+    table: DeltaTable, columns: pa.Schema, key: KeyColumns, item: KeyRange, condition: str
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the range in key order, with these columns; only those for which the condition holds, if any."""
     predicate = key.predicate((item,))

@@ -19,7 +19,7 @@ from backfill.plan import Extent, Measure
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.counting import RANGES_AT_ONCE, Counting
 from backfill.upstream.postgres.failures import translating
-from backfill.upstream.postgres.pin import ExportingSession, enter
+from backfill.upstream.postgres.pin import ExportingSession, enter_pinned
 from backfill.upstream.postgres.ranges import KeyedTable
 
 ROWS_PER_SESSION: Final = 200_000
@@ -88,7 +88,7 @@ class Measuring:
     def _elsewhere(self, token: str, requests: Sequence[Measure], counting: list[Session]) -> tuple[Extent, ...]:
         with translating(), self.connector.session() as session, session.cursor() as cursor:
             counting.append(session)
-            enter(cursor, self.table, token)
+            enter_pinned(cursor, self.table, token)
             with session.pipeline():
                 return self._extents(session, requests)
 

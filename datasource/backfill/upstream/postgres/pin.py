@@ -209,25 +209,29 @@ def snapshot_of(token: str) -> str:
     return token.partition(" ")[0]
 
 
-def enter(cursor: Cursor, table: KeyedTable, token: str | None) -> None:
-    """Begins a transaction in the state of this token, or in that of now, and locks the table until its end.
+def enter(cursor: Cursor, table: KeyedTable) -> None:
+    """Begins a transaction in the state of now, and locks the table until its end.
 
-    Raises TableLockedError where somebody else has it locked for longer than a moment, SnapshotGoneError where that
-    state has been released, SchemaChangedError where its columns have other names.
+    Raises TableLockedError where somebody else has it locked for longer than a moment, SchemaChangedError where its
+    columns have other names.
     """
     cursor.execute(locks.IN_SESSION)
-    before = stored(cursor, table) if token is None else ""
+    before = stored(cursor, table)
     cursor.execute(BEGIN)
-    if token is not None:
-        snapshot = sql.Literal(snapshot_of(token))
-        with translating(about_snapshot):
-            cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot).as_string(None))
     cursor.execute(table.lock.as_string(None))
-    if token is None:
-        files, _ = _look(cursor, table)
-        _require_same_files(before, files)
-    else:
-        _require_same_state(token, cursor, table)
+    files, _ = _look(cursor, table)
+    _require_same_files(before, files)
+
+
+def enter_pinned(cursor: Cursor, table: KeyedTable, token: str) -> None:
+    """The same in the state of this token; SnapshotGoneError where that has been released."""
+    cursor.execute(locks.IN_SESSION)
+    cursor.execute(BEGIN)
+    snapshot = sql.Literal(snapshot_of(token))
+    with translating(about_snapshot):
+        cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot).as_string(None))
+    cursor.execute(table.lock.as_string(None))
+    _require_same_state(token, cursor, table)
 
 
 def _require_same_files(before: str, now: str) -> None:

@@ -120,7 +120,7 @@ class KeyedTable:
             conditions.append(compare(self.key[begun:], values[begun:], "<=", upto[begun:]))
         return sql.SQL(" AND ").join(conditions) if conditions else sql.SQL("true")
 
-    def counts(self, ranges: Sequence[KeyRange], most: Sequence[int], only: str = "") -> sql.Composed:
+    def counts(self, ranges: Sequence[KeyRange], most: Sequence[int], only: str) -> sql.Composed:
         """How many rows each of these ranges of one form has, up to so many: a line for each, in their order.
 
         One statement, planned once: for a table of a thousand partitions that takes some 40 ms. In order, or it might
@@ -150,7 +150,7 @@ class KeyedTable:
             names=sql.SQL(", ").join(map(sql.Identifier, texts)),
         )
 
-    def counts_at_once(self, ranges: Sequence[KeyRange], most: int, only: str = "") -> sql.Composed:
+    def counts_at_once(self, ranges: Sequence[KeyRange], most: int, only: str) -> sql.Composed:
         """A line with how many rows each of these ranges has, by one look at all of them, and how many were looked at.
 
         If those are `most`, there may be more.
@@ -177,7 +177,7 @@ class KeyedTable:
     def _literals(self, key: Key | None) -> list[sql.Composable]:
         return [] if key is None else [key_literal(part, text) for part, text in zip(self.key, key, strict=True)]
 
-    def select(self, columns: sql.Composable, item: KeyRange, only: str = "") -> sql.Composed:
+    def select(self, columns: sql.Composable, item: KeyRange, only: str) -> sql.Composed:
         """The rows of the range, or only those for which a condition holds that has passed `require_condition`."""
         return sql.SQL("SELECT {} FROM {} WHERE {}").format(columns, self.source, _also(self.where(item), only))
 
