@@ -63,7 +63,16 @@ _DAMAGED: Final = (
     "Could not read enough bytes",
     _REPLAYING,
     "Failed to load metadata",
+    # A table or a column is missing that every file of its version has.
+    "Table with name ",
+    "Referenced column ",
+    "Referenced update column ",
+    "does not have a column with name ",
 )
+
+
+class UnreadableError(Exception):
+    """The file holds something else than its version says; `explaining` says of which file."""
 
 
 def explained(error: duckdb.Error, path: str) -> StateStoreError | None:
@@ -104,6 +113,8 @@ def explaining(path: Path) -> Iterator[None]:
         if known is None:
             raise
         raise known from error
+    except UnreadableError as error:
+        raise StateDamagedError(str(path), str(error)) from error
     except RuntimeError as error:
         if str(error) != _INTERRUPTED:
             raise

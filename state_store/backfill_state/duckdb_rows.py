@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from backfill_state.admission import Stream
+from backfill_state.duckdb_errors import UnreadableError
 from backfill_state.duckdb_file import FileForm
 from backfill_state.duckdb_instance import SharedInstance
 from backfill_state.given import given_to
@@ -59,8 +60,13 @@ def read_stream(connection: duckdb.DuckDBPyConnection) -> Stream | None:
     rows = connection.execute(_READ_STREAM).fetchall()
     if not rows:
         return None
+    if len(rows) > 1:
+        raise UnreadableError(f"its table `stream` has {len(rows)} rows")
     [(stream_id, upstream, system, table, table_id, names, types, properties, values, epoch, offset)] = rows
-    key = pa.schema([pa.field(name, to_arrow(item)) for name, item in zip(names, types, strict=True)])
+    try:
+        key = pa.schema([pa.field(name, to_arrow(item)) for name, item in zip(names, types, strict=True)])
+    except (KeyError, ValueError) as error:
+        raise UnreadableError(f"the key columns {names} have types {types} in its table `stream`") from error
     pairs = tuple(zip(properties, values, strict=True))
     return Stream(StreamIdentity(stream_id, upstream, system, table, table_id, key, pairs), epoch, offset)
 
@@ -121,7 +127,7 @@ def read_progress(connection: duckdb.DuckDBPyConnection, stream: Stream | None) 
         return progress_schema(pa.schema([])).empty_table()
     rows = connection.sql("SELECT * FROM backfill_progress ORDER BY vnode").to_arrow_table()
     names = ["vnode", *_key_columns(connection), "backfill_finished", "row_count"]
-    return _as_given(rows.select(names), progress_schema(stream.identity.key))
+    return _as_given(rows, names, progress_schema(stream.identity.key))
 
 
 def read_bounds(connection: duckdb.DuckDBPyConnection, stream: Stream | None) -> pa.Table:
@@ -129,7 +135,7 @@ def read_bounds(connection: duckdb.DuckDBPyConnection, stream: Stream | None) ->
     if stream is None:
         return bounds_schema(pa.schema([])).empty_table()
     rows = connection.sql("SELECT * FROM vnode_bounds ORDER BY vnode").to_arrow_table()
-    return _as_given(rows.select(["vnode", *_key_columns(connection)]), bounds_schema(stream.identity.key))
+    return _as_given(rows, ["vnode", *_key_columns(connection)], bounds_schema(stream.identity.key))
 
 
 def _key_columns(connection: duckdb.DuckDBPyConnection) -> list[str]:
@@ -145,7 +151,10 @@ def _named(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:
     return rows.rename_columns(names)
 
 
-def _as_given(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def _as_given(rows: pa.Table, names: list[str], schema: pa.Schema) -> pa.Table:
     """The rows with the user's names and types: DuckDB shows instants in the session's time zone, for one."""
-    columns = [column.cast(field.type) for column, field in zip(rows.columns, schema, strict=True)]
+    try:
+        columns = [rows[name].cast(field.type) for name, field in zip(names, schema, strict=True)]
+    except (KeyError, ValueError) as error:
+        raise UnreadableError(f"of the columns {names} it has {rows.column_names}") from error
     return pa.Table.from_arrays(columns, schema=schema)

@@ -196,6 +196,25 @@ def test_a_file_without_a_version_is_called_damaged(path: Path, change: str) -> 
         DuckDBProgressStore(path).epoch()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DROP TABLE vnode_bounds",
+        "ALTER TABLE stream DROP COLUMN system",
+        "ALTER TABLE backfill_progress DROP COLUMN row_count",
+        "INSERT INTO stream FROM stream",
+        "UPDATE stream SET key_types = ['GEOMETRY', 'BIGINT']",
+        "UPDATE stream SET key_columns = ['region']",
+    ],
+)
+def test_a_file_that_somebody_has_changed_is_called_damaged(path: Path, change: str) -> None:
+    fill(path)
+    with duckdb.connect(str(path)) as edited:
+        edited.execute(change)
+    with pytest.raises(StateDamagedError):
+        everything(DuckDBProgressStore(path))
+
+
 def test_a_directory_that_cannot_be_made_is_named(path: Path) -> None:
     path.parent.write_text("a file where the directory should be")
     with pytest.raises(StateUnwritableError, match=r"could not be opened or written \((File exists|Not a directory)"):

@@ -15,6 +15,7 @@ from backfill_state import (
     StateConflictError,
     StateDamagedError,
     StateVersionError,
+    UpsertStateDamagedError,
     UpsertStateMemoryError,
 )
 from backfill_state.upsert import DuckDBUpsertState, Totals, Updates, UpsertLayout, duckdb_state
@@ -55,6 +56,36 @@ def test_what_is_replaced_is_cleaned_away(path: Path) -> None:
         assert plain.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name LIKE 'entries_%'").fetchall() == [
             (segments,)
         ]
+
+
+def test_batches_larger_than_a_segment_leave_no_more_than_twice_what_lives(path: Path) -> None:
+    """Each begins three segments; with one cleaned a batch the file would grow without end."""
+    keys = [("eu", number) for number in range(12)]
+    held = []
+    for order in range(12):
+        with DuckDBUpsertState(path, LAYOUT, segment_entries=4, chunk_rows=4) as state:
+            put(state, f"t{order}", *((key, order, 0, ("x", float(order))) for key in keys))
+            assert [entry[0] for entry in entries(state, *keys)] == [order] * len(keys)
+        with duckdb.connect(str(path), read_only=True) as plain:
+            held.append(plain.execute("SELECT sum(entries)::BIGINT FROM segments").fetchall()[0][0])
+    assert max(held) <= 2 * len(keys) + 4
+    with DuckDBUpsertState(path, LAYOUT, segment_entries=4, tombstones=False) as state:
+        put(state, "gone", *((key, 12, 0, None) for key in keys))
+        assert state.totals().values == 0
+    with duckdb.connect(str(path), read_only=True) as plain:
+        assert plain.execute("SELECT sum(entries)::BIGINT FROM segments").fetchall()[0][0] <= 4
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_deletions_that_left_no_entry_stay_deleted_where_entries_are_kept_for_them(path: Path, *, first: bool) -> None:
+    with DuckDBUpsertState(path, LAYOUT, tombstones=first) as state:
+        put(state, "t1", (("eu", 1), 1, 0, ("x", 1.0)), (("eu", 2), 1, 0, ("y", 2.0)))
+        put(state, "t2", (("eu", 1), 2, 0, None))
+    with DuckDBUpsertState(path, LAYOUT, tombstones=not first) as state:
+        assert [found[-1] for found in entries(state, ("eu", 1), ("eu", 2))] == [(None, None), ("y", 2.0)]
+        assert put(state, "t3", (("eu", 1), 3, 0, ("z", 3.0)), (("eu", 2), 2, 0, None)).inserts == 1
+        assert [found[-1] for found in entries(state, ("eu", 1), ("eu", 2))] == [("z", 3.0), (None, None)]
+        assert state.totals().values == 1
 
 
 def test_long_texts_go_with_their_rows(path: Path) -> None:
@@ -214,6 +245,25 @@ def test_a_file_and_its_log_of_two_moments_are_called_damaged(path: Path, tmp_pa
         shutil.copy(path.with_name(path.name + ".wal"), copy.with_name(copy.name + ".wal"))
     with pytest.raises(StateDamagedError, match="replaying WAL"):
         DuckDBUpsertState(copy, LAYOUT).totals()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DELETE FROM upsert_state",
+        "INSERT INTO upsert_state FROM upsert_state",
+        "UPDATE upsert_state SET row_schema = 'x'",
+        "ALTER TABLE upsert_state DROP COLUMN token",
+        "DROP TABLE entries_1",
+        "ALTER TABLE segments DROP COLUMN dead",
+    ],
+)
+def test_a_file_that_somebody_has_changed_is_called_damaged_and_not_begun_anew(path: Path, change: str) -> None:
+    fill(path)
+    with duckdb.connect(str(path)) as edited:
+        edited.execute(change)
+    with pytest.raises(UpsertStateDamagedError), DuckDBUpsertState(path, LAYOUT) as state:
+        put(state, "t2", (("eu", 1), 2, 0, ("y", 2.0)))
 
 
 def test_a_newer_format_is_refused_with_both_numbers(path: Path) -> None:

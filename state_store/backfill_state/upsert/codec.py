@@ -10,14 +10,14 @@ A stored column is of one of a few types that DuckDB, Arrow and Python hold alik
 | month interval, decimal32, decimal64          | NaN stay themselves, and no end of a range is taken for infinity  |
 | other decimals, day intervals                 | their bytes                                                       |
 | large and view forms, fixed-size binary       | the plain form                                                    |
-| dictionary                                    | its values                                                        |
 | struct                                        | a struct with fields f0, f1, ...; an empty one as true            |
 | list, also large and fixed-size; map          | a list; of a map, of structs of key and item                      |
 | null                                          | a bool that is null                                               |
 | extension                                     | its storage                                                       |
 
-Unions, run-end encoded columns, list views and lists of the fixed size 0 are refused by name. Typed columns and not
-one blob for a row: they are made without a loop over rows, DuckDB packs them, and only what is asked for is read.
+Unions, dictionaries, run-end encoded columns, list views and lists of the fixed size 0 are refused by name. Typed
+columns and not one blob for a row: they are made without a loop over rows, DuckDB packs them, and only what is asked
+for is read.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ def stored_type(column: str, arrow: pa.DataType) -> pa.DataType:
     """The type a column is stored as; `column` is its name in the error if there is none."""
     if isinstance(arrow, pa.BaseExtensionType):
         return stored_type(column, arrow.storage_type)
-    if isinstance(arrow, pa.DictionaryType):
-        return stored_type(column, arrow.value_type)
     if pt.is_null(arrow):
         return pa.bool_()
     if pt.is_struct(arrow):
@@ -72,7 +70,7 @@ def _stored_scalar(column: str, arrow: pa.DataType) -> pa.DataType:
         return _INTEGERS[arrow.bit_width]
     raise StateLayoutError(
         f"column {column!r} has type {arrow}, which the upsert state cannot hold: it holds every type but unions, "
-        "run-end encoded columns, list views and lists of the fixed size 0. Cast the column first"
+        "dictionaries, run-end encoded columns, list views and lists of the fixed size 0. Cast the column first"
     )
 
 
@@ -81,8 +79,6 @@ def store(array: Array, column: str = "") -> Array:
     arrow = array.type
     if isinstance(array, pa.ExtensionArray):
         return store(array.storage, column)
-    if isinstance(array, pa.DictionaryArray):
-        return store(array.dictionary_decode(), column)
     if pt.is_null(arrow):
         return pa.nulls(len(array), pa.bool_())
     if isinstance(array, pa.StructArray):
@@ -106,8 +102,6 @@ def restore(array: Array, arrow: Type) -> Array:
     """What `store` was given, if its type was `arrow`."""
     if isinstance(arrow, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(arrow, restore(array, arrow.storage_type))
-    if isinstance(arrow, pa.DictionaryType):
-        return restore(array, arrow.value_type).dictionary_encode().cast(arrow)
     if pt.is_null(arrow):
         return pa.nulls(len(array))
     if pt.is_struct(arrow):
@@ -153,7 +147,8 @@ def _restore_struct(array: Array, arrow: Type) -> Array:
         # There is no way to give an array without fields its length but by its buffers.
         validity = pa.array(array.is_valid()).buffers()[1]
         return pa.StructArray.from_buffers(arrow, len(array), [validity])
-    fields = [restore(array.field(at), item.type) for at, item in enumerate(arrow)]
+    # `flatten` and not `field`: what lies hidden under a null struct need not be a value of the type.
+    fields = [restore(child, item.type) for child, item in zip(array.flatten(), arrow, strict=True)]
     return pa.StructArray.from_arrays(fields, fields=list(arrow), mask=array.is_null())
 
 

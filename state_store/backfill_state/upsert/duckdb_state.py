@@ -106,10 +106,10 @@ class DuckDBUpsertState(Closable):
         segment_entries: int = SEGMENT_ENTRIES,
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
-        self._file = StateFile(path, upsert_file(memory_limit))
+        self._file = StateFile(path, upsert_file(memory_limit, self._begin))
         self._layout = layout
         self._tombstones = tombstones
-        self._segments = Segments(layout, full=segment_entries, full_bytes=segment_bytes, tombstones=tombstones)
+        self._segments = Segments(layout, full=segment_entries, full_bytes=segment_bytes)
         self._pending = Pending(layout)
         self._chunk_rows = chunk_rows
         self._batch: _Batch | None = None
@@ -230,16 +230,12 @@ class DuckDBUpsertState(Closable):
 
     def _standing(self, connection: duckdb.DuckDBPyConnection) -> Standing:
         standing = read_standing(connection)
-        if standing is None:
-            return self._begin(connection)
         require_layout(standing.layout, self._layout, str(self._file))
         return standing
 
-    def _begin(self, connection: duckdb.DuckDBPyConnection) -> Standing:
-        standing = Standing(self._layout, None, consolidating=False, totals=Totals(), seq=0)
-        write_standing(connection, standing)
+    def _begin(self, connection: duckdb.DuckDBPyConnection) -> None:
+        write_standing(connection, Standing(self._layout, None, consolidating=False, totals=Totals(), seq=0))
         self._empty(connection)
-        return standing
 
     def _empty(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._segments.create(connection)

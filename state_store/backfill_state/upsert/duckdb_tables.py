@@ -17,6 +17,7 @@ entries are for. Version 1 had no `long_…`, `size`, `line` and `digest`; what 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +25,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.types as pt
 
+from backfill_state.duckdb_errors import UnreadableError
 from backfill_state.duckdb_file import FileForm
 from backfill_state.duckdb_instance import OwnInstances, Setting
 from backfill_state.migrations import Step
@@ -84,8 +86,8 @@ _PLAIN: Final = {
 }
 
 
-def upsert_file(memory_limit: str) -> FileForm:
-    """A state file that DuckDB keeps at most so much of in memory."""
+def upsert_file(memory_limit: str, begin: Callable[[duckdb.DuckDBPyConnection], object]) -> FileForm:
+    """A state file that DuckDB keeps at most so much of in memory; `begin` writes what an empty one holds."""
     settings: dict[str, Setting] = {
         "threads": 2,
         "memory_limit": memory_limit,
@@ -94,12 +96,13 @@ def upsert_file(memory_limit: str) -> FileForm:
         # A batch is some ten megabytes: not each of them has to be moved from the log into the file at once.
         "checkpoint_threshold": "128MB",
     }
-    return FileForm(OwnInstances(settings), "upsert_format", STEPS, _create_tables)
 
+    def create(connection: duckdb.DuckDBPyConnection) -> None:
+        for statement in (_CREATE_STATE, _CREATE_SEGMENTS):
+            connection.execute(statement)
+        begin(connection)
 
-def _create_tables(connection: duckdb.DuckDBPyConnection) -> None:
-    for statement in (_CREATE_STATE, _CREATE_SEGMENTS):
-        connection.execute(statement)
+    return FileForm(OwnInstances(settings), "upsert_format", STEPS, create)
 
 
 @dataclass(frozen=True)
@@ -114,14 +117,14 @@ class Standing:
     """How many entries were ever written: the number of the next one."""
 
 
-def read_standing(connection: duckdb.DuckDBPyConnection) -> Standing | None:
-    """Where the state stands; None in a new file."""
+def read_standing(connection: duckdb.DuckDBPyConnection) -> Standing:
+    """Where the state stands."""
     rows = connection.execute(
         "SELECT stream_id, key_schema, row_schema, token, consolidating, s.values, tombstones, size, seq "
         "FROM upsert_state AS s"
     ).fetchall()
-    if not rows:
-        return None
+    if len(rows) != 1:
+        raise UnreadableError(f"its table `upsert_state` has {len(rows)} rows")
     [(stream_id, key, row, token, consolidating, values, tombstones, size, seq)] = rows
     layout = UpsertLayout(stream_id, _schema(key), _schema(row))
     return Standing(layout, token, consolidating, Totals(values, tombstones, size), seq)
@@ -148,7 +151,10 @@ def write_standing(connection: duckdb.DuckDBPyConnection, standing: Standing) ->
 
 
 def _schema(serialized: bytes) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(serialized))
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(serialized))
+    except (pa.ArrowException, OSError) as error:
+        raise UnreadableError("a schema in its table `upsert_state` is none") from error
 
 
 def column_of(field: Field) -> str:

@@ -70,19 +70,10 @@ def look_up(
 
 
 def _aligned(found: pa.Table, count: int) -> pa.Table:
-    """The current entry of each key, aligned with the `count` keys that were asked for; null where there is none."""
+    """The entry of each key, aligned with the `count` keys that were asked for; null where there is none."""
     places = np.full(count, -1, np.int64)
-    current = _current(found)
-    places[found["nth"].to_numpy()[current]] = current
+    places[found["nth"].to_numpy()] = np.arange(found.num_rows)
     return found.drop_columns(["nth"]).take(pa.array(places, pa.int64(), mask=places < 0))
-
-
-def _current(found: pa.Table) -> Numbers:
-    """Where the current entries are: of each key the one with the greatest number."""
-    nth, seq = found["nth"].to_numpy(), found["seq"].to_numpy()
-    ascending = np.lexsort((seq, nth))
-    last = np.append(nth[ascending[1:]] != nth[ascending[:-1]], np.ones(min(1, len(nth)), np.bool_))
-    return np.asarray(ascending[last], np.int64)
 
 
 def write(

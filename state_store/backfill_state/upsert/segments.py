@@ -2,8 +2,10 @@
 
 An entry is appended to the newest segment with the next number, `seq`; of several entries of a key the one with the
 greatest number counts, and the others are noted as dead. A full segment of which at least half is dead is cleaned: what
-lives is appended anew, and the table is dropped. One at a time, so that no batch waits for more than one of
-`SEGMENT_ENTRIES`. Long texts and blobs lie in a table beside the segment: `long_cells` says why.
+lives is appended anew, and the table is dropped. A batch cleans one of them, and more only while the dead outnumber the
+living in all: so it waits for one of `SEGMENT_ENTRIES` or for as many entries as it has replaced itself, and the file
+has room for twice what lives and a few segments. Long texts and blobs lie in a table beside the segment: `long_cells`
+says why.
 
 Why not the obvious ways, in DuckDB 2.0:
 
@@ -90,11 +92,9 @@ _READ_AT_ONCE: Final = 64 << 20
 class Segments:
     """The SQL of the entries, for one layout. Nothing here commits."""
 
-    def __init__(self, layout: UpsertLayout, *, full: int, full_bytes: int, tombstones: bool) -> None:
+    def __init__(self, layout: UpsertLayout, *, full: int, full_bytes: int) -> None:
         key, row = stored_schema(layout.key, KEY), stored_schema(layout.row, ROW)
         self.full, self._full_bytes = full, full_bytes
-        # Where a deletion leaves no entry that is greater, the dead have to be told from the living by name.
-        self._living = "" if tombstones else "ANTI JOIN dead_{segment} USING (seq)"
         self._key, self._row, self._cells = ", ".join(key.names), ", ".join(row.names), row.names
         self._columns = ", ".join([*key.names, "seq", "order_key", "order_tie", "present", "size", *row.names])
         whole = len(key) == 1 and pt.is_integer(key.field(0).type)
@@ -117,9 +117,9 @@ class Segments:
     # -- looking up ------------------------------------------------------------------------------------------------
 
     def heads(self, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch) -> pa.Table:
-        """`| nth | segment | seq | order_key | order_tie | present | size |` of all entries of these keys, in no order.
+        """`| nth | segment | seq | order_key | order_tie | present | size |` of the entries of these keys, in no order.
 
-        `nth` is the key's place among those given. Dead entries are among them where there are tombstones.
+        `nth` is the key's place among those given. Of each key there is one entry or none.
         """
         return self._look_up(connection, keys, "seq, order_key, order_tie, present, size")
 
@@ -132,6 +132,7 @@ class Segments:
         given = pa.table([places, *keys.columns], names=["nth", *keys.schema.names])
         probe = "" if self._probe == self._probe_from else f", {self._probe_from} AS probe"
         run(connection, given, f"CREATE OR REPLACE TEMP TABLE asked AS SELECT *{probe} FROM given")
+        # The dead by name: where a deletion has left no entry, there is none of a greater number.
         found = [
             connection.sql(f"""
                 WITH near AS MATERIALIZED (
@@ -139,7 +140,7 @@ class Segments:
                     WHERE {self._probe} IN (SELECT {self._probe} FROM asked)
                 )
                 SELECT asked.nth, {segment}::BIGINT AS segment, near.* EXCLUDE ({self._key})
-                FROM asked JOIN near USING ({self._key}) {self._living.format(segment=segment)}
+                FROM asked JOIN near USING ({self._key}) ANTI JOIN dead_{segment} USING (seq)
             """).to_arrow_table()
             for segment in self._all(connection)
         ]
@@ -190,14 +191,21 @@ class Segments:
                 run(connection, pieces, f"INSERT INTO long_{segment} SELECT * FROM given")
 
     def clean(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Cleans the full segment with the largest part dead, if that is at least a half."""
+        """Cleans full segments at least half of which is dead: the worst, and on while most of all entries is dead."""
+        self._clean_worst(connection)
+        while number(connection, "SELECT (sum(dead) * 2 > sum(entries))::INTEGER FROM segments"):
+            if not self._clean_worst(connection):
+                break
+
+    def _clean_worst(self, connection: duckdb.DuckDBPyConnection) -> bool:
+        """Whether there was one to clean."""
         found = connection.execute(
             "SELECT segment, entries - dead FROM segments WHERE (entries >= ? OR size >= ?) AND dead * 2 >= entries "
             "ORDER BY dead / entries DESC, segment LIMIT 1",
             [self.full, self._full_bytes],
         ).fetchone()
         if found is None:
-            return
+            return False
         segment, living = found
         self._room(connection)
         if living:
@@ -206,6 +214,7 @@ class Segments:
             )
             self.take_in(connection, entries, living, f"SELECT * FROM {pieces}")
         self._drop(connection, segment)
+        return True
 
     def take_in(self, connection: duckdb.DuckDBPyConnection, source: str, count: int, pieces: str) -> None:
         """Adds so many entries that are in the file already, given in SQL, with the pieces of their long cells."""

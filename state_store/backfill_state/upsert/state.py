@@ -12,7 +12,7 @@ import pyarrow.types as pt
 from backfill_state.closing import Closable
 from backfill_state.errors import StateLayoutError
 from backfill_state.upsert.codec import stored_type
-from backfill_state.upsert.columns import Column
+from backfill_state.upsert.columns import Column, Field
 
 ORDER: Final = pa.schema([pa.field("order_key", pa.int64()), pa.field("order_tie", pa.int64())])
 HEADS: Final = pa.schema([*ORDER, pa.field("present", pa.bool_())])
@@ -37,11 +37,20 @@ class UpsertLayout:
             plain = pa.schema([pa.field(item.name, item.type) for item in getattr(self, name)])
             object.__setattr__(self, name, plain)
             for item in plain:
-                stored = stored_type(item.name, item.type)
-                if name == "key" and pt.is_nested(stored):
-                    raise StateLayoutError(
-                        f"key column {item.name!r} has type {item.type}; a key has no lists nor structs"
-                    )
+                _require_storable(item, is_key=name == "key")
+
+
+def _require_storable(column: Field, *, is_key: bool) -> None:
+    stored = stored_type(column.name, column.type)
+    if is_key and pt.is_nested(stored):
+        raise StateLayoutError(f"key column {column.name!r} has type {column.type}; a key has no lists nor structs")
+    written = pa.schema([column])
+    if pa.ipc.read_schema(written.serialize()) != written:
+        # As of an extension that is not registered: a file that says so would be of other columns when read.
+        raise StateLayoutError(
+            f"column {column.name!r} has type {column.type}, which Arrow does not read back as it writes it; register "
+            "the extension type, or cast the column to its storage type"
+        )
 
 
 @dataclass(frozen=True)
@@ -175,7 +184,7 @@ class UpsertState(Closable, Protocol):
        effect. Deleting an absent key does so as well. A state that was told to keep no tombstones forgets the key
        instead, for whoever gives updates in their order and has keys that come and go.
     5. Keys are one if all their columns are equal bit by bit; rows come back as they went in, bit by bit. (What lies
-       hidden under a null, and how a dictionary is numbered, is not part of a value.)
+       hidden under a null is not part of a value.)
     6. Sizes and statistics follow from the data alone, and are exact: the totals are the sums of the differences.
 
     And of consolidation, which makes a state anew from what it once gave out:
