@@ -276,6 +276,9 @@ def test_a_query_of_spark_has_the_chosen_rows(spark: SparkSession, database: Dat
         ("random() < 0.5", "do not decide alone: functions in index predicate must be marked IMMUTABLE"),
         ("at > now() - interval '1 day'", "must be marked IMMUTABLE. Leave out subselects"),
         ("at::date = '2026-01-01'", "must be marked IMMUTABLE"),
+        ("at > 'now'", "do not decide alone: the server takes 'now' for the time at which it is asked"),
+        ("v = 'now' AND at < 'Today 12:00'", "takes 'today'"),
+        ("at <@ '[yesterday,tomorrow)'::tstzrange", "takes 'tomorrow'"),
         ("ctid = '(0,1)'", "do not decide alone: index creation on system columns"),
     ],
 )
@@ -302,7 +305,7 @@ def test_the_doctor_says_it_too_and_literals_are_fine(
     table_of(database, 3)
     database.execute("ALTER TABLE t ADD at timestamptz")
     command = ["doctor", "--url", database.url(tmp_path), "--dbtable", "t", "--option"]
-    main([*command, "snapshotFilter=t.at > '2026-01-01 12:00+01' OR at IS NULL AND v LIKE '%1%'"])
+    main([*command, "snapshotFilter=t.at > '2026-01-01 12:00+01' OR at IS NULL AND v LIKE '%now%' OR v = 'today'"])
     assert "snapshotFilter" not in capsys.readouterr().out
     assert main([*command, "snapshotFilter=at > now()"]) == 1
     assert "refused: snapshotFilter is 'at > now()', which the values of a row" in capsys.readouterr().out

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections import Counter
 from typing import Final
 
 import psycopg
@@ -20,6 +22,13 @@ _USERS_FAULT: Final = ("0A", "21", "22", "42", "08P01")
 
 _NOT_OF_THE_ROW: Final = ("42P17", "0A000")
 """What the predicate of an index is refused with: a function that is not immutable; a subselect, a system column."""
+
+_MOMENTS: Final = re.compile(r"\b(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
+"""What the input of dates and times takes for a moment (PostgreSQL manual, 8.5.1.4); in no function, so immutable."""
+
+_PREDICATE: Final = """
+SELECT pg_catalog.pg_get_expr(indpred, indrelid) FROM pg_catalog.pg_index WHERE indrelid = %s::pg_catalog.regclass
+"""
 
 _PASSES: Final = ("08", "57", "55P03")
 """Classes of errors that concern the session and not the statement; and that somebody has locked the table."""
@@ -65,16 +74,30 @@ def require_row_condition(session: Session, table: KeyedTable, option: str, text
             key = sql.Identifier(table.key[0].column.name)
             statement = sql.SQL("CREATE INDEX ON {} ({}) WHERE {}").format(like, key, operand(text))
             session.execute(statement, binary=True)
+            [(understood,)] = session.execute(_PREDICATE, [like.as_string(session)]).fetchall()
     except psycopg.Error as error:
         if error.sqlstate in _NOT_OF_THE_ROW:
-            raise OptionsError(
-                f"{option} is {text!r}, which the values of a row do not decide alone: {_said(error)}. Leave out "
-                "subselects, system columns, now() and the like, and what depends on a session's settings, such as its "
-                "time zone; compare with literals of the column's type"
-            ) from None
+            raise _not_of_the_row(option, text, _said(error)) from None
         if session.closed or error.sqlstate is None or error.sqlstate.startswith(_PASSES):
             raise
         logger.warning("whether %s depends on a row's values alone could not be checked: %s", option, _said(error))
+        return
+    # The word is a value by now, of this moment; in a comparison with a text it is still there.
+    taken = _words(text) - _words(understood)
+    if taken:
+        raise _not_of_the_row(option, text, f"the server takes '{min(taken)}' for the time at which it is asked")
+
+
+def _words(text: str) -> Counter[str]:
+    return Counter(word.lower() for word in _MOMENTS.findall(text))
+
+
+def _not_of_the_row(option: str, text: str, found: str) -> OptionsError:
+    return OptionsError(
+        f"{option} is {text!r}, which the values of a row do not decide alone: {found}. Leave out subselects, system "
+        "columns, now() and the like, and what depends on a session's settings, such as its time zone; compare with "
+        "literals of the column's type"
+    )
 
 
 def _said(error: psycopg.Error) -> str:
