@@ -26,13 +26,20 @@ help: ## list the targets
 .PHONY: setup
 setup: $(INSTALLED) ## put everything into .venv; Java and locales come from apt if missing
 
+# What is in it names its own place: where the clone was moved it is made anew.
+.PHONY: moved
+ifneq ($(shell cat $(INSTALLED) 2>/dev/null),$(CURDIR))
+$(INSTALLED): moved
+endif
+
 $(INSTALLED): requirements.lock pyproject.toml
+	@test ! -e $@ || test "$$(cat $@)" = "$(CURDIR)" || rm -rf .venv
 	@.ci/system "$(PYTHON)"
 	@test -x $(BIN)/pip || "$(PYTHON)" -m venv .venv
 	$(INSTALL) --config-settings=--build-option=--compression=stored $$(grep '^pyspark==' requirements.lock) & \
 	grep -v '^pyspark==' requirements.lock | $(INSTALL) --requirement /dev/stdin; others=$$?; wait $$! && exit $$others
 	$(INSTALL) --no-build-isolation --editable .
-	@touch $@
+	@echo "$(CURDIR)" >$@
 
 # With it each of the tests' many JVMs starts in half the time; without it they only take longer.
 $(CLASSES): $(INSTALLED) integration/spark_classes.py

@@ -7,18 +7,19 @@ Machines drift: the same program may take twice as long a minute later. So the c
 round and every second round backwards, and what counts is the *ratio* of two runs of the same round; tables show its
 median and its range. On a machine that others use too, `--patience` lets every run wait until it is idle.
 
-rounds.py      contenders that take turns, and the ratios of their times
-report.py      a table, as text or JSON
-bed.py         a PostgreSQL on this machine, with pgbench's tables or orders, and a Spark beside it
-stream.py      runs a stream until nothing is left to read, and takes the times Spark reports
-snapshot.py    pgbench's accounts or orders into Spark's noop sink; beside psql's COPY and Spark's own JDBC source
-debezium.py    Debezium's engine, as one more contender of these two where it is installed
-changes.py     a backlog of changes into the noop sink; beside a bare peek at the same slot
-full.py        what whole rows before and after each change cost
-staging.py     what keeping the chunks costs
-memory.py      how large the driver's Python process gets while much is waiting
-upsert.py      what a batch costs in an upsert state, by the number of its keys
-rocks.py       RocksDB, as one more contender there where it is installed
+rounds.py        contenders that take turns, and the ratios of their times
+report.py        a table, as text or JSON
+bed.py           a PostgreSQL on this machine, with pgbench's tables or orders, and a Spark beside it
+stream.py        runs a stream until nothing is left to read, and takes the times Spark reports
+snapshot.py      pgbench's accounts or orders into Spark's noop sink; beside psql's COPY and Spark's own JDBC source
+handing_over.py  rows that are in memory already, as one more contender there: what Spark's own part takes
+debezium.py      Debezium's engine, as one more contender of these two where it is installed
+changes.py       a backlog of changes into the noop sink; beside a bare peek at the same slot
+full.py          what whole rows before and after each change cost
+staging.py       what keeping the chunks costs
+memory.py        how large the driver's Python process gets while much is waiting
+upsert.py        what a batch costs in an upsert state, by the number of its keys
+rocks.py         RocksDB, as one more contender there where it is installed
 """
 
 from __future__ import annotations

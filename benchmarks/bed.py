@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,6 +18,7 @@ from psycopg import sql
 
 from benchmarks.rounds import Run
 from integration.database import Database, temporary_database
+from integration.program import program
 from integration.servers import LocalServer, LocalServers
 from integration.spark_session import spark_session
 
@@ -151,7 +151,7 @@ class Bed:
 def bed(java: str = "") -> Iterator[Bed]:
     """A server that is started for this alone, with a database; all goes when the block ends."""
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="backfill-bench-"))
+        folder = stack.enter_context(program("bench"))
         server = stack.enter_context(LocalServers(os.environ)).start(SETTINGS)
         database = stack.enter_context(temporary_database(server))
-        yield Bed(server, database, Path(folder), java, stack)
+        yield Bed(server, database, folder, java, stack)

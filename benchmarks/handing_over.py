@@ -48,15 +48,17 @@ class _Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - Spark's signature
         numbers, filler = np.arange(BATCH_ROWS, dtype=np.int32), pa.array([" " * 84] * BATCH_ROWS)
-        for _ in range(self._rows // self._partitions // BATCH_ROWS):
+        rows = self._rows // self._partitions
+        for begin in range(0, rows, BATCH_ROWS):
+            some = numbers[: rows - begin]
             # Arrow arrays of their own, as each batch of a source has them.
-            columns: list[pa.Array[Any]] = [pa.array(numbers), pa.array(numbers), pa.array(numbers), filler]
+            columns: list[pa.Array[Any]] = [*map(pa.array, (some, some, some)), filler.slice(0, len(some))]
             yield pa.RecordBatch.from_arrays(columns, ["aid", "bid", "abalance", "filler"])
 
 
 def read(spark: SparkSession, partitions: int, rows: int) -> Run:
     spark.dataSource.register(InMemory)
-    whole = rows // (partitions * BATCH_ROWS) * partitions * BATCH_ROWS
+    whole = rows // partitions * partitions
     options = {"rows": str(whole), "numPartitions": str(partitions)}
     frame = spark.read.format("in_memory").options(**options).load()
     began = time.perf_counter()

@@ -27,8 +27,8 @@ GRACE = 60.0
 """Seconds for the kernel to end what was killed."""
 
 
-def guard() -> None:
-    """From now on what this process starts ends with it."""
+def guard() -> str:
+    """From now on what this process starts ends with it; gives the variable's value, to `end` it earlier."""
     value = secrets.token_hex(8)
     command = [sys.executable, "-I", __file__, value]
     reading, _held = os.pipe()  # The other end is closed with this process, and by nothing else.
@@ -37,6 +37,7 @@ def guard() -> None:
     os.posix_spawn(sys.executable, command, os.environ, file_actions=stdin, setsid=True)
     os.close(reading)
     os.environ[VARIABLE] = value
+    return value
 
 
 def unguarded() -> dict[str, str]:
@@ -52,9 +53,8 @@ def orphans(value: str) -> Iterator[psutil.Process]:
                 yield process
 
 
-def main(value: str) -> None:
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
+def end(value: str) -> None:
+    """Ends the processes that have inherited this value."""
     deadline = time.monotonic() + GRACE
     # Again, because one may have been born while its siblings were counted.
     while (found := list(orphans(value))) and time.monotonic() < deadline:
@@ -62,6 +62,12 @@ def main(value: str) -> None:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(found, timeout=0.5)
+
+
+def main(value: str) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    end(value)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def quick_jvm() -> str:
     where Spark's scripts read what it prints.
     """
     options = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Xlog:all=error:stderr"
-    return f"{options} -XX:SharedArchiveFile={CLASSES}" if CLASSES.exists() else options
+    return f'{options} -XX:SharedArchiveFile="{CLASSES}"' if CLASSES.exists() else options
 
 
 def home() -> Path:
@@ -45,8 +45,11 @@ def home() -> Path:
     place = KEPT / "spark"
     place.mkdir(parents=True, exist_ok=True)
     for part in ("bin", "jars"):
-        with suppress(FileExistsError):  # perhaps of another process, which has made it in the meantime
-            (place / part).symlink_to(Path(found.origin).parent / part)
+        link = place / part
+        if not link.exists():
+            link.unlink(missing_ok=True)  # of a clone that has been moved since
+            with suppress(FileExistsError):  # perhaps of another process, which has made it in the meantime
+                link.symlink_to(Path(found.origin).parent / part)
     return place
 
 
@@ -93,11 +96,16 @@ def spark_session(folder: Path, settings: Mapping[str, str] | None = None) -> It
     os.environ.update(environment())
     from pyspark.sql import SparkSession  # noqa: PLC0415 - reads the environment
 
+    from backfill.spark.source import BackfillDataSource  # noqa: PLC0415 - the same
+
     builder = SparkSession.builder.appName("backfill")
     for name, value in (configuration(folder) | dict(settings or {})).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
+    if " " in sys.executable:
+        # Spark asks a shell whether there is such a program, which is told two words: it looks for no sources then.
+        session.dataSource.register(BackfillDataSource)
     try:
         yield session
     finally:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import tempfile
 import time
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ from integration.demo.pgbench import ROWS_PER_SCALE, TABLE, Pgbench
 from integration.demo.proof import compare
 from integration.demo.sink import Accounts
 from integration.demo.watch import HEADER, Watch
+from integration.program import program
 from integration.servers import LocalServers
 from integration.spark_session import configuration, spark_session
 
@@ -61,7 +60,7 @@ def spark_settings(folder: Path) -> dict[str, str]:
     logging.write_text(LOGGING)
     options = configuration(folder)["spark.driver.extraJavaOptions"]
     return {
-        "spark.driver.extraJavaOptions": f"{options} -Dlog4j2.configurationFile={logging}",
+        "spark.driver.extraJavaOptions": f'{options} -Dlog4j2.configurationFile="{logging}"',
         "spark.sql.adaptive.enabled": "false",
     }
 
@@ -138,10 +137,9 @@ def demo(folder: Path) -> bool:
 
 def main() -> int:
     began = time.monotonic()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with tempfile.TemporaryDirectory(prefix="backfill-demo-") as folder:
-            equal = demo(Path(folder))
+        with program("demo") as folder:
+            equal = demo(folder)
     except KeyboardInterrupt:
         print("\nstopped; nothing is left behind")
         return 130

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from integration.database import Database, temporary_database
 from integration.demo.__main__ import spark_settings
 from integration.demo.pgbench import TABLE, Pgbench
 from integration.pictures.terminal import Terminal, terminal
+from integration.program import program
 from integration.servers import LocalServers
 from integration.spark_session import spark_session
 
@@ -80,12 +80,12 @@ def make(spark: SparkSession, database: Database, folder: Path) -> None:
 def main() -> None:
     DOCS.mkdir(exist_ok=True)
     with (
-        tempfile.TemporaryDirectory(prefix="backfill-pictures-") as name,
+        program("pictures") as folder,
         LocalServers(os.environ) as servers,
         temporary_database(servers.start()) as database,
-        spark_session(Path(name), spark_settings(Path(name))) as spark,
+        spark_session(folder, spark_settings(folder)) as spark,
     ):
-        make(spark, database, Path(name))
+        make(spark, database, folder)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,22 @@ PACKAGES = [
 ]
 
 
+ROOT = Path(__file__).parents[2]
+OUTSIDE = ["benchmarks", "integration/crash", "integration/demo", "integration/pictures", "integration/servers"]
+"""Those around the connector. Read, not imported: Spark and servers are no matter of these tests."""
+
+FILE = re.compile(r"^([\w.]+?)(?:\.py|/) {2,}\S", re.MULTILINE)
+"""`module.py` or `folder/`, then at least two blanks and what it is for."""
+
+
+@pytest.mark.parametrize("folder", OUTSIDE)
+def test_a_map_of_what_is_around_names_every_module_once(folder: str) -> None:
+    described = ast.get_docstring(ast.parse((ROOT / folder / "__init__.py").read_text())) or ""
+    there = [found.stem for found in (ROOT / folder).iterdir() if found.suffix == ".py" or found.is_dir()]
+    ignored = {"__init__", "__main__", "__pycache__"}
+    assert sorted(set(FILE.findall(described)) - ignored) == sorted(set(there) - ignored)
+
+
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
 def test_a_map_names_every_module_once(package: ModuleType) -> None:
     assert sorted(named(package)) == sorted(found.name for found in iter_modules(package.__path__))
