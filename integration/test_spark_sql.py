@@ -60,6 +60,8 @@ def test_a_table_without_a_state_directory_is_the_table_and_no_stream(catalog: C
     assert spark.table("orders").columns == ["id", "v", "n", "at"]
     assert spark.sql("SELECT count(*), min(v) FROM orders WHERE id > 10").collect() == [(20, "v11")]
     assert spark.sql("SELECT id FROM orders WITH (filter = 'id < 3', numPartitions = '1')").count() == 2
+    with pytest.raises(AnalysisException, match="keeps the columns that it was made with, so columns, customSchema"):
+        spark.sql("SELECT * FROM orders WITH (columns = 'id', customSchema = 'id DECIMAL(10,0)')").count()
     with pytest.raises(StreamingQueryException, match="stateDir is required for a stream"):
         spark.readStream.table("orders").writeStream.format("noop").start().awaitTermination()
 

@@ -83,8 +83,9 @@ def test_a_snapshot_alone_is_dropped_without_a_word_of_a_slot_and_not_read_again
     folder = ("--state-dir", run.options["stateDir"])
     run.plan()
     for _ in range(2):
-        assert main(["re-backfill", *folder]) == 1
-        assert "startupMode=snapshot is one batch" in capsys.readouterr().err
+        for command in (["re-backfill"], ["pause"], ["throttle", "10"]):
+            assert main([*command, *folder]) == 1
+            assert "startupMode=snapshot is one batch" in capsys.readouterr().err
         run.batch()
         assert not run.plan()
     run.stop()

@@ -25,7 +25,7 @@ from backfill.errors import BackfillError, OptionsError, StateError
 from backfill.opening import STATE_FILE, open_store, remove_state_files
 from backfill.options import Options, parse
 from backfill.record import has_place
-from backfill.requests import ask_again, ask_to_stop
+from backfill.requests import ask_again, ask_to_stop, require_batches
 from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.status import Status, as_json, figures_of, pace, status
@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
         "'insert' with _is_snapshot. They stand for the rows as they are by then, and come after all earlier changes "
         "to them; a row that is deleted meanwhile is not among them. Without --from and --to it is the whole table. A "
         "stream that is stopped does it when it is started again; several requests are carried out one after the "
-        "other, after the first backfill. With orderColumn they are passed over and logged.",
+        "other, after the first backfill. Not for a stream with orderColumn.",
     )
     again.set_defaults(run=_again)
     again.add_argument("--state-dir", required=True, help="the stream's stateDir")
@@ -167,8 +167,7 @@ def _add_control(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         command = commands.add_parser(
             name,
             help=short,
-            description=f"{long} A stream with startupMode=snapshot is "
-            "one batch, and can only be held before it begins.",
+            description=f"{long} Not for a stream with startupMode=snapshot, which is one batch.",
         )
         command.set_defaults(run=_tell, change=change)
         if name == "throttle":
@@ -198,6 +197,7 @@ def _option(text: str) -> tuple[str, str]:
 
 def _tell(given: argparse.Namespace) -> None:
     folder = _folder_of(given)
+    require_batches(str(folder))
     with changing(folder):
         control: Control = given.change(read_control(folder), given)
         keep_control(folder, control)
@@ -236,8 +236,8 @@ def _of_columns(options: Options) -> Iterator[Finding]:
     except BackfillError:
         return  # which is among the other findings
     yield from refused(RowFormat, table, options.stream.mark_unchanged, options.stream.metadata)
-    if options.last_rows is not None and options.last_rows.order_column:
-        yield from refused(require_order, table, options.last_rows.order_column)
+    if options.stream.order_column:
+        yield from refused(require_order, table, options.stream.order_column)
 
 
 def _folder_of(given: argparse.Namespace) -> Path:

@@ -19,15 +19,12 @@ from backfill_state import StreamIdentity
 class Attachment:
     """Finds the place once in a process, and keeps it at each barrier that Spark has committed; not thread-safe."""
 
-    def __init__(
-        self, upstream: Upstream, record: Record, staging: Staging, options: StreamOptions, *, keeps_last_rows: bool
-    ) -> None:
+    def __init__(self, upstream: Upstream, record: Record, staging: Staging, options: StreamOptions) -> None:
         self._upstream = upstream
         self._record = record
         self._staging_root = staging
         self._stagings: dict[str, Staging] = {}
         self._options = options
-        self._keeps_last_rows = keeps_last_rows
         self._attached: NamedStream | None = None
         self._acknowledged: Barrier | None = None
         self._manifest: tuple[int, Manifest] | None = None
@@ -108,7 +105,7 @@ class Attachment:
         Not so where last rows are kept, which were in `stateDir` as well.
         """
         staging, number = self.staging(base.stream), base.epoch.number
-        if base.has_manifest and not self._keeps_last_rows and staging.manifest(number) is None:
+        if base.has_manifest and self._options.last_rows is None and staging.manifest(number) is None:
             staging.keep_manifest(number, Manifest(()))
 
     # -- keeping it ------------------------------------------------------------------------------------------------

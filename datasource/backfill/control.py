@@ -123,9 +123,8 @@ class Control:
 
     def told(self) -> str:
         """In a few words, for people; empty where there is nothing to tell."""
-        if self.holds:
-            return "paused" if self.paused else "throttled to 0 rows a batch"
-        return "" if self.max_rows is None else f"throttled to {self.max_rows} rows a batch"
+        limit = "" if self.max_rows is None else f"throttled to {self.max_rows} rows a batch"
+        return ", ".join(filter(None, ("paused" if self.paused else "", limit)))
 
     def figures(self) -> dict[str, int | str]:
         """The same for programs: in these words, and how many snapshot rows a batch may read by it."""

@@ -57,7 +57,7 @@ def open_last_rows(path: Path, chosen: LastRowsOptions, rows: RowFormat) -> Last
 
 def open_stream(options: Options) -> Stream:
     """The stream as its driver sees it."""
-    folder, last_rows = Path(options.state_dir), options.last_rows
+    folder, last_rows = Path(options.state_dir), options.stream.last_rows
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -65,13 +65,7 @@ def open_stream(options: Options) -> Stream:
     upstream = open_upstream(options)
     return Stream(
         upstream,
-        Record(
-            upstream,
-            partial(open_store, options.state_dir),
-            options.stream,
-            clock=time.monotonic,
-            keeps_last_rows=last_rows is not None,
-        ),
+        Record(upstream, partial(open_store, options.state_dir), options.stream, clock=time.monotonic),
         Staging(options.staging_dir),
         options.stream,
         open_last_rows=None if last_rows is None else partial(open_last_rows, folder / LAST_ROWS_FILE, last_rows),

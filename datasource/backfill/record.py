@@ -50,6 +50,9 @@ SNAPSHOT_FILTER: Final = "snapshot_filter"
 ONLY_SNAPSHOT: Final = "only_snapshot"
 """The same for what a stream with startupMode=snapshot has there and no other."""
 
+ORDER_COLUMN: Final = "order_column"
+"""The same for what decides between the rows of a key. Whether it is still the same, the last rows' own state says."""
+
 FOLLOW_INTERVAL: Final = 1.0
 """Seconds between two recordings once the backfill is over: then nothing but the epoch changes."""
 
@@ -57,6 +60,11 @@ FOLLOW_INTERVAL: Final = 1.0
 def has_place(identity: StreamIdentity) -> bool:
     """Whether something was made for the stream in the upstream's change log."""
     return not dict(identity.properties).get(ONLY_SNAPSHOT)
+
+
+def keeps_the_latest(identity: StreamIdentity) -> bool:
+    """Whether the sink may have a later row of a key than the table, by the stream's orderColumn."""
+    return bool(dict(identity.properties).get(ORDER_COLUMN))
 
 
 def _has_own_slot(identity: StreamIdentity) -> bool:
@@ -82,12 +90,10 @@ class Record:
         options: StreamOptions,
         *,
         clock: Callable[[], float],
-        keeps_last_rows: bool = False,
     ) -> None:
         self._upstream = upstream
         self._open_store = open_store
         self._options = options
-        self._keeps_last_rows = keeps_last_rows
         self._clock = clock
         self._written: Barrier | None = None
         self._written_at = 0.0
@@ -272,7 +278,11 @@ class Record:
     def _with_options(self, bookmark: Bookmark) -> Bookmark:
         """The bookmark, which is in the checkpoint as well, with the options that a stream keeps to its end."""
         options = self._options
-        kept = {SNAPSHOT_FILTER: options.snapshot_filter, ONLY_SNAPSHOT: "true" if options.only_snapshot else ""}
+        kept = {
+            SNAPSHOT_FILTER: options.snapshot_filter,
+            ONLY_SNAPSHOT: "true" if options.only_snapshot else "",
+            ORDER_COLUMN: options.order_column,
+        }
         return (*bookmark, *((name, value) for name, value in kept.items() if value))
 
     def _require_same_options(self, barrier: Barrier) -> None:
@@ -301,7 +311,7 @@ class Record:
 
     def _or(self, resuming: str) -> str:
         """The advice to resume; none where last rows are kept, which may be some batches ahead of the record."""
-        return "" if self._keeps_last_rows else resuming
+        return resuming if self._options.last_rows is None else ""
 
 
 def _mode(only_snapshot: bool) -> str:

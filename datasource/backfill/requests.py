@@ -14,8 +14,8 @@ from backfill.control import Control, ReadAgain, Stop
 from backfill.control_file import changing, keep_control, read_control
 from backfill.errors import KeyTextError, StateError
 from backfill.offset import Barrier
-from backfill.record import has_place
-from backfill.views import standing
+from backfill.record import has_place, keeps_the_latest
+from backfill.views import looking, standing
 from backfill.vnode import Key
 
 
@@ -30,6 +30,11 @@ def ask_again(state_dir: str, first: Sequence[str] | None, last: Sequence[str] |
         stream, key = found.stream_id, found.key
         if not has_place(found):
             raise StateError("a stream with startupMode=snapshot is one batch, and reads no rows again")
+        if keeps_the_latest(found):
+            raise StateError(
+                "by its orderColumn the stream may have emitted a later row than the table has, which reading that "
+                "again would undo; start over instead"
+            )
         request = ReadAgain(_name(), stream, _key(key, first), _key(key, last))
         if _turned_round(key, request):
             raise KeyTextError("the range ends before it begins: no row would be read; the smaller key goes first")
@@ -48,6 +53,15 @@ def ask_to_stop(state_dir: str) -> str:
             raise StateError("no rows are being read again, and no request waits; nothing was changed")
         keep_control(Path(state_dir), control.asked(Stop(_name(), stream), _taken_up(barrier)))
     return "from the next batch on no rows are read again"
+
+
+def require_batches(state_dir: str) -> None:
+    """Refuses to hold up a stream that is one batch; one whose state cannot be read may be held up all the same."""
+    found = None
+    with contextlib.suppress(StateError), looking(state_dir) as store:
+        found = store.identity()
+    if found is not None and not has_place(found):
+        raise StateError("a stream with startupMode=snapshot is one batch, which cannot be held up; stop the query")
 
 
 def _taken_up(barrier: Barrier | None) -> str | None:

@@ -82,13 +82,14 @@ class Stream:
         counting: Counting | None = None,
     ) -> None:
         self._upstream = upstream
-        self._attachment = Attachment(upstream, record, staging, options, keeps_last_rows=open_last_rows is not None)
+        self._attachment = Attachment(upstream, record, staging, options)
         self._options = options
         self._release = Release(upstream, watch)
         self._in_turn = InTurn(upstream, options.vnode_count)
         self._counting = counting or Counting()
         self._open_last_rows = open_last_rows
         self._last_rows: LastRows | None = None
+        self._last_rows_stand = False
         self._read_control = read_control
         self._control = Control()
         self._until: str | None = None
@@ -158,6 +159,7 @@ class Stream:
         stands = self._first(named) if base is None else self._standing(named, base)
         if base is not None:
             self._stands = stands  # For the report, also where no batch follows.
+            self._require_last_rows(base)
             self._counting.begin(base.stream, base.epoch.timestamp)
             if self._is_over(stands.cursor, base.epoch):
                 return self._nothing(start, base)
@@ -321,6 +323,13 @@ class Stream:
         if self._last_rows is None and self._open_last_rows is not None:
             self._last_rows = self._open_last_rows(self.rows)
         return self._last_rows
+
+    def _require_last_rows(self, base: Barrier) -> None:
+        """Where they do not fit what has been committed, the query is not to run until something changes."""
+        last_rows = self._opened_last_rows()
+        if last_rows is not None and not self._last_rows_stand:
+            last_rows.require_standing(base)
+            self._last_rows_stand = True
 
     def close(self) -> None:
         """Lets go of everything, a pin too. May be called again."""

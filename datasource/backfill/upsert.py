@@ -129,6 +129,11 @@ class LastRows:
             self._figures = None
         return staged(staging, number, files, readers)
 
+    def require_standing(self, barrier: Barrier) -> None:
+        """Raises unless the state is that of this barrier: OptionsError where it goes by another order of rows."""
+        with as_ours():
+            self._require_standing(self._opened(barrier.stream), barrier, barrier)
+
     def _require_standing(self, state: UpsertState, begin: Barrier, end: Barrier) -> None:
         """Raises unless the state is that of the batch's beginning, or already that of its end."""
         token = state.token()

@@ -46,6 +46,12 @@ def test_resuming_always_goes_on_and_keeps_a_limit_that_lets_it(control: Control
         assert control.resumed().max_rows == control.max_rows
 
 
+def test_what_it_was_told_is_told_whole() -> None:
+    assert Control(paused=True, max_rows=3).told() == "paused, throttled to 3 rows a batch"
+    assert Control(max_rows=0).told() == "throttled to 0 rows a batch"
+    assert (Control(paused=True).told(), Control().told()) == ("paused", "")
+
+
 @given(controls)
 def test_holding_and_slowing_down_keeps_what_was_asked_for(control: Control) -> None:
     for told in (control.resumed(), control.paused_too(), control.throttled(3)):

@@ -79,7 +79,6 @@ def test_two_options_are_enough_to_look_at_a_table() -> None:
             on_existing_state=OnExistingState.FAIL,
             mark_unchanged=False,
         ),
-        last_rows=None,
     )
 
 
@@ -313,7 +312,7 @@ def test_a_stream_needs_a_folder_for_its_state() -> None:
 @pytest.mark.parametrize("option", [{"changelog": "full"}, {"envelope": "upsert"}])
 @pytest.mark.parametrize("mode", ["latest", "snapshot"])
 def test_last_rows_are_kept_from_the_snapshot_on(option: dict[str, str], mode: str) -> None:
-    assert parsed(**option).last_rows is not None
+    assert parsed(**option).stream.last_rows is not None
     (found,) = problems(**option, startupMode=mode)
     assert found.startswith("changelog=full and envelope=upsert follow a table from its snapshot on")
 
@@ -333,7 +332,7 @@ def test_a_read_of_the_table_alone_follows_nothing(given: dict[str, str], follow
 
 
 def test_an_order_is_for_upserts() -> None:
-    last_rows = parsed(envelope="upsert", orderColumn="at").last_rows
+    last_rows = parsed(envelope="upsert", orderColumn="at").stream.last_rows
     assert last_rows is not None
     assert last_rows.order_column == "at"
     (found,) = problems(changelog="full", orderColumn="at")

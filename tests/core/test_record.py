@@ -14,7 +14,7 @@ import pytest
 from backfill.epoch import Epoch
 from backfill.errors import DefiniteError, SchemaChangedError, StateBusyError, StateError
 from backfill.offset import Barrier, from_text
-from backfill.options import OnExistingState, StartupMode, parse
+from backfill.options import LastRowsOptions, OnExistingState, StartupMode, parse
 from backfill.progress import Again, Completed, Finished, Frontier, InProgress, Progress
 from backfill.record import FOLLOW_INTERVAL, NamedStream, Record
 from backfill.upstream import Bookmark, Identity, TableSchema
@@ -77,11 +77,11 @@ class Folder:
         *,
         upstream: Upstream | None = None,
         mode: StartupMode = StartupMode.INITIAL,
-        keeps_last_rows: bool = False,
+        last_rows: LastRowsOptions | None = None,
     ) -> Record:
-        options = replace(OPTIONS, on_existing_state=on_existing, startup_mode=mode)
+        options = replace(OPTIONS, on_existing_state=on_existing, startup_mode=mode, last_rows=last_rows)
         upstream = upstream or self.upstream
-        return Record(upstream, self._open, options, clock=lambda: self.now, keeps_last_rows=keeps_last_rows)
+        return Record(upstream, self._open, options, clock=lambda: self.now)
 
     def begin(self, record: Record) -> NamedStream:
         named = record.begin(self.forgotten.append)
@@ -185,7 +185,7 @@ def test_progress_of_another_checkpoint_is_an_error_that_names_the_ways_out(fold
 
 def test_where_last_rows_are_kept_resuming_is_no_way_out(folder: Folder) -> None:
     barrier = folder.recorded(4)
-    record = folder.process(keeps_last_rows=True)
+    record = folder.process(last_rows=LastRowsOptions(upsert=False, order_column="", memory=0))
     with pytest.raises(StateError, match="onExistingState=restart") as new:
         record.begin(folder.forgotten.append)
     with pytest.raises(StateError, match="onExistingState=restart") as older:

@@ -16,7 +16,7 @@ from backfill.control import Control, ReadAgain, Request, Stop
 from backfill.counts import Counting, Counts
 from backfill.manifest import Manifest
 from backfill.offset import Barrier, from_text
-from backfill.options import OnExistingState, OnTruncate, StartupMode, StreamOptions
+from backfill.options import LastRowsOptions, OnExistingState, OnTruncate, StartupMode, StreamOptions
 from backfill.progress import Frontier
 from backfill.record import Record
 from backfill.rows import RowFormat
@@ -123,6 +123,7 @@ class Spark(Query[Output]):
                 on_truncate=self.on_truncate,
                 on_existing_state=self.on_existing,
                 mark_unchanged=False,
+                last_rows=None if self.rules is None else _options_of(self.rules),
             )
             upstream = SimulatedUpstream(self.server)
             record = Record(upstream, self._open, options, clock=self._now)
@@ -309,3 +310,7 @@ class Spark(Query[Output]):
 
 def same_rows(one: list[Output], other: list[Output]) -> bool:
     return Counter(one) == Counter(other)
+
+
+def _options_of(rules: Rules) -> LastRowsOptions:
+    return LastRowsOptions(upsert=rules.skips_equal, order_column=rules.order_column, memory=0)

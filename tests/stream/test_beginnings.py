@@ -196,9 +196,15 @@ def test_the_order_of_the_rows_that_are_kept_stays_the_same(start: StartQuery, b
     step(spark, None)
     spark.crash()
     spark.rules = Rules(order_column=now)
+    expected = rf"began with orderColumn=({began}|\(none\)), and is given orderColumn=({now}|\(none\)) now"
+    with pytest.raises(OptionsError, match=expected):
+        spark.plan(None)
+    spark.crash()
+    spark.rules = Rules(order_column=began)
     insert(spark, KEYS[9])
     assert spark.plan(None)
-    expected = rf"began with orderColumn=({began}|\(none\)), and is given orderColumn=({now}|\(none\)) now"
+    spark.crash()
+    spark.rules = Rules(order_column=now)
     with pytest.raises(OptionsError, match=expected):
         spark.parts()
     spark.crash()

@@ -46,6 +46,15 @@ _SPARKS_OWN: Final = frozenset({"provider", "owner", "location", "is_managed_loc
 
 
 @dataclass(frozen=True, slots=True)
+class LastRowsOptions:
+    """How the last row of every key is kept, and what for."""
+
+    upsert: bool
+    order_column: str
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
 class StreamOptions:
     """What the algorithm itself needs to know."""
 
@@ -66,19 +75,18 @@ class StreamOptions:
     metadata: tuple[str, ...] = METADATA_COLUMNS
     """What rows have beside the table's columns, in the order of `METADATA_COLUMNS`."""
 
+    last_rows: LastRowsOptions | None = None
+    """None where changes are passed on as they are logged, for which no last rows are needed."""
+
+    @property
+    def order_column(self) -> str:
+        """By which of a key's rows is the last; empty where that goes by the log."""
+        return "" if self.last_rows is None else self.last_rows.order_column
+
     @property
     def only_snapshot(self) -> bool:
         """Whether the stream is one batch, of the table's rows, and has no place in the change log."""
         return self.startup_mode is StartupMode.SNAPSHOT
-
-
-@dataclass(frozen=True, slots=True)
-class LastRowsOptions:
-    """How the last row of every key is kept, and what for."""
-
-    upsert: bool
-    order_column: str
-    memory: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +111,6 @@ class Options:
     publication_name: str
     session_init_statement: str = field(repr=False)
     stream: StreamOptions
-    last_rows: LastRowsOptions | None
-    """None where changes are passed on as they are logged, for which no last rows are needed."""
-
     columns_of_spark: bool = False
     """Whether `columns` are what a DataFrame or a table of Spark's catalog has, and not what the option says."""
 
@@ -210,8 +215,8 @@ def _options(values: Mapping[str, Any]) -> Options:
             stage_before_emit=values["stagebeforeemit"],
             snapshot_filter=values["snapshotfilter"].strip(),
             metadata=values["metadatacolumns"],
+            last_rows=_last_rows(values) if keeps_rows(values) else None,
         ),
-        last_rows=_last_rows(values) if keeps_rows(values) else None,
     )
 
 

@@ -27,6 +27,13 @@ any other would put the options into the footer of each Parquet file."""
 
 _NOT_KEPT: Final = {"password": "password", "sessioninitstatement": "sessionInitStatement"}
 
+_OF_ITS_COLUMNS: Final = {
+    "columns": "columns",
+    "customschema": "customSchema",
+    "metadatacolumns": "metadataColumns",
+    "onunchangedtoast": "onUnchangedToast",
+}
+
 
 def of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
     """The options that a table is being made with; None where no table is made."""
@@ -69,7 +76,9 @@ def of_table(columns: StructType, given: Mapping[str, str]) -> dict[str, str]:
     own = {key.lower(): value for key, value in given.items()}
     kept = _kept(columns)
     if kept is not None:
-        return {**json.loads(kept), **own}
+        made_with = json.loads(kept)
+        _require_its_columns(made_with, own)
+        return {**made_with, **own}
     if not own.keys() & {"url", "dbtable", "path", "view"}:
         raise OptionsError(
             "Spark does not tell which options this table was made with: it was made with a list of columns, or with "
@@ -78,6 +87,15 @@ def of_table(columns: StructType, given: Mapping[str, str]) -> dict[str, str]:
             "with each read: SELECT … FROM … WITH (url = '…', dbtable = '…'), or WITH (path = '…', …)"
         )
     return own
+
+
+def _require_its_columns(made_with: Mapping[str, str], given: Mapping[str, str]) -> None:
+    others = [name for key, name in _OF_ITS_COLUMNS.items() if key in given and given[key] != made_with.get(key)]
+    if others:
+        raise OptionsError(
+            f"this table keeps the columns that it was made with, so {', '.join(others)} cannot be given with a read; "
+            "select columns, or make another table with other OPTIONS"
+        )
 
 
 def with_columns(options: Options, columns: StructType) -> Options:

@@ -193,7 +193,7 @@ def _rights(session: Session, options: Options, table: TableDescription | None) 
 
 
 def _surprises(session: Session, table: TableDescription, options: Options) -> Iterator[Finding]:
-    if options.last_rows is None:
+    if options.stream.last_rows is None:
         yield from _key_alone(session, table, options)
     if table.partitioned:
         yield Finding(
