@@ -105,7 +105,7 @@ Where things are; each module may import only those that stand after it:
     backfill.control, counts    what a person has told the stream; what became of its changes
     backfill.progress, epoch    how far a stream is; the states batches end at
     backfill.stored             reading what was stored as JSON
-    backfill.options, vnode, order, sameness, changes, batches, readahead, temporary, metrics, amounts, arrays, wording
+    backfill.options, vnode, order, sameness, changes, batches, readahead, temporary, metrics, amounts, wording, arrays
     backfill.errors
 
 The algorithm is that of RisingWave's backfill executors, with time travel replaced by pinned snapshots and staged

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from backfill.arrays import Indices, Mask
+from backfill.arrays import Indices, Mask, mask
 from backfill.batches import as_one_batch, coalesced
 from backfill.changes import TRUNCATE
 from backfill.counts import Tally
@@ -122,14 +122,14 @@ class Following:
         """
         found = np.zeros(keys.num_rows, np.bool_)
         for item in self.end.ahead:
-            shown = self.upstream.shown(item.position, changes).to_numpy(zero_copy_only=False)
+            shown = mask(self.upstream.shown(item.position, changes))
             found |= shown[rows] & self._within(keys, (item.range,))
         return found
 
     def _within(self, keys: pa.RecordBatch, coverage: Coverage) -> Mask:
         if coverage == (WHOLE_TABLE,):
             return np.ones(keys.num_rows, np.bool_)
-        return self.upstream.covered(keys, coverage).to_numpy(zero_copy_only=False)
+        return mask(self.upstream.covered(keys, coverage))
 
     def _require_no_later_ahead(self) -> None:
         """Raises if this batch has a truncation that is emitted, and ends before a state at which rows were read ahead.

@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from backfill.arrays import Indices, Mask, index
+from backfill.arrays import Indices, Mask, index, mask
 from backfill.changes import columns_of
 from backfill.events import Events
 from backfill.mark import CHANGE_TYPES, INSERTED, MARKED_COLUMNS, POSTIMAGE, PREIMAGE, REMOVED, in_turn
@@ -242,7 +242,7 @@ def _listed(lists: pa.Array[Any]) -> Mapping[str, Mask]:
     result = {}
     for name in pc.unique(names):
         result[str(name)] = np.zeros(len(lists), np.bool_)
-        result[str(name)][owner[pc.equal(names, name).to_numpy(zero_copy_only=False)]] = True
+        result[str(name)][owner[mask(pc.equal(names, name))]] = True
     return result
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from backfill.arrays import Mask, mask
 
 
 def within(keys: pa.RecordBatch, after: pa.RecordBatch | None, upto: pa.RecordBatch | None) -> pa.BooleanArray:
@@ -33,13 +33,12 @@ def _at_most(keys: pa.RecordBatch, bound: pa.RecordBatch) -> pa.BooleanArray:
     return result
 
 
-def differ(one: pa.Array[Any], other: pa.Array[Any]) -> npt.NDArray[np.bool_]:
+def differ(one: pa.Array[Any], other: pa.Array[Any]) -> Mask:
     """Where two arrays of values of a key have different ones. NaN is one value in a key, as databases have it."""
     unequal = pc.not_equal(one, other)
     if pa.types.is_floating(one.type):
         unequal = pc.and_not(unequal, pc.and_(pc.is_nan(one), pc.is_nan(other)))
-    found: npt.NDArray[np.bool_] = unequal.fill_null(False).to_numpy(zero_copy_only=False)
-    return found
+    return mask(unequal)
 
 
 def sorting_by(names: Iterable[str], order: Literal["ascending", "descending"] = "ascending") -> Any:

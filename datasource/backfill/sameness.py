@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
+from backfill.arrays import Indices, Mask, mask
+
 Column: TypeAlias = "pa.Array[Any]"
 
 _BITS: Final = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
@@ -20,7 +20,7 @@ def same(one: Column, other: Column) -> Mask:
 
     A NaN is the same as itself, and 0.0 is not the same as -0.0.
     """
-    missing = _mask(one.is_null()), _mask(other.is_null())
+    missing = mask(one.is_null()), mask(other.is_null())
     return (missing[0] & missing[1]) | (~missing[0] & ~missing[1] & _equal(one, other))
 
 
@@ -42,13 +42,13 @@ def _equal(one: Column, other: Column) -> Mask:
         one, other = coded.indices[: len(one)], coded.indices[len(one) :]
     if kind in _BITS:
         one, other = one.view(_BITS[kind]), other.view(_BITS[kind])
-    return _mask(pc.equal(one, other).fill_null(False))
+    return mask(pc.equal(one, other).fill_null(False))
 
 
 def _equal_lists(one: Column, other: Column) -> Mask:
     lengths = [_lengths(one), _lengths(other)]
     result: Mask = lengths[0] == lengths[1]
-    valid = _mask(one.is_valid()) & _mask(other.is_valid())
+    valid = mask(one.is_valid()) & mask(other.is_valid())
     compared = np.flatnonzero(result & valid)
     places = pa.array(compared, pa.int64())
     owner = np.repeat(compared, lengths[0][compared])
@@ -57,11 +57,6 @@ def _equal_lists(one: Column, other: Column) -> Mask:
     return result
 
 
-def _lengths(lists: Column) -> npt.NDArray[np.int64]:
+def _lengths(lists: Column) -> Indices:
     found: Column = pc.list_value_length(lists)
     return found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-
-
-def _mask(array: Column) -> Mask:
-    result: Mask = array.to_numpy(zero_copy_only=False)
-    return result.astype(np.bool_)

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from backfill.arrays import Indices, Mask, index
+from backfill.arrays import Indices, Mask, index, mask
 from backfill.batches import as_one_batch
 from backfill.changes import column_of
 from backfill.errors import OptionsError, StateError
@@ -210,7 +210,7 @@ class WholeRows:
         found = timely(events, given, _filled(piece.before.entries["order_key"], NO_ORDER))
         kept = np.unique(events.number[found.events])
         # A whole row may be late only because of one with lost values before it, and is judged again after the look-up.
-        leaves_out = piece.changes["unchanged"].is_valid().to_numpy(zero_copy_only=False)
+        leaves_out = mask(piece.changes["unchanged"].is_valid())
         halves = without(piece.halves, events, ~found.events & leaves_out[events.change])
         return piece.only(found.events, halves), found.order[kept], found.severed[found.events]
 

@@ -23,9 +23,10 @@ from backfill.options.listed import (
     View,
 )
 from backfill.options.rules import contradictions, folders, keeps_rows
-from backfill.options.texts import METADATA_COLUMNS, as_refused, column_names, column_types
+from backfill.options.texts import METADATA_COLUMNS, as_refused
 
 __all__ = [
+    "BY_KEY",
     "METADATA_COLUMNS",
     "OPTIONS",
     "LastRowsOptions",
@@ -166,12 +167,12 @@ def _values(given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     for key, option in BY_KEY.items():
         text = texts.get(key, option.default)
         if not text.strip() and not option.default:
-            values[key] = () if option.parse in (column_names, column_types) else ""
+            values[key] = option.absent
         else:
             try:
                 values[key] = option.parse(text)
             except ValueError as error:
-                shown = as_refused(text, secret=key in ("url", "password", "stagingdir"))
+                shown = as_refused(text, secret=option.may_hold_secrets)
                 problems.append(f"{option.name} {shown}; expected {error}")
     return values, problems
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from backfill.options.texts import (
@@ -83,11 +83,28 @@ class Option:
     default: str
     meaning: str
     parse: Callable[[str], Any] = str
+    _: KW_ONLY
+    absent: Any = ""
+    """Its value where it is left out and has no default."""
+
+    may_hold_secrets: bool = False
+    """Whether errors are not to tell its text."""
+
+    is_postgresql_only: bool = False
+    chooses_columns: bool = False
+    """Whether the columns of what is read depend on it, beside the table."""
+
+    goes_into_catalogs: bool = True
+    """Whether a table of Spark's catalog may keep it, where anybody can read it."""
 
 
 OPTIONS: Final = (
     Option(
-        "url", "", "Where the database is: a `postgresql://` URI or a libpq connection string, without a password", url
+        "url",
+        "",
+        "Where the database is: a `postgresql://` URI or a libpq connection string, without a password",
+        url,
+        may_hold_secrets=True,
     ),
     Option("dbtable", "", 'The table: `orders`, `public.orders` or `"My Schema"."Orders"`; goes with `url`'),
     Option(
@@ -96,9 +113,22 @@ OPTIONS: Final = (
         "Instead of `url` and `dbtable`, a Delta table: an absolute path, or a URI such as `s3://…`",
         place,
     ),
-    Option("keyColumns", "", "The columns that tell the rows of a Delta table apart; goes with `path`", column_names),
-    Option("user", "", "The role to connect as, if `url` names none"),
-    Option("password", "", "The role's password; libpq's passfile, service file and environment work too"),
+    Option(
+        "keyColumns",
+        "",
+        "The columns that tell the rows of a Delta table apart; goes with `path`",
+        column_names,
+        absent=(),
+    ),
+    Option("user", "", "The role to connect as, if `url` names none", is_postgresql_only=True),
+    Option(
+        "password",
+        "",
+        "The role's password; libpq's passfile, service file and environment work too",
+        may_hold_secrets=True,
+        is_postgresql_only=True,
+        goes_into_catalogs=False,
+    ),
     Option("stateDir", "", "A folder on the driver for the stream's state; required for a stream"),
     Option(
         "stagingDir",
@@ -106,6 +136,7 @@ OPTIONS: Final = (
         "Where chunks are staged: a path or URI that all executors reach (default: inside `stateDir`); on `s3://` up "
         "to 5 GiB each",
         staging_place,
+        may_hold_secrets=True,
     ),
     Option(
         "stageBeforeEmit",
@@ -115,13 +146,21 @@ OPTIONS: Final = (
         flag,
     ),
     Option("startupMode", "initial", "`initial`, `latest` or `snapshot`; see below", choice(StartupMode)),
-    Option("columns", "", "The columns to read, separated by commas (default: all)", column_names),
+    Option(
+        "columns",
+        "",
+        "The columns to read, separated by commas (default: all)",
+        column_names,
+        absent=(),
+        chooses_columns=True,
+    ),
     Option(
         "metadataColumns",
         "all",
         "Which metadata columns a stream's rows have: `all`, or a list with `_change_type` in it; with "
         "`startupMode=snapshot` any list, or `none`",
         metadata_columns,
+        chooses_columns=True,
     ),
     Option("filter", "", "For `spark.read`: a condition in SQL; the database sends only rows that meet it"),
     Option(
@@ -141,6 +180,9 @@ OPTIONS: Final = (
         "",
         "Other Spark types for columns: `STRING` for any, `DECIMAL(p,s)` for a numeric",
         column_types,
+        absent=(),
+        is_postgresql_only=True,
+        chooses_columns=True,
     ),
     Option("numPartitions", "4", "How many readers a batch may use at most", count(1, 10_000)),
     Option(
@@ -186,6 +228,7 @@ OPTIONS: Final = (
         "fail",
         "If the log leaves out a large unchanged value: `fail`, or `mark` its column",
         choice(OnUnchangedToast),
+        chooses_columns=True,
     ),
     Option(
         "onExistingState",
@@ -194,13 +237,21 @@ OPTIONS: Final = (
         "backfill",
         choice(OnExistingState),
     ),
-    Option("slotName", "", "The replication slot (default: `backfill_<schema>_<table>_<stream>`)", slot_name),
-    Option("publicationName", "", "The publication (default: the same name)"),
+    Option(
+        "slotName",
+        "",
+        "The replication slot (default: `backfill_<schema>_<table>_<stream>`)",
+        slot_name,
+        is_postgresql_only=True,
+    ),
+    Option("publicationName", "", "The publication (default: the same name)", is_postgresql_only=True),
     Option(
         "sessionInitStatement",
         "",
         "One SQL statement that each session runs after connecting. Settings that decide how values are read are set "
         "again after it. Spark shows it in plans",
+        is_postgresql_only=True,
+        goes_into_catalogs=False,
     ),
     Option(
         "view",

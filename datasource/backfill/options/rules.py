@@ -83,16 +83,13 @@ def _positions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
     return problems
 
 
-_POSTGRESQL_ONLY: Final = ("user", "password", "customschema", "slotname", "publicationname", "sessioninitstatement")
-
-
 def _of_one_upstream(values: Mapping[str, Any]) -> list[str]:
     """A database with `url` and `dbtable`, or a Delta table with `path` and `keyColumns`. Wrong values are missing."""
     url, dbtable, path, key = (values.get(name, "wrong") for name in ("url", "dbtable", "path", "keycolumns"))
     if path and (url or dbtable):
         return ["path is of a Delta table, and url and dbtable are of a database; give the one or the others"]
     if path:
-        needless = [BY_KEY[name].name for name in _POSTGRESQL_ONLY if values.get(name)]
+        needless = [option.name for key, option in BY_KEY.items() if option.is_postgresql_only and values.get(key)]
         problems = [f"{', '.join(needless)} is for PostgreSQL; leave it out with path"] if needless else []
         return problems if key else [*problems, f"keyColumns is required with path: {BY_KEY['keycolumns'].meaning}"]
     missing = [name for name, value in (("url", url), ("dbtable", dbtable)) if not value]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill.arrays import Indices, Mask
+from backfill.arrays import Indices, Mask, mask
 from backfill.errors import OptionsError, UnchangedToastError
 from backfill.mark import CHANGE_TYPES
 from backfill.order import differ, sorting_by
@@ -179,7 +179,7 @@ def _sources(batch: pa.Table, name: str, first: Mask, last: Mask) -> tuple[Indic
     count = batch.num_rows
     marks = batch[UNCHANGED_COLUMNS].combine_chunks()
     marked = np.zeros(count, np.bool_)
-    named = _mask(pc.equal(pc.list_flatten(marks), pa.scalar(name)))
+    named = mask(pc.equal(pc.list_flatten(marks), pa.scalar(name)))
     marked[pc.list_parent_indices(marks).to_numpy()[named]] = True
     places = np.arange(count)
     known = np.maximum.accumulate(np.where(~marked | _is(batch, "insert"), places, -1))
@@ -196,10 +196,4 @@ def _sources(batch: pa.Table, name: str, first: Mask, last: Mask) -> tuple[Indic
 
 
 def _is(batch: pa.Table, change_type: str) -> Mask:
-    return _mask(pc.equal(batch[CHANGE_TYPE], pa.scalar(change_type)))
-
-
-def _mask(values: Any) -> Mask:
-    found = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    mask: Mask = np.asarray(found.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
-    return mask
+    return mask(pc.equal(batch[CHANGE_TYPE], pa.scalar(change_type)))

@@ -16,7 +16,7 @@ from typing import Final
 from pyspark.sql.types import StructField, StructType
 
 from backfill.errors import OptionsError
-from backfill.options import Options
+from backfill.options import BY_KEY, Options
 from backfill.rows import METADATA, UNCHANGED_COLUMNS
 
 PREFIX: Final = "option."
@@ -25,22 +25,14 @@ KEY: Final = "__file_source_generated_metadata_col"
 """A key that means nothing beside a table's column, and that Spark's writers of files leave out of what they write:
 any other would put the options into the footer of each Parquet file."""
 
-_NOT_KEPT: Final = {"password": "password", "sessioninitstatement": "sessionInitStatement"}
-
-_OF_ITS_COLUMNS: Final = {
-    "columns": "columns",
-    "customschema": "customSchema",
-    "metadatacolumns": "metadataColumns",
-    "onunchangedtoast": "onUnchangedToast",
-}
-
 
 def of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
     """The options that a table is being made with; None where no table is made."""
     found = {key[len(PREFIX) :]: value for key, value in given.items() if key.lower().startswith(PREFIX)}
     if not found:
         return None
-    secret = [name for key, name in _NOT_KEPT.items() if any(key == each.lower() for each in found)]
+    named = {key.lower() for key in found}
+    secret = [option.name for key, option in BY_KEY.items() if key in named and not option.goes_into_catalogs]
     if secret:
         raise OptionsError(
             f"a table keeps no {' and no '.join(secret)}, because Spark writes a table's options into its catalog and "
@@ -90,7 +82,8 @@ def of_table(columns: StructType, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _require_its_columns(made_with: Mapping[str, str], given: Mapping[str, str]) -> None:
-    others = [name for key, name in _OF_ITS_COLUMNS.items() if key in given and given[key] != made_with.get(key)]
+    differing = {key for key in given if given[key] != made_with.get(key)}
+    others = [option.name for key, option in BY_KEY.items() if key in differing and option.chooses_columns]
     if others:
         raise OptionsError(
             f"this table keeps the columns that it was made with, so {', '.join(others)} cannot be given with a read; "

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from backfill.arrays import Indices, Mask
 from backfill.errors import TableError
-from backfill.upstream.delta.deletion_vectors import DamagedVectorError, Places
+from backfill.upstream.delta.deletion_vectors import DamagedVectorError
 from backfill.upstream.delta.location import START_OVER
 from backfill.upstream.delta.log import ChangeFile, Commit, Kind, Log
 from backfill.upstream.delta.table import Table
@@ -28,8 +28,6 @@ VERSION, TIME, THERE = "_commit_version", "_commit_timestamp", "_change_type"
 _CHANGE_TYPE: Final = "_change_type"
 
 _BATCH_ROWS: Final = 65_536
-
-Mask = npt.NDArray[np.bool_]
 
 
 def rows_schema(columns: pa.Schema) -> pa.Schema:
@@ -80,7 +78,7 @@ def _require_partition(log: Log, table: Table, commit: Commit, file: ChangeFile,
 class Chosen:
     """Which rows of a file are read: those at these places, or if not `taken` all others."""
 
-    places: Places
+    places: Indices
     taken: bool
 
     def some(self, at: int, count: int) -> bool:
@@ -101,7 +99,7 @@ def _chosen(
 ) -> Chosen | None:
     """None for all rows. Of a file that is kept, those that only `file` has of the two: the others have not changed."""
 
-    def deleted(each: ChangeFile) -> Places:
+    def deleted(each: ChangeFile) -> Indices:
         try:
             return np.empty(0, np.int64) if each.vector is None else each.vector.deleted(log.files)
         except DamagedVectorError as error:

@@ -13,15 +13,13 @@ import uuid
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from pyroaring import BitMap64
 
+from backfill.arrays import Indices
 from backfill.upstream.delta.files import FileLocation, Files
-
-Places: TypeAlias = npt.NDArray[np.int64]
 
 _Z85: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
@@ -65,7 +63,7 @@ class DeletionVector:
         offset = told.get("offset")
         return cls(place, inline, _FIRST if offset is None else offset, told["sizeInBytes"], told["cardinality"])
 
-    def deleted(self, files: Files) -> Places:
+    def deleted(self, files: Files) -> Indices:
         """The places of the deleted rows, ascending; DamagedVectorError where its bytes are none of one."""
         try:
             found = _places(self._bytes(files))
@@ -92,7 +90,7 @@ def _bytes_of(text: str) -> bytes:
     return base64.b85decode(text.translate(_TO_B85))
 
 
-def _places(content: bytes) -> Places:
+def _places(content: bytes) -> Indices:
     (magic,) = struct.unpack_from("<i", content)
     if magic != _PORTABLE:
         raise DamagedVectorError(f"it begins with {magic}, expected {_PORTABLE}")

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backfill.arrays import Indices, Mask, mask
 from backfill.batches import as_one_batch
 from backfill.changes import DELETE, INSERT, OLD_NONE, OLD_ROW, UPDATE, changes_schema
 from backfill.sameness import same
@@ -24,8 +24,6 @@ from backfill.upstream.delta.change_files import THERE, TIME, VERSION, rows_sche
 from backfill.upstream.delta.keys import KeyColumns
 from backfill.upstream.delta.sorted_keys import not_unique, require_keys
 from backfill.upstream.delta.sorting import in_order
-
-Mask = npt.NDArray[np.bool_]
 
 
 def changes(rows: Iterable[pa.RecordBatch], columns: pa.Schema, key: KeyColumns) -> Iterator[pa.RecordBatch]:
@@ -52,7 +50,7 @@ def _changes(rows: pa.RecordBatch, columns: pa.Schema, key: KeyColumns) -> Itera
     """One change for each commit and key in these rows, if it changes something; no batch where none does."""
     if not rows.num_rows:
         return
-    there: Mask = rows.column(THERE).to_numpy(zero_copy_only=False)
+    there = mask(rows.column(THERE))
     follow = _follow(rows, key)
     # A key is gone once and there once at the most; first gone, then there.
     if (follow[1:] & (there[:-1] | ~there[1:])).any():
@@ -81,7 +79,7 @@ def _changes(rows: pa.RecordBatch, columns: pa.Schema, key: KeyColumns) -> Itera
         yield found if changed.all() else found.filter(pa.array(changed))
 
 
-def _places(rows: npt.NDArray[np.int64], missing: Mask) -> pa.Int64Array:
+def _places(rows: Indices, missing: Mask) -> pa.Int64Array:
     return pa.array(rows, pa.int64(), mask=missing)
 
 
@@ -91,5 +89,5 @@ def _follow(rows: pa.RecordBatch, key: KeyColumns) -> Mask:
     result[0] = False
     for name in (VERSION, *key.names):
         column = rows.column(name)
-        result[1:] &= pc.equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
+        result[1:] &= mask(pc.equal(column[1:], column[:-1]))
     return result

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backfill.arrays import mask
 from backfill.errors import TableError
 from backfill.order import sorting_by
 from backfill.plan import Extent, Measure
@@ -76,7 +77,7 @@ def require_distinct(ordered: Sequence[pa.Array[Any]]) -> None:
         return
     same = np.ones(len(ordered[0]) - 1, np.bool_)
     for array in ordered:
-        same &= pc.equal(array[1:], array[:-1]).to_numpy(zero_copy_only=False)
+        same &= mask(pc.equal(array[1:], array[:-1]))
     if same.any():
         raise not_unique()
 

@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from backfill.arrays import mask
+
 
 @dataclass(frozen=True)
 class Flat:
@@ -40,7 +42,7 @@ def bitmap(valid: NDArray[np.bool_]) -> pa.Buffer | None:
 
 def flatten(text: pa.Array[Any]) -> Flat:
     """The array's values; their bytes are copied only where there are nulls among them."""
-    valid = np.asarray(text.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    valid = mask(text.is_valid())
     # A null may stand over bytes that mean nothing; dropping nulls also makes the rest compact.
     values = text.drop_null() if text.null_count else text
     offsets = _offsets(values)

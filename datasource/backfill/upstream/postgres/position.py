@@ -21,14 +21,13 @@ Text: `16/B374D848`, or with a snapshot as PostgreSQL writes it `16/B374D848 740
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NewType, TypeAlias
+from typing import Final, NewType
 
 import numpy as np
 import numpy.typing as npt
 
+from backfill.arrays import Mask
 from backfill.errors import OffsetError
-
-Mask: TypeAlias = npt.NDArray[np.bool_]
 
 Lsn = NewType("Lsn", int)
 """A byte position in the log (PostgreSQL manual, 8.20)."""
