@@ -63,6 +63,9 @@ Words, beside those above:
     chunk       the staged file of a split
     manifest    a batch's splits, and which of them were read at a later state or given up
     part        what one of Spark's tasks gets: changes, or a split
+    position    of a vnode, the key of the last row read; of an epoch, the upstream's own text of what that state shows
+    cursor      what the next batch moves: the frontier, or that of the rows that are taken again
+    place       where a stream is in the change log: of PostgreSQL's a slot and a publication
     bookmark    what an adapter needs to find the stream's place in the change log again
 
 Where things are; each module may import only those that stand after it:
@@ -105,7 +108,15 @@ Where things are; each module may import only those that stand after it:
     backfill.control, counts    what a person has told the stream; what became of its changes
     backfill.progress, epoch    how far a stream is; the states batches end at
     backfill.stored             reading what was stored as JSON
-    backfill.options, vnode, order, sameness, changes, batches, readahead, temporary, metrics, amounts, wording, arrays
+    backfill.options            what the user asks for, validated
+    backfill.vnode, order       ranges of keys; comparing keys as the database does
+    backfill.sameness, changes  which values are equal; the layout of an upstream's changes
+    backfill.batches            record batches of a good size
+    backfill.readahead          making the next one while this one is used
+    backfill.temporary          what does not fit into memory
+    backfill.metrics, amounts, wording
+                                figures as Prometheus reads them, and as people do; sentences that errors share
+    backfill.arrays             which rows
     backfill.errors
 
 The algorithm is that of RisingWave's backfill executors, with time travel replaced by pinned snapshots and staged
