@@ -16,7 +16,7 @@ from backfill.errors import TableBusyError, TableError
 from backfill.sinks.applied import Applied
 from backfill.sinks.compacted import Compacted, compacted
 from backfill.sinks.delta import TRIES, _merge, _record, apply_to, start_over
-from backfill.sinks.staged import staged
+from backfill.sinks.merge_source import merge_source
 from backfill.upstream.delta.failures import translating
 from tests.sinks.test_compacted import batch, row
 from tests.sinks.test_delta import Rows, content
@@ -49,9 +49,9 @@ def meddle(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], times: int) 
     def after_it(last: Compacted, names: Sequence[str]) -> pa.Table:
         if left:
             left.pop()()
-        return staged(last, names)
+        return merge_source(last, names)
 
-    monkeypatch.setattr("backfill.sinks.delta.staged", after_it)
+    monkeypatch.setattr("backfill.sinks.delta.merge_source", after_it)
 
 
 def test_of_two_drivers_that_apply_the_same_batch_one_fails(tmp_path: Path) -> None:

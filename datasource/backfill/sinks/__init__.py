@@ -5,7 +5,7 @@ delta           a Delta table
 batch           what a sink is given
 compacted       from a batch to the last row of each key
 fitted          these rows in the types of a Delta table
-staged          these rows as the source of a MERGE
+merge_source    these rows as the source of a MERGE
 spark_times     files that a MERGE must not write anew
 applied         whether a batch has been applied already
 

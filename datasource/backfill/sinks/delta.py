@@ -26,7 +26,7 @@ from backfill.options.texts import as_refused, place
 from backfill.sinks.applied import Applied, is_new, require_next
 from backfill.sinks.batch import Batch
 from backfill.sinks.compacted import Compacted, columns_of, compacted
-from backfill.sinks.staged import DELETED, column_name, kept_name, staged
+from backfill.sinks.merge_source import DELETED, column_name, kept_name, merge_source
 from backfill.wording import FRESH_START
 
 with needing("writing a Delta table", "delta"):
@@ -286,7 +286,7 @@ def _merge_rows(table: DeltaTable, key: Sequence[str], last: Compacted, record: 
     }
     same = " AND ".join(f"t.{_quoted(name)} = {values[_quoted(name)]}" for name in key)
     merger = table.merge(
-        staged(last, names),
+        merge_source(last, names),
         same,
         source_alias="s",
         target_alias="t",

@@ -12,8 +12,8 @@ from psycopg import sql
 
 from backfill.errors import DatabaseSetupError, OptionsError, TableError, UnsupportedTypeError
 from backfill.sinks.compacted import Compacted
+from backfill.sinks.merge_source import DELETED, column_name, kept_name, merge_source
 from backfill.sinks.postgres.target import Target, execute
-from backfill.sinks.staged import DELETED, column_name, kept_name, staged
 from backfill.upstream.postgres.arrow_session import ArrowSession
 
 _STAGED: Final = "backfill_batch"
@@ -34,7 +34,7 @@ def merge(session: ArrowSession, target: Target, key: Sequence[str], last: Compa
         return
     names = _written(target, key, last.rows.column_names)
     _require_types(last.rows.select(names).schema)
-    rows = staged(last, names)
+    rows = merge_source(last, names)
     _require_room(target, rows.num_columns)
     _stage(session, rows)
     values = {name: _value(target, name, at) for at, name in enumerate(names)}

@@ -47,7 +47,7 @@ def change_rows(log: Log, table: Table, commits: Sequence[Commit]) -> Iterator[p
     for commit in commits:
         kept = commit.kept_files()
         for file in commit.files:
-            chosen = _chosen(log, table, commit, file, kept.get(file.place))
+            chosen = _chosen(log, table, commit, file, kept.get(file.location))
             for rows, there in _file_rows(log, table, commit, file, chosen):
                 count = rows.num_rows
                 arrays: list[pa.Array[Any]] = [
@@ -68,7 +68,7 @@ def _require_partition(log: Log, table: Table, commit: Commit, file: ChangeFile,
     unknown = [name for name in table.columns.names if name in log.partitioned_by and name not in known]
     if unknown:
         raise TableError(
-            f"version {commit.version} of the Delta table {table.uri} has {file.place} and does not say its value "
+            f"version {commit.version} of the Delta table {table.uri} has {file.location} and does not say its value "
             f"of the partition column {', '.join(unknown)}, so the rows that are gone cannot be told in full. Leave it "
             f"out with the option columns, if it is none of keyColumns. {START_OVER}"
         )
@@ -104,8 +104,8 @@ def _chosen(
             return np.empty(0, np.int64) if each.vector is None else each.vector.deleted(log.files)
         except DamagedVectorError as error:
             raise TableError(
-                f"version {commit.version} of the Delta table {table.uri}: the deletion vector of {each.place} cannot "
-                f"be read ({error}), so which of its rows are gone is not known. {START_OVER}"
+                f"version {commit.version} of the Delta table {table.uri}: the deletion vector of {each.location} "
+                f"cannot be read ({error}), so which of its rows are gone is not known. {START_OVER}"
             ) from None
 
     if kept is not None:
@@ -120,7 +120,7 @@ def _file_rows(
     columns, partition = table.columns, file.partition or {}
     if chosen is not None and chosen.taken and not len(chosen.places):
         return
-    with log.files.open(file.place) as opened:
+    with log.files.open(file.location) as opened:
         parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
         present = set(parquet.schema_arrow.names)
         _require_partition(log, table, commit, file, present)

@@ -39,9 +39,9 @@ class DamagedVectorError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DeletionVector:
-    """What the log says of one. `place` is None where `inline` has its bytes."""
+    """What the log says of one. `location` is None where `inline` has its bytes."""
 
-    place: FileLocation | None
+    location: FileLocation | None
     inline: bytes
     offset: int
     size: int
@@ -50,18 +50,18 @@ class DeletionVector:
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> DeletionVector:
         kind, text = told["storageType"], told["pathOrInlineDv"]
-        place, inline = None, b""
+        location, inline = None, b""
         if kind == "i":
             inline = _bytes_of(text)
         elif kind == "u":
             folder, name = text[:-_UUID_TEXT], uuid.UUID(bytes=_bytes_of(text[-_UUID_TEXT:]))
-            place = FileLocation("", f"{folder}/deletion_vector_{name}.bin".lstrip("/"))
+            location = FileLocation("", f"{folder}/deletion_vector_{name}.bin".lstrip("/"))
         elif kind == "p":
-            place = FileLocation.of(text)
+            location = FileLocation.of(text)
         else:
             raise DamagedVectorError(f"the storage type {kind!r} is none of u, i, p")
         offset = told.get("offset")
-        return cls(place, inline, _FIRST if offset is None else offset, told["sizeInBytes"], told["cardinality"])
+        return cls(location, inline, _FIRST if offset is None else offset, told["sizeInBytes"], told["cardinality"])
 
     def deleted(self, files: Files) -> Indices:
         """The places of the deleted rows, ascending; DamagedVectorError where its bytes are none of one."""
@@ -74,15 +74,15 @@ class DeletionVector:
         return found
 
     def _bytes(self, files: Files) -> bytes:
-        if self.place is None:
+        if self.location is None:
             return self.inline[: self.size]
-        with files.open(self.place) as opened:
+        with files.open(self.location) as opened:
             opened.seek(self.offset)
             read = bytes(opened.read(4 + self.size + 4))
         (size,), content = struct.unpack_from(">I", read), read[4 : 4 + self.size]
         (checksum,) = struct.unpack_from(">I", read, 4 + self.size)
         if size != self.size or checksum != zlib.crc32(content):
-            raise DamagedVectorError(f"its size or its checksum in the file {self.place} is another one")
+            raise DamagedVectorError(f"its size or its checksum in the file {self.location} is another one")
         return content
 
 

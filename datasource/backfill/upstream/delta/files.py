@@ -31,7 +31,7 @@ class FileLocation:
 
     @classmethod
     def of(cls, uri: str) -> FileLocation:
-        """The place that the log says, as a whole URI, as a whole path or as one within the table's folder."""
+        """The location that the log says, as a whole URI, as a whole path or as one within the table's folder."""
         found = _WITH_STORE.fullmatch(uri)
         if found is None:
             path = unquote(uri)
@@ -49,17 +49,17 @@ class Files:
         self.own = self._file_system(folder)
         self._stores: dict[str, pa_fs.FileSystem] = {"": self.own}
 
-    def open(self, place: FileLocation) -> pa.NativeFile:
-        return self._store(place).open_input_file(place.path)
+    def open(self, location: FileLocation) -> pa.NativeFile:
+        return self._store(location).open_input_file(location.path)
 
-    def has(self, place: FileLocation) -> bool:
-        [found] = self._store(place).get_file_info([place.path])
+    def has(self, location: FileLocation) -> bool:
+        [found] = self._store(location).get_file_info([location.path])
         return found.type == pa_fs.FileType.File
 
-    def _store(self, place: FileLocation) -> pa_fs.FileSystem:
-        if place.store not in self._stores:
-            self._stores[place.store] = self._file_system(self._root if place.store == _ROOT else place.store)
-        return self._stores[place.store]
+    def _store(self, location: FileLocation) -> pa_fs.FileSystem:
+        if location.store not in self._stores:
+            self._stores[location.store] = self._file_system(self._root if location.store == _ROOT else location.store)
+        return self._stores[location.store]
 
     def _file_system(self, uri: str) -> pa_fs.FileSystem:
         return pa_fs.PyFileSystem(DeltaStorageHandler(uri, self._options))

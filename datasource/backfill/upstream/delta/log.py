@@ -49,7 +49,7 @@ class ChangeFile:
     """
 
     kind: Kind
-    place: FileLocation
+    location: FileLocation
     partition: Mapping[str, str | None] | None
     vector: DeletionVector | None
     row_count: int | None
@@ -91,9 +91,9 @@ class Commit:
 
     def kept_files(self) -> dict[FileLocation, tuple[ChangeFile, ChangeFile]]:
         """The files that are there before and after it, of which other rows are deleted then: as they were and are."""
-        removed = {file.place: file for file in self.files if file.kind is Kind.REMOVED}
-        added = [file for file in self.files if file.kind is Kind.ADDED and file.place in removed]
-        return {file.place: (removed[file.place], file) for file in added}
+        removed = {file.location: file for file in self.files if file.kind is Kind.REMOVED}
+        added = [file for file in self.files if file.kind is Kind.ADDED and file.location in removed]
+        return {file.location: (removed[file.location], file) for file in added}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +155,13 @@ class Log:
         for file in commit.files:
             if found >= most:
                 break
-            if file.place not in kept:
+            if file.location not in kept:
                 found += self._rows(file) if file.row_count is None else file.row_count
         return found
 
     def _rows(self, file: ChangeFile) -> int:
         try:
-            with self.files.open(file.place) as opened:
+            with self.files.open(file.location) as opened:
                 return int(pq.read_metadata(opened).num_rows)
         except (OSError, pa.ArrowException):
             return 0  # Whoever reads the changes will say that it is gone.
@@ -169,10 +169,10 @@ class Log:
     def missing(self, commit: Commit) -> Iterator[FileLocation]:
         """Which of the files that its changes are read from are gone."""
         for file in commit.files:
-            vector = None if file.vector is None else file.vector.place
-            for place in (file.place, vector):
-                if place is not None and not self.files.has(place):
-                    yield place
+            vector = None if file.vector is None else file.vector.location
+            for location in (file.location, vector):
+                if location is not None and not self.files.has(location):
+                    yield location
 
 
 def _name(version: int) -> str:
@@ -206,7 +206,7 @@ def _file(kind: Kind, action: Mapping[str, Any]) -> ChangeFile:
     vector = action.get("deletionVector")
     return ChangeFile(
         kind=kind,
-        place=FileLocation.of(action["path"]),
+        location=FileLocation.of(action["path"]),
         partition=action.get("partitionValues"),
         vector=DeletionVector.of(vector) if vector else None,
         row_count=statistics.get("numRecords"),

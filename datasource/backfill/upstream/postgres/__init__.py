@@ -8,7 +8,7 @@ server, catalog, dbtable, identity, selection, partitions, description, column_t
 condition    the options filter and snapshotFilter
 money        whether amounts of money mean to us what they mean to the database
 types, oids, values, text, array_text, flat     PostgreSQL's values as Arrow's
-table, unchanged, columns      the table that a stream reads, and whether that and its columns are still the same
+table, still_same, columns     the table that a stream reads, and whether that and its columns are still the same
 keys, ranges, key_space     comparing keys, reading ranges of them, cutting the key space
 plans        by which plans the server reads them
 size, locks  about how large the table is; not waiting for long for who has locked it

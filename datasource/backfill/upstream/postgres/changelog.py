@@ -21,8 +21,8 @@ from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position
 from backfill.upstream.postgres.publication import Published
 from backfill.upstream.postgres.standbys import saying_which_is_waited_for
+from backfill.upstream.postgres.still_same import require_same_identity
 from backfill.upstream.postgres.table import Table
-from backfill.upstream.postgres.unchanged import require_same_identity
 
 logger = logging.getLogger("backfill")
 

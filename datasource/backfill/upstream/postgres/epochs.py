@@ -20,8 +20,8 @@ from backfill.upstream.postgres.log import MOST_MESSAGES, Reading
 from backfill.upstream.postgres.pin import CLOCK, ENDS_OF_LOG, Exported, ExportingSession, flushed_end
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position, Snapshot
 from backfill.upstream.postgres.sessions import ControlSession
+from backfill.upstream.postgres.still_same import require_unchanged
 from backfill.upstream.postgres.table import Table
-from backfill.upstream.postgres.unchanged import require_unchanged
 
 logger = logging.getLogger("backfill")
 

@@ -13,7 +13,7 @@ DELETED: Final = "deleted"
 """Whether the row goes."""
 
 
-def staged(last: Compacted, names: Sequence[str]) -> pa.Table:
+def merge_source(last: Compacted, names: Sequence[str]) -> pa.Table:
     """These columns as `column_name` calls them, DELETED, and the masks of `last.kept` as `kept_name` calls them."""
     rows = last.rows.select(names).rename_columns([column_name(at) for at in range(len(names))])
     rows = rows.append_column(DELETED, pa.array(last.deleted))
