@@ -187,13 +187,13 @@ class PostgresUpstream:
         return Position.parse(epoch.position).shows_all_of(Position.parse(position))
 
     def snapshot_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
-        return self._epochs.readable(after, max_changes)
+        return self._epochs.snapshot_epoch(after, max_changes)
 
     def log_epoch(self, after: Epoch | None, *, max_changes: int, until: str | None) -> Step:
-        return self._epochs.in_log(after, max_changes, until)
+        return self._epochs.log_epoch(after, max_changes, until)
 
     def held_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
-        return self._epochs.held(after, max_changes)
+        return self._epochs.held_epoch(after, max_changes)
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class PostgresUpstream:
     # -- snapshot rows ---------------------------------------------------------------------------------------------
 
     def repin(self, after: Epoch) -> Pin:
-        return self._epochs.pin_again(after)
+        return self._epochs.repin(after)
 
     def release(self, pin: Pin) -> None:
         self._epochs.exporter.release(pin.token)

@@ -109,11 +109,11 @@ class Epochs:
 
     # -- with rows to read -----------------------------------------------------------------------------------------
 
-    def readable(self, after: Epoch | None, max_changes: int) -> Step:
+    def snapshot_epoch(self, after: Epoch | None, max_changes: int) -> Step:
         """See `Upstream.snapshot_epoch`."""
-        return self._stepped(lambda: self._readable_step(after, max_changes))
+        return self._stepped(lambda: self._snapshot_step(after, max_changes))
 
-    def pin_again(self, after: Epoch) -> Pin:
+    def repin(self, after: Epoch) -> Pin:
         """See `Upstream.repin`."""
         before = Position.parse(after.position)
 
@@ -150,7 +150,7 @@ class Epochs:
         self._reached = Position.parse(found.epoch.position).lsn
         return found
 
-    def _readable_step(self, after: Epoch | None, max_changes: int) -> Step:
+    def _snapshot_step(self, after: Epoch | None, max_changes: int) -> Step:
         """The state of now, pinned; or, if too much has happened since `after`, a part of the way to it.
 
         An epoch by LSN alone may show commits that nobody sees yet. They are made visible one moment after they were
@@ -194,11 +194,11 @@ class Epochs:
 
     # -- without ---------------------------------------------------------------------------------------------------
 
-    def in_log(self, after: Epoch | None, max_changes: int, until: str | None) -> Step:
+    def log_epoch(self, after: Epoch | None, max_changes: int, until: str | None) -> Step:
         """See `Upstream.log_epoch`."""
         return self._unpinned(lambda: self._log_step(after, max_changes, until))
 
-    def held(self, after: Epoch | None, max_changes: int) -> Step:
+    def held_epoch(self, after: Epoch | None, max_changes: int) -> Step:
         """See `Upstream.held_epoch`."""
         return self._unpinned(lambda: self._held_step(after, max_changes))
 
