@@ -11,7 +11,7 @@ import pytest
 
 from backfill_state.upsert import DuckDBUpsertState
 from backfill_state.upsert.duckdb_tables import UPSERT_FORMAT_VERSION
-from tests.upsert_state.golden import make_v1, make_v2
+from tests.upsert_state.golden import make_v1, make_v2, make_v3
 from tests.upsert_state.upserts import entries, put
 
 GOLDEN = Path(make_v1.__file__).parent
@@ -77,11 +77,13 @@ def test_a_file_of_version_1_has_the_tables_of_today_once_it_is_opened(path: Pat
     assert make_v1.schema_of(path) == (GOLDEN / f"upsert-schema-v{UPSERT_FORMAT_VERSION}.sql").read_text()
     with duckdb.connect(str(path), read_only=True) as plain:
         size = plain.execute("SELECT sum(size)::BIGINT FROM entries_1").fetchall()[0][0]
-        assert plain.execute("SELECT segment, entries, dead, size FROM segments").fetchall() == [(1, 6, 3, size)]
+        dead = plain.execute("SELECT sum(size)::BIGINT FROM entries_1 SEMI JOIN dead_1 USING (seq)").fetchall()[0][0]
+        assert plain.execute("FROM segments").fetchall() == [(1, 6, 3, size, dead)]
 
 
-def test_a_file_of_version_2_is_read_to_the_last_value(tmp_path: Path) -> None:
-    with DuckDBUpsertState(golden(2, tmp_path), make_v1.LAYOUT) as state:
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_file_of_a_later_version_is_read_to_the_last_value(tmp_path: Path, version: int) -> None:
+    with DuckDBUpsertState(golden(version, tmp_path), make_v1.LAYOUT) as state:
         assert (state.token(), state.totals()) == (make_v1.BATCH, make_v2.TOTALS)
         assert entries(state, *make_v1.KEYS) == make_v2.ENTRIES
 
@@ -94,7 +96,16 @@ def test_a_file_of_version_2_holds_these_very_pieces(tmp_path: Path) -> None:
         assert plain.execute("SELECT v0 FROM entries_1 WHERE seq = 2").fetchall() == [(None,)]
 
 
+def test_a_file_of_version_3_counts_the_bytes_of_what_is_dead(tmp_path: Path) -> None:
+    with duckdb.connect(str(golden(3, tmp_path)), read_only=True) as plain:
+        sizes = dict(plain.execute("SELECT seq, size FROM entries_1").fetchall())
+        dead = [seq for (seq,) in plain.execute("FROM dead_1").fetchall()]
+        assert sorted(dead) == [0, 1]
+        counted = (1, 5, 2, sum(sizes.values()), sizes[0] + sizes[1])
+        assert plain.execute("SELECT segment, entries, dead, size, dead_size FROM segments").fetchall() == [counted]
+
+
 def test_a_file_written_today_has_the_tables_of_its_version(tmp_path: Path) -> None:
-    make_v2.make(tmp_path / "upsert.duckdb")
+    make_v3.make(tmp_path / "upsert.duckdb")
     written = make_v1.schema_of(tmp_path / "upsert.duckdb")
     assert written == (GOLDEN / f"upsert-schema-v{UPSERT_FORMAT_VERSION}.sql").read_text()

@@ -1,10 +1,11 @@
 """The file of a `DuckDBUpsertState`: its tables, and how it is made and brought forward.
 
-Format version 2, for a key of two columns and a row of three:
+Format version 3, for a key of two columns and a row of three:
 
     entries_1 ... | probe | k0 | k1 | seq | order_key | order_tie | present | size | v0 | v1 | v2 |
     long_1 ...    | seq | cell | piece | data |           long values of `v0` (cell 0) and so on; see `long_cells`
-    segments      | segment | entries | dead | size |     how many of each `entries_N` are replaced; bytes of all
+    segments      | segment | entries | dead | size | dead_size |   how many each `entries_N` has, and how many of them
+                                                          are replaced; the bytes of all, and of those
     dead_1 ...    | seq |                                 which
     pending       | k0 | k1 | v0 | v1 | v2 | diff | size | line | digest |   output that waits for the rest of it
     long_pending  | seq | cell | piece | data |           the long values of its lines, and `digest` is of these
@@ -13,6 +14,7 @@ Format version 2, for a key of two columns and a row of three:
 
 Columns are stored as `codec` says; the schemas are Arrow's own serialization of the user's. `segments` tells what the
 entries are for. Version 1 had no `long_…`, `size`, `line` and `digest`; what it has written stays in its rows.
+Version 2 had no `dead_size`.
 """
 
 from __future__ import annotations
@@ -47,7 +49,14 @@ def _keep_long_cells_apart(connection: duckdb.DuckDBPyConnection) -> None:
         connection.execute(f"UPDATE segments SET size = {size} WHERE segment = {segment}")
 
 
-STEPS: Final[tuple[Step, ...]] = (_keep_long_cells_apart,)
+def _count_dead_bytes(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute("ALTER TABLE segments ADD COLUMN dead_size BIGINT")
+    for (segment,) in connection.execute("SELECT segment FROM segments").fetchall():
+        dead = f"SELECT coalesce(sum(size), 0)::BIGINT FROM entries_{segment} SEMI JOIN dead_{segment} USING (seq)"
+        connection.execute(f"UPDATE segments SET dead_size = ({dead}) WHERE segment = {segment}")
+
+
+STEPS: Final[tuple[Step, ...]] = (_keep_long_cells_apart, _count_dead_bytes)
 """As in `migrations`: `STEPS[n - 1]` turns a file of version `n` into one of version `n + 1`."""
 
 UPSERT_FORMAT_VERSION: Final = 1 + len(STEPS)
@@ -66,7 +75,9 @@ CREATE TABLE upsert_state (
 )
 """
 _CREATE_SEGMENTS: Final = """
-CREATE TABLE segments (segment BIGINT NOT NULL, entries BIGINT NOT NULL, dead BIGINT NOT NULL, size BIGINT)
+CREATE TABLE segments (
+    segment BIGINT NOT NULL, entries BIGINT NOT NULL, dead BIGINT NOT NULL, size BIGINT, dead_size BIGINT
+)
 """
 LONG_CELLS: Final = "seq BIGINT NOT NULL, cell INTEGER NOT NULL, piece INTEGER NOT NULL, data BLOB NOT NULL"
 """The columns of a table for `long_cells.PIECES`."""

@@ -130,7 +130,7 @@ def _write_chunk(
     later = _later(given.heads, old)
     stays = later if given.tombstones else later & given.heads["present"].to_numpy()
     written = given if stays.all() else _taken(given, np.flatnonzero(stays))
-    segments.bury(connection, old.select(["segment", "seq"]).filter(pa.array(later)).drop_null())
+    segments.bury(connection, old.select(["segment", "seq", "size"]).filter(pa.array(later)).drop_null())
     segments.insert(connection, _entries(written, seq))
     return _stats(given, later, stays, old), seq + len(written.stored.sizes)
 

@@ -1,11 +1,11 @@
 """The entries of a `DuckDBUpsertState`: segments that are only ever added to, found by a join.
 
 An entry is appended to the newest segment with the next number, `seq`; of several entries of a key the one with the
-greatest number counts, and the others are noted as dead. A full segment of which at least half is dead is cleaned: what
-lives is appended anew, and the table is dropped. A batch cleans one of them, and more only while the dead outnumber the
-living in all: so it waits for one of `SEGMENT_ENTRIES` or for as many entries as it has replaced itself, and the file
-has room for twice what lives and a few segments. Long texts and blobs lie in a table beside the segment: `long_cells`
-says why.
+greatest number counts, and the others are noted as dead. A full segment of which at least half is dead, by entries or
+by bytes, is cleaned: what lives is appended anew, and the table is dropped. A batch cleans one of them, and more only
+while over half of all is dead: so it waits for one of `SEGMENT_ENTRIES` or for about as much as it has replaced itself,
+and the file has room for twice what lives and a few segments. Long texts and blobs lie in a table beside the segment:
+`long_cells` says why.
 
 Why not the obvious ways, in DuckDB 2.0:
 
@@ -174,10 +174,13 @@ class Segments:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def bury(self, connection: duckdb.DuckDBPyConnection, replaced: pa.Table) -> None:
-        """Notes the entries `| segment | seq |` as dead."""
+        """Notes the entries `| segment | seq | size |` as dead."""
         for segment, here in _by_segment(replaced):
             run(connection, here, f"INSERT INTO dead_{segment} SELECT seq FROM given")
-            connection.execute("UPDATE segments SET dead = dead + ? WHERE segment = ?", [here.num_rows, segment])
+            connection.execute(
+                "UPDATE segments SET dead = dead + ?, dead_size = dead_size + ? WHERE segment = ?",
+                [here.num_rows, pc.sum(here["size"], min_count=0).as_py(), segment],
+            )
 
     def insert(self, connection: duckdb.DuckDBPyConnection, entries: pa.Table) -> None:
         """Adds entries `| k0 ... | seq | order_key | order_tie | present | size | v0 ... |`."""
@@ -191,22 +194,21 @@ class Segments:
                 run(connection, pieces, f"INSERT INTO long_{segment} SELECT * FROM given")
 
     def clean(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Cleans full segments at least half of which is dead: the worst, and on while most of all entries is dead."""
-        self._clean_worst(connection)
-        while number(connection, "SELECT (sum(dead) * 2 > sum(entries))::INTEGER FROM segments"):
-            if not self._clean_worst(connection):
-                break
+        """Cleans full segments of which at least half is dead: the worst, and on while more than half of all is."""
+        mostly_dead = "SELECT (sum(dead) * 2 > sum(entries) OR sum(dead_size) * 2 > sum(size))::INTEGER FROM segments"
+        while self._clean_worst(connection) and number(connection, mostly_dead):
+            pass
 
     def _clean_worst(self, connection: duckdb.DuckDBPyConnection) -> bool:
         """Whether there was one to clean."""
         found = connection.execute(
-            "SELECT segment, entries - dead FROM segments WHERE (entries >= ? OR size >= ?) AND dead * 2 >= entries "
-            "ORDER BY dead / entries DESC, segment LIMIT 1",
+            "SELECT segment, entries - dead, greatest(dead / entries, dead_size / size) AS part FROM segments "
+            "WHERE (entries >= ? OR size >= ?) AND part >= 0.5 ORDER BY part DESC, segment LIMIT 1",
             [self.full, self._full_bytes],
         ).fetchone()
         if found is None:
             return False
-        segment, living = found
+        segment, living, _ = found
         self._room(connection)
         if living:
             entries, pieces = (
@@ -240,7 +242,7 @@ class Segments:
         connection.execute(f"CREATE TABLE entries_{segment} ({self._entries})")
         connection.execute(f"CREATE TABLE dead_{segment} (seq BIGINT NOT NULL)")
         connection.execute(f"CREATE TABLE long_{segment} ({LONG_CELLS})")
-        connection.execute("INSERT INTO segments VALUES (?, 0, 0, 0)", [segment])
+        connection.execute("INSERT INTO segments VALUES (?, 0, 0, 0, 0)", [segment])
         return segment
 
     def _add(self, connection: duckdb.DuckDBPyConnection, segment: int, source: str, count: int, size: int) -> None:
