@@ -210,6 +210,20 @@ def test_an_idle_stream_makes_no_batches(database: Database, start_stream: Start
     run.finish()
 
 
+def test_a_plan_that_nobody_logged_hides_no_change_from_smaller_batches(
+    database: Database, start_stream: StartStream
+) -> None:
+    run = started(start_stream, "while the log is followed")
+    run.catch_up()
+    database.execute("UPDATE t SET v = 'one' WHERE id = 1")
+    for number in range(2, 6):
+        database.execute(f"UPDATE t SET v = 'one' WHERE id = {number}")
+    assert run.plan(None, logged=False)
+    while run.batch(2):
+        pass
+    run.require_equal()
+
+
 @AT_ANY_TIME
 def test_a_stream_that_waits_for_changes_keeps_its_slot_where_idle_ones_are_invalidated(
     start_postgres: Callable[..., LocalServer], start_stream: StartStream, monkeypatch: pytest.MonkeyPatch, when: str

@@ -81,17 +81,55 @@ def test_an_added_column_that_is_carried_is_said_to_be_missing_from_rows_that_ca
     assert "until they change, or backfill re-backfill reads them again" in said
 
 
+@pytest.mark.parametrize("planned", [False, True])
 def test_changes_from_before_a_column_was_added_are_read_without_it(
+    database: Database, start_stream: StartStream, *, planned: bool
+) -> None:
+    """They do not say what is in the column."""
+    table_of(database, 100)
+    run = start_stream()
+    run.catch_up()
+    database.execute("UPDATE t SET v = 'before' WHERE id = 1; DELETE FROM t WHERE id = 2")
+    if planned:
+        run.plan()
+    run.stop()
+    database.execute(
+        "ALTER TABLE t ADD COLUMN extra int DEFAULT 7; UPDATE t SET extra = 8 WHERE id = 3;"
+        "BEGIN; UPDATE t SET v = 'in' WHERE id = 4; ALTER TABLE t ADD COLUMN more text; UPDATE t SET more = 'm'; COMMIT"
+    )
+    run.restart()
+    run.catch_up()
+    assert [run.fold.rows[(key,)]["extra"] for key in (1, 3, 4)] == [7, 8, 7]
+    assert {row["more"] for row in run.fold.rows.values()} == {"m"}
+    database.execute("ALTER TABLE t DROP COLUMN extra; UPDATE t SET v = 'after' WHERE id = 5")
+    refused(run, SchemaChangedError, "column extra of .* was dropped, renamed")
+
+
+def test_the_changes_alone_of_before_a_column_was_added_have_null_there(
     database: Database, start_stream: StartStream
 ) -> None:
-    """They do not say what is in the column; the error names the option that leads past them."""
+    table_of(database, 3)
+    run = start_stream()
+    run.catch_up()
+    run.stop()
+    database.execute("UPDATE t SET v = 'before' WHERE id = 1; ALTER TABLE t ADD COLUMN extra int DEFAULT 7")
+    run.restart()
+    run.catch_up()
+    assert run.fold.rows[(1,)] == {"id": 1, "v": "before", "extra": None}
+
+
+def test_a_column_that_was_added_and_renamed_is_not_taken_for_one_that_was_not_there(
+    database: Database, start_stream: StartStream
+) -> None:
     table_of(database, 100)
     run = start_stream()
     run.catch_up()
     run.stop()
-    database.execute("UPDATE t SET v = 'before' WHERE id = 1")
-    database.execute("ALTER TABLE t ADD COLUMN extra int DEFAULT 7")
-    refused(run, SchemaChangedError, r"column 'extra' is missing.*option columns")
+    database.execute(
+        "ALTER TABLE t ADD COLUMN extra int DEFAULT 7; UPDATE t SET extra = 8 WHERE id = 1;"
+        "ALTER TABLE t RENAME extra TO other"
+    )
+    refused(run, SchemaChangedError, r"column 'other' is missing.*option columns")
     run.restart(columns="id,v")
     run.select = "id, v"
     run.finish()

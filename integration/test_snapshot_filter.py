@@ -249,6 +249,28 @@ def test_another_filter_is_refused_in_every_phase_and_by_every_way_in(
     assert len(run.fold.rows) == 20
 
 
+def test_once_no_rows_are_left_to_read_a_filter_may_be_left_out_for_good(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 30)
+    run = start_stream(snapshotFilter="id > 10", vnodeCount="1")
+    run.batch(5)
+    run.restart(snapshotFilter="")
+    with pytest.raises(OptionsError, match="and is given no snapshotFilter now"):
+        run.plan(5)
+    run.restart(snapshotFilter="id > 10")
+    backfill(run, 5)
+    run.restart(snapshotFilter="")
+    database.execute("UPDATE t SET v = 'new' WHERE id = 20")
+    assert run.batch(5)
+    assert main(["re-backfill", "--state-dir", run.options["stateDir"], "--to", "3"]) == 0
+    assert run.plan(50)
+    assert sorted(row["id"] for row in run.read()) == [1, 2, 3]
+    run.restart(snapshotFilter="id > 10")
+    with pytest.raises(OptionsError, match="began with no snapshotFilter"):
+        run.read()
+
+
 def test_a_query_of_spark_has_the_chosen_rows(spark: SparkSession, database: Database, tmp_path: Path) -> None:
     make_table(database, 300)
     stream = SparkStream(spark, database, tmp_path, {"snapshotFilter": "id % 3 = 0", "maxRowsPerTrigger": "60"})
@@ -278,6 +300,8 @@ def test_a_query_of_spark_has_the_chosen_rows(spark: SparkSession, database: Dat
         ("at::date = '2026-01-01'", "must be marked IMMUTABLE"),
         ("at > 'now'", "do not decide alone: the server takes 'now' for the time at which it is asked"),
         ("v = 'now' AND at < 'Today 12:00'", "takes 'today'"),
+        ("at < 'today12:00' -- and not later", "takes 'today'"),
+        ("""'it''s' <> v AND at = E'\ttomorrow_'""", "takes 'tomorrow'"),
         ("at <@ '[yesterday,tomorrow)'::tstzrange", "takes 'tomorrow'"),
         ("ctid = '(0,1)'", "do not decide alone: index creation on system columns"),
     ],
@@ -305,8 +329,13 @@ def test_the_doctor_says_it_too_and_literals_are_fine(
     table_of(database, 3)
     database.execute("ALTER TABLE t ADD at timestamptz")
     command = ["doctor", "--url", database.url(tmp_path), "--dbtable", "t", "--option"]
-    main([*command, "snapshotFilter=t.at > '2026-01-01 12:00+01' OR at IS NULL AND v LIKE '%now%' OR v = 'today'"])
-    assert "snapshotFilter" not in capsys.readouterr().out
+    for condition in (
+        "t.at > '2026-01-01 12:00+01' OR at IS NULL AND v LIKE '%now%' OR v = 'today'",
+        "at > '2026-01-01' /* until 'today' */ -- 'now'",
+        """jsonb '{"now": 1, "now": 2}' @> '{}' OR bytea 'now' = '' OR "t".v <> 'a--''now'""",
+    ):
+        main([*command, f"snapshotFilter={condition}"])
+        assert "snapshotFilter" not in capsys.readouterr().out
     assert main([*command, "snapshotFilter=at > now()"]) == 1
     assert "refused: snapshotFilter is 'at > now()', which the values of a row" in capsys.readouterr().out
 

@@ -62,6 +62,16 @@ def test_a_table_without_a_state_directory_is_the_table_and_no_stream(catalog: C
     assert spark.sql("SELECT id FROM orders WITH (filter = 'id < 3', numPartitions = '1')").count() == 2
     with pytest.raises(AnalysisException, match="keeps the columns that it was made with, so columns, customSchema"):
         spark.sql("SELECT * FROM orders WITH (columns = 'id', customSchema = 'id DECIMAL(10,0)')").count()
+    with pytest.raises(AnalysisException, match="so metadataColumns cannot be given with a read"):
+        spark.sql("SELECT * FROM orders WITH (metadataColumns = 'all')").count()
+    same = "WITH (columns = 'id,v, n,at', onUnchangedToast = 'fail', metadataColumns = 'none')"
+    assert spark.sql(f"SELECT * FROM orders {same}").count() == ROWS
+    once = f"WITH (stateDir = '{catalog.state('once')}', startupMode = 'snapshot', metadataColumns = 'none')"
+    frame = spark.sql(f"SELECT * FROM STREAM orders {once}")
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(catalog.folder / "checkpoint"))
+    started = query.trigger(availableNow=True).start()
+    started.awaitTermination()
+    assert sum(progress.numInputRows for progress in started.recentProgress) == ROWS
     with pytest.raises(StreamingQueryException, match="stateDir is required for a stream"):
         spark.readStream.table("orders").writeStream.format("noop").start().awaitTermination()
 
@@ -72,6 +82,7 @@ def test_a_table_with_a_state_directory_is_read_as_a_stream_and_as_a_batch(
     spark = catalog.spark
     catalog.create("feed", stateDir=catalog.state("feed"))
     assert spark.table("feed").columns == ["id", "v", "n", "at", *STREAMED]
+    assert spark.sql("SELECT * FROM feed WITH (metadataColumns = 'all', columns = '')").count() == ROWS
     streamed(spark.readStream.table("feed"), catalog, database, "feed").require_equal()
     database.execute("ALTER TABLE t ADD COLUMN more text; UPDATE t SET v = 'new', more = 'x' WHERE id = 3")
     of_sql = spark.sql(f"SELECT * FROM STREAM feed WITH (stateDir = '{catalog.state('other')}')")

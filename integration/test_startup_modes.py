@@ -86,6 +86,9 @@ def test_a_snapshot_alone_is_dropped_without_a_word_of_a_slot_and_not_read_again
         for command in (["re-backfill"], ["pause"], ["throttle", "10"]):
             assert main([*command, *folder]) == 1
             assert "startupMode=snapshot is one batch" in capsys.readouterr().err
+        for command in (["resume"], ["throttle", "off"]):  # of what an earlier stream was told
+            assert main([*command, *folder]) == 0
+            capsys.readouterr()
         run.batch()
         assert not run.plan()
     run.stop()

@@ -197,9 +197,11 @@ def _option(text: str) -> tuple[str, str]:
 
 def _tell(given: argparse.Namespace) -> None:
     folder = _folder_of(given)
-    require_batches(str(folder))
     with changing(folder):
-        control: Control = given.change(read_control(folder), given)
+        before = read_control(folder)
+        control: Control = given.change(before, given)
+        if control.holds_up_more(before):
+            require_batches(str(folder))
         keep_control(folder, control)
     _say(f"from the next batch on: {control.told() or 'the snapshot is read without a limit of its own'}")
 

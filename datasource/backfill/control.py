@@ -14,6 +14,7 @@ Without requests the file is of version 1, so that an older release can read it.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
@@ -82,6 +83,10 @@ class Control:
     def holds(self) -> bool:
         """Whether the snapshot stands still."""
         return self.paused or self.max_rows == 0
+
+    def holds_up_more(self, before: Control) -> bool:
+        """Whether a stream that was told `before` reads less in some batch now."""
+        return self.rows_of(sys.maxsize) < before.rows_of(sys.maxsize)
 
     def rows_of(self, budget: int) -> int:
         """How many snapshot rows a batch may read that might read `budget`."""

@@ -62,9 +62,9 @@ def has_place(identity: StreamIdentity) -> bool:
     return not dict(identity.properties).get(ONLY_SNAPSHOT)
 
 
-def keeps_the_latest(identity: StreamIdentity) -> bool:
+def keeps_the_latest(bookmark: Bookmark) -> bool:
     """Whether the sink may have a later row of a key than the table, by the stream's orderColumn."""
-    return bool(dict(identity.properties).get(ORDER_COLUMN))
+    return bool(dict(bookmark).get(ORDER_COLUMN))
 
 
 def _has_own_slot(identity: StreamIdentity) -> bool:
@@ -123,7 +123,7 @@ class Record:
             barrier = None if found is None else self._resumed(store, found)
             if barrier is None:
                 return self._begin_anew(store, found)
-            self._require_same_options(barrier)
+            self._require_same_options(barrier, reads_rows=True)
             return barrier
 
     def _require_same_upstream(self, found: StreamIdentity) -> None:
@@ -167,16 +167,17 @@ class Record:
         `ordered`: what is left to do goes by the order of keys, which must be the one in the bookmark. If not, the key
         may have another order by now, and the bookmark that is returned has that.
         """
-        self._require_same_options(barrier)
+        self._require_same_options(barrier, reads_rows=ordered)
+        bookmark = self._with_options(barrier.bookmark)
         with self._open() as store:
             found, epoch = store.identity(), store.epoch()
         if found is not None:
             self._require_own(found, epoch, barrier)
             require_same_table(found, self._upstream, ordered=ordered)
         if not ordered:
-            return found, self._upstream.reordered(barrier.bookmark)
-        self._upstream.require_same_order(barrier.bookmark)
-        return found, barrier.bookmark
+            return found, self._upstream.reordered(bookmark)
+        self._upstream.require_same_order(bookmark)
+        return found, bookmark
 
     def adopt(self, barrier: Barrier, found: StreamIdentity | None, bookmark: Bookmark) -> None:
         """Goes on with what is `checked`: makes the state directory anew where it was lost or the key is another.
@@ -276,25 +277,26 @@ class Record:
         )
 
     def _with_options(self, bookmark: Bookmark) -> Bookmark:
-        """The bookmark, which is in the checkpoint as well, with the options that a stream keeps to its end."""
+        """The bookmark, which is in the checkpoint as well, with what the options say now."""
         options = self._options
         kept = {
             SNAPSHOT_FILTER: options.snapshot_filter,
             ONLY_SNAPSHOT: "true" if options.only_snapshot else "",
             ORDER_COLUMN: options.order_column,
         }
-        return (*bookmark, *((name, value) for name, value in kept.items() if value))
+        others = (item for item in bookmark if item[0] not in kept)
+        return (*others, *((name, value) for name, value in kept.items() if value))
 
-    def _require_same_options(self, barrier: Barrier) -> None:
-        """A chunk that was planned with one filter must not be read with another; and what follows the snapshot has a
-        place in the change log, or has none.
+    def _require_same_options(self, barrier: Barrier, *, reads_rows: bool) -> None:
+        """A chunk that was planned with one filter must not be read with another, and where no rows are left to read a
+        filter may be left out; what follows the snapshot has a place in the change log, or has none.
         """
         began = dict(barrier.bookmark)
         only_snapshot = self._options.only_snapshot
         if bool(began.get(ONLY_SNAPSHOT)) != only_snapshot:
             raise OptionsError(another_option(_mode(not only_snapshot), _mode(only_snapshot)))
         before, now = began.get(SNAPSHOT_FILTER, ""), self._options.snapshot_filter
-        if before != now:
+        if before != now and (now or reads_rows):
             raise OptionsError(another_option(_filter(before), _filter(now)))
 
     def _has_progress(self, found: StreamIdentity, epoch: int) -> str:

@@ -30,7 +30,7 @@ def ask_again(state_dir: str, first: Sequence[str] | None, last: Sequence[str] |
         stream, key = found.stream_id, found.key
         if not has_place(found):
             raise StateError("a stream with startupMode=snapshot is one batch, and reads no rows again")
-        if keeps_the_latest(found):
+        if keeps_the_latest(found.properties if barrier is None else barrier.bookmark):
             raise StateError(
                 "by its orderColumn the stream may have emitted a later row than the table has, which reading that "
                 "again would undo; start over instead"

@@ -67,11 +67,14 @@ class LastRows:
         table = self._rows.table
         return [name for name in table.columns.names if name not in table.key] or list(table.key)
 
+    def _state_of(self, stream: str) -> UpsertState:
+        table = self._rows.table
+        row = pa.schema([table.columns.field(name) for name in self._columns])
+        return self._open_state(UpsertLayout(stream, table.key_schema, row))
+
     def _opened(self, stream: str) -> UpsertState:
         if self._state is None:
-            table = self._rows.table
-            row = pa.schema([table.columns.field(name) for name in self._columns])
-            self._state = self._open_state(UpsertLayout(stream, table.key_schema, row))
+            self._state = self._state_of(stream)
         return self._state
 
     def figures(self) -> dict[str, int]:
@@ -130,9 +133,12 @@ class LastRows:
         return staged(staging, number, files, readers)
 
     def require_standing(self, barrier: Barrier) -> None:
-        """Raises unless the state is that of this barrier: OptionsError where it goes by another order of rows."""
-        with as_ours():
-            self._require_standing(self._opened(barrier.stream), barrier, barrier)
+        """Raises unless the state is that of this barrier: OptionsError where it goes by another order of rows.
+
+        It is closed again: an idle stream needs none.
+        """
+        with as_ours(), self._state_of(barrier.stream) as state:
+            self._require_standing(state, barrier, barrier)
 
     def _require_standing(self, state: UpsertState, begin: Barrier, end: Barrier) -> None:
         """Raises unless the state is that of the batch's beginning, or already that of its end."""

@@ -53,6 +53,14 @@ def test_what_it_was_told_is_told_whole() -> None:
 
 
 @given(controls)
+def test_what_lets_go_or_changes_nothing_holds_nothing_up(control: Control) -> None:
+    assert not control.resumed().holds_up_more(control)
+    assert not control.throttled(None).holds_up_more(control)
+    assert control.paused_too().holds_up_more(control) == (not control.holds)
+    assert Control(max_rows=3).holds_up_more(Control(max_rows=4))
+
+
+@given(controls)
 def test_holding_and_slowing_down_keeps_what_was_asked_for(control: Control) -> None:
     for told in (control.resumed(), control.paused_too(), control.throttled(3)):
         assert told.requests == control.requests

@@ -166,14 +166,11 @@ def _values(given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     values: dict[str, Any] = {}
     for key, option in BY_KEY.items():
         text = texts.get(key, option.default)
-        if not text.strip() and not option.default:
-            values[key] = option.absent
-        else:
-            try:
-                values[key] = option.parse(text)
-            except ValueError as error:
-                shown = as_refused(text, secret=option.may_hold_secrets)
-                problems.append(f"{option.name} {shown}; expected {error}")
+        try:
+            values[key] = option.value(text)
+        except ValueError as error:
+            shown = as_refused(text, secret=option.may_hold_secrets)
+            problems.append(f"{option.name} {shown}; expected {error}")
     return values, problems
 
 

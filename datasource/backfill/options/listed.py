@@ -97,6 +97,10 @@ class Option:
     goes_into_catalogs: bool = True
     """Whether a table of Spark's catalog may keep it, where anybody can read it."""
 
+    def value(self, text: str) -> Any:
+        """What the text means; ValueError with what is allowed."""
+        return self.parse(text) if text.strip() or self.default else self.absent
+
 
 OPTIONS: Final = (
     Option(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -69,7 +70,7 @@ def of_table(columns: StructType, given: Mapping[str, str]) -> dict[str, str]:
     kept = _kept(columns)
     if kept is not None:
         made_with = json.loads(kept)
-        _require_its_columns(made_with, own)
+        _require_its_columns(columns, made_with, own)
         return {**made_with, **own}
     if not own.keys() & {"url", "dbtable", "path", "view"}:
         raise OptionsError(
@@ -81,13 +82,23 @@ def of_table(columns: StructType, given: Mapping[str, str]) -> dict[str, str]:
     return own
 
 
-def _require_its_columns(made_with: Mapping[str, str], given: Mapping[str, str]) -> None:
-    differing = {key for key in given if given[key] != made_with.get(key)}
-    others = [option.name for key, option in BY_KEY.items() if key in differing and option.chooses_columns]
+def _require_its_columns(columns: StructType, made_with: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """Refuses options of a read that would give other columns than the table has."""
+    here = {
+        "columns": tuple(name for name in columns.names if name not in {*METADATA.names, UNCHANGED_COLUMNS}),
+        "metadatacolumns": tuple(name for name in METADATA.names if name in columns.names),
+    }
+    others = []
+    for key, option in BY_KEY.items():
+        if option.chooses_columns and key in given:
+            had = here[key] if key in here else option.value(made_with.get(key, option.default))
+            with suppress(ValueError):  # What is wrong by itself is refused with all that is.
+                if option.value(given[key]) not in (had, option.absent):
+                    others.append(option.name)
     if others:
         raise OptionsError(
             f"this table keeps the columns that it was made with, so {', '.join(others)} cannot be given with a read; "
-            "select columns, or make another table with other OPTIONS"
+            "select from its columns, or make another table with other OPTIONS"
         )
 
 

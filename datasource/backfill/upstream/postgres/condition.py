@@ -23,8 +23,17 @@ _USERS_FAULT: Final = ("0A", "21", "22", "42", "08P01")
 _NOT_OF_THE_ROW: Final = ("42P17", "0A000")
 """What the predicate of an index is refused with: a function that is not immutable; a subselect, a system column."""
 
-_MOMENTS: Final = re.compile(r"\b(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
+_MOMENT: Final = re.compile(r"(?<![a-z])(?:now|today|tomorrow|yesterday)(?![a-z])", re.IGNORECASE)
 """What the input of dates and times takes for a moment (PostgreSQL manual, 8.5.1.4); in no function, so immutable."""
+
+_TOKEN: Final = re.compile(
+    r"""--[^\n]*|/\*.*?\*/|"(?:[^"]|"")*"|\b[eE]'(?P<escaped>(?:[^'\\]|\\.|'')*)'|'(?P<plain>(?:[^']|'')*)'""",
+    re.DOTALL,
+)
+"""A comment, a name or a literal, of which only literals have a group."""
+
+_TIME: Final = re.compile(r"'::(?:date|time|tsrange|tstzrange|tsmultirange|tstzmultirange)")
+"""How the server writes the type of a literal of dates, times, or ranges or arrays of them."""
 
 _PREDICATE: Final = """
 SELECT pg_catalog.pg_get_expr(indpred, indrelid) FROM pg_catalog.pg_index WHERE indrelid = %s::pg_catalog.regclass
@@ -83,13 +92,15 @@ def require_row_condition(session: Session, table: KeyedTable, option: str, text
         logger.warning("whether %s depends on a row's values alone could not be checked: %s", option, _said(error))
         return
     # The word is a value by now, of this moment; in a comparison with a text it is still there.
-    taken = _words(text) - _words(understood)
-    if taken:
+    taken = _moments(text) - _moments(understood)
+    if taken and _TIME.search(understood):
         raise _not_of_the_row(option, text, f"the server takes '{min(taken)}' for the time at which it is asked")
 
 
-def _words(text: str) -> Counter[str]:
-    return Counter(word.lower() for word in _MOMENTS.findall(text))
+def _moments(condition: str) -> Counter[str]:
+    """The words that may stand for a moment, in the condition's literals."""
+    literals = (found["escaped"] or found["plain"] or "" for found in _TOKEN.finditer(condition))
+    return Counter(word.lower() for literal in literals for word in _MOMENT.findall(literal))
 
 
 def _not_of_the_row(option: str, text: str, found: str) -> OptionsError:

@@ -229,6 +229,9 @@ class Epochs:
         if reading.complete:
             self._idle_at = max(self._idle_at, upto)
             self._left_at = "" if reading.is_idle else after.position
+        else:
+            # As where a plan that nobody logged had room for more: what is left has to be found from here on.
+            self._idle_at = min(self._idle_at, reading.end)
         if reading.is_idle and upto - began.lsn < HEARTBEAT_BYTES:
             self.complete_until = self._clock
             return Step(after, None)

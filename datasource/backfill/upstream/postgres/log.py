@@ -23,7 +23,7 @@ from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import about_slot, translating
 from backfill.upstream.postgres.pgoutput import Decoder
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position, format_lsn
-from backfill.upstream.postgres.relation import WantedColumn
+from backfill.upstream.postgres.relation import NOTHING_ADDED, Added, WantedColumn
 from backfill.upstream.postgres.spool import Spool
 from backfill.upstream.postgres.transactions import Keep, Transactions
 
@@ -46,6 +46,7 @@ class Feed:
     publication: str
     table_oid: int
     wanted: tuple[WantedColumn, ...]
+    added: Added = NOTHING_ADDED
 
 
 @dataclass(slots=True)
@@ -114,7 +115,7 @@ def peek(connector: Connector, feed: Feed, *, after: Position, shown: Position, 
     stand in the log behind one that it does not, and are met again until that one is acknowledged.
     """
     while True:
-        decoder = Decoder(feed.table_oid, feed.wanted, keeping(after, shown))
+        decoder = Decoder(feed.table_oid, feed.wanted, keeping(after, shown), feed.added)
         reading = Reading(Spool(decoder.schema))
         with ExitStack() as opened:
             opened.callback(reading.rows.close)

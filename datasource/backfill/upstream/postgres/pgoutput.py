@@ -24,6 +24,8 @@ from backfill.errors import SchemaChangedError, TableError, UnchangedToastError
 from backfill.upstream.postgres import messages as pgoutput
 from backfill.upstream.postgres.messages import Messages, malformed, read_messages, require
 from backfill.upstream.postgres.relation import (
+    NOTHING_ADDED,
+    Added,
     Descriptions,
     Relation,
     WantedColumn,
@@ -77,10 +79,12 @@ class Decoder:
     """Decodes the changes of one table from consecutive batches of one reading of the slot.
 
     A value that an update left out as unchanged is taken from the old row or the old key if they carry it;
-    otherwise it is null and named in `unchanged`.
+    otherwise it is null and named in `unchanged`. A value of a column that was `added` later is null.
     """
 
-    def __init__(self, relation_id: int, wanted: Sequence[WantedColumn], keep: Keep) -> None:
+    def __init__(
+        self, relation_id: int, wanted: Sequence[WantedColumn], keep: Keep, added: Added = NOTHING_ADDED
+    ) -> None:
         nothing = pa.array([], pa.binary())
         self.schema: Final = layout.changes_schema(
             pa.schema([pa.field(column.name, column.decode(nothing).type) for column in wanted])
@@ -88,6 +92,7 @@ class Decoder:
         self._relation_id = relation_id
         self._wanted = tuple(wanted)
         self._keep = keep
+        self._added = added
         self._open: BeginMessages = NO_BEGIN
         self._relation: Relation | None = None
 
@@ -149,7 +154,7 @@ class Decoder:
         for relation, members in described.groups(changes.message[rows]):
             if relation is None:
                 raise malformed("a row comes before the description of its table")
-            require_unchanged(relation, self._wanted)
+            require_unchanged(relation, self._wanted, self._added)
             places = rows[members]
             if (changes.kind[places] != pgoutput.INSERT).any():
                 require_identified(relation, self._wanted)

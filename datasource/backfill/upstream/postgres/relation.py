@@ -36,6 +36,26 @@ class WantedColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class Added:
+    """Columns that the table got since the stream began: changes from before then lack them, and get null.
+
+    Not where such a change has a column that is not among those the table has now, `all`: it may be one of these, under
+    the name it had then. Who says so has to see that the table still has each of them, under its number: a number is
+    not given twice, so what has one now had it ever since.
+    """
+
+    names: frozenset[str] = frozenset()
+    all: frozenset[str] = frozenset()
+
+    def explains(self, relation: Relation, column: WantedColumn) -> bool:
+        """Whether the relation may lack this column."""
+        return column.name in self.names and self.all.issuperset(item.name for item in relation.columns)
+
+
+NOTHING_ADDED: Final = Added()
+
+
+@dataclass(frozen=True, slots=True)
 class RelationColumn:
     """A column as it comes in the rows; `identity` if it belongs to the table's replica identity."""
 
@@ -133,7 +153,7 @@ def _string(message: bytes, at: int) -> tuple[str, int]:
     return message[at:end].decode(), end + 1
 
 
-def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn]) -> None:
+def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn], added: Added) -> None:
     """Refuses a relation that lacks a wanted column or has another type for it; names all such columns.
 
     A narrower type is let pass, because rows come as text: such rows are from before the column was widened.
@@ -142,6 +162,8 @@ def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn]) -> Non
     problems = []
     for column in wanted:
         type_oid = found.get(column.name)
+        if type_oid is None and added.explains(relation, column):
+            continue
         if type_oid is None:
             problems.append(f"column {column.name!r} is missing")
         elif type_oid != column.type_oid and (type_oid, column.type_oid) not in WIDENED:
