@@ -106,8 +106,8 @@ def _moments(condition: str) -> Counter[str]:
 def _not_of_the_row(option: str, text: str, found: str) -> OptionsError:
     return OptionsError(
         f"{option} is {text!r}, which the values of a row do not decide alone: {found}. Leave out subselects, system "
-        "columns, now() and the like, and what depends on a session's settings, such as its time zone; compare with "
-        "literals of the column's type"
+        "columns, functions of the time or of chance, and what depends on a session's settings, such as its time zone; "
+        "compare with literals of the column's type"
     )
 
 
