@@ -56,6 +56,8 @@ thousand keys, the least and the median of 8 on two cores that others kept busy;
     multi_put of these, anywhere  0.10 - 0.15  0.14 - 0.18   0.16 - 0.22
     multi_put alone, anywhere     0.19 - 0.29  0.30 - 0.37   0.57 - 0.61
 
+Telling the dead by name takes a fifth of a look-up where a third of all entries are dead, and nothing where few are.
+
 What is paid for is a look-up, and not a key: at 50 million, 100 thousand keys took 1.0 core-seconds, 200 thousand 1.2,
 400 thousand 1.4 and 800 thousand 1.9; one thousand took 0.35, of which 0.15 go over the column that is searched. Hence
 callers ask for many keys at once, and a `multi_put` goes by what the `multi_get` before it has found.
