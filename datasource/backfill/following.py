@@ -100,12 +100,13 @@ class Following:
         cleared = False
         for changes in read(self.begin):
             refuse_truncate(changes, self.options.on_truncate)
-            emptied = self._emits & (np.logical_or.accumulate(changes["op"].to_numpy() == TRUNCATE) | cleared)
+            truncates = changes["op"].to_numpy() == TRUNCATE
+            emptied = self._emits & (np.logical_or.accumulate(truncates) | cleared)
             if emptied.any():
                 self._require_no_later_ahead()
             forwarded = partial(self._goes_forward, coverage, changes, emptied)
             found = halves(changes, key=self.rows.table.key, forwarded=forwarded)
-            self.tally.add(int(np.count_nonzero(changes["op"].to_numpy() != TRUNCATE)), found.change_count)
+            self.tally.add(int(np.count_nonzero(~truncates)), found.change_count)
             yield changes, found
             cleared = bool(emptied[-1:].any())
 

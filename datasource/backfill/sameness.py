@@ -42,7 +42,7 @@ def _equal(one: Column, other: Column) -> Mask:
         one, other = coded.indices[: len(one)], coded.indices[len(one) :]
     if kind in _BITS:
         one, other = one.view(_BITS[kind]), other.view(_BITS[kind])
-    return mask(pc.equal(one, other).fill_null(False))
+    return mask(pc.equal(one, other))
 
 
 def _equal_lists(one: Column, other: Column) -> Mask:

@@ -89,7 +89,6 @@ class Stream:
         self._counting = counting or Counting()
         self._open_last_rows = open_last_rows
         self._last_rows: LastRows | None = None
-        self._last_rows_stand = False
         self._read_control = read_control
         self._control = Control()
         self._until: str | None = None
@@ -159,7 +158,9 @@ class Stream:
         stands = self._first(named) if base is None else self._standing(named, base)
         if base is not None:
             self._stands = stands  # For the report, also where no batch follows.
-            self._require_last_rows(base)
+            last_rows = self._opened_last_rows()
+            if last_rows is not None:
+                last_rows.require_standing(base)
             self._counting.begin(base.stream, base.epoch.timestamp)
             if self._is_over(stands.cursor, base.epoch):
                 return self._nothing(start, base)
@@ -219,8 +220,7 @@ class Stream:
     def _why_never_again(self) -> str:
         if self._options.only_snapshot:
             return "a stream with startupMode=snapshot is one batch"
-        last_rows = self._opened_last_rows()
-        if last_rows is not None and last_rows.keeps_the_latest:
+        if self._options.order_column:
             return "with orderColumn the sink may have a later row than the table, which is not to be undone"
         return ""
 
@@ -323,13 +323,6 @@ class Stream:
         if self._last_rows is None and self._open_last_rows is not None:
             self._last_rows = self._open_last_rows(self.rows)
         return self._last_rows
-
-    def _require_last_rows(self, base: Barrier) -> None:
-        """Where they do not fit what has been committed, the query is not to run until something changes."""
-        last_rows = self._opened_last_rows()
-        if last_rows is not None and not self._last_rows_stand:
-            last_rows.require_standing(base)
-            self._last_rows_stand = True
 
     def close(self) -> None:
         """Lets go of everything, a pin too. May be called again."""

@@ -55,11 +55,7 @@ class LastRows:
         self._rules = rules
         self._state: UpsertState | None = None
         self._figures: dict[str, int] | None = None
-
-    @property
-    def keeps_the_latest(self) -> bool:
-        """Whether the rows may be later ones than those of the table."""
-        return bool(self._rules.order_column)
+        self._stands = False
 
     @property
     def _columns(self) -> list[str]:
@@ -129,16 +125,19 @@ class LastRows:
                     staging.keep_changes(number, files)
                 else:
                     files = staging.change_files(number)
-            self._figures = None
+            self._figures, self._stands = None, True
         return staged(staging, number, files, readers)
 
     def require_standing(self, barrier: Barrier) -> None:
         """Raises unless the state is that of this barrier: OptionsError where it goes by another order of rows.
 
-        It is closed again: an idle stream needs none.
+        So that a query does not run until something changes. Looked at once in a process, if no batch has done so; and
+        closed again: an idle stream needs none.
         """
-        with as_ours(), self._state_of(barrier.stream) as state:
-            self._require_standing(state, barrier, barrier)
+        if not self._stands:
+            with as_ours(), self._state_of(barrier.stream) as state:
+                self._require_standing(state, barrier, barrier)
+            self._stands = True
 
     def _require_standing(self, state: UpsertState, begin: Barrier, end: Barrier) -> None:
         """Raises unless the state is that of the batch's beginning, or already that of its end."""

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql.types import StructField, StructType
 
@@ -25,6 +25,9 @@ PREFIX: Final = "option."
 KEY: Final = "__file_source_generated_metadata_col"
 """A key that means nothing beside a table's column, and that Spark's writers of files leave out of what they write:
 any other would put the options into the footer of each Parquet file."""
+
+_MADE_UP: Final = frozenset({*METADATA.names, UNCHANGED_COLUMNS})
+"""What rows of a stream have beside the table's columns."""
 
 
 def of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
@@ -84,17 +87,18 @@ def of_table(columns: StructType, given: Mapping[str, str]) -> dict[str, str]:
 
 def _require_its_columns(columns: StructType, made_with: Mapping[str, str], given: Mapping[str, str]) -> None:
     """Refuses options of a read that would give other columns than the table has."""
-    here = {
-        "columns": tuple(name for name in columns.names if name not in {*METADATA.names, UNCHANGED_COLUMNS}),
+    had: dict[str, Any] = {
+        "columns": tuple(name for name in columns.names if name not in _MADE_UP),
         "metadatacolumns": tuple(name for name in METADATA.names if name in columns.names),
     }
     others = []
     for key, option in BY_KEY.items():
-        if option.chooses_columns and key in given:
-            had = here[key] if key in here else option.value(made_with.get(key, option.default))
-            with suppress(ValueError):  # What is wrong by itself is refused with all that is.
-                if option.value(given[key]) not in (had, option.absent):
-                    others.append(option.name)
+        if key not in given or not option.chooses_columns:
+            continue
+        with suppress(ValueError):  # What is wrong by itself is refused with all that is.
+            same = had[key] if key in had else option.value(made_with.get(key, option.default))
+            if option.value(given[key]) not in (same, option.absent):
+                others.append(option.name)
     if others:
         raise OptionsError(
             f"this table keeps the columns that it was made with, so {', '.join(others)} cannot be given with a read; "
@@ -104,7 +108,7 @@ def _require_its_columns(columns: StructType, made_with: Mapping[str, str], give
 
 def with_columns(options: Options, columns: StructType) -> Options:
     """The options, so that they name exactly these columns of the table."""
-    made_up = {*METADATA.names, UNCHANGED_COLUMNS} if options.has_metadata else set()
+    made_up = _MADE_UP if options.has_metadata else ()
     names = tuple(name for name in columns.names if name not in made_up)
     return replace(options, columns=names, columns_of_spark=names != options.columns)
 
