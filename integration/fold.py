@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +44,11 @@ class Fold:
     def _same_key(self, one: Row, other: Row) -> bool:
         return all(one[name] == other[name] for name in self.key)
 
+    def _there(self, key: tuple[Any, ...], columns: Iterable[str]) -> Row | None:
+        """The row of this key; null in those of the columns that the stream did not carry yet when it came."""
+        there = self.rows.get(key)
+        return None if there is None else {**dict.fromkeys(columns), **there}
+
     def _apply(self, row: Row, *, again: bool) -> None:
         key = tuple(row[name] for name in self.key)
         kind = row["_change_type"]
@@ -60,13 +66,13 @@ class Fold:
                 assert right, f"insert of {'a present' if there else 'an absent'} key: {row}"
                 self.rows[key] = values
             case "update_preimage":
-                assert self.rows.get(key) == values, f"not the row before: {row}"
+                assert self._there(key, values) == values, f"not the row before: {row}"
             case "update_postimage":
                 assert key in self.rows, f"update of an absent key: {row}"
                 self.rows[key] = values
             case "delete":
                 assert key in self.rows, f"delete of an absent key: {row}"
-                assert not self.full or self.rows[key] == values, f"not the row that is deleted: {row}"
+                assert not self.full or self._there(key, values) == values, f"not the row that is deleted: {row}"
                 del self.rows[key]
             case _:
                 raise AssertionError(f"unknown change type {kind}")

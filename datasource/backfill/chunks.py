@@ -121,6 +121,7 @@ class Chunks:
             token,
             exact=staged.reading == AsPlanned(),
             stage_before_emit=self.options.stage_before_emit,
+            all_alike=self.options.only_snapshot,
         )
 
 

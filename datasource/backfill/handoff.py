@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -17,7 +17,7 @@ from backfill.plan import Split
 from backfill.readahead import read_ahead
 from backfill.rows import UNCHANGED_COLUMNS, RowFormat
 from backfill.staging import Staging
-from backfill.upstream import SnapshotReader
+from backfill.upstream import SnapshotReader, TableSchema
 from backfill.wording import FRESH_START
 
 INLINE_BYTES: Final = 1 << 20
@@ -60,6 +60,9 @@ class SnapshotPart:
     stage_before_emit: bool = False
     """Whether all of the chunk is staged before its first row is passed on."""
 
+    all_alike: bool = False
+    """Whether the stream's rows must all have been read with the same columns."""
+
 
 _WIDENED: Final = frozenset(
     {
@@ -81,18 +84,18 @@ def read(part: Part, reader: SnapshotReader, rows: RowFormat) -> Iterator[pa.Rec
             with ipc.open_stream(pa.py_buffer(content)) as stream:
                 yield from stream
         case StagedChanges(staging=staging, epoch=epoch, names=names):
-            schema = rows.schema
+            schema, optional = rows.schema, {*rows.table.values, UNCHANGED_COLUMNS}
             for name in names:
-                yield from _read_staged(staging, epoch, name, schema)
+                yield from _read_staged(staging, epoch, name, schema, optional)
         case SnapshotPart():
-            for batch in _snapshot(part, reader, rows.table.columns):
+            for batch in _snapshot(part, reader, rows.table):
                 yield rows.snapshot_rows(batch, part.epoch)
 
 
-def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    number, staging, token = part.epoch.number, part.staging, part.token
+def _snapshot(part: SnapshotPart, reader: SnapshotReader, table: TableSchema) -> Iterator[pa.RecordBatch]:
+    number, staging, token, columns = part.epoch.number, part.staging, part.token, table.columns
     if token is None or staging.exists(number, part.name):
-        yield from _read_staged(staging, number, part.name, columns)
+        yield from read_chunk(staging, number, part.name, table, all_alike=part.all_alike)
         return
     staging.require_shared(number)
     # Three stages side by side: the database and its driver, the staged file, and Spark's transport.
@@ -111,28 +114,36 @@ def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) ->
     else:
         if not part.stage_before_emit:
             return
-    yield from without_first(_read_staged(staging, number, part.name, columns), passed_on)
+    yield from without_first(read_chunk(staging, number, part.name, table), passed_on)
 
 
-def _read_staged(staging: Staging, epoch: int, name: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """These columns of a staged file, which an earlier run may have written with others."""
+def read_chunk(
+    staging: Staging, epoch: int, name: str, table: TableSchema, *, all_alike: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a staged chunk, in `table.columns`; null in those that the stream did not carry yet when they were
+    read, which is a SchemaChangedError where they must be `all_alike`.
+    """
+    return _read_staged(staging, epoch, name, table.columns, () if all_alike else table.values)
+
+
+def _read_staged(
+    staging: Staging, epoch: int, name: str, columns: pa.Schema, optional: Collection[str]
+) -> Iterator[pa.RecordBatch]:
+    """These columns of a staged file, which an earlier run may have written with others; the `optional` ones that it
+    lacks are null. (What was staged when nothing was to be marked as unchanged has nothing to mark.)
+    """
     for batch in staging.read(epoch, name):
-        found = _with_unchanged_column(batch, columns)
-        _require_columns(found.schema, columns, epoch)
-        values = [found[field.name].cast(field.type) for field in columns]
+        lacking = {item for item in optional if item not in batch.schema.names}
+        _require_columns(batch.schema, pa.schema([field for field in columns if field.name not in lacking]), epoch)
+        values = [
+            pa.nulls(batch.num_rows, field.type) if field.name in lacking else batch[field.name].cast(field.type)
+            for field in columns
+        ]
         yield pa.RecordBatch.from_arrays(values, schema=columns)
 
 
-def _with_unchanged_column(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """A batch that was staged when nothing was to be marked has nothing to mark: it would have been refused."""
-    if UNCHANGED_COLUMNS in batch.schema.names or UNCHANGED_COLUMNS not in columns.names:
-        return batch
-    field = columns.field(UNCHANGED_COLUMNS)
-    return batch.append_column(field, pa.nulls(batch.num_rows, field.type))
-
-
 def _require_columns(found: pa.Schema, columns: pa.Schema, epoch: int) -> None:
-    """Refuses a chunk that an earlier run has staged with other columns."""
+    """Refuses a file that an earlier run has staged without one of these columns, or with other types."""
     missing = [name for name in columns.names if name not in found.names]
     if missing:
         raise SchemaChangedError(

@@ -15,15 +15,16 @@ each value leads back to where it was last given, over any number of events: a f
 events at once by doubling.
 
 A value is lost, and has to be looked up, where it leads back to a row that is not known, as for a row that moves here
-from a part of the table that has not been read. It is also lost where the row it leads to need not be the one that was
-changed: a row that was looked up itself, at a later state, when its key may have been another row's; or the row before
-one that was left out because it came late.
+from a part of the table that has not been read. It is lost where it leads back to a null, which no log leaves out as
+unchanged: the row was stored before its column was carried. And it is lost where the row it leads to need not be the
+one that was changed: a row that was looked up itself, at a later state, when its key may have been another row's; or
+the row before one that was left out because it came late.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,11 +88,11 @@ def images(
     """
     names, forest = before.rows.schema.names, _Forest.of(events, before.present, severed)
     left_out = {name: mask for name, mask in _listed(changes["unchanged"]).items() if name in names}
-    lost = forest.lost(left_out)
-    if lost.any():
-        return Lost(lost)
     after = columns_of(changes["new"])
     values = {name: forest.column(before.rows[name], after[name], left_out.get(name)) for name in names}
+    lost = forest.lost([(mask, values[name]) for name, mask in left_out.items()])
+    if lost.any():
+        return Lost(lost)
     fitting = _fitting(values.values(), forest, most_bytes)
     if fitting < changes.num_rows:
         return TooMuch(fitting)
@@ -107,6 +108,12 @@ class _Column:
 
     source: Indices | None
     """For each node the one where its value was given; None where each has its own."""
+
+    @property
+    def known(self) -> Mask:
+        """For each node but the last whether it has a value other than null."""
+        given = mask(self.given.is_valid())
+        return given if self.source is None else np.append(given, False)[self.source[:-1]]
 
     def at(self, nodes: Indices, absent: Mask | None = None) -> pa.Array[Any]:
         sources = nodes if self.source is None else self.source[nodes]
@@ -158,28 +165,36 @@ class _Forest:
         given = pa.concat_arrays([before, after.take(index(self.events.change))])
         return _Column(given, None if leaves_out is None else self._roots(leaves_out))
 
-    def _roots(self, leaves_out: Mask) -> Indices:
-        """For each node the node that its value comes from, if the changes in `leaves_out` left it as it was."""
+    def _roots(self, leaves_out: Mask, lacking: Mask | None = None) -> Indices:
+        """For each node the node that its value comes from, if the changes in `leaves_out` left it as it was.
+
+        Of the row after an event that is `lacking` nothing is known.
+        """
         removes = self.events.removes
         node = np.arange(self.nothing + 1)
         node[np.flatnonzero(~self.present)] = self.nothing
         node[self.after(np.flatnonzero(removes))] = self.nothing
         inherits = np.flatnonzero(~removes & leaves_out[self.events.change])
         node[self.after(inherits)] = self.base[inherits]
+        if lacking is not None:
+            node[self.after(np.flatnonzero(lacking))] = self.nothing
         while not np.array_equal(node[node], node):
             node = node[node]
         return node
 
-    def lost(self, left_out: Mapping[str, Mask]) -> Mask:
-        """Which events take any value from a row that is not known, or from a row that does so.
+    def lost(self, left_out: Sequence[tuple[Mask, _Column]]) -> Mask:
+        """Which events lack a value, or take any from a row that does; for columns that some changes have left out.
 
         In the second case the value itself may be known. But a row with a lost value is replaced as a whole, and so are
         the rows that are made from it.
         """
+        puts, lacking = ~self.events.removes, np.zeros(len(self.events), np.bool_)
         if not left_out:
-            return np.zeros(len(self.events), np.bool_)
-        node = self._roots(np.logical_or.reduce(list(left_out.values())))
-        lost: Mask = (node[self.events.count : self.nothing] == self.nothing) & ~self.events.removes
+            return lacking
+        for leaves_out, column in left_out:
+            lacking |= leaves_out[self.events.change] & ~column.known[self.events.count :]
+        node = self._roots(np.logical_or.reduce([leaves_out for leaves_out, _ in left_out]), lacking & puts)
+        lost: Mask = (node[self.events.count : self.nothing] == self.nothing) & puts
         return lost
 
 

@@ -26,8 +26,8 @@ def as_ours() -> Iterator[None]:
         raise StateBusyError(str(error)) from error
     except AnotherLayoutError as error:
         raise StateError(
-            f"{error}. Where the table has got a column since, name those that are stored with the option columns, "
-            f"and go on; else start over with {FRESH_START}"
+            f"{error}: name those that are stored with the option columns, in their order, and what is new after them; "
+            f"or, where one is gone or of another type, start over with {FRESH_START}"
         ) from error
     except UpsertStateMemoryError as error:
         raise StateError(f"{error} with the option stateMemory") from error

@@ -25,7 +25,7 @@ import pyarrow as pa
 from backfill.batches import coalesced
 from backfill.errors import OptionsError, StagingError, StateError
 from backfill.events import canonical
-from backfill.handoff import StagedChanges, stage, staged
+from backfill.handoff import StagedChanges, read_chunk, stage, staged
 from backfill.lookup import LookUp
 from backfill.mark import MARKED_COLUMNS, Halves
 from backfill.offset import Barrier
@@ -60,8 +60,7 @@ class LastRows:
     @property
     def _columns(self) -> list[str]:
         """The columns of a row but for its key; a row of nothing else repeats it."""
-        table = self._rows.table
-        return [name for name in table.columns.names if name not in table.key] or list(table.key)
+        return list(self._rows.table.values or self._rows.table.key)
 
     def _state_of(self, stream: str) -> UpsertState:
         table = self._rows.table
@@ -175,7 +174,7 @@ class LastRows:
                 "what was left; or stagingDir has lost them. Let the sink read each batch to its end, and start over "
                 f"with {FRESH_START}"
             )
-        read = (batch for name in names for batch in staging.read(number, name))
+        read = (batch for name in names for batch in read_chunk(staging, number, name, self._rows.table))
         for rows in coalesced(read, ROWS_AT_ONCE, BYTES_AT_ONCE):
             keys = canonical(rows.select(self._rows.table.key))
             orders = np.full(rows.num_rows, number), np.full(rows.num_rows, SNAPSHOT_ORDINAL)

@@ -121,7 +121,7 @@ def some_changes(draw: st.DrawFn, table: dict[Key, Row]) -> list[Change]:
     for _ in range(draw(st.integers(0, 12))):
         key = draw(KEYS)
         row = draw(st.tuples(SMALL, SMALL))
-        left_out = draw(st.sets(st.sampled_from(VALUES)).map(frozenset))
+        drawn = draw(st.sets(st.sampled_from(VALUES)))
         moved = key not in table and bool(table) and draw(st.booleans())
         if key not in table and not moved:
             change = Change(INSERT, key, None, row)
@@ -129,6 +129,9 @@ def some_changes(draw: st.DrawFn, table: dict[Key, Row]) -> list[Change]:
             change = Change(DELETE, key)
         else:
             old = draw(st.sampled_from(sorted(table))) if moved else key
+            # A null is never left out.
+            there = dict(zip(VALUES, table[old], strict=True))
+            left_out = frozenset(name for name in drawn if there[name] is not None)
             x, y = (was if name in left_out else now for name, was, now in zip(VALUES, table[old], row, strict=True))
             change = Change(UPDATE, key, old if moved else None, (x, y), left_out)
         changes.append(change)

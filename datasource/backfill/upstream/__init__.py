@@ -38,6 +38,11 @@ class TableSchema:
         return pa.schema([self.columns.field(name) for name in self.output])
 
     @property
+    def values(self) -> tuple[str, ...]:
+        """The columns but for the key."""
+        return tuple(name for name in self.columns.names if name not in self.key)
+
+    @property
     def key_schema(self) -> pa.Schema:
         return pa.schema([self.columns.field(name) for name in self.key])
 

@@ -85,14 +85,13 @@ def restored(stored: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def require_layout(stored: UpsertLayout, given: UpsertLayout, where: str) -> None:
-    """Refuses a state that is of another stream, or of other columns."""
-    differing = differences(stored, given)
-    if differing:
+def require_extended(stored: UpsertLayout, given: UpsertLayout, where: str) -> None:
+    """Refuses a state that is of another stream, or of other columns than those that the given ones begin with."""
+    if not given.extends(stored):
         raise AnotherLayoutError(
             where,
-            f"the upsert state is of another stream or of other columns ({differing}); give each stream a state of "
-            "its own",
+            f"the upsert state is of another stream or of other columns ({differences(stored, given)}); give each "
+            "stream a state of its own, and add columns after those that it has",
         )
 
 

@@ -28,7 +28,7 @@ from backfill_state.upsert.admission import (
     require_batch,
     require_consolidatable,
     require_consolidated,
-    require_layout,
+    require_extended,
     require_no_batch,
     restored,
     stored_keys,
@@ -93,6 +93,9 @@ class DuckDBUpsertState(Closable):
     again: `segments` says why. So does each BATCHES_AT_MOST-th batch. DuckDB takes at most `memory_limit` for what it
     keeps of the file and for its work, and writes more than that to `<path>.tmp`; what is given and returned comes on
     top.
+
+    A file of a layout that `layout` extends gets the columns that it lacks, null in each row there is, by the first
+    batch that writes or the first `multi_get`; from then on it is no longer of the other one.
     """
 
     def __init__(
@@ -152,8 +155,9 @@ class DuckDBUpsertState(Closable):
                 yield not batch.is_replayed
                 self._held()
                 if not batch.is_replayed:
-                    self._segments.clean(connection)
-                    write_standing(connection, replace(batch.standing, token=token))
+                    with self._using() as (_, standing):
+                        self._segments.clean(connection)
+                    write_standing(connection, replace(standing, token=token))
                 begun = self._segments.newest(connection) != newest
             finally:
                 self._batch = None
@@ -163,7 +167,7 @@ class DuckDBUpsertState(Closable):
             self.close()
 
     def multi_get(self, keys: pa.Table, *, most_bytes: int | None = None) -> Found:
-        with self._reading() as (connection, standing):
+        with self._using() as (connection, standing):
             require_consolidated(standing.consolidating, str(self._file))
             stored = stored_keys(self._layout, keys)
             if most_bytes is not None:
@@ -176,7 +180,7 @@ class DuckDBUpsertState(Closable):
 
     def multi_put(self, updates: Updates) -> PutStats:
         batch = require_batch(self._batch, str(self._file))
-        with self._reading() as (connection, standing):
+        with self._using() as (connection, standing):
             stored = stored_updates(self._layout, updates)
             if batch.is_replayed:
                 return PutStats()
@@ -188,7 +192,7 @@ class DuckDBUpsertState(Closable):
 
     def multi_merge(self, keys: pa.Table, rows: pa.Table, diffs: Column) -> MergeStats:
         batch = require_batch(self._batch, str(self._file))
-        with self._reading() as (connection, standing):
+        with self._using() as (connection, standing):
             stored = stored_output(self._layout, keys, rows, diffs)
             if batch.is_replayed:
                 return MergeStats()
@@ -201,7 +205,7 @@ class DuckDBUpsertState(Closable):
     def consolidate_chunk(self, keys: pa.Table, rows: pa.Table, diffs: Column, *, completed: bool) -> ConsolidateStats:
         merge = self.multi_merge(keys, rows, diffs)
         batch = require_batch(self._batch, str(self._file))
-        with self._reading() as (connection, standing):
+        with self._using() as (connection, standing):
             if not completed or batch.is_replayed:
                 return ConsolidateStats(merge)
             done = self._pending.complete(connection, self._segments, standing.seq)
@@ -213,7 +217,7 @@ class DuckDBUpsertState(Closable):
 
     def clear(self) -> None:
         batch = require_batch(self._batch, str(self._file))
-        with self._reading() as (connection, standing):
+        with self._using() as (connection, standing):
             if batch.is_replayed:
                 return
             self._empty(connection)
@@ -230,8 +234,17 @@ class DuckDBUpsertState(Closable):
 
     def _standing(self, connection: duckdb.DuckDBPyConnection) -> Standing:
         standing = read_standing(connection)
-        require_layout(standing.layout, self._layout, str(self._file))
+        require_extended(standing.layout, self._layout, str(self._file))
         return standing
+
+    def _extended(self, connection: duckdb.DuckDBPyConnection, standing: Standing) -> Standing:
+        """The same with all columns of the layout."""
+        count = len(standing.layout.row)
+        self._segments.extend(connection, count)
+        self._pending.extend(connection, count)
+        extended = replace(standing, layout=self._layout)
+        write_standing(connection, extended)
+        return extended
 
     def _begin(self, connection: duckdb.DuckDBPyConnection) -> None:
         write_standing(connection, Standing(self._layout, None, consolidating=False, totals=Totals(), seq=0))
@@ -249,6 +262,15 @@ class DuckDBUpsertState(Closable):
             return
         with self._transaction() as connection:
             yield connection, self._standing(connection)
+
+    @contextmanager
+    def _using(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Standing]]:
+        """The same for the keys and rows, which then have all columns of the layout."""
+        with self._reading() as (connection, found):
+            standing = found if found.layout == self._layout else self._extended(connection, found)
+            if self._batch is not None:
+                self._batch.standing = standing
+            yield connection, standing
 
     def _held(self) -> duckdb.DuckDBPyConnection:
         """What the batch is written with. `close` has rolled it back; what came then would be stored by itself."""

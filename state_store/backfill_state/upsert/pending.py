@@ -13,7 +13,7 @@ from backfill_state.upsert.admission import KEY, ROW, stored_schema
 from backfill_state.upsert.columns import Field
 from backfill_state.upsert.duckdb_tables import LONG_CELLS, column_of
 from backfill_state.upsert.long_cells import LONG, cut, may_be_long
-from backfill_state.upsert.segments import Segments, number, run
+from backfill_state.upsert.segments import Segments, extend, number, run
 from backfill_state.upsert.state import UpsertLayout
 
 
@@ -23,7 +23,8 @@ class Pending:
     def __init__(self, layout: UpsertLayout) -> None:
         key, row = stored_schema(layout.key, KEY), stored_schema(layout.row, ROW)
         self._key, self._row, self._cells = ", ".join(key.names), ", ".join(row.names), row.names
-        columns = [f"{column_of(field)} NOT NULL" for field in key] + [column_of(field) for field in row]
+        self._cell_columns = [column_of(field) for field in row]
+        columns = [f"{column_of(field)} NOT NULL" for field in key] + self._cell_columns
         self._columns = ", ".join(
             [*columns, "diff BIGINT NOT NULL", "size BIGINT NOT NULL", "line BIGINT", "digest VARCHAR"]
         )
@@ -33,6 +34,10 @@ class Pending:
         """Nothing, in place of whatever there is."""
         connection.execute(f"CREATE OR REPLACE TABLE pending ({self._columns})")
         connection.execute(f"CREATE OR REPLACE TABLE long_pending ({LONG_CELLS})")
+
+    def extend(self, connection: duckdb.DuckDBPyConnection, count: int) -> None:
+        """Adds the columns of a row after the first `count`, null in what there is."""
+        extend(connection, "pending", self._cell_columns[count:])
 
     def add(self, connection: duckdb.DuckDBPyConnection, lines: pa.Table) -> None:
         """Adds output `| k0 ... | v0 ... | diff | size |`."""

@@ -65,6 +65,7 @@ callers ask for many keys at once, and a `multi_put` goes by what the `multi_get
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -102,11 +103,14 @@ class Segments:
         whole = len(key) == 1 and pt.is_integer(key.field(0).type)
         self._probe_from = f"{KEY}0" if whole else f"md5_number_lower(concat_ws('/', {', '.join(map(_text, key))}))"
         self._probe = f"{KEY}0" if whole else "probe"
-        keys, rows = [f"{column_of(field)} NOT NULL" for field in key], [column_of(field) for field in row]
+        keys, self._cell_columns = (
+            [f"{column_of(field)} NOT NULL" for field in key],
+            [column_of(field) for field in row],
+        )
         numbers = ["seq BIGINT NOT NULL", "order_key BIGINT", "order_tie BIGINT"]
         heads = [*numbers, "present BOOLEAN NOT NULL", "size BIGINT NOT NULL"]
         probe = [] if whole else ["probe UBIGINT NOT NULL"]
-        self._entries = ", ".join([*probe, *keys, *heads, *rows])
+        self._entries = ", ".join([*probe, *keys, *heads, *self._cell_columns])
 
     def create(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Nothing, in place of whatever there is."""
@@ -115,6 +119,11 @@ class Segments:
         self._begin(connection, max(old, default=0) + 1)
         for segment in old:
             self._drop(connection, segment)
+
+    def extend(self, connection: duckdb.DuckDBPyConnection, count: int) -> None:
+        """Adds the columns of a row after the first `count`, null in what there is."""
+        for segment in self._all(connection):
+            extend(connection, f"entries_{segment}", self._cell_columns[count:])
 
     # -- looking up ------------------------------------------------------------------------------------------------
 
@@ -262,6 +271,12 @@ class Segments:
         return [
             segment for (segment,) in connection.execute("SELECT segment FROM segments ORDER BY segment").fetchall()
         ]
+
+
+def extend(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[str]) -> None:
+    """Adds columns, given in DDL, to a table."""
+    for column in columns:
+        connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
 
 
 def run(connection: duckdb.DuckDBPyConnection, rows: pa.Table, sql: str) -> pa.Table:

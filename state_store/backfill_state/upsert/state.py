@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -21,7 +21,8 @@ ENTRIES: Final = pa.schema([*HEADS, pa.field("size", pa.int64())])
 
 @dataclass(frozen=True)
 class UpsertLayout:
-    """Whose state it is, and the columns of its keys and rows. Equal layouts may share a state; others may not.
+    """Whose state it is, and the columns of its keys and rows. Equal layouts may share a state, and one may go on with
+    the state of another that it `extends`; no others.
 
     A row may repeat the columns of the key or leave them out. Nullability and metadata are dropped.
     """
@@ -38,6 +39,11 @@ class UpsertLayout:
             object.__setattr__(self, name, plain)
             for item in plain:
                 _require_storable(item, is_key=name == "key")
+
+    def extends(self, other: UpsertLayout) -> bool:
+        """Whether it is the other one with more columns of a row after those, or with none."""
+        begin = pa.schema([self.row.field(at) for at in range(min(len(self.row), len(other.row)))])
+        return replace(self, row=begin) == other
 
 
 def _require_storable(column: Field, *, is_key: bool) -> None:

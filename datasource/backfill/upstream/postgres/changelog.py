@@ -171,8 +171,7 @@ class ChangeLog:
             self._reported.update(added)
             logger.warning(
                 "column %s was added to %s and is left out; after a restart it is carried, unless the option columns "
-                "says otherwise, as it must where last rows without it are kept (changelog=full, envelope=upsert); "
-                "then %s",
+                "says otherwise; then %s",
                 ", ".join(added),
                 described.name.quoted(),
                 _WITHOUT_IT,

@@ -179,8 +179,8 @@ def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn], added:
             f"{where}: {'; '.join(problems)}. Start the query again, without what is gone in the option columns: it "
             "goes on with the columns of now. Where that is refused as well, these changes were made before a column "
             "was added or altered: leave it out with the option columns until the stream is past them, and have the "
-            f"rows read again with backfill re-backfill; or start over with {FRESH_START}, as with changelog=full and "
-            "envelope=upsert, whose columns stay, for one that the stream began with"
+            f"rows read again with backfill re-backfill; or start over with {FRESH_START}, as for one whose "
+            "values changelog=full or envelope=upsert keeps"
         )
 
 
