@@ -13,8 +13,8 @@ Format version 3, for a key of two columns and a row of three:
     upsert_format | version |
 
 Columns are stored as `codec` says; the schemas are Arrow's own serialization of the user's. `segments` tells what the
-entries are for. Columns that were added to a layout stand last. Version 1 had no `long_…`, `size`, `line` and `digest`; what it has written stays in its rows.
-Version 2 had no `dead_size`.
+entries are for. Columns that were added to a layout stand last. Version 1 had no `long_…`, `size`, `line` and `digest`;
+what it has written stays in its rows. Version 2 had no `dead_size`.
 """
 
 from __future__ import annotations
