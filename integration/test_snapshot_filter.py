@@ -271,6 +271,22 @@ def test_once_no_rows_are_left_to_read_a_filter_may_be_left_out_for_good(
         run.read()
 
 
+def test_a_new_checkpoint_that_resumes_after_the_backfill_needs_no_filter(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 30)
+    run = start_stream(snapshotFilter="id > 10", vnodeCount="1")
+    backfill(run, 50)
+    run.catch_up()  # With it the end of the backfill is recorded.
+    run.restart(snapshotFilter="", onExistingState="resume")
+    other = run.new_checkpoint()
+    other.fold.rows.update(run.fold.rows)
+    database.execute("UPDATE t SET v = 'new' WHERE id = 20")
+    other.catch_up()
+    assert other.fold.rows[(20,)]["v"] == "new"
+    other.stop()
+
+
 def test_a_query_of_spark_has_the_chosen_rows(spark: SparkSession, database: Database, tmp_path: Path) -> None:
     make_table(database, 300)
     stream = SparkStream(spark, database, tmp_path, {"snapshotFilter": "id % 3 = 0", "maxRowsPerTrigger": "60"})

@@ -106,7 +106,8 @@ class Record:
             yield store
 
     def begin(self, forget: Callable[[str], object]) -> NamedStream | Barrier:
-        """For a new checkpoint: names the stream, durably; or the barrier to resume from where that was asked for.
+        """For a new checkpoint: names the stream, durably; or the barrier to resume from where that was asked for: it
+        is still to be `checked`.
 
         `forget` is told the name of a stream that is given up for this one, maybe more than once.
         """
@@ -121,10 +122,7 @@ class Record:
                 # First: with the progress of another table nobody should be told to go on, or to give it up.
                 require_same_table(found, self._upstream, ordered=False)
             barrier = None if found is None else self._resumed(store, found)
-            if barrier is None:
-                return self._begin_anew(store, found)
-            self._require_same_options(barrier, reads_rows=True)
-            return barrier
+            return self._begin_anew(store, found) if barrier is None else barrier
 
     def _require_same_upstream(self, found: StreamIdentity) -> None:
         if found.upstream != self._upstream.name:

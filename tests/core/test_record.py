@@ -389,6 +389,19 @@ def test_a_barrier_names_only_the_vnodes_that_moved(folder: Folder) -> None:
     assert folder.epoch() == 4
 
 
+def test_a_barrier_names_all_vnodes_where_an_older_copy_of_the_file_was_put_back(folder: Folder) -> None:
+    record, named = folder.begun()
+    record.commit(barrier_of(named, 1, START))
+    record.commit(barrier_of(named, 2, MIDDLE))
+    with folder.open() as store:
+        store.reset()
+    other = folder.process()
+    adopt(other, barrier_of(named, 1, START))
+    assert other.commit(barrier_of(named, 1, START))
+    assert record.commit(barrier_of(named, 3, DONE))
+    assert folder.told() == {0: (None, True, 5), 1: (None, True, 4), 2: (None, True, 0)}
+
+
 def test_recording_a_barrier_again_does_not_open_the_file(folder: Folder) -> None:
     record, named = folder.begun()
     barrier = barrier_of(named, 1, MIDDLE)
