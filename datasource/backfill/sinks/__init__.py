@@ -4,6 +4,7 @@ postgres        a table of PostgreSQL
 delta           a Delta table
 batch           what a sink is given
 compacted       from a batch to the last row of each key
+delta_columns   whether such a table has a batch's columns
 fitted          these rows in the types of a Delta table
 merge_source    these rows as the source of a MERGE
 spark_times     files that a MERGE must not write anew

@@ -12,15 +12,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from backfill.adapters import needing
 from backfill.batches import as_one_batch, coalesced
-from backfill.errors import OptionsError, TableError, UnsupportedTypeError
+from backfill.errors import OptionsError, TableError
 from backfill.events import canonical
 from backfill.options.texts import as_refused, place
 from backfill.sinks.applied import Applied, is_new, require_next
@@ -30,16 +29,16 @@ from backfill.sinks.merge_source import DELETED, column_name, kept_name, merge_s
 from backfill.wording import FRESH_START
 
 with needing("writing a Delta table", "delta"):
-    from deltalake import CommitProperties, DeltaTable, Field, Transaction
+    from deltalake import CommitProperties, DeltaTable, Transaction
     from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
+    from backfill.sinks.delta_columns import add_lacking, require_columns, require_partitions, require_types
     from backfill.sinks.fitted import fitted
     from backfill.sinks.spark_times import SparkTimes
     from backfill.upstream.delta.failures import is_conflict, translating
     from backfill.upstream.delta.keys import EXACT_DIGITS
     from backfill.upstream.delta.scan import scanned
-    from backfill.upstream.delta.table import require_names, require_partition_values
-    from backfill.upstream.delta.types import arrow_type
+    from backfill.upstream.delta.table import require_names
 
 logger = logging.getLogger("backfill")
 
@@ -54,13 +53,19 @@ _FORGOTTEN: Final = -1
 
 
 def apply_to(
-    *, path: str, key: Sequence[str], query: str, storage_options: Mapping[str, str] | None = None
+    *,
+    path: str,
+    key: Sequence[str],
+    query: str,
+    merge_schema: bool = False,
+    storage_options: Mapping[str, str] | None = None,
 ) -> Callable[[Batch, int], None]:
     """A function for `foreachBatch` that makes the Delta table at `path` follow the stream.
 
     `path` is absolute, or a URI. The table is created with the columns of batch 0 if there is none by then. `key` is
     the source's key. `query` names the query in the record of batches: one name for each checkpoint. The rows are those
-    of the stream, with its metadata columns. Each batch is to be applied, also one without rows.
+    of the stream, with its metadata columns. Each batch is to be applied, also one without rows. With `merge_schema`
+    the table gets columns that it lacks and a batch has, in a commit before the batch's own; else that is an error.
 
     A batch passes through the driver's memory; `maxBytesPerTrigger` and `maxRowsPerTrigger` bound what that takes. So
     does much of what it is merged with: the files that may have keys between the batch's least and its greatest. That
@@ -68,7 +73,7 @@ def apply_to(
     far apart, or the key has a float or a decimal of more than 15 digits. So let batches be large if the table is.
     """
     options = dict(storage_options or {})
-    return DeltaSink(_place(path), columns_of(key), query, options, SparkTimes(options))
+    return DeltaSink(_place(path), columns_of(key), query, merge_schema, options, SparkTimes(options))
 
 
 def start_over(*, path: str, query: str, storage_options: Mapping[str, str] | None = None) -> None:
@@ -89,6 +94,7 @@ class DeltaSink:
     path: str
     key: tuple[str, ...]
     query: str
+    merge_schema: bool
     storage_options: dict[str, str] = field(repr=False)
     times: SparkTimes
 
@@ -108,14 +114,8 @@ class DeltaSink:
         """Merges the batch; again where another writer was faster, unless that was a driver of the same query."""
         began = table.version()
         for tries_left in reversed(range(TRIES)):
-            require_names(table, self.path)
-            _require_columns(table, last)
-            rows = replace(last, rows=fitted(last.rows, table))
-            _require_partitions(table, self.key, rows.rows)
-            _require_kept(table, self.key, rows)
-            self.times.require_kept(table)
             try:
-                _merge(table, self.key, rows, record)
+                self._apply_once(table, last, record)
             except CommitFailedError as error:
                 table.update_incremental()
                 if not (tries_left and is_conflict(error) and self._noted(table) == self._noted_at(began)):
@@ -123,6 +123,18 @@ class DeltaSink:
                 logger.warning("another writer has changed the Delta table %s meanwhile: merging again", self.path)
             else:
                 return
+
+    def _apply_once(self, table: DeltaTable, last: Compacted, record: CommitProperties) -> None:
+        require_names(table, self.path)
+        if self.merge_schema:
+            add_lacking(table, last.rows.schema)
+        else:
+            require_columns(table, last.rows.schema)
+        rows = replace(last, rows=fitted(last.rows, table))
+        require_partitions(table, self.key, rows.rows)
+        _require_kept(table, self.key, rows)
+        self.times.require_kept(table)
+        _merge(table, self.key, rows, record)
 
     def _noted(self, table: DeltaTable) -> list[int | None]:
         return [table.transaction_version(name) for name in _names(self.query)]
@@ -140,7 +152,7 @@ class DeltaSink:
                     "those before were in it. Put it back, or give its new path, and start the query again; else "
                     f"begin a new stream with {FRESH_START}"
                 ) from None
-            _require_types(columns)
+            require_types(columns)
             return DeltaTable.create(self.path, schema=columns, storage_options=self.storage_options)
 
 
@@ -183,55 +195,6 @@ def _record(query: str, now: Applied) -> CommitProperties:
 
 def _names(query: str) -> tuple[str, ...]:
     return query, *(f"{query}/{part}" for part in ("rows", "version", "sequence", "timestamp"))
-
-
-def _require_types(columns: pa.Schema) -> None:
-    """Refuses, before there is a table of them, columns that Delta has no type for."""
-    for column in columns:
-        try:
-            kind = Field.from_arrow(column).type
-        except Exception:  # noqa: BLE001 - deltalake raises Exception itself
-            raise UnsupportedTypeError(
-                f"column {column.name!r} is a {column.type}, for which Delta has no type. Make it a string in "
-                "foreachBatch, or leave it out"
-            ) from None
-        arrow_type(column.name, kind)
-
-
-def _require_columns(table: DeltaTable, last: Compacted) -> None:
-    present = [column.name for column in table.schema().fields]
-    unknown = [name for name in last.rows.column_names if name not in present]
-    if unknown:
-        raise OptionsError(
-            f"the Delta table has no column {', '.join(unknown)}; it has {', '.join(present)}. Add it, or leave it out "
-            "of the batch with the stream's option columns"
-        )
-
-
-def _require_partitions(table: DeltaTable, key: Sequence[str], rows: pa.Table) -> None:
-    """Refuses values of partition columns by which a row would not be found again."""
-    partitioned_by = table.metadata().partition_columns
-    require_partition_values(rows.schema, partitioned_by)
-    for name in partitioned_by:
-        if name in rows.column_names and _is_misspelt(rows[name]):
-            raise TableError(
-                f"the column {name} partitions the Delta table and is negative, with a fraction, in a row. deltalake "
-                "writes such a decimal so that the table cannot be read any more. Make the table anew, partitioned by "
-                "another column or not at all"
-            )
-        if name in key and pc.any(pc.equal(rows[name].cast(pa.large_string()), pa.scalar(""))).as_py():
-            raise TableError(
-                f"the key column {name} partitions the Delta table and is '' in a row, and Delta keeps that as null. "
-                "Make the table anew, partitioned by another column or not at all"
-            )
-
-
-def _is_misspelt(values: pa.ChunkedArray[Any]) -> bool:
-    """Whether deltalake (1.6) would write one of these values as no number, such as -0.07 as 0.-7."""
-    if not pa.types.is_decimal(values.type):
-        return False
-    wide: Any = values.cast(pa.decimal256(76, values.type.scale))  # A decimal(2,2) has no room for its whole part.
-    return bool(pc.any(pc.and_(pc.less(wide, pa.scalar(0)), pc.not_equal(pc.trunc(wide), wide))).as_py())
 
 
 def _require_kept(table: DeltaTable, key: Sequence[str], last: Compacted) -> None:

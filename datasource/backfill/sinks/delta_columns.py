@@ -1,0 +1,89 @@
+"""Whether a Delta table has the columns of a batch, and can hold them; and adding those that it lacks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, Field
+
+from backfill.errors import OptionsError, TableError, UnsupportedTypeError
+from backfill.upstream.delta.table import require_partition_values
+from backfill.upstream.delta.types import arrow_type
+
+logger = logging.getLogger("backfill")
+
+
+def require_types(columns: pa.Schema) -> None:
+    """Refuses, before the table has any of them, columns that Delta has no type for."""
+    for column in columns:
+        try:
+            kind = Field.from_arrow(column).type
+        except Exception:  # noqa: BLE001 - deltalake raises Exception itself
+            raise UnsupportedTypeError(
+                f"column {column.name!r} is a {column.type}, for which Delta has no type. Make it a string in "
+                "foreachBatch, or leave it out"
+            ) from None
+        arrow_type(column.name, kind)
+
+
+def require_columns(table: DeltaTable, columns: pa.Schema) -> None:
+    """Refuses columns that the table has not."""
+    lacking = _lacking(table, columns)
+    if lacking:
+        raise OptionsError(
+            f"the Delta table has no column {', '.join(column.name for column in lacking)}; it has "
+            f"{', '.join(column.name for column in table.schema().fields)}. Have it added with merge_schema=True, or "
+            "leave it out of the batch with the stream's option columns"
+        )
+
+
+def add_lacking(table: DeltaTable, columns: pa.Schema) -> None:
+    """Adds those of the columns that the table has not, in a commit of its own; null in the rows there are."""
+    lacking = _lacking(table, columns)
+    if not lacking:
+        return
+    require_types(pa.schema(lacking))
+    present = {column.name.lower(): column.name for column in table.schema().fields}
+    alike = [f"{column.name} as {present[column.name.lower()]}" for column in lacking if column.name.lower() in present]
+    if alike:
+        raise OptionsError(
+            f"the Delta table has {', '.join(alike)}, and Delta does not tell upper from lower case: give the column "
+            "that name in foreachBatch"
+        )
+    logger.warning("adding column %s to the Delta table", ", ".join(column.name for column in lacking))
+    table.alter.add_columns([Field.from_arrow(column.with_nullable(True)) for column in lacking])
+
+
+def _lacking(table: DeltaTable, columns: pa.Schema) -> list[pa.Field[Any]]:
+    present = {column.name for column in table.schema().fields}
+    return [column for column in columns if column.name not in present]
+
+
+def require_partitions(table: DeltaTable, key: Sequence[str], rows: pa.Table) -> None:
+    """Refuses values of partition columns by which a row would not be found again."""
+    partitioned_by = table.metadata().partition_columns
+    require_partition_values(rows.schema, partitioned_by)
+    for name in partitioned_by:
+        if name in rows.column_names and _is_misspelt(rows[name]):
+            raise TableError(
+                f"the column {name} partitions the Delta table and is negative, with a fraction, in a row. deltalake "
+                "writes such a decimal so that the table cannot be read any more. Make the table anew, partitioned by "
+                "another column or not at all"
+            )
+        if name in key and pc.any(pc.equal(rows[name].cast(pa.large_string()), pa.scalar(""))).as_py():
+            raise TableError(
+                f"the key column {name} partitions the Delta table and is '' in a row, and Delta keeps that as null. "
+                "Make the table anew, partitioned by another column or not at all"
+            )
+
+
+def _is_misspelt(values: pa.ChunkedArray[Any]) -> bool:
+    """Whether deltalake (1.6) would write one of these values as no number, such as -0.07 as 0.-7."""
+    if not pa.types.is_decimal(values.type):
+        return False
+    wide: Any = values.cast(pa.decimal256(76, values.type.scale))  # A decimal(2,2) has no room for its whole part.
+    return bool(pc.any(pc.and_(pc.less(wide, pa.scalar(0)), pc.not_equal(pc.trunc(wide), wide))).as_py())
