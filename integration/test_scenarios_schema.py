@@ -414,6 +414,27 @@ def test_a_key_that_is_given_another_order_ends_the_backfill_and_may_have_the_ol
     run.finish()
 
 
+def test_after_a_chunk_that_was_read_later_the_order_of_keys_still_matters(
+    database: Database, start_stream: StartStream
+) -> None:
+    """All rows have been read, and which changes the chunk shows already goes by its ranges."""
+    alter = 'ALTER TABLE t ALTER id TYPE text COLLATE "{}"'
+    database.execute('CREATE TABLE t (id text COLLATE "C" PRIMARY KEY, v text)')
+    database.execute("INSERT INTO t SELECT chr(65 + i % 7 + i % 2 * 32) || i, 'v' FROM generate_series(1, 100) i")
+    run = start_stream(vnodeCount="1")
+    run.plan()
+    run.stop()
+    database.execute("UPDATE t SET v = 'seen by the chunk'")
+    run.commit(run.read())
+    assert run.backfilled
+    run.stop()
+    database.execute(alter.format("en_US.utf8"))
+    refused(run, SchemaChangedError, 'another collation.*expected "id" "pg_catalog"."C"')
+    run.stop()
+    database.execute(alter.format("C"))
+    run.finish()
+
+
 @pytest.mark.parametrize("when", ["between chunks", "in the log"])
 def test_a_partition_that_ceases_to_log_the_key_ends_the_stream(
     database: Database, start_stream: StartStream, when: str
