@@ -271,23 +271,6 @@ def test_a_table_that_is_locked_is_said_to_be(database: Database, start_stream: 
     run.finish()
 
 
-def test_last_rows_without_a_column_that_was_added_are_gone_on_with_by_naming_the_others(
-    database: Database, start_stream: StartStream
-) -> None:
-    table_of(database, 50)
-    run = start_stream(changelog="full")
-    run.backfill()
-    run.catch_up()
-    database.execute("ALTER TABLE t ADD COLUMN more int DEFAULT 7; UPDATE t SET v = 'new' WHERE id < 9")
-    run.restart()
-    with pytest.raises(StateError, match="option columns"):
-        run.catch_up()
-    run.select = "id, v"
-    run.restart(columns="id,v")
-    run.catch_up()
-    run.finish()
-
-
 @pytest.mark.parametrize("url", ["nonsense=1 of", "postgresql://%zz@h/d", "secret"])
 def test_what_is_no_connection_string_is_said_without_quoting_it(url: str) -> None:
     with pytest.raises(OptionsError, match="expected postgresql://") as raised:

@@ -146,7 +146,7 @@ def test_changes_from_before_a_column_was_altered_take_a_new_stream_where_last_r
     database.execute("UPDATE t SET v = 'before' WHERE id = 1; ALTER TABLE t ALTER v TYPE varchar(40)")
     refused(run, SchemaChangedError, "column 'v' has the type.*start over .* as for one whose values changelog=full")
     run.restart(columns="id")
-    refused(run, StateError, "of other columns")
+    refused(run, SchemaChangedError, "have the values of other columns")
     new = run.new_checkpoint()
     new.restart(columns="", onExistingState="restart")
     new.finish()
@@ -168,6 +168,38 @@ def test_a_batch_from_before_a_column_was_added_is_run_again_without_it(
     run.restart()
     run.catch_up(30)
     database.execute("UPDATE t SET extra = 8")
+    run.finish()
+
+
+@pytest.mark.parametrize("change", ["RENAME v TO w", "DROP COLUMN v, ADD COLUMN w text DEFAULT 'w'"])
+def test_a_staged_chunk_of_a_column_that_has_another_name_now_is_refused(
+    database: Database, start_stream: StartStream, change: str
+) -> None:
+    """It has the value, or had one that may be it."""
+    table_of(database, 100)
+    run = start_stream(vnodeCount="1")
+    run.batch(30)
+    run.plan(30)
+    run.read()
+    database.execute(f"ALTER TABLE t {change}")
+    run.restart()
+    refused(run, SchemaChangedError, "staged without column w")
+
+
+def test_a_staged_chunk_without_a_column_that_was_there_is_refused(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD COLUMN w text DEFAULT 'w'")
+    run = start_stream(vnodeCount="1", columns="id,v")
+    run.select = "id, v"
+    run.batch(30)
+    run.plan(30)
+    run.read()
+    run.restart(columns="id,v,w")
+    refused(run, SchemaChangedError, "staged without column w.*option columns")
+    run.restart(columns="id,v")
+    run.backfill(30)
     run.finish()
 
 
@@ -202,6 +234,68 @@ def test_an_added_column_is_carried_after_a_restart_where_last_rows_are_kept(
         "UPDATE t SET v = v || '!'; UPDATE t SET id = id + 1000 WHERE id < 50; DELETE FROM t WHERE id = 60"
     )
     run.finish()
+
+
+@pytest.mark.parametrize("options", [{"changelog": "full"}, {"envelope": "upsert"}])
+def test_a_column_that_came_with_a_batch_which_was_run_again_is_kept_from_then_on(
+    database: Database, start_stream: StartStream, options: dict[str, str]
+) -> None:
+    table_of(database, 100)
+    run = start_stream(vnodeCount="1", **options)
+    run.batch(30)
+    run.plan(100)
+    run.parts()
+    run.stop()
+    database.execute("ALTER TABLE t ADD COLUMN extra int DEFAULT 4")
+    run.restart()
+    run.batch(100)
+    assert {row["extra"] for row in run.fold.rows.values() if "extra" in row} == {4}
+    run.restart(columns="id,v")
+    refused(run, StateError, "of other columns.*new after them")
+    run.restart(columns="id,v,extra")
+    run.catch_up()
+    database.execute("UPDATE t SET extra = NULL")
+    run.catch_up()
+    assert {row.get("extra") for row in run.fold.rows.values()} == {None}
+
+
+def test_a_table_of_its_key_alone_that_got_a_column_takes_a_new_stream_where_last_rows_are_kept(
+    database: Database, start_stream: StartStream
+) -> None:
+    database.execute("CREATE TABLE t (id bigint PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 50)")
+    run = start_stream(changelog="full")
+    run.catch_up()
+    run.stop()
+    database.execute("ALTER TABLE t ADD COLUMN extra int; UPDATE t SET extra = 1")
+    refused(run, StateError, "there was none beside the key, start over")
+    run.restart(columns="id")
+    run.select = "id"
+    run.catch_up()
+    run.finish()
+
+
+@pytest.mark.parametrize("change", ["DROP COLUMN extra, ADD COLUMN extra text", "RENAME extra TO x"])
+def test_last_rows_of_a_column_that_was_replaced_while_the_query_was_stopped_are_refused(
+    database: Database, start_stream: StartStream, change: str
+) -> None:
+    """The log tells nothing of it, and leaves out large values that were stored before."""
+    table_of(database, 20)
+    run = start_stream(changelog="full")
+    run.catch_up()
+    database.execute("ALTER TABLE t ADD COLUMN extra text")
+    run.restart()
+    run.catch_up()
+    database.execute("UPDATE t SET extra = 'before'")
+    run.catch_up()
+    run.stop()
+    database.execute(f"ALTER TABLE t {change}; UPDATE t SET v = 'after'")
+    if "RENAME" in change:
+        database.execute("ALTER TABLE t RENAME v TO extra; ALTER TABLE t RENAME x TO v")
+    run.restart(columns="id,v,extra")
+    refused(run, SchemaChangedError, "values of other columns .by their numbers, 2, 3; now .*dropped and maybe added")
+    new = run.new_checkpoint()
+    new.restart(onExistingState="restart")
+    new.finish()
 
 
 def test_a_large_value_of_an_added_column_that_a_change_leaves_out_is_looked_up(

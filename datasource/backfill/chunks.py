@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from backfill.added import NOTHING_ADDED
 from backfill.epoch import Epoch
 from backfill.handoff import Part, SnapshotPart, read
 from backfill.manifest import AsPlanned, GivenUp, Later, Manifest, StagedSplit
@@ -121,7 +122,8 @@ class Chunks:
             token,
             exact=staged.reading == AsPlanned(),
             stage_before_emit=self.options.stage_before_emit,
-            all_alike=self.options.only_snapshot,
+            # A stream of one state has all rows with the same columns.
+            added=NOTHING_ADDED if self.options.only_snapshot else self.upstream.added(),
         )
 
 

@@ -53,7 +53,8 @@ class Following:
         """What readers read of them: as the log tells them, or completed from the last rows."""
         readers = self.options.num_partitions
         if last_rows is not None:
-            return last_rows.changes(self.begin, self.end, staging, readers, self._marked, self._look_up)
+            added = self.upstream.added()
+            return last_rows.changes(self.begin, self.end, staging, readers, self._marked, self._look_up, added)
         return pack(self._rows(), self.rows.schema, staging, self.end.epoch.number, readers)
 
     def _rows(self) -> Iterator[pa.RecordBatch]:

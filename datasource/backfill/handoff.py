@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from pyarrow import ipc
 
+from backfill.added import NOTHING_ADDED, Added
 from backfill.batches import without_first
 from backfill.epoch import Epoch
 from backfill.errors import SchemaChangedError, SnapshotGoneError, StagingError
@@ -41,6 +42,8 @@ class StagedChanges:
     staging: Staging
     epoch: int
     names: tuple[str, ...]
+    added: Added = NOTHING_ADDED
+    """Columns that the files may lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,8 @@ class SnapshotPart:
     stage_before_emit: bool = False
     """Whether all of the chunk is staged before its first row is passed on."""
 
-    all_alike: bool = False
-    """Whether the stream's rows must all have been read with the same columns."""
+    added: Added = NOTHING_ADDED
+    """Columns that a chunk which is staged already may lack."""
 
 
 _WIDENED: Final = frozenset(
@@ -83,10 +86,13 @@ def read(part: Part, reader: SnapshotReader, rows: RowFormat) -> Iterator[pa.Rec
         case InlineChanges(content=content):
             with ipc.open_stream(pa.py_buffer(content)) as stream:
                 yield from stream
-        case StagedChanges(staging=staging, epoch=epoch, names=names):
-            schema, optional = rows.schema, {*rows.table.values, UNCHANGED_COLUMNS}
+        case StagedChanges(staging=staging, epoch=epoch, names=names, added=added):
+            schema, own = rows.schema, {*rows.metadata, UNCHANGED_COLUMNS}
             for name in names:
-                yield from _read_staged(staging, epoch, name, schema, optional)
+                for batch in staging.read(epoch, name):
+                    lacking = added.lacked_by([column for column in batch.schema.names if column not in own])
+                    # What was staged when nothing was to be marked as unchanged has nothing to mark.
+                    yield _with_columns(batch, schema, {*lacking, UNCHANGED_COLUMNS}, epoch)
         case SnapshotPart():
             for batch in _snapshot(part, reader, rows.table):
                 yield rows.snapshot_rows(batch, part.epoch)
@@ -95,7 +101,7 @@ def read(part: Part, reader: SnapshotReader, rows: RowFormat) -> Iterator[pa.Rec
 def _snapshot(part: SnapshotPart, reader: SnapshotReader, table: TableSchema) -> Iterator[pa.RecordBatch]:
     number, staging, token, columns = part.epoch.number, part.staging, part.token, table.columns
     if token is None or staging.exists(number, part.name):
-        yield from read_chunk(staging, number, part.name, table, all_alike=part.all_alike)
+        yield from _staged_chunk(part, columns)
         return
     staging.require_shared(number)
     # Three stages side by side: the database and its driver, the staged file, and Spark's transport.
@@ -114,32 +120,32 @@ def _snapshot(part: SnapshotPart, reader: SnapshotReader, table: TableSchema) ->
     else:
         if not part.stage_before_emit:
             return
-    yield from without_first(read_chunk(staging, number, part.name, table), passed_on)
+    yield from without_first(_staged_chunk(part, columns), passed_on)
 
 
-def read_chunk(
-    staging: Staging, epoch: int, name: str, table: TableSchema, *, all_alike: bool = False
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a staged chunk, in `table.columns`; null in those that the stream did not carry yet when they were
-    read, which is a SchemaChangedError where they must be `all_alike`.
-    """
-    return _read_staged(staging, epoch, name, table.columns, () if all_alike else table.values)
+def _staged_chunk(part: SnapshotPart, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    number = part.epoch.number
+    for batch in part.staging.read(number, part.name):
+        yield _with_columns(batch, columns, part.added.lacked_by(batch.schema.names), number)
 
 
-def _read_staged(
-    staging: Staging, epoch: int, name: str, columns: pa.Schema, optional: Collection[str]
-) -> Iterator[pa.RecordBatch]:
-    """These columns of a staged file, which an earlier run may have written with others; the `optional` ones that it
-    lacks are null. (What was staged when nothing was to be marked as unchanged has nothing to mark.)
-    """
+def committed_chunk(staging: Staging, epoch: int, name: str, table: TableSchema) -> Iterator[pa.RecordBatch]:
+    """The rows of a staged chunk that the sink has, in `table.columns`; null in those that it was not given."""
     for batch in staging.read(epoch, name):
-        lacking = {item for item in optional if item not in batch.schema.names}
-        _require_columns(batch.schema, pa.schema([field for field in columns if field.name not in lacking]), epoch)
-        values = [
-            pa.nulls(batch.num_rows, field.type) if field.name in lacking else batch[field.name].cast(field.type)
-            for field in columns
-        ]
-        yield pa.RecordBatch.from_arrays(values, schema=columns)
+        yield _with_columns(batch, table.columns, table.values, epoch)
+
+
+def _with_columns(batch: pa.RecordBatch, columns: pa.Schema, optional: Collection[str], epoch: int) -> pa.RecordBatch:
+    """These columns of a staged batch, which an earlier run may have written with others; the `optional` ones that it
+    lacks are null.
+    """
+    lacking = {name for name in optional if name not in batch.schema.names}
+    _require_columns(batch.schema, pa.schema([field for field in columns if field.name not in lacking]), epoch)
+    values = [
+        pa.nulls(batch.num_rows, field.type) if field.name in lacking else batch[field.name].cast(field.type)
+        for field in columns
+    ]
+    return pa.RecordBatch.from_arrays(values, schema=columns)
 
 
 def _require_columns(found: pa.Schema, columns: pa.Schema, epoch: int) -> None:
@@ -205,11 +211,13 @@ def stage(batches: Iterable[pa.RecordBatch], schema: pa.Schema, staging: Staging
     return files.finish()
 
 
-def staged(staging: Staging, epoch: int, files: int, readers: int) -> tuple[StagedChanges, ...]:
-    """This many files of changes, over at most `readers` parts."""
+def staged(
+    staging: Staging, epoch: int, files: int, readers: int, added: Added = NOTHING_ADDED
+) -> tuple[StagedChanges, ...]:
+    """This many files of changes, over at most `readers` parts; they may lack columns that were added since."""
     names = [_name(number) for number in range(files)]
     count = min(readers, files)
-    return tuple(StagedChanges(staging, epoch, tuple(names[part::count])) for part in range(count))
+    return tuple(StagedChanges(staging, epoch, tuple(names[part::count]), added) for part in range(count))
 
 
 def _name(number: int) -> str:

@@ -27,7 +27,8 @@ def as_ours() -> Iterator[None]:
     except AnotherLayoutError as error:
         raise StateError(
             f"{error}: name those that are stored with the option columns, in their order, and what is new after them; "
-            f"or, where one is gone or of another type, start over with {FRESH_START}"
+            "or, where one is gone or of another type, or there was none beside the key, start over with "
+            f"{FRESH_START}"
         ) from error
     except UpsertStateMemoryError as error:
         raise StateError(f"{error} with the option stateMemory") from error

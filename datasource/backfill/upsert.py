@@ -22,10 +22,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from backfill.added import Added
 from backfill.batches import coalesced
 from backfill.errors import OptionsError, StagingError, StateError
 from backfill.events import canonical
-from backfill.handoff import StagedChanges, read_chunk, stage, staged
+from backfill.handoff import StagedChanges, committed_chunk, stage, staged
 from backfill.lookup import LookUp
 from backfill.mark import MARKED_COLUMNS, Halves
 from backfill.offset import Barrier
@@ -102,11 +103,12 @@ class LastRows:
         readers: int,
         marked: Callable[[], Marked],
         look_up: LookUp,
+        added: Added,
     ) -> tuple[StagedChanges, ...]:
         """What readers read of the changes from `begin` to `end`; `marked` gives those that go forward.
 
         Where a value of a row is lost, the row that `look_up` finds is emitted in place of its changes. Brings the
-        state to `end`. Gives the same files again for the same barriers.
+        state to `end`. Gives the same files again for the same barriers, though the table may have got columns since.
         """
         number = end.epoch.number
         with as_ours():
@@ -125,7 +127,7 @@ class LastRows:
                 else:
                     files = staging.change_files(number)
             self._figures, self._stands = None, True
-        return staged(staging, number, files, readers)
+        return staged(staging, number, files, readers, added)
 
     def require_standing(self, barrier: Barrier) -> None:
         """Raises unless the state is that of this barrier: OptionsError where it goes by another order of rows.
@@ -174,7 +176,7 @@ class LastRows:
                 "what was left; or stagingDir has lost them. Let the sink read each batch to its end, and start over "
                 f"with {FRESH_START}"
             )
-        read = (batch for name in names for batch in read_chunk(staging, number, name, self._rows.table))
+        read = (batch for name in names for batch in committed_chunk(staging, number, name, self._rows.table))
         for rows in coalesced(read, ROWS_AT_ONCE, BYTES_AT_ONCE):
             keys = canonical(rows.select(self._rows.table.key))
             orders = np.full(rows.num_rows, number), np.full(rows.num_rows, SNAPSHOT_ORDINAL)

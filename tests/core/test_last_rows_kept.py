@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backfill.added import NOTHING_ADDED
 from backfill.arrays import Indices, Mask
 from backfill.changes import INSERT, UPDATE, changes_schema
 from backfill.epoch import Epoch
@@ -64,7 +65,7 @@ class Stream:
             rules,
         )
         self._at = self._barrier(1)
-        self._last.changes(None, self._at, self._staging, 1, lambda: iter(()), self._look_up({}))
+        self._last.changes(None, self._at, self._staging, 1, lambda: iter(()), self._look_up({}), NOTHING_ADDED)
         begun = [Change(INSERT, key, None, row) for key, row in rows.items() if key in emitted]
         self.batch([begun], {})
 
@@ -93,7 +94,7 @@ class Stream:
                 yield made, halves(made, key=KEY, forwarded=forwarded)
 
         end = self._barrier(self._at.epoch.number + 1)
-        parts = self._last.changes(self._at, end, self._staging, 1, marked, self._look_up(looked_into))
+        parts = self._last.changes(self._at, end, self._staging, 1, marked, self._look_up(looked_into), NOTHING_ADDED)
         self._at = end
         # A staged part needs no reader.
         found = [batch for part in parts for batch in read(part, None, self._rows)]  # type: ignore[arg-type]

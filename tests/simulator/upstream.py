@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from backfill.added import NOTHING_ADDED, Added
 from backfill.epoch import Epoch
 from backfill.errors import DataLossError, KeyTextError, OptionsError, SnapshotGoneError
 from backfill.plan import Extent, Measure
@@ -114,6 +115,9 @@ class SimulatedUpstream:
 
     def require_same_order(self, bookmark: Bookmark) -> None:
         """It has always been that of the server."""
+
+    def added(self) -> Added:
+        return NOTHING_ADDED
 
     def reordered(self, bookmark: Bookmark) -> Bookmark:
         return bookmark

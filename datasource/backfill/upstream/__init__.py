@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from backfill.added import Added
 from backfill.epoch import Epoch
 from backfill.plan import Extent, Measure
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
@@ -204,6 +205,10 @@ class Upstream(Protocol):
 
         Raises DataLossError where changes after `after` are gone or the log is not the one the bookmark names.
         """
+        ...
+
+    def added(self) -> Added:
+        """The columns that the table has got since the stream began, as far as that is known of the attached one."""
         ...
 
     def require_same_order(self, bookmark: Bookmark) -> None:

@@ -95,7 +95,7 @@ class DuckDBUpsertState(Closable):
     top.
 
     A file of a layout that `layout` extends gets the columns that it lacks, null in each row there is, by the first
-    batch that writes or the first `multi_get`; from then on it is no longer of the other one.
+    batch, replayed or not, or the first `multi_get`; from then on it is no longer of the other one.
     """
 
     def __init__(
@@ -153,11 +153,10 @@ class DuckDBUpsertState(Closable):
             newest = self._segments.newest(connection)
             try:
                 yield not batch.is_replayed
-                self._held()
-                if not batch.is_replayed:
-                    with self._using() as (_, standing):
-                        self._segments.clean(connection)
-                    write_standing(connection, replace(standing, token=token))
+                with self._using() as (held, standing):
+                    if not batch.is_replayed:
+                        self._segments.clean(held)
+                        write_standing(held, replace(standing, token=token))
                 begun = self._segments.newest(connection) != newest
             finally:
                 self._batch = None

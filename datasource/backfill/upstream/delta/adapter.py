@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from backfill.added import NOTHING_ADDED, Added
 from backfill.epoch import Epoch
 from backfill.errors import DataLossError, FileGoneError, OptionsError, SchemaChangedError
 from backfill.options import Options
@@ -87,6 +88,8 @@ class DeltaUpstream:
         self._looked_at = 0
         """By the wall clock, in microseconds."""
 
+        self._attached: Position | None = None
+        self._added: Added | None = None
         self._pinned: Position | None = None
         self._reached: Position | None = None
         self._lag = Figures()
@@ -169,7 +172,7 @@ class DeltaUpstream:
         require_same_table(latest, self._uri, Position(0, noted(bookmark, "table_id")))
         if after is None:
             return bookmark
-        position = Position.parse(after.position)
+        position = self._attached = Position.parse(after.position)
         require_same_table(latest, self._uri, position)
         require_not_older(latest, self._uri, position)
         require_same_history(latest, self._uri, position, after.timestamp)
@@ -177,6 +180,22 @@ class DeltaUpstream:
             # The oldest go first. The others are looked for when they are needed.
             self._history.commit(position.version + 1)
         return bookmark
+
+    def added(self) -> Added:
+        """What the version lacks that the stream went on from when it was attached."""
+        if self._attached is None:
+            return NOTHING_ADDED
+        if self._added is None:
+            self._added = self._added_since(self._attached)
+        return self._added
+
+    def _added_since(self, position: Position) -> Added:
+        columns = frozenset(self._table.columns.names)
+        try:
+            before = open_at(self._uri, position)
+        except DataLossError:
+            return NOTHING_ADDED
+        return Added(columns.difference(field.name for field in before.schema().fields), columns)
 
     def require_same_order(self, bookmark: Bookmark) -> None:
         _require_of_delta(bookmark)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backfill.added import Added
 from backfill.epoch import Epoch
 from backfill.errors import ConnectionLostError, SnapshotGoneError, TableLockedError
 from backfill.options import Options
@@ -136,13 +137,14 @@ class PostgresUpstream:
         place = Place.of_stream(stream, self._options, self._table)
         if not place.own_publication:
             place = self._sessions.run(lambda session: place.accepting_publication(session, self._table))
-        return (*place.names, *Begun.with_table(self._table).names)
+        return (*place.names, *self._keeping(Begun.with_table(self._table)).names)
 
     def attach(self, bookmark: Bookmark, after: Epoch | None) -> Bookmark:
         table, place, begun = self._table, Place.of(bookmark), Begun.of(bookmark)
         place.require_named(self._options)
         if after is not None:
             begun.require_same_table(table)
+            begun = self._keeping(begun)
         self._epochs.attach(ChangeLog(self._connector, self._options, table, place, begun))
         require_primary(table.server)
         require_logical(table.server)
@@ -151,7 +153,13 @@ class PostgresUpstream:
         else:
             self._sessions.run(lambda session: self._epochs.log.find_place(session, Position.parse(after.position)))
             self._epochs.log.report_carried()
-        return _updated(bookmark, self._epochs.log.place.names)
+        return _updated(bookmark, (*self._epochs.log.place.names, *begun.names))
+
+    def _keeping(self, begun: Begun) -> Begun:
+        return begun if self._options.stream.last_rows is None else begun.keeping(self._table)
+
+    def added(self) -> Added:
+        return self._epochs.log.added
 
     def require_same_order(self, bookmark: Bookmark) -> None:
         self._begun(bookmark).require_same_order(self._table)

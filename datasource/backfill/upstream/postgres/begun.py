@@ -34,6 +34,11 @@ class Begun:
     table_id: str
     """The table's OID. `stateDir` has it as well, and may be lost."""
 
+    kept: str = ""
+    """The `Table.value_columns` of which last rows are kept, as the columns were when the stream was started last;
+    nothing where none are kept, or were by an earlier release.
+    """
+
     @classmethod
     def with_table(cls, table: Table) -> Begun:
         """For a stream that begins now."""
@@ -54,6 +59,7 @@ class Begun:
             key_types=noted(bookmark, "key_types"),
             last_column=int(noted(bookmark, "last_column")),
             table_id=noted(bookmark, "table_id"),
+            kept=dict(bookmark).get("kept", ""),
         )
 
     @property
@@ -64,11 +70,27 @@ class Begun:
             ("key_types", self.key_types),
             ("last_column", str(self.last_column)),
             ("table_id", self.table_id),
+            *([("kept", self.kept)] if self.kept else []),
         )
 
     def reordered(self, table: Table) -> Begun:
         """The same, for positions in the order that keys have now."""
         return replace(self, collations=table.collations, order=table.order, key_types=table.key_types)
+
+    def keeping(self, table: Table) -> Begun:
+        """The same where last rows are kept. Raises where these have values of other columns than there are now.
+
+        Columns may have come at the end, or be left out there: whether they can be is for the last rows to say.
+        """
+        before, now = (item.split(", ") for item in (self.kept, table.value_columns))
+        if self.kept and any(one != other for one, other in zip(before, now, strict=False)):
+            raise SchemaChangedError(
+                f"the last rows of {table.description.name.quoted()} that are kept have the values of other columns "
+                f"(by their numbers, {self.kept}; now {table.value_columns}). Either the option columns has changed: "
+                "give it the columns that it named, in their order, and new ones after them. Or while the query was "
+                f"stopped a column was dropped and maybe added again, or got the name of another one: {_START_OVER}"
+            )
+        return replace(self, kept=table.value_columns)
 
     def require_same_table(self, table: Table) -> None:
         """Raises where this is another table than the one that the stream began with."""

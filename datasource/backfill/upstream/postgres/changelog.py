@@ -9,6 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from backfill.added import Added
 from backfill.epoch import Epoch
 from backfill.errors import DataLossError
 from backfill.options import Options
@@ -20,7 +21,6 @@ from backfill.upstream.postgres.partitions import require_leaves_log
 from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position
 from backfill.upstream.postgres.publication import Published
-from backfill.upstream.postgres.relation import Added
 from backfill.upstream.postgres.standbys import saying_which_is_waited_for
 from backfill.upstream.postgres.still_same import require_same_identity
 from backfill.upstream.postgres.table import Table
@@ -53,9 +53,10 @@ class ChangeLog:
         self.place = place
         self.begun = begun
         self.expected = ExpectedMessages()
-        # That the table still has them is looked at after each reading.
-        added = Added(frozenset(begun.added(table)), frozenset(item.name for item in table.description.columns))
-        self._feed = log.Feed(place.slot, place.publication, table.description.oid, table.wanted, added)
+        # That the table still has them is looked at after each reading. A number is not given twice, so what has one
+        # of these now had it ever since.
+        self.added = Added(frozenset(begun.added(table)), frozenset(item.name for item in table.description.columns))
+        self._feed = log.Feed(place.slot, place.publication, table.description.oid, table.wanted, self.added)
         self._kept: LastReading | None = None
         self._acknowledgeable: dict[str, Lsn] = {}
         self._reported: set[str] = set()

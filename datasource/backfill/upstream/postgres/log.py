@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 from psycopg import sql
 
+from backfill.added import NOTHING_ADDED, Added
 from backfill.errors import ConnectionLostError
 from backfill.readahead import read_ahead
 from backfill.upstream.postgres.arrow_session import ArrowSession
@@ -23,7 +24,7 @@ from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import about_slot, translating
 from backfill.upstream.postgres.pgoutput import Decoder
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position, format_lsn
-from backfill.upstream.postgres.relation import NOTHING_ADDED, Added, WantedColumn
+from backfill.upstream.postgres.relation import WantedColumn
 from backfill.upstream.postgres.spool import Spool
 from backfill.upstream.postgres.transactions import Keep, Transactions
 

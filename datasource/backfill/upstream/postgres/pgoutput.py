@@ -19,13 +19,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from backfill import changes as layout
+from backfill.added import NOTHING_ADDED, Added
 from backfill.arrays import Mask
 from backfill.errors import SchemaChangedError, TableError, UnchangedToastError
 from backfill.upstream.postgres import messages as pgoutput
 from backfill.upstream.postgres.messages import Messages, malformed, read_messages, require
 from backfill.upstream.postgres.relation import (
-    NOTHING_ADDED,
-    Added,
     Descriptions,
     Relation,
     WantedColumn,

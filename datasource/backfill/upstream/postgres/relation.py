@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from backfill.added import Added
 from backfill.errors import SchemaChangedError, TableError
 from backfill.upstream.postgres.messages import RELATION, Messages, Positions, malformed
 from backfill.upstream.postgres.oids import Oid
@@ -33,26 +34,6 @@ class WantedColumn:
     type_oid: int
     key: bool
     decode: Callable[[pa.Array[Any]], pa.Array[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Added:
-    """Columns that the table got since the stream began: changes from before then lack them, and get null.
-
-    Not where such a change has a column that is not among those the table has now, `all`: it may be one of these, under
-    the name it had then. Who says so has to see that the table still has each of them, under its number: a number is
-    not given twice, so what has one now had it ever since.
-    """
-
-    names: frozenset[str] = frozenset()
-    all: frozenset[str] = frozenset()
-
-    def explains(self, relation: Relation, column: WantedColumn) -> bool:
-        """Whether the relation may lack this column."""
-        return column.name in self.names and self.all.issuperset(item.name for item in relation.columns)
-
-
-NOTHING_ADDED: Final = Added()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +140,11 @@ def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn], added:
     A narrower type is let pass, because rows come as text: such rows are from before the column was widened.
     """
     found = {column.name: column.type_oid for column in relation.columns}
+    lacked = added.lacked_by(found)
     problems = []
     for column in wanted:
         type_oid = found.get(column.name)
-        if type_oid is None and added.explains(relation, column):
+        if column.name in lacked:
             continue
         if type_oid is None:
             problems.append(f"column {column.name!r} is missing")

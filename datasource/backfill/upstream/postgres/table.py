@@ -99,6 +99,13 @@ class Table:
         return ", ".join(f"{column.attnum} {column.type.oid}" for column in columns)
 
     @property
+    def value_columns(self) -> str:
+        """Which columns are carried beside the key, by their numbers, in their order."""
+        numbers = {column.name: column.attnum for column in self.carried}
+        key = {item.column.name for item in self.description.key}
+        return ", ".join(str(numbers[name]) for name in self.names if name not in key)
+
+    @property
     def wanted(self) -> tuple[WantedColumn, ...]:
         """The columns as the change log's decoder needs them."""
         keys = {column.name for column in self.key}
