@@ -118,6 +118,7 @@ Where things are; each module may import only those that stand after it:
                                 figures as Prometheus reads them, and as people do; sentences that errors share
     backfill.arrays             which rows
     backfill.added              which columns a table has got
+    backfill.held               which types hold the values of others
     backfill.errors
 
 The algorithm is that of RisingWave's backfill executors, with time travel replaced by pinned snapshots and staged

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -110,10 +110,17 @@ def _numbered(keys: pa.RecordBatch) -> tuple[Indices, int]:
 
 
 def canonical(keys: pa.RecordBatch) -> pa.RecordBatch:
-    """The keys with -0.0 as 0.0: to a database they are one key, and its log may carry either."""
-    given: list[Any] = list(keys.columns)
-    columns = [pc.add(item, pa.scalar(0, item.type)) if pt.is_floating(item.type) else item for item in given]
-    return pa.RecordBatch.from_arrays(columns, schema=keys.schema)
+    """The keys with -0.0 as 0.0, and one NaN: to a database they are one key, and its log may carry either."""
+    return pa.RecordBatch.from_arrays(list(map(_canonical, keys.columns)), schema=keys.schema)
+
+
+def _canonical(column: pa.Array[Any]) -> pa.Array[Any]:
+    if not pt.is_floating(column.type):
+        return column
+    given: Any = column
+    nan, zero = (pa.scalar(value, given.type) for value in (NAN, 0.0))
+    found: pa.Array[Any] = pc.if_else(pc.is_nan(given), nan, pc.add(given, zero))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +132,8 @@ class Timely:
     severed: Mask
     """Which events come right after one of their key that is late: their row before is not the one they changed."""
 
+
+NAN: Final = float("nan")
 
 NO_ORDER = np.iinfo(np.int64).min
 """Before every order."""

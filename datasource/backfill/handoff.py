@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import pyarrow as pa
-import pyarrow.types as pt
 from pyarrow import ipc
 
 from backfill.added import NOTHING_ADDED, Added
 from backfill.batches import without_first
 from backfill.epoch import Epoch
 from backfill.errors import SchemaChangedError, SnapshotGoneError, StagingError
+from backfill.held import holds
 from backfill.plan import Split
 from backfill.readahead import read_ahead
 from backfill.rows import UNCHANGED_COLUMNS, RowFormat
@@ -66,16 +66,6 @@ class SnapshotPart:
     added: Added = NOTHING_ADDED
     """Columns that a chunk which is staged already may lack."""
 
-
-_WIDENED: Final = frozenset(
-    {
-        (pa.int16(), pa.int32()),
-        (pa.int16(), pa.int64()),
-        (pa.int32(), pa.int64()),
-        (pa.float32(), pa.float64()),
-    }
-)
-"""Column types and wider ones in which each of their values is the same."""
 
 Part: TypeAlias = InlineChanges | StagedChanges | SnapshotPart
 
@@ -156,7 +146,7 @@ def _require_columns(found: pa.Schema, columns: pa.Schema, epoch: int) -> None:
             f"a chunk of epoch {epoch} was staged without column {', '.join(missing)}. Name the columns of that time "
             f"with the option columns (and metadataColumns); or start over with {FRESH_START}"
         )
-    retyped = [field for field in columns if not _holds(field.type, found.field(field.name).type)]
+    retyped = [field for field in columns if not holds(field.type, found.field(field.name).type)]
     if retyped:
         told = ", ".join(f"{field.name} ({field.type}) was {found.field(field.name).type}" for field in retyped)
         raise SchemaChangedError(
@@ -164,13 +154,6 @@ def _require_columns(found: pa.Schema, columns: pa.Schema, epoch: int) -> None:
             "it had, in the table or with customSchema as it was then; or leave it out with the option columns, where "
             f"the sink can do without its values of that batch; or start over with {FRESH_START}"
         )
-
-
-def _holds(now: pa.DataType, before: pa.DataType) -> bool:
-    """Whether each value of a column's type before is the same in the type that it has now."""
-    if pt.is_decimal128(now) and pt.is_decimal128(before):
-        return bool(now.scale >= before.scale and now.precision - now.scale >= before.precision - before.scale)
-    return now == before or (before, now) in _WIDENED
 
 
 def _counted(part: SnapshotPart, token: str, reader: SnapshotReader) -> Generator[pa.RecordBatch, None, None]:

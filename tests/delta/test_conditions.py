@@ -55,6 +55,10 @@ def test_files_without_keys_of_a_range_are_left_out(tmp_path: Path) -> None:
         ("id IN (SELECT 1)", "has a subselect in it"),
         ("1 = 2) OR (1 = 1", "is no condition, but more or less than one"),
         ("v", 'is of the type "?VARCHAR"?, and a condition'),
+        ("age(TIMESTAMP '2020-01-01') > INTERVAL 1 DAY", "has age in it"),
+        ("count(*) > 1", "is no condition over the columns"),
+        ("row_number() OVER () < 3", "is no condition over the columns"),
+        ("COLUMNS(*) = 1", "is (of the type|no condition)"),
     ],
 )
 def test_a_snapshot_filter_depends_on_nothing_but_the_row(
@@ -70,6 +74,16 @@ def test_a_snapshot_filter_chooses_among_the_rows_that_are_there(tmp_path: Path,
     assert [row["id"] for row in run.read()] == [0, 2, 6, 8]
     with pytest.raises(OptionsError, match="the option snapshotFilter is no condition"):
         DeltaRun(tmp_path / "other", table, options={"snapshotFilter": "nope = 1"}).plan()
+
+
+def test_a_snapshot_filter_may_compute_with_the_row(tmp_path: Path) -> None:
+    folder = tmp_path / "table"
+    times = [datetime(year, 1, 1, tzinfo=UTC) for year in (2024, 2025, 2026)]
+    write_deltalake(folder, pa.table({"id": [0, 1, 2], "made": times}), configuration=FEED)
+    condition = "id + 1 > 1 AND -id < 0 AND year(made) = 2025 AND date_trunc('year', made) = made"
+    run = DeltaRun(tmp_path, folder, options={"snapshotFilter": condition})
+    assert run.plan()
+    assert [row["id"] for row in run.read()] == [1]
 
 
 def test_a_condition_means_the_same_in_every_time_zone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

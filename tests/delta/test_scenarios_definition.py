@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import deque
 from contextlib import closing
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,47 @@ def test_a_column_that_was_dropped_and_added_again_is_told(tmp_path: Path, table
     run.restart()
     with pytest.raises(SchemaChangedError, match=r"version 2 of .*: column 'v' is missing"):
         run.plan()
+
+
+RETYPED = {
+    "text that is no number": (["it's a secret"], [5], None),
+    "text that is no truth": (["secret"], [True], None),
+    "a time that would be cut": ([datetime(2020, 1, 1, 12)], [date(2020, 1, 1)], None),  # noqa: DTZ001
+    "a number that would be cut": ([1.5], [1], None),
+    "a field that is gone": ([{"a": 1, "b": 2}], [{"a": 1}], None),
+    "a partition's text that is no number": (["it's a secret"], [5], ["v"]),
+}
+
+
+@pytest.mark.parametrize(("before", "now", "by"), RETYPED.values(), ids=RETYPED)
+def test_rows_from_before_a_column_was_given_another_type_are_not_cast(
+    tmp_path: Path, before: list[Any], now: list[Any], by: list[str] | None
+) -> None:
+    """A value may be cut so, and its error would tell it."""
+    folder, ids = tmp_path / "retyped", {"id": [1]}
+    write_deltalake(folder, pa.table({**ids, "v": before}), configuration=FEED, partition_by=by)
+    run = DeltaRun(tmp_path, folder)
+    run.catch_up()
+    write_deltalake(folder, pa.table({**ids, "v": now}), mode="overwrite", schema_mode="overwrite", partition_by=by)
+    run.restart()
+    told = r"version 1 of .*given its type of now: 'v'.*option columns.*Start over"
+    assert run.plan()
+    with pytest.raises(SchemaChangedError, match=told) as error:
+        run.read()
+    assert "secret" not in str(error.value)
+    run.restart(columns="id")
+    assert run.read() == []
+
+
+def test_a_batch_that_was_planned_before_a_column_was_given_another_type_is_not_cast(tmp_path: Path) -> None:
+    folder = tmp_path / "retyped"
+    write_deltalake(folder, pa.table({"id": [1], "v": [1.5]}), configuration=FEED)
+    run = DeltaRun(tmp_path, folder)
+    assert run.plan()
+    write_deltalake(folder, pa.table({"id": [1], "v": [1]}), mode="overwrite", schema_mode="overwrite")
+    run.restart()
+    with pytest.raises(SchemaChangedError, match=r"version 0 of .* since then column v was given another type"):
+        run.read()
 
 
 @pytest.mark.parametrize("only", ["", "id >= 0"], ids=["all rows", "filtered"])

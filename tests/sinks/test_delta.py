@@ -10,6 +10,7 @@ from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -121,6 +122,51 @@ def test_a_table_is_the_same_from_every_working_directory(tmp_path: Path) -> Non
     apply_to(path=tmp_path.as_uri(), key=["a", "b"], query="q")(Rows(row("insert", 1, "x", "1")), 0)
     assert len(content(tmp_path)) == 1
     apply_to(path="s3://bucket/orders", key=["a"], query="q")
+
+
+def test_a_nan_is_one_key_in_whatever_form_it_comes(tmp_path: Path) -> None:
+    def rows(*changes: tuple[int, str, str | None]) -> Rows:
+        made = Rows()
+        keys = np.array([bits for bits, _, _ in changes], np.uint64).view(np.float64)
+        names = ["k", "v", "_change_type", "_commit_version", "_sequence"]
+        kinds, values = [kind for _, kind, _ in changes], pa.array([value for _, _, value in changes], pa.string())
+        numbers = range(len(changes))
+        made.table = pa.table([pa.array(keys), values, pa.array(kinds), pa.array(numbers), pa.array(numbers)], names)
+        return made
+
+    one, other = 0x7FF8000000000000, 0xFFF8000000000000
+    apply = apply_to(path=str(tmp_path), key=["k"], query="q")
+    apply(rows((other, "insert", "1")), 0)
+    apply(rows((other, "delete", None), (one, "insert", "2")), 1)
+    apply(rows((other, "update_postimage", "3")), 2)
+    assert [row[1] for row in content(tmp_path)] == ["3"]
+
+
+def test_nothing_is_left_of_a_row_from_before_a_truncation(tmp_path: Path) -> None:
+    columns = [("a", pa.int32()), ("b", pa.string()), ("v", pa.string()), ("w", pa.string()), ("note", pa.string())]
+    DeltaTable.create(tmp_path, schema=pa.schema([pa.field(*column) for column in columns]))
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    apply(Rows(row("insert", 1, "x", "1")), 0)
+    DeltaTable(tmp_path).update(updates={"note": "'old'"})
+    apply(Rows(row("update_postimage", 1, "x", "2")), 1)
+    assert content(tmp_path) == [(1, "x", "2", "2", "old")]
+    apply(Rows(TRUNCATE, row("insert", 1, "x", "3")), 2)
+    assert content(tmp_path) == [(1, "x", "3", "3", None)]
+
+
+def test_a_text_that_is_beyond_every_number_is_refused(tmp_path: Path) -> None:
+    columns = [("a", pa.int32()), ("b", pa.string()), ("v", pa.float64()), ("w", pa.float64())]
+    DeltaTable.create(tmp_path, schema=pa.schema([pa.field(*column) for column in columns]))
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    apply(Rows(row("insert", 1, "x", "-Infinity"), row("insert", 2, "x", "1.50")), 0)
+    assert content(tmp_path) == [(1, "x", -math.inf, -math.inf), (2, "x", 1.5, 1.5)]
+    with pytest.raises(TableError, match="column 'v' of the Delta table is double and does not hold all values"):
+        apply(Rows(row("insert", 3, "x", "1e400")), 1)
+
+
+def test_a_path_in_which_deltalake_makes_no_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionsError, match=r"makes no table at a path with \[ or \]"):
+        apply_to(path=str(tmp_path / "a[b]"), key=["a", "b"], query="q")(Rows(row("insert", 1, "x", "1")), 0)
 
 
 def widened(rows: Rows, name: str, *values: Any) -> Rows:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 
 def choice(kind: type[enum.Enum]) -> Callable[[str], Any]:
@@ -163,9 +163,9 @@ def as_refused(text: str, *, secret: bool = False) -> str:
 
 
 def place(text: str) -> str:
-    """Spark writes the location of a table of its catalog as file:/data/orders."""
+    """Spark writes the location of a table of its catalog as file:/data/orders, with a blank as %20."""
     if text.startswith("file:"):
-        text = "/" + text.removeprefix("file:").lstrip("/")
+        text = "/" + unquote(text.removeprefix("file:")).lstrip("/")
     if "://" in text:
         _require_no_credentials(text)
     elif not Path(text).is_absolute():

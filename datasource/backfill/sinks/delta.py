@@ -12,15 +12,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from backfill.adapters import needing
 from backfill.batches import as_one_batch, coalesced
 from backfill.errors import OptionsError, TableError
-from backfill.events import canonical
+from backfill.events import NAN, canonical
 from backfill.options.texts import as_refused, place
 from backfill.sinks.applied import Applied, is_new, require_next
 from backfill.sinks.batch import Batch
@@ -130,7 +131,7 @@ class DeltaSink:
             add_lacking(table, last.rows.schema)
         else:
             require_columns(table, last.rows.schema)
-        rows = replace(last, rows=fitted(last.rows, table))
+        rows = replace(last, rows=_with_one_nan(fitted(last.rows, table), self.key))
         require_partitions(table, self.key, rows.rows)
         _require_kept(table, self.key, rows)
         self.times.require_kept(table)
@@ -151,6 +152,10 @@ class DeltaSink:
                     f"there is no Delta table at {self.path}; batch {batch_id} is not the first, and the rows of "
                     "those before were in it. Put it back, or give its new path, and start the query again; else "
                     f"begin a new stream with {FRESH_START}"
+                ) from None
+            if set("[]").intersection(self.path):
+                raise OptionsError(
+                    f"path {as_refused(self.path)}; the package deltalake makes no table at a path with [ or ] in it"
                 ) from None
             require_types(columns)
             return DeltaTable.create(self.path, schema=columns, storage_options=self.storage_options)
@@ -243,6 +248,9 @@ def _note(table: DeltaTable, before: int, record: CommitProperties) -> None:
 def _merge_rows(table: DeltaTable, key: Sequence[str], last: Compacted, record: CommitProperties) -> None:
     names = last.rows.column_names
     values = {_quoted(name): f"s.{column_name(at)}" for at, name in enumerate(names)}
+    # Of a row that was there before a truncation nothing is left.
+    others = [field.name for field in table.schema().fields if last.emptied and field.nullable]
+    cleared = {_quoted(name): "NULL" for name in others if name not in names}
     kept = {
         _quoted(name): f"CASE WHEN s.{kept_name(at)} THEN t.{_quoted(name)} ELSE {values[_quoted(name)]} END"
         for at, name in enumerate(last.kept)
@@ -257,11 +265,21 @@ def _merge_rows(table: DeltaTable, key: Sequence[str], last: Compacted, record: 
         streamed_exec=any(_misses_keys(last.rows[name].type) for name in key),
         commit_properties=record,
     )
-    merger = merger.when_matched_delete(f"s.{DELETED}").when_matched_update(values | kept)
+    merger = merger.when_matched_delete(f"s.{DELETED}").when_matched_update(values | kept | cleared)
     merger = merger.when_not_matched_insert(values, f"NOT s.{DELETED}")
     if last.emptied:
         merger = merger.when_not_matched_by_source_delete()
     merger.execute()
+
+
+def _with_one_nan(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """With all NaN of the key in one form: to a database they are one key, and a MERGE compares their bits."""
+    for name in key:
+        field, values = rows.schema.field(name), rows[name]
+        if pa.types.is_floating(field.type):
+            one: Any = pc.if_else(pc.is_nan(values), pa.scalar(NAN, field.type), values)
+            rows = rows.set_column(rows.column_names.index(name), field, one)
+    return rows
 
 
 def _is_empty(table: DeltaTable) -> bool:

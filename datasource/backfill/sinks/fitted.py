@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from backfill.errors import TableError
@@ -32,6 +33,8 @@ def _fitted(name: str, values: pa.ChunkedArray[Any], wanted: pa.DataType) -> pa.
         return values
     try:
         found = values.cast(wanted)
+        if _overflows(values, found):
+            raise pa.ArrowInvalid
         if not _may_lose(values.type, wanted) or _equal(found.cast(values.type), values):
             return found
     except pa.ArrowException:
@@ -40,6 +43,14 @@ def _fitted(name: str, values: pa.ChunkedArray[Any], wanted: pa.DataType) -> pa.
         f"the column {name!r} of the Delta table is {wanted} and does not hold all values of the batch, where it is "
         f"{values.type}. Give the table a column of that type, or cast it in foreachBatch as it is to be"
     )
+
+
+def _overflows(texts: pa.ChunkedArray[Any], numbers: pa.ChunkedArray[Any]) -> bool:
+    """Whether a text has become infinite that does not say so."""
+    if not (pa.types.is_large_string(texts.type) and pa.types.is_floating(numbers.type)):
+        return False
+    infinite: Any = texts.filter(pc.is_inf(numbers))
+    return not pc.all(pc.match_substring(infinite, "inf", ignore_case=True), min_count=0).as_py()
 
 
 def _may_lose(found: pa.DataType, wanted: pa.DataType) -> bool:

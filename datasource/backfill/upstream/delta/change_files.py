@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from backfill.arrays import Indices, Mask
-from backfill.errors import TableError
+from backfill.errors import SchemaChangedError, TableError
+from backfill.held import holds
 from backfill.upstream.delta.deletion_vectors import DamagedVectorError
 from backfill.upstream.delta.location import START_OVER
 from backfill.upstream.delta.log import ChangeFile, Commit, Kind, Log
@@ -74,6 +75,21 @@ def _require_partition(log: Log, table: Table, commit: Commit, file: ChangeFile,
         )
 
 
+def _require_types(table: Table, commit: Commit, found: Mapping[str, pa.DataType]) -> None:
+    """Refuses a file whose values the columns of now do not hold: it is from before a column was given its type."""
+    wrong = [f"{name!r} ({kind})" for name, kind in found.items() if not holds(table.columns.field(name).type, kind)]
+    if wrong:
+        raise _of_another_type(table, commit, ", ".join(wrong))
+
+
+def _of_another_type(table: Table, commit: Commit, named: str) -> SchemaChangedError:
+    return SchemaChangedError(
+        f"version {commit.version} of the Delta table {table.uri} has rows of before a column was given its type of "
+        f"now: {named}. Leave it out with the option columns until the stream is past that version, if it is none of "
+        f"keyColumns, and then have the rows read again with backfill re-backfill. {START_OVER} otherwise"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """Which rows of a file are read: those at these places, or if not `taken` all others."""
@@ -124,11 +140,16 @@ def _file_rows(
         parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
         present = set(parquet.schema_arrow.names)
         _require_partition(log, table, commit, file, present)
-        wanted = [name for name in columns.names if name in present and name not in partition]
+        carried = columns.names
+        wanted = [name for name in carried if name in present and name not in partition]
+        _require_types(table, commit, {name: parquet.schema_arrow.field(name).type for name in wanted})
+        values = {
+            name: _partition_value(table, commit, name, text) for name, text in partition.items() if name in carried
+        }
         if file.kind is Kind.FEED:
             wanted.append(_CHANGE_TYPE)
         for at, batch in _batches(parquet, wanted, chosen):
-            rows = typed(batch, partition, columns)
+            rows = typed(batch, values, columns)
             if file.kind is Kind.FEED:
                 there = pc.is_in(batch.column(_CHANGE_TYPE), pa.array(["insert", "update_postimage"]))
             else:
@@ -151,12 +172,12 @@ def _batches(parquet: pq.ParquetFile, wanted: list[str], chosen: Chosen | None) 
         at = end
 
 
-def typed(batch: pa.RecordBatch, partition: Mapping[str, str | None], columns: pa.Schema) -> pa.RecordBatch:
+def typed(batch: pa.RecordBatch, partition: Mapping[str, pa.Scalar[Any]], columns: pa.Schema) -> pa.RecordBatch:
     """The batch with these columns: a partition's are of one value, and those that were added later are null."""
     arrays = []
     for field in columns:
         if field.name in partition:
-            value: Any = _partition_value(partition[field.name], field.type)
+            value: Any = partition[field.name]
             arrays.append(pa.repeat(value, batch.num_rows))
         elif field.name in batch.schema.names:
             arrays.append(batch.column(field.name).cast(field.type))
@@ -165,10 +186,16 @@ def typed(batch: pa.RecordBatch, partition: Mapping[str, str | None], columns: p
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
-def _partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar[Any]:
+def _partition_value(table: Table, commit: Commit, name: str, text: str | None) -> pa.Scalar[Any]:
     """A partition's value as the log has it, which writes null as an empty text."""
+    kind = table.columns.field(name).type
+    found: pa.Scalar[Any] = pa.scalar(None, kind)
     if not text:
-        return pa.scalar(None, kind)
+        return found
     if kind == pa.timestamp("us", tz="UTC") and text[-1] != "Z" and "+" not in text:
         text += "Z"
-    return pa.scalar(text, pa.string()).cast(kind)
+    try:
+        found = pa.scalar(text, pa.string()).cast(kind)
+    except pa.ArrowInvalid:  # Its text may be the value.
+        raise _of_another_type(table, commit, f"{name!r} (text of a partition)") from None
+    return found

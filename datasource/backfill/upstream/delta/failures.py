@@ -40,6 +40,10 @@ _REQUEST: Final = re.compile(
 _ANSWER: Final = re.compile(r"\ufeff?(?:<(?:\?xml|Error>)|\{).*")
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>|\"(?:error|code|reason)\"\s*:\s*\"(\w+)\"")
 
+_PARTITION: Final = re.compile(r"(?<![^/\s])([^/\s=]+)=[^/]*")
+"""A folder of a partition, in a path."""
+
+_PARSED: Final = re.compile(r"(parse (?:value|string)): .*")
 _UNFIT: Final = re.compile(r"\bcast|\bvalue|overflow|lose data|out of (?:bounds|range)|too large", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"(?<![\w.(,])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.)])")
 
@@ -107,8 +111,12 @@ def _shown(text: str) -> str:
         codes = " ".join(of_xml or of_json for of_xml, of_json in _CODE.findall(text))
         lines = [_ANSWER.sub(codes, _REQUEST.sub("", ": ".join(lines)))]
     line = lines[0] if lines else "no reason was given"
-    line = re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", line)
-    return (_NUMBER.sub("…", line) if _UNFIT.search(line) else line).strip(" :")[:300]
+    line = _PARTITION.sub(r"\1=…", line)
+    if not _UNFIT.search(line):
+        return re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", line).strip(" :")[:300]
+    # What stands in quotation marks may have one in it.
+    line = re.sub(r"'.*'|\".*\"", "'…'", _PARSED.sub(r"\1: …", line))
+    return _NUMBER.sub("…", line).strip(" :")[:300]
 
 
 @contextmanager

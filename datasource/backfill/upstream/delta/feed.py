@@ -19,11 +19,13 @@ import pyarrow.compute as pc
 from backfill.arrays import Indices, Mask, mask
 from backfill.batches import as_one_batch
 from backfill.changes import DELETE, INSERT, OLD_NONE, OLD_ROW, UPDATE, changes_schema
+from backfill.errors import TableError
 from backfill.sameness import same
 from backfill.upstream.delta.change_files import THERE, TIME, VERSION, rows_schema
 from backfill.upstream.delta.keys import KeyColumns
 from backfill.upstream.delta.sorted_keys import not_unique, require_keys
 from backfill.upstream.delta.sorting import in_order
+from backfill.wording import FRESH_START
 
 
 def changes(rows: Iterable[pa.RecordBatch], columns: pa.Schema, key: KeyColumns) -> Iterator[pa.RecordBatch]:
@@ -42,8 +44,18 @@ def changes(rows: Iterable[pa.RecordBatch], columns: pa.Schema, key: KeyColumns)
 
 def _with_keys(rows: Iterable[pa.RecordBatch], key: KeyColumns) -> Iterator[pa.RecordBatch]:
     for batch in rows:
-        require_keys(batch.select(key.names))
+        try:
+            require_keys(batch.select(key.names))
+        except TableError as error:
+            raise _stays_in_log(str(error)) from None
         yield batch
+
+
+def _stays_in_log(problem: str) -> TableError:
+    return TableError(
+        f"in a commit that the stream has come to, {problem}. That does not take it out of the table's log, so after "
+        f"it start over with {FRESH_START}"
+    )
 
 
 def _changes(rows: pa.RecordBatch, columns: pa.Schema, key: KeyColumns) -> Iterator[pa.RecordBatch]:
@@ -54,7 +66,7 @@ def _changes(rows: pa.RecordBatch, columns: pa.Schema, key: KeyColumns) -> Itera
     follow = _follow(rows, key)
     # A key is gone once and there once at the most; first gone, then there.
     if (follow[1:] & (there[:-1] | ~there[1:])).any():
-        raise not_unique()
+        raise _stays_in_log(str(not_unique()))
     begins = np.flatnonzero(~follow)
     pairs = np.append(follow[1:], False)[begins]
     row = pa.StructArray.from_arrays([rows.column(name) for name in columns.names], fields=list(columns))

@@ -27,7 +27,9 @@ class FileLocation:
     path: str
 
     def __str__(self) -> str:
-        return self.store + self.path
+        """As people are told, without the values of the partition that it lies in."""
+        folders = (folder.partition("=") for folder in self.path.split("/"))
+        return self.store + "/".join(f"{name}=…" if equals else name for name, equals, _ in folders)
 
     @classmethod
     def of(cls, uri: str) -> FileLocation:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from backfill.errors import DataLossError, FileGoneError
+from backfill.errors import DataLossError, FileGoneError, SchemaChangedError
+from backfill.held import holds
 from backfill.upstream.delta.change_files import typed
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.location import KEEP_LONGER, START_OVER, open_at, open_latest
@@ -16,6 +18,7 @@ from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.scan import rows_of, rows_within
 from backfill.upstream.delta.sorted_keys import require_distinct
 from backfill.upstream.delta.table import Table
+from backfill.upstream.delta.types import arrow_type
 from backfill.vnode import KeyRange
 
 
@@ -45,8 +48,16 @@ class DeltaSnapshotReader:
         """The version, and which of the columns it has: it may be logged before one is added, and read after that."""
         opened = open_at(self.table.uri, Position.parse(token))
         with translating(self.table.uri):
-            names = {field.name for field in opened.schema().fields}
-        return opened, pa.schema([field for field in self.table.columns if field.name in names])
+            types: dict[str, Any] = {field.name: field.type for field in opened.schema().fields}
+        columns = pa.schema([field for field in self.table.columns if field.name in types])
+        wrong = [item.name for item in columns if not holds(item.type, arrow_type(item.name, types[item.name]))]
+        if wrong:
+            raise SchemaChangedError(
+                f"version {opened.version()} of the Delta table {self.table.uri} is to be read, and since then column "
+                f"{', '.join(wrong)} was given another type. Leave it out with the option columns until the batch is "
+                f"past, if it is none of keyColumns. {START_OVER} otherwise"
+            )
+        return opened, columns
 
     def _within(
         self, opened: DeltaTable, columns: pa.Schema, ranges: Sequence[KeyRange], condition: str

@@ -26,6 +26,9 @@ from backfill.vnode import KeyRange
 _OF_A_ROW: Final = ("Conversion Error", "Out of Range Error", "Invalid Input Error", "Mismatch Type Error")
 """How DuckDB begins where an expression has no value for a row: a cast that fails, an overflow, a division by zero."""
 
+_CHANGING: Final = frozenset({"age", "localtime", "localtimestamp"})
+"""What depends on the moment as well: of one time, its age; and what DuckDB knows by its name in SQL alone."""
+
 _SESSION: Final = {"datafusion.execution.parquet.coerce_int96": "us"}
 """Spark writes times as INT96, unless told otherwise. Those before 1677 and after 2262 `deltalake` reads as others,
 because it counts them in nanoseconds, but for a query that says how."""
@@ -78,14 +81,20 @@ def require_condition(table: DeltaTable, option: str, condition: str) -> None:
     if not condition:
         return
     try:
-        query = f"DESCRIBE SELECT ({condition}\n) FROM feed"
-        [kind] = [kind for rows in queried(query, {"feed": scanned(table, None, None)}) for kind in rows["column_type"]]
+        kinds = _described(table, f"SELECT ({condition}\n) FROM feed")
+        _described(table, f"SELECT 1 FROM feed WHERE ({condition}\n)")
     except duckdb.Error as error:
         raise OptionsError(
             f"the option {option} is no condition over the columns of the table, in the SQL of DuckDB: {error}"
         ) from None
-    if kind.as_py() != "BOOLEAN":
-        raise OptionsError(f"the option {option} is of the type {kind}, and a condition is true or false")
+    if kinds != ["BOOLEAN"]:
+        raise OptionsError(f"the option {option} is of the type {', '.join(kinds)}, and a condition is true or false")
+
+
+def _described(table: DeltaTable, query: str) -> list[str]:
+    """The types of the columns that a query over the table has; nothing is read for that."""
+    found = queried(f"DESCRIBE {query}", {"feed": scanned(table, None, None)})
+    return [str(kind) for rows in found for kind in rows["column_type"]]
 
 
 def require_row_condition(table: DeltaTable, option: str, condition: str) -> None:
@@ -101,11 +110,13 @@ def require_row_condition(table: DeltaTable, option: str, condition: str) -> Non
         for node in _nodes(parsed)
         for name in (node.get("function_name"), *node.get("column_names", ()))
     ]
-    # DuckDB knows current_timestamp as get_current_timestamp, and localtime by its name in SQL alone.
+    # DuckDB knows current_timestamp as get_current_timestamp. Functions that are consistent for some types are so for
+    # the others in a fixed time zone, which a query has here.
     names = "unnest([function_name, replace(function_name, 'get_current', 'current')])"
-    found = duckdb.execute(f"SELECT {names} FROM duckdb_functions() WHERE stability <> 'CONSISTENT'").fetchall()
+    always = "HAVING bool_or(stability <> 'CONSISTENT') AND NOT bool_or(stability = 'CONSISTENT')"
+    found = duckdb.execute(f"SELECT {names} FROM duckdb_functions() GROUP BY function_name {always}").fetchall()
     columns = {field.name.lower() for field in table.schema().fields}
-    changing = ({name for (name,) in found} | {"localtime", "localtimestamp"}) & set(named) - columns
+    changing = ({name for (name,) in found} | _CHANGING) & set(named) - columns
     if any(node.get("class") == "SUBQUERY" for node in _nodes(parsed)):
         changing.add("a subselect")
     if changing:

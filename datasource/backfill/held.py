@@ -1,0 +1,61 @@
+"""Which types of Arrow hold each value of another one as it is."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+_DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}
+"""How many digits whole numbers of so many bits have."""
+
+_IN_DOUBLE: Final = 32
+"""Up to so many bits they are held by a double."""
+
+
+def holds(now: pa.DataType, before: pa.DataType) -> bool:
+    """Whether each value of the type `before` is the same in the type `now`, in whatever form Arrow has them.
+
+    Of a struct, a field that came later is null. Times are taken for instants, with a zone or without.
+    """
+    if now == before or pt.is_null(before) or any(is_of(now) and is_of(before) for is_of in (_is_text, _is_blob)):
+        return True
+    if _is_list(now) and _is_list(before):
+        return holds(_items(now), _items(before))
+    if pt.is_map(now) and pt.is_map(before):
+        return holds(now.key_type, before.key_type) and holds(now.item_type, before.item_type)
+    if pt.is_struct(now) and pt.is_struct(before):
+        types = {field.name: field.type for field in now}
+        return all(field.name in types and holds(types[field.name], field.type) for field in before)
+    if pt.is_timestamp(now):
+        return bool(pt.is_timestamp(before) or pt.is_date(before))
+    return _holds_number(now, before)
+
+
+def _holds_number(now: pa.DataType, before: pa.DataType) -> bool:
+    if pt.is_decimal(now) and pt.is_decimal(before):
+        return bool(now.scale >= before.scale and now.precision - now.scale >= before.precision - before.scale)
+    if pt.is_signed_integer(before):
+        if pt.is_decimal(now):
+            return bool(now.precision - now.scale >= _DIGITS[before.bit_width])
+        fits = pt.is_float64(now) and before.bit_width <= _IN_DOUBLE
+        return bool(fits or (pt.is_signed_integer(now) and now.bit_width >= before.bit_width))
+    return bool(pt.is_floating(now) and pt.is_floating(before) and now.bit_width >= before.bit_width)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
+
+
+def _is_blob(kind: pa.DataType) -> bool:
+    return bool(pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_binary_view(kind))
+
+
+def _items(of_list: Any) -> pa.DataType:
+    found: pa.DataType = of_list.value_type
+    return found
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_list_view(kind) or pt.is_large_list_view(kind))
