@@ -102,6 +102,9 @@ def test_what_is_no_stream_or_no_number_is_refused(tmp_path: Path, capsys: pytes
     with pytest.raises(SystemExit):
         main(["throttle", "fast", "--state-dir", str(tmp_path)])
     assert "neither a whole number nor off" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["throttle", str(10**13), "--state-dir", str(tmp_path)])
+    assert "more than 1099511627776, which maxRowsPerTrigger may be" in capsys.readouterr().err
 
 
 def test_what_several_processes_ask_for_at_once_is_all_asked_for(run: StreamRun) -> None:

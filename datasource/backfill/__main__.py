@@ -23,7 +23,7 @@ from backfill.control_file import changing, keep_control, read_control
 from backfill.display import Window, drawn
 from backfill.errors import BackfillError, OptionsError, StateError
 from backfill.opening import STATE_FILE, open_store, remove_state_files
-from backfill.options import Options, parse
+from backfill.options import MOST_ROWS, Options, parse
 from backfill.record import has_place
 from backfill.requests import ask_again, ask_to_stop, require_batches
 from backfill.rows import RowFormat
@@ -185,6 +185,8 @@ def _rows(text: str) -> int | None:
         return None
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number nor off")
+    if int(text) > MOST_ROWS:
+        raise argparse.ArgumentTypeError(f"{text} is more than {MOST_ROWS}, which maxRowsPerTrigger may be at the most")
     return int(text)
 
 

@@ -14,6 +14,7 @@ from backfill.errors import OptionsError
 from backfill.options.listed import (
     BY_KEY,
     CALLED_ELSEWHERE,
+    MOST_ROWS,
     OPTIONS,
     Envelope,
     OnExistingState,
@@ -28,6 +29,7 @@ from backfill.options.texts import METADATA_COLUMNS, as_refused
 __all__ = [
     "BY_KEY",
     "METADATA_COLUMNS",
+    "MOST_ROWS",
     "OPTIONS",
     "LastRowsOptions",
     "OnExistingState",
@@ -171,6 +173,8 @@ def _values(given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
         except ValueError as error:
             shown = as_refused(text, secret=option.may_hold_secrets)
             problems.append(f"{option.name} {shown}; expected {error}")
+    blank = [option.name for key, option in BY_KEY.items() if not (option.may_be_blank or texts.get(key, "-").strip())]
+    problems += [f"{name} is blank; leave it out, or give it a value" for name in blank]
     return values, problems
 
 

@@ -75,6 +75,10 @@ class View(enum.Enum):
     SUMMARY = "summary"
 
 
+MOST_ROWS: Final = 1 << 40
+"""How many rows a batch may be told to take at the most."""
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option as the user knows it; `parse` raises ValueError with what is allowed."""
@@ -86,6 +90,9 @@ class Option:
     _: KW_ONLY
     absent: Any = ""
     """Its value where it is left out and has no default."""
+
+    may_be_blank: bool = True
+    """Whether it is then as if left out. Not where a variable that is empty would have something else read."""
 
     may_hold_secrets: bool = False
     """Whether errors are not to tell its text."""
@@ -177,6 +184,7 @@ OPTIONS: Final = (
         "",
         "For `spark.read`: read the changes after this position instead of the table. An LSN such as `0/16B2D80` "
         "(needs `slotName`), a version of a Delta table, `earliest` or `latest`",
+        may_be_blank=False,
     ),
     Option("endingPosition", "", "For `spark.read`: read the changes up to this position (default: `latest`)"),
     Option(
@@ -196,7 +204,10 @@ OPTIONS: Final = (
         count(1, 65_536),
     ),
     Option(
-        "maxRowsPerTrigger", "2000000", "About how many rows a batch takes; a commit is never split", count(1, 1 << 40)
+        "maxRowsPerTrigger",
+        "2000000",
+        "About how many rows a batch takes; a commit is never split",
+        count(1, MOST_ROWS),
     ),
     Option("maxBytesPerTrigger", "1g", "About how many bytes of snapshot rows a batch takes", size),
     Option(

@@ -106,8 +106,9 @@ def _table_columns(options: Options) -> pa.Schema:
 
     with closing(open_upstream(options, patience=FIRST_LOOK)) as upstream:
         table = upstream.schema()
-        if options.starting_position:
-            span.changes_of(upstream, options)  # Wrong positions are refused here, before anything is planned.
+        if options.starting_position and not options.state_dir:
+            # Wrong positions are refused here, before anything is planned; by a stream, that there are any.
+            span.changes_of(upstream, options)
     if options.has_metadata:
         return RowFormat(table, options.stream.mark_unchanged, options.stream.metadata).schema
     return table.output_columns
