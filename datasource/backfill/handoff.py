@@ -16,7 +16,7 @@ from backfill.errors import SchemaChangedError, SnapshotGoneError, StagingError
 from backfill.held import holds
 from backfill.plan import Split
 from backfill.readahead import read_ahead
-from backfill.rows import UNCHANGED_COLUMNS, RowFormat
+from backfill.rows import RESERVED, UNCHANGED_COLUMNS, RowFormat
 from backfill.staging import Staging
 from backfill.upstream import SnapshotReader, TableSchema
 from backfill.wording import FRESH_START
@@ -77,10 +77,10 @@ def read(part: Part, reader: SnapshotReader, rows: RowFormat) -> Iterator[pa.Rec
             with ipc.open_stream(pa.py_buffer(content)) as stream:
                 yield from stream
         case StagedChanges(staging=staging, epoch=epoch, names=names, added=added):
-            schema, own = rows.schema, {*rows.metadata, UNCHANGED_COLUMNS}
+            schema = rows.schema
             for name in names:
                 for batch in staging.read(epoch, name):
-                    lacking = added.lacked_by([column for column in batch.schema.names if column not in own])
+                    lacking = added.lacked_by([column for column in batch.schema.names if column not in RESERVED])
                     # What was staged when nothing was to be marked as unchanged has nothing to mark.
                     yield _with_columns(batch, schema, {*lacking, UNCHANGED_COLUMNS}, epoch)
         case SnapshotPart():

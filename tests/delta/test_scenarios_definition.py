@@ -152,6 +152,20 @@ def test_a_logged_batch_is_read_without_the_column_that_its_version_does_not_hav
     assert {row["w"] for row in run.fold.rows.values()} == set(range(10))
 
 
+@pytest.mark.parametrize("changelog", ["logged", "full"])
+def test_a_batch_that_was_staged_before_a_column_was_added_is_run_again_without_it(
+    tmp_path: Path, table: Path, changelog: str
+) -> None:
+    run = DeltaRun(tmp_path, table, options={"vnodeCount": "1", "changelog": changelog})
+    run.batch(5)
+    DeltaTable(table).update(updates={"v": "'new'"}, predicate="id < 3")
+    assert run.plan(5)
+    before = run.read()
+    DeltaTable(table).alter.add_columns([Field("w", PrimitiveType("integer"))])
+    run.restart()
+    assert run.read() == [{**row, "w": None} for row in before]
+
+
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [

@@ -77,7 +77,8 @@ def _require_partition(log: Log, table: Table, commit: Commit, file: ChangeFile,
 
 def _require_types(table: Table, commit: Commit, found: Mapping[str, pa.DataType]) -> None:
     """Refuses a file whose values the columns of now do not hold: it is from before a column was given its type."""
-    wrong = [f"{name!r} ({kind})" for name, kind in found.items() if not holds(table.columns.field(name).type, kind)]
+    types = {name: table.columns.field(name).type for name in found}
+    wrong = [f"{name!r} ({kind})" for name, kind in found.items() if not holds(types[name], kind, in_utc=True)]
     if wrong:
         raise _of_another_type(table, commit, ", ".join(wrong))
 
