@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from backfill.added import NOTHING_ADDED
+from backfill.added import NOTHING_ADDED, Added
 from backfill.epoch import Epoch
 from backfill.handoff import Part, SnapshotPart, read
 from backfill.manifest import AsPlanned, GivenUp, Later, Manifest, StagedSplit
@@ -51,8 +51,11 @@ class Chunks:
                 manifest = self._give_up(manifest, done)
             done = self._done(manifest)
         token = None if pin is None else pin.token
+        # A stream of one state has all rows with the same columns; and the sink may have more of rows that come again.
+        may_lack = not self.options.only_snapshot and bool(_pieces_of_first_time(begin, self.end))
+        added = self.upstream.added() if may_lack else NOTHING_ADDED
         parts = [
-            self._part(manifest, at, None if done[at] else token)
+            self._part(manifest, at, None if done[at] else token, added)
             for at, item in enumerate(manifest.splits)
             if not item.given_up
         ]
@@ -112,7 +115,7 @@ class Chunks:
         self.staging.keep_manifest(self.end.epoch.number, manifest)
         return manifest
 
-    def _part(self, manifest: Manifest, index: int, token: str | None) -> Part:
+    def _part(self, manifest: Manifest, index: int, token: str | None, added: Added = NOTHING_ADDED) -> Part:
         staged = manifest.splits[index]
         return SnapshotPart(
             self.staging,
@@ -122,8 +125,7 @@ class Chunks:
             token,
             exact=staged.reading == AsPlanned(),
             stage_before_emit=self.options.stage_before_emit,
-            # A stream of one state has all rows with the same columns.
-            added=NOTHING_ADDED if self.options.only_snapshot else self.upstream.added(),
+            added=added,
         )
 
 

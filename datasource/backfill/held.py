@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,24 +14,22 @@ _IN_DOUBLE: Final = 32
 """Up to so many bits they are held by a double."""
 
 
-def holds(now: pa.DataType, before: pa.DataType, *, in_utc: bool = False) -> bool:
+def holds(now: pa.DataType, before: pa.DataType) -> bool:
     """Whether each value of the type `before` is the same in the type `now`, in whatever form Arrow has them.
 
-    Of a struct, a field that came later is null. `in_utc`: a time without a zone is one of UTC, as in old Parquet files
-    any time may be written.
+    Of a struct, a field that came later is null.
     """
-    holds_item = partial(holds, in_utc=in_utc)
     if now == before or pt.is_null(before) or any(is_of(now) and is_of(before) for is_of in (_is_text, _is_blob)):
         return True
     if _is_list(now) and _is_list(before):
-        return holds_item(_items(now), _items(before))
+        return holds(_items(now), _items(before))
     if pt.is_map(now) and pt.is_map(before):
-        return holds_item(now.key_type, before.key_type) and holds_item(now.item_type, before.item_type)
+        return holds(now.key_type, before.key_type) and holds(now.item_type, before.item_type)
     if pt.is_struct(now) and pt.is_struct(before):
         types = {field.name: field.type for field in now}
-        return all(field.name in types and holds_item(types[field.name], field.type) for field in before)
+        return all(field.name in types and holds(types[field.name], field.type) for field in before)
     if pt.is_timestamp(now):
-        same_zone = in_utc or now.tz == (before.tz if pt.is_timestamp(before) else None)
+        same_zone = now.tz == (before.tz if pt.is_timestamp(before) else None)
         return bool(same_zone and (pt.is_timestamp(before) or pt.is_date(before)))
     return _holds_number(now, before)
 

@@ -192,8 +192,8 @@ class _Forest:
         if not left_out:
             return lacking
         for leaves_out, column in left_out:
-            lacking |= leaves_out[self.events.change] & ~column.known[self.events.count :]
-        node = self._roots(np.logical_or.reduce([leaves_out for leaves_out, _ in left_out]), lacking & puts)
+            lacking |= puts & leaves_out[self.events.change] & ~column.known[self.events.count :]
+        node = self._roots(np.logical_or.reduce([leaves_out for leaves_out, _ in left_out]), lacking)
         lost: Mask = (node[self.events.count : self.nothing] == self.nothing) & puts
         return lost
 

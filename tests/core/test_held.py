@@ -92,9 +92,3 @@ def test_a_wider_type_holds_all_values(now: pa.DataType, before: pa.DataType) ->
 )
 def test_a_narrower_or_another_type_does_not(now: pa.DataType, before: pa.DataType) -> None:
     assert not holds(now, before)
-
-
-def test_a_time_without_a_zone_may_be_taken_for_one_of_utc() -> None:
-    zoned, naive = pa.list_(pa.timestamp("us", "UTC")), pa.list_(pa.timestamp("us"))
-    assert holds(zoned, naive, in_utc=True)
-    assert not holds(zoned, naive)

@@ -140,6 +140,8 @@ def test_a_nan_is_one_key_in_whatever_form_it_comes(tmp_path: Path) -> None:
     apply(rows((other, "delete", None), (one, "insert", "2")), 1)
     apply(rows((other, "update_postimage", "3")), 2)
     assert [row[1] for row in content(tmp_path)] == ["3"]
+    apply(rows((one, "delete", None), (0, "insert", "zero")), 3)
+    assert [row[1] for row in content(tmp_path)] == ["zero"]
 
 
 def test_nothing_is_left_of_a_row_from_before_a_truncation(tmp_path: Path) -> None:
@@ -194,6 +196,9 @@ def test_a_column_that_the_table_cannot_get_is_refused(tmp_path: Path) -> None:
     apply(Rows(row("insert", 1, "x", "1")), 0)
     with pytest.raises(OptionsError, match="has V as v, and Delta does not tell upper from lower case"):
         apply(widened(Rows(row("insert", 2, "x", "1")), "V", "1"), 1)
+    other = apply_to(path=str(tmp_path), key=["id", "b"], query="other", merge_schema=True)
+    with pytest.raises(OptionsError, match=r"no column id; it has a, b, v, w\..*unless it belongs to the key"):
+        other(widened(Rows(row("insert", 2, "x", "1")), "id", 2), 0)
     with pytest.raises(UnsupportedTypeError, match="column 'more' is a time64"):
         apply(widened(Rows(row("insert", 2, "x", "1")), "more", time(1)), 1)
     assert DeltaTable(tmp_path).version() == 1

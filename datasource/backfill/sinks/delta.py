@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from backfill.adapters import needing
 from backfill.batches import as_one_batch, coalesced
 from backfill.errors import OptionsError, TableError
-from backfill.events import NAN, canonical
+from backfill.events import canonical
 from backfill.options.texts import as_refused, place
 from backfill.sinks.applied import Applied, is_new, require_next
 from backfill.sinks.batch import Batch
@@ -128,10 +128,10 @@ class DeltaSink:
     def _apply_once(self, table: DeltaTable, last: Compacted, record: CommitProperties) -> None:
         require_names(table, self.path)
         if self.merge_schema:
-            add_lacking(table, last.rows.schema)
+            add_lacking(table, last.rows.schema, self.key)
         else:
             require_columns(table, last.rows.schema)
-        rows = replace(last, rows=_with_one_nan(fitted(last.rows, table), self.key))
+        rows = replace(last, rows=fitted(last.rows, table))
         require_partitions(table, self.key, rows.rows)
         _require_kept(table, self.key, rows)
         self.times.require_kept(table)
@@ -255,7 +255,7 @@ def _merge_rows(table: DeltaTable, key: Sequence[str], last: Compacted, record: 
         _quoted(name): f"CASE WHEN s.{kept_name(at)} THEN t.{_quoted(name)} ELSE {values[_quoted(name)]} END"
         for at, name in enumerate(last.kept)
     }
-    same = " AND ".join(f"t.{_quoted(name)} = {values[_quoted(name)]}" for name in key)
+    same = " AND ".join(_equal(f"t.{_quoted(name)}", values[_quoted(name)], last.rows[name]) for name in key)
     merger = table.merge(
         merge_source(last, names),
         same,
@@ -272,14 +272,11 @@ def _merge_rows(table: DeltaTable, key: Sequence[str], last: Compacted, record: 
     merger.execute()
 
 
-def _with_one_nan(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """With all NaN of the key in one form: to a database they are one key, and a MERGE compares their bits."""
-    for name in key:
-        field, values = rows.schema.field(name), rows[name]
-        if pa.types.is_floating(field.type):
-            one: Any = pc.if_else(pc.is_nan(values), pa.scalar(NAN, field.type), values)
-            rows = rows.set_column(rows.column_names.index(name), field, one)
-    return rows
+def _equal(target: str, source: str, values: pa.ChunkedArray[Any]) -> str:
+    """SQL for keys that are one. It compares bits of a NaN, of which a database has only one."""
+    if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
+        return f"({target} = {source} OR (isnan({target}) AND isnan({source})))"
+    return f"{target} = {source}"
 
 
 def _is_empty(table: DeltaTable) -> bool:

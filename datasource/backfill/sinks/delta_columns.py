@@ -36,16 +36,20 @@ def require_columns(table: DeltaTable, columns: pa.Schema) -> None:
     if lacking:
         raise OptionsError(
             f"the Delta table has no column {', '.join(column.name for column in lacking)}; it has "
-            f"{', '.join(column.name for column in table.schema().fields)}. Have it added with merge_schema=True, or "
-            "leave it out of the batch with the stream's option columns"
+            f"{', '.join(column.name for column in table.schema().fields)}. Have it added with merge_schema=True, "
+            "unless it belongs to the key; or leave it out of the batch with the stream's option columns"
         )
 
 
-def add_lacking(table: DeltaTable, columns: pa.Schema) -> None:
-    """Adds those of the columns that the table has not, in a commit of its own; null in the rows there are."""
+def add_lacking(table: DeltaTable, columns: pa.Schema, key: Sequence[str]) -> None:
+    """Adds those of the columns that the table has not, in a commit of its own; null in the rows there are.
+
+    Refuses a table that has not all of the key: its rows are of another one.
+    """
     lacking = _lacking(table, columns)
     if not lacking:
         return
+    require_columns(table, pa.schema([columns.field(name) for name in key]))
     require_types(pa.schema(lacking))
     present = {column.name.lower(): column.name for column in table.schema().fields}
     alike = [f"{column.name} as {present[column.name.lower()]}" for column in lacking if column.name.lower() in present]

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from backfill.arrays import Indices, Mask
 from backfill.errors import SchemaChangedError, TableError
-from backfill.held import holds
 from backfill.upstream.delta.deletion_vectors import DamagedVectorError
+from backfill.upstream.delta.file_types import is_form_of
 from backfill.upstream.delta.location import START_OVER
 from backfill.upstream.delta.log import ChangeFile, Commit, Kind, Log
 from backfill.upstream.delta.table import Table
@@ -78,7 +78,7 @@ def _require_partition(log: Log, table: Table, commit: Commit, file: ChangeFile,
 def _require_types(table: Table, commit: Commit, found: Mapping[str, pa.DataType]) -> None:
     """Refuses a file whose values the columns of now do not hold: it is from before a column was given its type."""
     types = {name: table.columns.field(name).type for name in found}
-    wrong = [f"{name!r} ({kind})" for name, kind in found.items() if not holds(types[name], kind, in_utc=True)]
+    wrong = [f"{name!r} ({kind})" for name, kind in found.items() if not is_form_of(types[name], kind)]
     if wrong:
         raise _of_another_type(table, commit, ", ".join(wrong))
 
