@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -118,7 +118,7 @@ def _canonical(column: pa.Array[Any]) -> pa.Array[Any]:
     if not pt.is_floating(column.type):
         return column
     given: Any = column
-    nan, zero = (pa.scalar(value, given.type) for value in (NAN, 0.0))
+    nan, zero = (pa.scalar(value, given.type) for value in (np.nan, 0.0))
     found: pa.Array[Any] = pc.if_else(pc.is_nan(given), nan, pc.add(given, zero))
     return found
 
@@ -132,8 +132,6 @@ class Timely:
     severed: Mask
     """Which events come right after one of their key that is late: their row before is not the one they changed."""
 
-
-NAN: Final = float("nan")
 
 NO_ORDER = np.iinfo(np.int64).min
 """Before every order."""

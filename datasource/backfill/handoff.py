@@ -84,12 +84,12 @@ def read(part: Part, reader: SnapshotReader, rows: RowFormat) -> Iterator[pa.Rec
                     # What was staged when nothing was to be marked as unchanged has nothing to mark.
                     yield _with_columns(batch, schema, {*lacking, UNCHANGED_COLUMNS}, epoch)
         case SnapshotPart():
-            for batch in _snapshot(part, reader, rows.table):
+            for batch in _snapshot(part, reader, rows.table.columns):
                 yield rows.snapshot_rows(batch, part.epoch)
 
 
-def _snapshot(part: SnapshotPart, reader: SnapshotReader, table: TableSchema) -> Iterator[pa.RecordBatch]:
-    number, staging, token, columns = part.epoch.number, part.staging, part.token, table.columns
+def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    number, staging, token = part.epoch.number, part.staging, part.token
     if token is None or staging.exists(number, part.name):
         yield from _staged_chunk(part, columns)
         return

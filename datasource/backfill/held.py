@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,15 +20,31 @@ def holds(now: pa.DataType, before: pa.DataType) -> bool:
 
     Of a struct, a field that came later is null.
     """
-    if now == before or pt.is_null(before) or any(is_of(now) and is_of(before) for is_of in (_is_text, _is_blob)):
+    return throughout(now, before, _holds_value)
+
+
+def throughout(now: Any, before: Any, holds_value: Callable[[pa.DataType, pa.DataType], bool]) -> bool:
+    """Whether this is so of all the values that those of two types are made of; of equal types it is."""
+    if now == before:
         return True
+    if isinstance(before, pa.BaseExtensionType):
+        return throughout(now, before.storage_type, holds_value)
+    if pt.is_dictionary(before):
+        return throughout(now, before.value_type, holds_value)
     if _is_list(now) and _is_list(before):
-        return holds(_items(now), _items(before))
+        return throughout(now.value_type, before.value_type, holds_value)
     if pt.is_map(now) and pt.is_map(before):
-        return holds(now.key_type, before.key_type) and holds(now.item_type, before.item_type)
+        pairs = ((now.key_type, before.key_type), (now.item_type, before.item_type))
+        return all(throughout(one, other, holds_value) for one, other in pairs)
     if pt.is_struct(now) and pt.is_struct(before):
         types = {field.name: field.type for field in now}
-        return all(field.name in types and holds(types[field.name], field.type) for field in before)
+        return all(item.name in types and throughout(types[item.name], item.type, holds_value) for item in before)
+    return holds_value(now, before)
+
+
+def _holds_value(now: pa.DataType, before: pa.DataType) -> bool:
+    if pt.is_null(before) or any(is_of(now) and is_of(before) for is_of in (_is_text, _is_blob)):
+        return True
     if pt.is_timestamp(now):
         same_zone = now.tz == (before.tz if pt.is_timestamp(before) else None)
         return bool(same_zone and (pt.is_timestamp(before) or pt.is_date(before)))
@@ -53,10 +70,6 @@ def _is_blob(kind: pa.DataType) -> bool:
     return bool(pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_binary_view(kind))
 
 
-def _items(of_list: Any) -> pa.DataType:
-    found: pa.DataType = of_list.value_type
-    return found
-
-
 def _is_list(kind: pa.DataType) -> bool:
-    return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_list_view(kind) or pt.is_large_list_view(kind))
+    forms = (pt.is_list, pt.is_large_list, pt.is_fixed_size_list, pt.is_list_view, pt.is_large_list_view)
+    return any(is_form(kind) for is_form in forms)

@@ -89,10 +89,11 @@ def images(
     names, forest = before.rows.schema.names, _Forest.of(events, before.present, severed)
     left_out = {name: mask for name, mask in _listed(changes["unchanged"]).items() if name in names}
     after = columns_of(changes["new"])
-    values = {name: forest.column(before.rows[name], after[name], left_out.get(name)) for name in names}
-    lost = forest.lost([(mask, values[name]) for name, mask in left_out.items()])
+    led_back = {name: forest.column(before.rows[name], after[name], mask) for name, mask in left_out.items()}
+    lost = forest.lost([(mask, led_back[name]) for name, mask in left_out.items()])
     if lost.any():
         return Lost(lost)
+    values = {name: led_back.get(name) or forest.column(before.rows[name], after[name], None) for name in names}
     fitting = _fitting(values.values(), forest, most_bytes)
     if fitting < changes.num_rows:
         return TooMuch(fitting)

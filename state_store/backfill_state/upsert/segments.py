@@ -103,10 +103,8 @@ class Segments:
         whole = len(key) == 1 and pt.is_integer(key.field(0).type)
         self._probe_from = f"{KEY}0" if whole else f"md5_number_lower(concat_ws('/', {', '.join(map(_text, key))}))"
         self._probe = f"{KEY}0" if whole else "probe"
-        keys, self._cell_columns = (
-            [f"{column_of(field)} NOT NULL" for field in key],
-            [column_of(field) for field in row],
-        )
+        keys = [f"{column_of(field)} NOT NULL" for field in key]
+        self._cell_columns = [column_of(field) for field in row]
         numbers = ["seq BIGINT NOT NULL", "order_key BIGINT", "order_tie BIGINT"]
         heads = [*numbers, "present BOOLEAN NOT NULL", "size BIGINT NOT NULL"]
         probe = [] if whole else ["probe UBIGINT NOT NULL"]

@@ -102,8 +102,7 @@ class Table:
     def value_columns(self) -> str:
         """Which columns are carried beside the key, by their numbers, in their order."""
         numbers = {column.name: column.attnum for column in self.carried}
-        key = {item.column.name for item in self.description.key}
-        return ", ".join(str(numbers[name]) for name in self.names if name not in key)
+        return ", ".join(str(numbers[name]) for name in self.schema.values)
 
     @property
     def wanted(self) -> tuple[WantedColumn, ...]:
