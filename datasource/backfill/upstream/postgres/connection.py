@@ -111,6 +111,10 @@ _FIRST: Final = (
     f"SELECT pg_catalog.current_setting('{ARRIVED}', true) AS arrived, ({_NO_TIMEOUT}) AS timeout, "
     f"{_READING}, {_LOOKING}"
 )
+_FIRST_OF_BULK: Final = f"{_FIRST}, pg_catalog.repeat(' ', 120000)"
+"""The same where many rows are to be read. libpq takes from the socket what its buffer has room for, which is 16 kB
+until something larger arrives, and it keeps the larger one: a tenth of what a reader works went into system calls.
+"""
 
 Session: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
@@ -196,7 +200,7 @@ class Connector:
                 opened.callback(connection.close)
                 connection.adapters.register_dumper(int, _Number)
                 cursor = connection.cursor()
-                self._begin(cursor, cursor.execute)
+                self._begin(cursor, _FIRST, cursor.execute)
                 opened.pop_all()
             return connection
 
@@ -220,13 +224,13 @@ class Connector:
             session = ArrowSession(self.conninfo)
             with ExitStack() as opened:
                 opened.callback(session.close)
-                self._begin(session, session.carry_out)
+                self._begin(session, _FIRST_OF_BULK, session.carry_out)
                 opened.pop_all()
             return session
 
-    def _begin(self, cursor: Cursor, carry_out: Callable[[str], object]) -> None:
+    def _begin(self, cursor: Cursor, first: str, carry_out: Callable[[str], object]) -> None:
         """What every session does first."""
-        cursor.execute(_FIRST)
+        cursor.execute(first)
         arrived, *_ = cursor.fetchone()
         if arrived is None:
             raise behind_a_pooler("they did not reach the server")
