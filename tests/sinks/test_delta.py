@@ -142,6 +142,8 @@ def test_a_nan_is_one_key_in_whatever_form_it_comes(tmp_path: Path) -> None:
     assert [row[1] for row in content(tmp_path)] == ["3"]
     apply(rows((one, "delete", None), (0, "insert", "zero")), 3)
     assert [row[1] for row in content(tmp_path)] == ["zero"]
+    apply(rows((one, "insert", "4"), (1 << 63, "update_postimage", "minus zero")), 4)
+    assert sorted(row[1] for row in content(tmp_path)) == ["4", "minus zero"]
 
 
 def test_nothing_is_left_of_a_row_from_before_a_truncation(tmp_path: Path) -> None:

@@ -273,9 +273,13 @@ def _merge_rows(table: DeltaTable, key: Sequence[str], last: Compacted, record: 
 
 
 def _equal(target: str, source: str, values: pa.ChunkedArray[Any]) -> str:
-    """SQL for keys that are one. It compares bits of a NaN, of which a database has only one."""
+    """SQL for keys that are one; an equation, as with anything else each row is compared with each.
+
+    It compares the bits of a NaN, of which a database has only one.
+    """
     if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
-        return f"({target} = {source} OR (isnan({target}) AND isnan({source})))"
+        kind = "DOUBLE" if pa.types.is_float64(values.type) else "FLOAT"
+        target, source = (f"nanvl({side}, CAST('NaN' AS {kind}))" for side in (target, source))
     return f"{target} = {source}"
 
 
