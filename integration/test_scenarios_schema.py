@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from backfill.__main__ import main
 from backfill.errors import DefiniteError, OptionsError, SchemaChangedError, StateError, TableError
 from integration.database import Database
 from integration.fixtures.streams import StartStream
@@ -257,6 +258,33 @@ def test_a_column_that_came_with_a_batch_which_was_run_again_is_kept_from_then_o
     database.execute("UPDATE t SET extra = NULL")
     run.catch_up()
     assert {row.get("extra") for row in run.fold.rows.values()} == {None}
+
+
+@pytest.mark.parametrize("when", ["in the log", "in the backfill", "taken again"])
+def test_a_batch_staged_without_a_column_is_passed_without_it_where_last_rows_are_kept(
+    database: Database, start_stream: StartStream, when: str
+) -> None:
+    """The error says how; so by then nothing may be kept that has the column."""
+    table_of(database, 50)
+    database.execute("ALTER TABLE t ADD COLUMN w int DEFAULT 3")
+    run = start_stream(vnodeCount="1", changelog="full", columns="id,v")
+    run.select = "id, v"
+    run.batch(10)
+    if when != "in the backfill":
+        run.catch_up()
+        database.execute("UPDATE t SET v = 'staged' WHERE id = 1")
+    if when == "taken again":
+        assert main(["re-backfill", "--state-dir", run.options["stateDir"]]) == 0
+    assert run.plan(10)
+    run.read()
+    run.restart(columns="id,v,w")
+    refused(run, SchemaChangedError, "staged without column w. Name the columns of that time with the option columns")
+    run.restart(columns="id,v")
+    run.catch_up()
+    run.restart(columns="id,v,w")
+    run.select = "*"
+    database.execute("UPDATE t SET w = 4 WHERE id % 2 = 0; DELETE FROM t WHERE id % 5 = 0; UPDATE t SET id = -id")
+    run.finish()
 
 
 def test_a_table_of_its_key_alone_that_got_a_column_takes_a_new_stream_where_last_rows_are_kept(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from backfill.added import NOTHING_ADDED, Added
 from backfill.epoch import Epoch
-from backfill.handoff import Part, SnapshotPart, read
+from backfill.handoff import Part, SnapshotPart, read, require_columns
 from backfill.manifest import AsPlanned, GivenUp, Later, Manifest, StagedSplit
 from backfill.offset import Barrier
 from backfill.options import StreamOptions
@@ -50,16 +50,29 @@ class Chunks:
             else:
                 manifest = self._give_up(manifest, done)
             done = self._done(manifest)
-        token = None if pin is None else pin.token
-        # A stream of one state has all rows with the same columns; and the sink may have more of rows that come again.
-        may_lack = not self.options.only_snapshot and bool(_pieces_of_first_time(begin, self.end))
-        added = self.upstream.added() if may_lack else NOTHING_ADDED
+        token, added = None if pin is None else pin.token, self._added(begin)
         parts = [
             self._part(manifest, at, None if done[at] else token, added)
             for at, item in enumerate(manifest.splits)
             if not item.given_up
         ]
         return tuple(parts), None if all(done) else pin
+
+    def require_columns(self, begin: Barrier | None) -> None:
+        """Raises SchemaChangedError where a chunk that is staged cannot be read with the columns that are carried."""
+        if self.end.has_manifest:
+            manifest, added = self.staging.require_manifest(self.end), self._added(begin)
+            for at, item in enumerate(manifest.splits):
+                if not item.given_up and self.staging.exists(self.end.epoch.number, manifest.chunk(at)):
+                    require_columns(self._part(manifest, at, None, added), self.rows)
+
+    def _added(self, begin: Barrier | None) -> Added:
+        """The columns that a chunk may lack.
+
+        A stream of one state has all rows with the same columns; and the sink may have more of rows that come again.
+        """
+        may_lack = not self.options.only_snapshot and bool(_pieces_of_first_time(begin, self.end))
+        return self.upstream.added() if may_lack else NOTHING_ADDED
 
     def read_rest(self, pin: Pin) -> None:
         """Stages what no reader has read to its end, as far as `pin` shows it.
@@ -115,7 +128,7 @@ class Chunks:
         self.staging.keep_manifest(self.end.epoch.number, manifest)
         return manifest
 
-    def _part(self, manifest: Manifest, index: int, token: str | None, added: Added = NOTHING_ADDED) -> Part:
+    def _part(self, manifest: Manifest, index: int, token: str | None, added: Added = NOTHING_ADDED) -> SnapshotPart:
         staged = manifest.splits[index]
         return SnapshotPart(
             self.staging,

@@ -80,12 +80,31 @@ def read(part: Part, reader: SnapshotReader, rows: RowFormat) -> Iterator[pa.Rec
             schema = rows.schema
             for name in names:
                 for batch in staging.read(epoch, name):
-                    lacking = added.lacked_by([column for column in batch.schema.names if column not in RESERVED])
-                    # What was staged when nothing was to be marked as unchanged has nothing to mark.
-                    yield _with_columns(batch, schema, {*lacking, UNCHANGED_COLUMNS}, epoch)
+                    yield _with_columns(batch, schema, _optional(added, batch.schema), epoch)
         case SnapshotPart():
             for batch in _snapshot(part, reader, rows.table.columns):
                 yield rows.snapshot_rows(batch, part.epoch)
+
+
+def require_columns(part: StagedChanges | SnapshotPart, rows: RowFormat) -> None:
+    """Raises SchemaChangedError where `read` would, because of columns that a staged file of the part lacks or has in
+    other types; of a chunk, that is staged.
+    """
+    match part:
+        case StagedChanges(staging=staging, epoch=epoch, names=names, added=added):
+            for name in names:
+                found = staging.schema(epoch, name)
+                _require_columns(found, rows.schema, _optional(added, found), epoch)
+        case SnapshotPart(staging=staging, epoch=at, name=name, added=added):
+            found = staging.schema(at.number, name)
+            _require_columns(found, rows.table.columns, added.lacked_by(found.names), at.number)
+
+
+def _optional(added: Added, found: pa.Schema) -> Collection[str]:
+    """The output columns that a file of changes with these may lack."""
+    lacking = added.lacked_by([column for column in found.names if column not in RESERVED])
+    # What was staged when nothing was to be marked as unchanged has nothing to mark.
+    return {*lacking, UNCHANGED_COLUMNS}
 
 
 def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -129,24 +148,27 @@ def _with_columns(batch: pa.RecordBatch, columns: pa.Schema, optional: Collectio
     """These columns of a staged batch, which an earlier run may have written with others; the `optional` ones that it
     lacks are null.
     """
-    lacking = {name for name in optional if name not in batch.schema.names}
-    _require_columns(batch.schema, pa.schema([field for field in columns if field.name not in lacking]), epoch)
+    _require_columns(batch.schema, columns, optional, epoch)
+    present = set(batch.schema.names)
     values = [
-        pa.nulls(batch.num_rows, field.type) if field.name in lacking else batch[field.name].cast(field.type)
+        batch[field.name].cast(field.type) if field.name in present else pa.nulls(batch.num_rows, field.type)
         for field in columns
     ]
     return pa.RecordBatch.from_arrays(values, schema=columns)
 
 
-def _require_columns(found: pa.Schema, columns: pa.Schema, epoch: int) -> None:
-    """Refuses a file that an earlier run has staged without one of these columns, or with other types."""
-    missing = [name for name in columns.names if name not in found.names]
+def _require_columns(found: pa.Schema, columns: pa.Schema, optional: Collection[str], epoch: int) -> None:
+    """Refuses a file that an earlier run has staged without one of these columns that is not `optional`, or with other
+    types.
+    """
+    missing = [name for name in columns.names if name not in found.names and name not in optional]
     if missing:
         raise SchemaChangedError(
             f"a chunk of epoch {epoch} was staged without column {', '.join(missing)}. Name the columns of that time "
             f"with the option columns (and metadataColumns); or start over with {FRESH_START}"
         )
-    retyped = [field for field in columns if not holds(field.type, found.field(field.name).type)]
+    both = [field for field in columns if field.name in found.names]
+    retyped = [field for field in both if not holds(field.type, found.field(field.name).type)]
     if retyped:
         told = ", ".join(f"{field.name} ({field.type}) was {found.field(field.name).type}" for field in retyped)
         raise SchemaChangedError(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import pyarrow as pa
@@ -158,11 +159,21 @@ class Staging:
 
     def read(self, epoch: int, name: str) -> Iterator[pa.RecordBatch]:
         """The batches of a file that `exists`."""
+        with self._reader(epoch, name) as reader:
+            for number in range(reader.num_record_batches):
+                yield reader.get_batch(number)
+
+    def schema(self, epoch: int, name: str) -> pa.Schema:
+        """The columns of a file that `exists`."""
+        with self._reader(epoch, name) as reader:
+            return reader.schema
+
+    @contextmanager
+    def _reader(self, epoch: int, name: str) -> Iterator[ipc.RecordBatchFileReader]:
         filesystem, path = self._path(str(epoch), name)
         try:
             with filesystem.open_input_file(path) as source, ipc.open_file(source) as reader:
-                for number in range(reader.num_record_batches):
-                    yield reader.get_batch(number)
+                yield reader
         except FileNotFoundError as error:
             raise StagingError(
                 f"the staged file {name} of epoch {epoch} is not in stagingDir ({self._uri}) as this process sees it; "

@@ -303,9 +303,12 @@ class Stream:
         self._attachment.attach(begin, end, self._control)
         if begin is not None and begin.epoch == end.epoch:
             return ()
-        held, staging = self._pin, self._attachment.staging(end.stream)
+        held, staging, last_rows = self._pin, self._attachment.staging(end.stream), self._opened_last_rows()
+        if last_rows is not None and held is None:
+            # They get the columns that are carried with the batch, and from then on there is no going on without.
+            self._chunks(end).require_columns(begin)
         following = Following(self._upstream, self.rows, self._options, begin, end, held)
-        changes = following.parts(staging, self._opened_last_rows())
+        changes = following.parts(staging, last_rows)
         self._counting.begin(end.stream, (begin or end).epoch.timestamp)
         self._counting.add(end.epoch.number, following.tally)
         snapshot, self._pin = self._chunks(end).parts(begin, held)

@@ -26,7 +26,7 @@ from backfill.added import Added
 from backfill.batches import coalesced
 from backfill.errors import OptionsError, StagingError, StateError
 from backfill.events import canonical
-from backfill.handoff import StagedChanges, committed_chunk, stage, staged
+from backfill.handoff import StagedChanges, committed_chunk, require_columns, stage, staged
 from backfill.lookup import LookUp
 from backfill.mark import MARKED_COLUMNS, Halves
 from backfill.offset import Barrier
@@ -108,7 +108,8 @@ class LastRows:
         """What readers read of the changes from `begin` to `end`; `marked` gives those that go forward.
 
         Where a value of a row is lost, the row that `look_up` finds is emitted in place of its changes. Brings the
-        state to `end`. Gives the same files again for the same barriers, though the table may have got columns since.
+        state to `end`. Gives the same files again for the same barriers, though the table may have got columns since;
+        where they lack one that they may not, SchemaChangedError is raised and the state stays as it was.
         """
         number = end.epoch.number
         with as_ours():
@@ -126,6 +127,8 @@ class LastRows:
                     staging.keep_changes(number, files)
                 else:
                     files = staging.change_files(number)
+                    for part in staged(staging, number, files, readers, added):
+                        require_columns(part, self._rows)
             self._figures, self._stands = None, True
         return staged(staging, number, files, readers, added)
 
