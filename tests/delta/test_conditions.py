@@ -56,6 +56,7 @@ def test_files_without_keys_of_a_range_are_left_out(tmp_path: Path) -> None:
         ("1 = 2) OR (1 = 1", "is no condition, but more or less than one"),
         ("v", 'is of the type "?VARCHAR"?, and a condition'),
         ("age(TIMESTAMP '2020-01-01') > INTERVAL 1 DAY", "has age in it"),
+        ("ago(INTERVAL 1 DAY) > '2020-01-01'", "has ago in it"),
         ("count(*) > 1", "is no condition over the columns"),
         ("row_number() OVER () < 3", "is no condition over the columns"),
         ("COLUMNS(*) = 1", "is (of the type|no condition)"),

@@ -203,6 +203,11 @@ def test_a_column_that_the_table_cannot_get_is_refused(tmp_path: Path) -> None:
         other(widened(Rows(row("insert", 2, "x", "1")), "id", 2), 0)
     with pytest.raises(UnsupportedTypeError, match="column 'more' is a time64"):
         apply(widened(Rows(row("insert", 2, "x", "1")), "more", time(1)), 1)
+    both = widened(widened(Rows(row("insert", 2, "x", "1")), "more", 1), "More", 1)
+    with pytest.raises(OptionsError, match="the batch has the columns more and More, and Delta does not tell"):
+        apply(both, 1)
+    with pytest.raises(OptionsError, match="the batch has the columns more and More, and Delta does not tell"):
+        apply_to(path=str(tmp_path / "new"), key=["a", "b"], query="q")(both, 0)
     assert DeltaTable(tmp_path).version() == 1
     assert content(tmp_path) == [(1, "x", "1", "1")]
 

@@ -18,7 +18,16 @@ logger = logging.getLogger("backfill")
 
 
 def require_types(columns: pa.Schema) -> None:
-    """Refuses, before the table has any of them, columns that Delta has no type for."""
+    """Refuses, before the table has any of them, columns that Delta has no type for, or holds for one."""
+    spelled: dict[str, list[str]] = {}
+    for name in columns.names:
+        spelled.setdefault(name.lower(), []).append(name)
+    alike = [" and ".join(names) for names in spelled.values() if len(names) > 1]
+    if alike:
+        raise OptionsError(
+            f"the batch has the columns {', '.join(alike)}, and Delta does not tell upper from lower case: give one of "
+            "them another name in foreachBatch, or leave it out"
+        )
     for column in columns:
         try:
             kind = Field.from_arrow(column).type

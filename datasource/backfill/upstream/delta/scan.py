@@ -26,8 +26,12 @@ from backfill.vnode import KeyRange
 _OF_A_ROW: Final = ("Conversion Error", "Out of Range Error", "Invalid Input Error", "Mismatch Type Error")
 """How DuckDB begins where an expression has no value for a row: a cast that fails, an overflow, a division by zero."""
 
-_CHANGING: Final = frozenset({"age", "localtime", "localtimestamp"})
-"""What depends on the moment as well: of one time, its age; and what DuckDB knows by its name in SQL alone."""
+_CHANGING: Final = frozenset(
+    {"age", "localtime", "localtimestamp", "ago", "pg_postmaster_start_time", "pg_conf_load_time"}
+)
+"""What depends on the moment as well: of one time, its age; what DuckDB knows by its name in SQL alone; and its macros,
+of which it does not tell.
+"""
 
 _SESSION: Final = {"datafusion.execution.parquet.coerce_int96": "us"}
 """Spark writes times as INT96, unless told otherwise. Those before 1677 and after 2262 `deltalake` reads as others,
@@ -105,19 +109,17 @@ def require_row_condition(table: DeltaTable, option: str, condition: str) -> Non
     parsed = json.loads(duckdb.execute("SELECT json_serialize_sql(?)", [f"SELECT {condition}\n"]).fetchall()[0][0])
     if parsed["error"]:  # In parentheses of its own a text may be two conditions: a) OR (b
         raise OptionsError(f"the option {option} is no condition, but more or less than one")
-    named = [
-        str(name).lower()
-        for node in _nodes(parsed)
-        for name in (node.get("function_name"), *node.get("column_names", ()))
-    ]
+    nodes = list(_nodes(parsed))
+    called = {str(node["function_name"]).lower() for node in nodes if "function_name" in node}
+    named = {str(name).lower() for node in nodes for name in node.get("column_names", ())}
     # DuckDB knows current_timestamp as get_current_timestamp. Functions that are consistent for some types are so for
     # the others in a fixed time zone, which a query has here.
     names = "unnest([function_name, replace(function_name, 'get_current', 'current')])"
     always = "HAVING bool_or(stability <> 'CONSISTENT') AND NOT bool_or(stability = 'CONSISTENT')"
     found = duckdb.execute(f"SELECT {names} FROM duckdb_functions() GROUP BY function_name {always}").fetchall()
     columns = {field.name.lower() for field in table.schema().fields}
-    changing = ({name for (name,) in found} | _CHANGING) & set(named) - columns
-    if any(node.get("class") == "SUBQUERY" for node in _nodes(parsed)):
+    changing = ({name for (name,) in found} | _CHANGING) & (called | named - columns)
+    if any(node.get("class") == "SUBQUERY" for node in nodes):
         changing.add("a subselect")
     if changing:
         raise OptionsError(
