@@ -51,8 +51,10 @@ class _Standing:
     epoch: Epoch | None
     progress: Progress
     again: Again | None
-    answers: bool = False
-    """Whether a request was answered that takes no batch: one that was passed over, or a stop."""
+    tells: bool = False
+    """Whether the offset has something to tell, though nothing may have happened: that a request was answered which
+    takes no batch, as one that was passed over, or a stop; or which columns the last rows have now.
+    """
 
     @property
     def cursor(self) -> Progress:
@@ -206,7 +208,8 @@ class Stream:
         progress = settled(base.progress)
         again = self._again(base, progress)
         answers = again is not None and again.frontier is None and again.request != base.taken_up
-        return _Standing(named, base.epoch, progress, again, answers)
+        keeps_others = self._options.last_rows is not None and named.bookmark != base.bookmark
+        return _Standing(named, base.epoch, progress, again, answers or keeps_others)
 
     def _again(self, base: Barrier, progress: Progress) -> Again | None:
         """What is taken again in the next batch, if anything is."""
@@ -252,8 +255,8 @@ class Stream:
         max_changes, until = self._most_changes(max_rows, ahead)
         if not isinstance(cursor, Frontier):
             step = self._upstream.log_epoch(after, max_changes=max_changes, until=until)
-            if stands.answers and step.epoch == after and until is None:
-                # Whoever asked learns it from the offset, so there is to be one, though nothing has happened.
+            if stands.tells and step.epoch == after and until is None:
+                # It is learned from the offset alone, so there is to be one.
                 step = self._upstream.snapshot_epoch(after, max_changes=max_changes)
             return step, cursor
         if self._control.holds:
