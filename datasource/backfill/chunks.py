@@ -43,8 +43,7 @@ class Chunks:
             return (), None
         manifest = self.staging.require_manifest(self.end)
         done = self._done(manifest)
-        fits = [self._fits(item, pin) for item in manifest.splits]
-        if not all(one or other for one, other in zip(done, fits, strict=True)):
+        if not all(there or self._fits(item, pin) for there, item in zip(done, manifest.splits, strict=True)):
             if _pieces_of_first_time(begin, self.end):
                 manifest, pin = self._read_later(manifest, done)
             else:

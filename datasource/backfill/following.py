@@ -109,7 +109,7 @@ class Following:
             found = halves(changes, key=self.rows.table.key, forwarded=forwarded)
             self.tally.add(int(np.count_nonzero(~truncates)), found.change_count)
             yield changes, found
-            cleared = bool(emptied[-1:].any())
+            cleared |= bool(emptied.any())
 
     def _goes_forward(
         self, coverage: Coverage, changes: pa.RecordBatch, emptied: Mask, keys: pa.RecordBatch, rows: Indices
@@ -129,7 +129,7 @@ class Following:
         return found
 
     def _within(self, keys: pa.RecordBatch, coverage: Coverage) -> Mask:
-        if coverage == (WHOLE_TABLE,):
+        if not keys.num_rows or coverage == (WHOLE_TABLE,):
             return np.ones(keys.num_rows, np.bool_)
         return mask(self.upstream.covered(keys, coverage))
 

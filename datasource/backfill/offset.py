@@ -129,17 +129,14 @@ def to_text(offset: Offset) -> str:
 
 
 def from_json(value: object) -> Offset:
-    """The offset; OffsetError where it is of a newer version or not one of ours."""
+    """The offset; OffsetError, which says what it is instead, where it is of a newer version or not one of ours."""
     version = value.get("version") if isinstance(value, Mapping) else None
     if not isinstance(value, Mapping) or type(version) is not int:
-        raise OffsetError(
-            "the checkpoint holds an offset without a version, so it was not written by the backfill source; "
-            "use a fresh checkpointLocation"
-        )
+        raise OffsetError("an offset without a version, so it was not written by the backfill source")
     if version > VERSION:
         raise OffsetError(
-            f"the checkpoint holds an offset of version {version}, and this release reads up to {VERSION}; "
-            "install the release that wrote it, or a newer one"
+            f"an offset of version {version}, and this release reads up to {VERSION}; install the release that wrote "
+            "it, or a newer one"
         )
     try:
         offset = Nothing() if "epoch" not in value else _barrier_from_json(value)
@@ -158,10 +155,7 @@ def from_text(text: str) -> Offset:
 
 
 def _damaged(error: Exception) -> OffsetError:
-    return OffsetError(
-        f"the checkpoint holds a damaged offset ({type(error).__name__}: {error}); restore the checkpoint, or start "
-        "with a fresh checkpointLocation"
-    )
+    return OffsetError(f"a damaged offset ({type(error).__name__}: {error})")
 
 
 def _barrier_to_json(barrier: Barrier) -> Json:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from backfill.errors import StateError
+from backfill.errors import OffsetError, StateError
 from backfill.offset import Barrier, Nothing, from_text, to_text
 from backfill.progress import Completed, Frontier, InProgress, Progress, VnodeProgress
 from backfill.upstream import Bookmark, Upstream
@@ -31,15 +31,22 @@ def identity(stream: str, bookmark: Bookmark, upstream: Upstream) -> StreamIdent
 
 
 def barrier(store: ProgressStore) -> Barrier | None:
-    """Where the stream stands; None before its first barrier. OffsetError or StateError where that is unreadable."""
+    """Where the stream stands; None before its first barrier. StateError where that is unreadable."""
     text = store.offset()
-    offset = None if text is None else from_text(text)
+    try:
+        offset = None if text is None else from_text(text)
+    except OffsetError as error:
+        raise _unreadable(error.message) from error
     if isinstance(offset, Nothing):
-        raise StateError(
-            "the state directory holds an offset that names no barrier; delete backfill.duckdb and its .wal there: a "
-            "checkpoint that goes on rebuilds it"
-        )
+        raise _unreadable("an offset that names no barrier")
     return offset
+
+
+def _unreadable(why: str) -> StateError:
+    return StateError(
+        f"the state directory holds {why}. If it is damaged, delete backfill.duckdb and its .wal there: a checkpoint "
+        "that goes on rebuilds it"
+    )
 
 
 def committed(barrier: Barrier, vnodes: pa.Table) -> StoredBarrier:

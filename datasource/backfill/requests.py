@@ -87,7 +87,12 @@ def _key(key: pa.Schema, texts: Sequence[str] | None) -> Key | None:
 
 def _fits(text: str, kind: pa.DataType) -> bool:
     """Whether the text may be a value of the type; of types that Arrow does not read, any text may."""
-    return "\0" not in text and (not _readable(kind) or _rank(text, kind) is not None)
+    return _is_storable(text) and (not _readable(kind) or _rank(text, kind) is not None)
+
+
+def _is_storable(text: str) -> bool:
+    """Whether a database can have the text: an argument that is not UTF-8 has surrogates in it."""
+    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _turned_round(key: pa.Schema, request: ReadAgain) -> bool:
@@ -121,7 +126,8 @@ def _readable(kind: pa.DataType) -> list[pa.DataType]:
     if pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_date(kind):
         return [kind]
     if pa.types.is_timestamp(kind):
-        return [pa.timestamp("us"), pa.timestamp("us", tz="UTC")]  # A zone may be left out.
+        # A zone may be left out; where the type has none, the database would pass over it.
+        return [pa.timestamp("us"), *([kind] if kind.tz else [])]
     return []
 
 

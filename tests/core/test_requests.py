@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from backfill.errors import KeyTextError, StateError
 from backfill.opening import open_store
 from backfill.requests import ask_again, ask_to_stop
 from backfill.status import status
-from backfill_state import StreamIdentity
+from backfill_state import Barrier, StreamIdentity
 
 
 def state_of(key: dict[str, pa.DataType], folder: Path) -> str:
@@ -69,6 +70,30 @@ def test_of_several_columns_the_first_that_differ_decide(
             ask_again(state, first, last)
     else:
         assert "the rows from" in ask_again(state, first, last)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (pa.string(), "caf\udce9"),  # What Python makes of an argument that is not UTF-8.
+        (pa.int64(), "\udce9"),
+        (pa.string(), "a\0"),
+        (pa.timestamp("us"), "2026-01-01 10:00:00+05:30"),
+    ],
+)
+def test_a_text_that_is_no_value_of_the_key_is_refused(kind: pa.DataType, text: str, tmp_path: Path) -> None:
+    with pytest.raises(KeyTextError, match=re.escape(f"for the key column id is not a value of its type, {kind}")):
+        ask_again(state_of({"id": kind}, tmp_path), [text], None)
+    assert read_control(tmp_path).requests == ()
+
+
+@pytest.mark.parametrize("offset", ['{"version": 99}', "{", "{}"])
+def test_an_offset_that_cannot_be_read_is_said_to_be_of_the_state_directory(offset: str, tmp_path: Path) -> None:
+    state = state_of({"id": pa.int64()}, tmp_path)
+    with open_store(state) as store:
+        store.commit(Barrier(1, offset, store.progress()))
+    with pytest.raises(StateError, match=r"the state directory holds an? .*delete backfill.duckdb and its .wal there"):
+        status(state)
 
 
 @pytest.mark.parametrize("ask", [status, ask_to_stop, lambda folder: ask_again(folder, None, None)])

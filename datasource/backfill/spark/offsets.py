@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from backfill.errors import OffsetError
 from backfill.offset import Json, Offset, from_json, to_json
 
 KEPT: Final = 2
@@ -28,10 +29,16 @@ class Offsets:
         return value
 
     def take(self, value: Json) -> Offset:
-        """The offset; OffsetError as `from_json` has it. The caller does not change the value afterwards."""
+        """The offset; OffsetError as for `from_json`. The caller does not change the value afterwards."""
         for known, offset in self._last:
             if known == value:
                 return offset
-        offset = from_json(value)
+        try:
+            offset = from_json(value)
+        except OffsetError as error:
+            raise OffsetError(
+                f"the checkpoint holds {error.message}. If it is damaged, restore it, or start with a fresh "
+                "checkpointLocation"
+            ) from error
         self._last.append((value, offset))
         return offset

@@ -268,7 +268,7 @@ class Upstream(Protocol):
 
     def repin(self, after: Epoch) -> Pin:
         """A pin for a chunk that has to be read again: at `after` itself where the upstream keeps its states, else at
-        the present state, which is not before `after`.
+        the present state, which is not before `after`. Any earlier pin is released.
         """
         ...
 
@@ -293,7 +293,8 @@ class Upstream(Protocol):
     def changes(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch]:
         """Exactly the changes of the commits that `upto` shows and `after` does not, in commit order.
 
-        The layout is that of `backfill.changes`. The same again for the same epochs until they are acknowledged.
+        The layout is that of `backfill.changes`; a batch may have no rows. The same again for the same epochs until
+        they are acknowledged.
         """
         ...
 

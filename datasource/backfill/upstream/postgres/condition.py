@@ -79,7 +79,7 @@ def require_row_condition(session: Session, table: KeyedTable, option: str, text
             session.execute(locks.IN_TRANSACTION)
             # Of the same name, so that the text may name the table.
             like = sql.SQL("{}.{}").format(sql.Identifier("pg_temp"), sql.Identifier(table.name.name))
-            session.execute(sql.SQL("CREATE TEMPORARY TABLE {} (LIKE {})").format(like, table.identifier))
+            session.execute(sql.SQL("CREATE TEMPORARY TABLE {} (LIKE {})").format(like, table.name.identifier()))
             key = sql.Identifier(table.key[0].column.name)
             statement = sql.SQL("CREATE INDEX ON {} ({}) WHERE {}").format(like, key, operand(text))
             session.execute(statement, binary=True)

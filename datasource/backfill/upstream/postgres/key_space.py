@@ -81,7 +81,8 @@ def range_of(session: Session, table: KeyedTable, first: Key | None, last: Key |
             session.execute(INDEX_PLANS_ONLY)
             after = None if first is None else session.execute(_last_before(table, first)).fetchone()
             upto = None if last is None else one_row(session.execute(_canonical(table, last)))
-    except (psycopg.DataError, psycopg.errors.CheckViolation) as error:
+    except (psycopg.DataError, psycopg.errors.CheckViolation, psycopg.errors.SyntaxError) as error:
+        # The last is what some types' own input says of a text, as ltree's.
         kind = error.diag.sqlstate
         names = ", ".join(f"{item.column.name} {item.column.declared}" for item in table.key)
         raise KeyTextError(f"a value is not one of the table's key ({names}; {kind})") from None

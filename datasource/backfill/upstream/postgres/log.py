@@ -153,7 +153,8 @@ def _decode_into(reading: Reading, decoder: Decoder, fetched: MessageBatches) ->
     """Adds what the messages say to the reading."""
     for batch in read_ahead(fetched, READ_AHEAD):
         decoded = decoder.feed(batch.column(0))
-        reading.rows.add(decoded.rows)
+        if decoded.rows.num_rows:
+            reading.rows.add(decoded.rows)
         reading.parts.append(decoded.transactions)
         reading.message_count += batch.num_rows
     reading.ignored = decoder.ignored_columns

@@ -37,13 +37,9 @@ class KeyedTable:
     """Those that are read."""
 
     @property
-    def identifier(self) -> sql.Identifier:
-        return self.name.identifier()
-
-    @property
     def source(self) -> sql.Composable:
         """What stands after FROM: without the rows of tables that inherit from it, whose changes have other names."""
-        return sql.SQL("{}{}").format(sql.SQL("" if self.partitioned else "ONLY "), self.identifier)
+        return sql.SQL("{}{}").format(sql.SQL("" if self.partitioned else "ONLY "), self.name.identifier())
 
     @property
     def lock(self) -> sql.Composed:
