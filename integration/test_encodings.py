@@ -1,7 +1,6 @@
 """Databases whose text is not UTF-8: one of another encoding, and one that takes any bytes for text."""
 
 from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,6 +72,18 @@ def test_bytes_that_are_no_text_are_refused_wherever_they_come_from(
     run.finish()
     unchecked.execute(f"UPDATE t SET {column} = {spoil} WHERE \"größe\" = 'Birne'")
     with pytest.raises(ValueOutOfRangeError, match=refused):
+        run.catch_up()
+
+
+def test_a_byte_without_a_character_is_refused_and_not_shown(postgres: Server, start_stream: StartStream) -> None:
+    """WIN1252 leaves five bytes without one, and the server stores them as it gets them."""
+    with database_of(postgres, "WIN1252") as database:
+        filled(database)
+        database.execute(r"UPDATE t SET v = convert_from('\x81', 'WIN1252')")
+        run = start_stream(database=database, key=("größe",))
+        with pytest.raises(ValueOutOfRangeError, match=r"byte sequence 0x… in .*option columns.*CREATE PUB"):
+            run.catch_up()
+        run.restart(columns='"größe", many')
         run.catch_up()
 
 

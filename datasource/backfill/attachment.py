@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from backfill.chunks import cut, rows_to_read
@@ -19,12 +20,21 @@ from backfill_state import StreamIdentity
 class Attachment:
     """Finds the place once in a process, and keeps it at each barrier that Spark has committed; not thread-safe."""
 
-    def __init__(self, upstream: Upstream, record: Record, staging: Staging, options: StreamOptions) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        record: Record,
+        staging: Staging,
+        options: StreamOptions,
+        require_last_rows: Callable[[Barrier, Barrier], None],
+    ) -> None:
+        """`require_last_rows` raises where those are needed, and are neither of the one barrier nor of the other."""
         self._upstream = upstream
         self._record = record
         self._staging_root = staging
         self._stagings: dict[str, Staging] = {}
         self._options = options
+        self._require_last_rows = require_last_rows
         self._attached: NamedStream | None = None
         self._acknowledged: Barrier | None = None
         self._manifest: tuple[int, Manifest] | None = None
@@ -62,6 +72,9 @@ class Attachment:
             return self._attached
         barrier = replace(committed or planned, bookmark=planned.bookmark)
         found, bookmark = self._record.checked(barrier, ordered=self._is_ordered(committed, planned, control))
+        if committed is not None:
+            # Before anything is written: without them the same start is to fail again, and another one may go on.
+            self._require_last_rows(committed, planned)
         if not self._options.only_snapshot:
             bookmark = self._upstream.attach(bookmark, barrier.epoch)
         if found is None and committed is not None:

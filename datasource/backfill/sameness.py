@@ -1,4 +1,4 @@
-"""Which rows are equal in every bit, whatever their types; pure Arrow kernels."""
+"""Which rows are equal in every bit, of the types that columns have; pure Arrow kernels."""
 
 from __future__ import annotations
 

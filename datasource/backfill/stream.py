@@ -84,7 +84,7 @@ class Stream:
         counting: Counting | None = None,
     ) -> None:
         self._upstream = upstream
-        self._attachment = Attachment(upstream, record, staging, options)
+        self._attachment = Attachment(upstream, record, staging, options, self._require_last_rows)
         self._options = options
         self._release = Release(upstream, watch)
         self._in_turn = InTurn(upstream, options.vnode_count)
@@ -160,9 +160,6 @@ class Stream:
         stands = self._first(named) if base is None else self._standing(named, base)
         if base is not None:
             self._stands = stands  # For the report, also where no batch follows.
-            last_rows = self._opened_last_rows()
-            if last_rows is not None:
-                last_rows.require_standing(base)
             self._counting.begin(base.stream, base.epoch.timestamp)
             if self._is_over(stands.cursor, base.epoch):
                 return self._nothing(start, base)
@@ -324,6 +321,11 @@ class Stream:
 
     def _chunks(self, end: Barrier) -> Chunks:
         return Chunks(self._upstream, self._attachment.staging(end.stream), self.rows, self._options, end)
+
+    def _require_last_rows(self, begin: Barrier, end: Barrier) -> None:
+        last_rows = self._opened_last_rows()
+        if last_rows is not None:
+            last_rows.require_standing(begin, end)
 
     def _opened_last_rows(self) -> LastRows | None:
         if self._last_rows is None and self._open_last_rows is not None:

@@ -56,7 +56,6 @@ class LastRows:
         self._rules = rules
         self._state: UpsertState | None = None
         self._figures: dict[str, int] | None = None
-        self._stands = False
 
     @property
     def _columns(self) -> list[str]:
@@ -129,19 +128,17 @@ class LastRows:
                     files = staging.change_files(number)
                     for part in staged(staging, number, files, readers, added):
                         require_columns(part, self._rows)
-            self._figures, self._stands = None, True
+            self._figures = None
         return staged(staging, number, files, readers, added)
 
-    def require_standing(self, barrier: Barrier) -> None:
-        """Raises unless the state is that of this barrier: OptionsError where it goes by another order of rows.
+    def require_standing(self, begin: Barrier, end: Barrier) -> None:
+        """Raises unless the state is that of one of these barriers: OptionsError where it goes by another order of
+        rows.
 
-        So that a query does not run until something changes. Looked at once in a process, if no batch has done so; and
-        closed again: an idle stream needs none.
+        So that a query does not run until something changes. The state is closed again: an idle stream needs none.
         """
-        if not self._stands:
-            with as_ours(), self._state_of(barrier.stream) as state:
-                self._require_standing(state, barrier, barrier)
-            self._stands = True
+        with as_ours(), self._state_of(begin.stream) as state:
+            self._require_standing(state, begin, end)
 
     def _require_standing(self, state: UpsertState, begin: Barrier, end: Barrier) -> None:
         """Raises unless the state is that of the batch's beginning, or already that of its end."""

@@ -18,7 +18,7 @@ from backfill.progress import figures
 from backfill.state_errors import as_ours
 from backfill_state import ProgressStore, StreamIdentity, looked_at, stored_names
 
-_SUMMARY: Final[tuple[tuple[str, pa.DataType], ...]] = (
+_FIGURES: Final[tuple[tuple[str, pa.DataType], ...]] = (
     ("stream", pa.string()),
     ("table", pa.string()),
     ("phase", pa.string()),
@@ -31,7 +31,7 @@ _SUMMARY: Final[tuple[tuple[str, pa.DataType], ...]] = (
     ("again_vnodes", pa.int32()),
     ("again_vnodes_completed", pa.int32()),
 )
-SUMMARY: Final = pa.schema(_SUMMARY)
+SUMMARY: Final = pa.schema(_FIGURES)
 
 
 def look(view: View, state_dir: str) -> pa.Table:

@@ -7,7 +7,8 @@ from typing import NoReturn
 
 import pytest
 
-from backfill.errors import ConnectionLostError, StagingError
+from backfill.errors import ConnectionLostError, StagingError, StateError
+from backfill.whole_rows import Rules
 from tests.simulator.harness import Spark
 from tests.simulator.upstream import SimulatedUpstream
 from tests.stream.scenario import KEYS, StartQuery, caught_up, snapshot_of, step, update
@@ -90,6 +91,30 @@ def test_where_the_state_directory_was_lost_with_it_the_checkpoint_is_enough(sta
     spark.plan(2)
     spark.crash()
     assert spark.offsets.pop(), "Spark did not log it"
+    while rows := step(spark):
+        found += rows
+    assert sorted(found) == sorted(snapshot_of(*KEYS[:6]))
+
+
+@pytest.mark.parametrize("logged", [False, True])
+def test_where_the_last_rows_were_lost_with_both_only_a_start_without_them_goes_on(
+    start: StartQuery, *, logged: bool
+) -> None:
+    """However often it was started with them."""
+    spark = start(KEYS[:6])
+    spark.rules = Rules()
+    found = step(spark)
+    if logged:
+        spark.plan(2)
+    emptied(spark)
+    spark.store.reset()
+    spark.states.clear()
+    for _ in range(2):
+        with pytest.raises(StateError, match="and there is none.*leave out changelog and envelope"):
+            spark.plan(2)
+            spark.read()
+        spark.crash()
+    spark.rules = None
     while rows := step(spark):
         found += rows
     assert sorted(found) == sorted(snapshot_of(*KEYS[:6]))

@@ -61,6 +61,18 @@ class ForgettingUpstreamLaws:
         assert read(upstream, pin) == expected
         assert expected[0] == (laboratory.keys[0], "changed")
 
+    def test_a_state_taken_again_releases_the_one_before(self, laboratory: Laboratory) -> None:
+        fill(laboratory, 3)
+        upstream = begun(laboratory)
+        pin = pinned(upstream)
+        again = upstream.repin(pin.epoch)
+        with pytest.raises(SnapshotGoneError):
+            read(upstream, pin)
+        once_more = upstream.repin(pin.epoch)
+        with pytest.raises(SnapshotGoneError):
+            read(upstream, again)
+        assert len(read(upstream, once_more)) == 3
+
     def test_while_the_snapshot_is_held_no_state_is(self, laboratory: Laboratory) -> None:
         upstream = begun(laboratory)
         first = pinned(upstream)

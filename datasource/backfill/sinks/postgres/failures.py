@@ -21,6 +21,7 @@ from backfill.upstream.postgres.failures import (
     NOT_IN_ENCODING,
     NOT_THERE,
     ROWS_HIDDEN,
+    UNTRANSLATABLE,
     Failure,
     Kind,
 )
@@ -32,7 +33,6 @@ _READ_ONLY: Final = "25006"
 _RAISED: Final = ("P0001", "P0004")
 """By RAISE and ASSERT in a function of somebody's."""
 
-_NOT_IN_THIS_ENCODING: Final = "22P05"
 _NULL: Final = "23502"
 _CONSTRAINTS: Final = ("23503", "23505", "23514", "23P01")
 _UNFIT: Final = ("22001", "22003", "22007", "22008", "22026", "22P02", "42846")
@@ -65,7 +65,7 @@ _TOLD: Final = {
         "a text of the batch has the character U+0000, which PostgreSQL cannot hold. Take it away in foreachBatch, as "
         "translate(name, '\\u0000', '') does in Spark's SQL, or leave the column out"
     ),
-    _NOT_IN_THIS_ENCODING: (
+    UNTRANSLATABLE: (
         "a text of the batch has a character that the encoding of the sink's database lacks. Put the table into "
         "one with the encoding UTF8, or replace such characters in foreachBatch, as with regexp_replace in Spark's SQL"
     ),
@@ -95,7 +95,7 @@ _ERRORS: Final[dict[str, type[BackfillError]]] = {
     LOCKED: TableLockedError,
     _READ_ONLY: ConnectionLostError,
     NOT_IN_ENCODING: ValueOutOfRangeError,
-    _NOT_IN_THIS_ENCODING: ValueOutOfRangeError,
+    UNTRANSLATABLE: ValueOutOfRangeError,
 }
 """As which error it is told, where that is not a TableError."""
 

@@ -21,7 +21,7 @@ begun        how the table was when its stream began
 blockers, standbys    whom making a slot waits for; and reading one
 publication, published    the publication, and what it passes on of the table
 writers      whether the table can still be written to once it is published
-changelog, log, spool   a batch's changes; peeking at the slot; keeping what was found until the batch is planned
+changelog, log, spool   a batch's changes; peeking at the slot; keeping what was found for as long as it is read
 expected     how many messages to ask for
 span         the changes between two places in the log, read on executors
 pgoutput, messages, relation, transactions, tuples, row_changes    the decoder

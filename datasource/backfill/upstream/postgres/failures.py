@@ -33,6 +33,7 @@ from backfill.wording import FRESH_START
 
 LOCKED: Final = "55P03"
 NOT_IN_ENCODING: Final = "22021"
+UNTRANSLATABLE: Final = "22P05"
 NO_RIGHTS: Final = "42501"
 DIVISION_BY_ZERO: Final = "22012"
 LIMIT_EXCEEDED: Final = "53400"
@@ -53,6 +54,20 @@ _DATA_EXCEPTION: Final = "22"
 
 _QUOTED: Final = re.compile(r'["«»„“”「」].*(["«»„“”「」]|$)')
 """From the first quotation mark to the last one, in the languages that PostgreSQL speaks."""
+
+_BYTES: Final = re.compile(r"\b0x[0-9a-f]{2}(?: 0x[0-9a-f]{2})*")
+"""Of a text that is not in its encoding, which no quotation marks enclose."""
+
+_NOT_UTF8: Final = {
+    NOT_IN_ENCODING: (
+        "a text of the table is not UTF-8. A database with the encoding SQL_ASCII takes any bytes for text"
+    ),
+    UNTRANSLATABLE: (
+        "a text of the table has a byte that stands for no character in the encoding of the database, as 0x81 in "
+        "WIN1252, which takes any bytes"
+    ),
+}
+"""What is told of a text that cannot be sent as UTF-8."""
 
 _OF_THE_SETUP: Final = {
     NO_RIGHTS: (
@@ -163,7 +178,7 @@ def translated(error: Exception, about: About = about_anything) -> BackfillError
     if not state:
         return _without_state(error, message)
     if state.startswith(_DATA_EXCEPTION) and state != _INVALID_PARAMETER:
-        message = _QUOTED.sub('"…"', message)
+        message = _BYTES.sub("0x…", _QUOTED.sub('"…"', message))
     routine = getattr(getattr(error, "diag", None), "source_function", None)
     failure = Failure(state, f"{message} ({state})", routine)
     return about(failure) or _by_state(failure)
@@ -217,14 +232,13 @@ def _by_state(failure: Failure) -> BackfillError:
             "FULL or TRUNCATE do until their transaction ends. SELECT pid, relation::regclass FROM pg_locks WHERE "
             "granted AND mode = 'AccessExclusiveLock' shows who; without a pid it is one of pg_prepared_xacts"
         )
-    if state == NOT_IN_ENCODING:
+    if state in _NOT_UTF8:
         return ValueOutOfRangeError(
-            f"{message}: a text of the table is not UTF-8. A database with the encoding SQL_ASCII takes any bytes for "
-            "text; mend them, or leave the column out with the option columns. A change is read with all columns that "
-            "are published, and stays in the log as it is. So where it comes from one, or is to come, begin a new "
-            "stream with a publication of the columns that are carried: CREATE PUBLICATION p FOR TABLE t (id, …) in "
-            "PostgreSQL 15 or newer, and publicationName=p. REPLICA IDENTITY FULL and such a list of columns make "
-            "updates and deletes fail: ALTER TABLE … REPLICA IDENTITY DEFAULT first"
+            f"{message}: {_NOT_UTF8[state]}; mend them, or leave the column out with the option columns. A change is "
+            "read with all columns that are published, and stays in the log as it is. So where it comes from one, or "
+            "is to come, begin a new stream with a publication of the columns that are carried: CREATE PUBLICATION p "
+            "FOR TABLE t (id, …) in PostgreSQL 15 or newer, and publicationName=p. REPLICA IDENTITY FULL and such a "
+            "list of columns make updates and deletes fail: ALTER TABLE … REPLICA IDENTITY DEFAULT first"
         )
     if state in _OF_THE_SETUP:
         return DatabaseSetupError(_OF_THE_SETUP[state].format(message))
