@@ -1,6 +1,7 @@
 """Databases whose text is not UTF-8: one of another encoding, and one that takes any bytes for text."""
 
 from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -121,8 +121,8 @@ class Control:
         return waiting
 
     def asked(self, request: Request, taken_up: str | None) -> Control:
-        """With `request` appended. Those of other streams, and those before `taken_up`, which is known to have been taken
-        up, are dropped.
+        """With `request` appended. Dropped are those of other streams, and those before `taken_up`, which is known to
+        have been taken up.
         """
         kept = [item for item in self.requests if item.stream == request.stream]
         at = next((at for at, item in enumerate(kept) if item.id == taken_up), 0)

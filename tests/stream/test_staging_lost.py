@@ -110,9 +110,8 @@ def test_where_the_last_rows_were_lost_with_both_only_a_start_without_them_goes_
     spark.store.reset()
     spark.states.clear()
     for _ in range(2):
-        with pytest.raises(StateError, match="and there is none.*leave out changelog and envelope"):
-            spark.plan(2)
-            spark.read()
+        with pytest.raises(StateError, match=r"and there is none.*leave out changelog and envelope"):
+            (spark.read if logged else spark.plan)()
         spark.crash()
     spark.rules = None
     while rows := step(spark):

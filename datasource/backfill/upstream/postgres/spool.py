@@ -1,4 +1,4 @@
-"""Changes between two epochs, kept from finding out where a batch ends until it is committed, or another is planned."""
+"""Changes between two epochs, kept from finding out where a batch ends until it is committed, or another planned."""
 
 from __future__ import annotations
 
