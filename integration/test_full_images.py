@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from backfill.__main__ import main
@@ -155,8 +157,11 @@ def test_an_order_of_any_of_its_types_decides(
 @pytest.mark.parametrize(("column", "found"), [("v", "of type string"), ("nowhere", "the stream has columns id, v")])
 def test_an_order_is_a_number_or_a_time(database: Database, start_stream: StartStream, column: str, found: str) -> None:
     table_of(database, 1)
+    run = start_stream(envelope="upsert", orderColumn=column)
     with pytest.raises(OptionsError, match=f"orderColumn names '{column}'.*{found}"):
-        start_stream(envelope="upsert", orderColumn=column).batch()
+        run.batch()
+    assert database.execute("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()") == [(0,)]
+    assert not list(Path(run.options["stateDir"]).rglob("*.duckdb"))
 
 
 @pytest.mark.parametrize("truncate", ["emit", "ignore"])

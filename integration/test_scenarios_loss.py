@@ -102,6 +102,24 @@ def test_without_failing_on_data_loss_the_stream_goes_on_behind_the_gap(
     run.finish()
 
 
+@pytest.mark.parametrize("held", [False, True], ids=["following", "held"])
+def test_a_gap_that_was_passed_is_behind_the_stream_before_anything_changes(
+    database: Database, start_stream: StartStream, *, held: bool
+) -> None:
+    when = "in the middle of the backfill" if held else "while the log is followed"
+    run = started(start_stream, when, failOnDataLoss="false")
+    if held:
+        assert main(["pause", "--state-dir", run.options["stateDir"]]) == 0
+    run.catch_up(30)
+    database.execute("SELECT pg_drop_replication_slot(%s)", [run.slot])
+    database.execute("UPDATE t SET v = 'lost' WHERE id = 1")
+    run.restart()
+    assert run.batch(30)
+    assert not run.batch(30)
+    run.restart(failOnDataLoss="true")
+    assert not run.batch(30)
+
+
 MOVED = {
     "advanced": ["pg_replication_slot_advance('{0}', pg_current_wal_insert_lsn())"],
     "made again": ["pg_drop_replication_slot('{0}')", "pg_create_logical_replication_slot('{0}', 'pgoutput')"],

@@ -161,6 +161,7 @@ def test_what_cannot_be_read_is_refused_with_what_is_lost(spark: SparkSession, d
         ("yesterday", "", "OptionsError: startingPosition is 'yesterday'; expected an LSN such as 0/16B2D80"),
         ("earliest", "0/16B2D8X", "OptionsError: endingPosition is '0/16B2D8X'; expected an LSN"),
         (at[1], at[0], "OptionsError: startingPosition is [0-9A-F/]+, which lies after endingPosition"),
+        ("FFFFFFFF/0", "latest", "OptionsError: startingPosition is FFFFFFFF/0, which lies after the end of the"),
         (at[0], "FFFFFFFF/0", "OptionsError: endingPosition is FFFFFFFF/0 and the server's log ends at"),
         ("0/1", "latest", f"DataLossError: replication slot {SLOT} stands at [0-9A-F/]+, beyond 0/1, where reading"),
     ):

@@ -317,7 +317,7 @@ def _drop_stream(folder: Path, given: argparse.Namespace) -> None:
     staging.manifest(0)  # Where stagingDir cannot be opened, nothing is dropped.
     dropped: tuple[str, ...] = ()
     if has_place(identity):
-        with closing(open_upstream(options)) as upstream:
+        with closing(open_upstream(options, patience=PATIENCE)) as upstream:
             dropped = upstream.detach(identity.properties)
     emptied = staging.forget_all()
     with open_store(str(folder)) as store:

@@ -156,6 +156,7 @@ class Stream:
         elif self._control.holds and self._options.only_snapshot:
             return start
         else:
+            self._opened_last_rows()  # Refuses an orderColumn that is none, before a place in the log is made.
             named, base = self._attachment.begin(self._control)
         stands = self._first(named) if base is None else self._standing(named, base)
         if base is not None:

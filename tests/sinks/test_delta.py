@@ -400,6 +400,17 @@ def test_a_table_that_is_empty_already_is_started_over_too(tmp_path: Path) -> No
     assert content(tmp_path) == [(2, "x", "2", "2")]
 
 
+def test_a_query_has_a_name(tmp_path: Path) -> None:
+    with pytest.raises(OptionsError, match="query is ' '; expected a name that no other query"):
+        apply_to(path=str(tmp_path), key=["a"], query=" ")
+
+
+@pytest.mark.parametrize("none", ["", [], ()])
+def test_a_key_has_columns(tmp_path: Path, none: list[str]) -> None:
+    with pytest.raises(OptionsError, match=r"such as key=\['id'\]"):
+        apply_to(path=str(tmp_path), key=none, query="q")
+
+
 def test_a_key_is_a_list_of_columns(tmp_path: Path) -> None:
     with pytest.raises(OptionsError, match=r"expected a list of columns, such as key=\['id'\]"):
         apply_to(path=str(tmp_path), key="id", query="q")

@@ -64,7 +64,7 @@ def _positions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
     starting, ending = values["startingposition"], values["endingposition"]
     if streaming:
         named = [name for name, value in (("startingPosition", starting), ("endingPosition", ending)) if value]
-        return [f"{name} is for spark.read; a stream begins as startupMode says" for name in named]
+        return [f"{name} is for spark.read; leave it out: a stream begins as startupMode says" for name in named]
     if not starting:
         return ["endingPosition needs startingPosition, from where the changes are read"] if ending else []
     problems = []

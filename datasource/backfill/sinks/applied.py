@@ -15,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill.errors import StateError
+from backfill.errors import OptionsError, StateError
 from backfill.wording import FRESH_START
 
 BEGIN_ANEW: Final = f"call start_over with this name and begin a new stream, with {FRESH_START}"
@@ -48,6 +48,13 @@ class Applied:
         if None in (self.timestamp, last.timestamp):
             return replace(self, timestamp=None) == replace(last, timestamp=None)
         return self == last
+
+
+def named(query: str) -> str:
+    """The name by which a query's batches are recorded; OptionsError for none, which several queries might have."""
+    if not query.strip():
+        raise OptionsError(f"query is {query!r}; expected a name that no other query over the table has, as 'orders'")
+    return query
 
 
 def is_new(last: Applied | None, now: Applied, query: str, *, leaves_rows: bool, is_empty: Callable[[], bool]) -> bool:

@@ -48,9 +48,9 @@ class Compacted:
 
 
 def columns_of(key: Sequence[str]) -> tuple[str, ...]:
-    """The key as the sinks keep it; OptionsError for a bare name, which is a sequence of letters as well."""
-    if isinstance(key, str):
-        raise OptionsError(f"key is {key!r}; expected a list of columns, such as key=[{key!r}]")
+    """The key as the sinks keep it; OptionsError for none, and for a bare name, which is a sequence of letters too."""
+    if isinstance(key, str) or not key:
+        raise OptionsError(f"key is {key!r}; expected a list of columns, such as key=[{key or 'id'!r}]")
     return tuple(key)
 
 

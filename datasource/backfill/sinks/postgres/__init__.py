@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final
 
 from backfill.adapters import needing
-from backfill.sinks.applied import Applied, is_new, require_next
+from backfill.sinks.applied import Applied, is_new, named, require_next
 from backfill.sinks.batch import Batch
 from backfill.sinks.compacted import Compacted, columns_of, compacted
 
@@ -54,7 +54,7 @@ def apply_to(
     `maxRowsPerTrigger` bound what that takes. Each batch is to be applied, also one without rows.
     """
     connector = Connector.of(url, user=user, password=password, init_statement="")
-    return PostgresSink(connector, table, columns_of(key), query, RetryPolicy())
+    return PostgresSink(connector, table, columns_of(key), named(query), RetryPolicy())
 
 
 def start_over(*, url: str, table: str, query: str, user: str = "", password: str = "") -> None:

@@ -35,6 +35,10 @@ READABLE_FEATURES: Final = frozenset(
 
 _MAPPING: Final = "delta.columnMapping.mode"
 
+_AS_IT_IS: Final = (
+    "Or read the table as it is now: a stream with startupMode=snapshot, spark.read without startingPosition"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -139,8 +143,7 @@ def require_followable(table: DeltaTable, uri: str) -> None:
     if not has_feed(table):
         raise DatabaseSetupError(
             f"the change data feed of the Delta table {uri} is off, and without it changes cannot be followed; run "
-            f"{enable_feed(uri)}. What was written before that comes with the snapshot. Or read the table as it is "
-            "now, with startupMode=snapshot"
+            f"{enable_feed(uri)}. What was written before that comes with the snapshot. {_AS_IT_IS}"
         )
     require_unmapped(table.metadata().configuration, uri)
 
@@ -151,8 +154,8 @@ def require_unmapped(properties: Mapping[str, Any], uri: str) -> None:
     if mode != "none":
         raise TableError(
             f"the columns of the Delta table {uri} have other names in its files ({_MAPPING} = {mode}), "
-            "and the changes of such a table cannot be read; follow a copy that is written without column mapping, or "
-            "read the table as it is now, with startupMode=snapshot"
+            "and the changes of such a table cannot be read; follow a copy that is written without column mapping. "
+            f"{_AS_IT_IS}"
         )
 
 

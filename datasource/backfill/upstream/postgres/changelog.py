@@ -61,7 +61,7 @@ class ChangeLog:
         self._acknowledgeable: dict[str, Lsn] = {}
         self._reported: set[str] = set()
         self._published: Published | None = None
-        self._accepted = LOG_BEGIN
+        self.lost_up_to = LOG_BEGIN
         """The LSN up to which changes that the slot has not any more are known to be lost."""
 
     def find_place(self, session: Session, after: Position) -> None:
@@ -81,7 +81,7 @@ class ChangeLog:
             slot.drop_if_lost(session, place.slot, place.publication if place.own_publication else None)
             self._make_place_again(session)
             found = slot.find(session, place.slot)
-            self._accepted = LOG_BEGIN if found is None else found.confirmed
+            self.lost_up_to = LOG_BEGIN if found is None else found.confirmed
 
     def read(self, session: Session, after: Position, shown: Position, upto: Lsn, limit: int) -> log.Reading:
         """The changes that `shown` shows and `after` does not, up to the LSN `upto` and about `limit` of them."""
@@ -112,8 +112,8 @@ class ChangeLog:
     def _note_moved(self, session: Session, after: Lsn) -> None:
         """Says once that the slot was moved or made again beyond where reading began."""
         found = slot.require_kept(session, self.place.slot, after)
-        if not self._passes(lambda: slot.require_not_beyond(self.place.slot, found, max(after, self._accepted))):
-            self._accepted = found.confirmed
+        if not self._passes(lambda: slot.require_not_beyond(self.place.slot, found, max(after, self.lost_up_to))):
+            self.lost_up_to = found.confirmed
 
     def _require_published(self, session: Session) -> None:
         """Refuses as well a publication that was made again since the last reading."""

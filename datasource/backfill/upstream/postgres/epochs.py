@@ -232,7 +232,7 @@ class Epochs:
         else:
             # As where a plan that nobody logged had room for more: what is left has to be found from here on.
             self._idle_at = min(self._idle_at, reading.end)
-        if reading.is_idle and upto - began.lsn < HEARTBEAT_BYTES:
+        if reading.is_idle and self._may_stay(began, upto):
             self.complete_until = self._clock
             return Step(after, None)
         # All the way where the log was read that far: what is ahead may be there, behind the table's last commit.
@@ -259,12 +259,19 @@ class Epochs:
         reading = self._read(began, now, now.lsn, max_changes)
         if reading.is_idle:
             self._held_at = now
-            if now.lsn - began.lsn < HEARTBEAT_BYTES:
+            if self._may_stay(began, now.lsn):
                 return Step(after, None)
         position = now if reading.complete else replace(now, lsn=reading.end)
         epoch = _next(after, position, max(reading.timestamp or 0, after.timestamp))
         self._keep(after, epoch, reading, now.lsn, self._clock)
         return Step(epoch, None)
+
+    def _may_stay(self, began: Position, upto: Lsn) -> bool:
+        """Whether the stream may stay where it is although the log was read up to `upto`, in which nothing is for it.
+
+        Not before a gap that it was told to pass: it would be asked about it again at the next start.
+        """
+        return upto - began.lsn < HEARTBEAT_BYTES and began.lsn >= self.log.lost_up_to
 
     @property
     def _read_lately(self) -> bool:
