@@ -92,8 +92,7 @@ def bounds(
             f"position that has been reached, or {LATEST}"
         )
     if after > upto:
-        at_end = ending.strip().lower() == LATEST
-        end = "the end of the server's log" if at_end else "endingPosition"
+        end = "the end of the server's log" if upto == end_of_log else "endingPosition"
         raise OptionsError(f"startingPosition is {format_lsn(after)}, which lies after {end}, {format_lsn(upto)}")
     place.require_readable(session, after, upto=upto, way_out=_WAY_OUT)
     return format_lsn(after), format_lsn(upto)
