@@ -102,18 +102,22 @@ def test_without_failing_on_data_loss_the_stream_goes_on_behind_the_gap(
     run.finish()
 
 
-@pytest.mark.parametrize("held", [False, True], ids=["following", "held"])
+@pytest.mark.parametrize("phase", ["following", "held", "up to the present", "at the present"])
 def test_a_gap_that_was_passed_is_behind_the_stream_before_anything_changes(
-    database: Database, start_stream: StartStream, *, held: bool
+    database: Database, start_stream: StartStream, phase: str
 ) -> None:
+    held = phase == "held"
     when = "in the middle of the backfill" if held else "while the log is followed"
     run = started(start_stream, when, failOnDataLoss="false")
     if held:
         assert main(["pause", "--state-dir", run.options["stateDir"]]) == 0
     run.catch_up(30)
     database.execute("SELECT pg_drop_replication_slot(%s)", [run.slot])
-    database.execute("UPDATE t SET v = 'lost' WHERE id = 1")
+    if phase != "at the present":
+        database.execute("UPDATE t SET v = 'lost' WHERE id = 1")
     run.restart()
+    if phase.endswith("the present"):
+        run.stream().stop_at_present()  # before the new slot is made, which lies behind it
     assert run.batch(30)
     assert not run.batch(30)
     run.restart(failOnDataLoss="true")

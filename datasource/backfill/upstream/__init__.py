@@ -236,7 +236,10 @@ class Upstream(Protocol):
         ...
 
     def reached(self, epoch: Epoch, position: str) -> bool:
-        """Whether the state at `epoch` shows everything that the state at `position` shows."""
+        """Whether the state at `epoch` shows everything that the state at `position` shows.
+
+        Not as long as a gap lies behind it that the stream was told to pass: the next start would be asked again.
+        """
         ...
 
     def snapshot_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:

@@ -192,7 +192,8 @@ class PostgresUpstream:
         return str(self._epochs.present())
 
     def reached(self, epoch: Epoch, position: str) -> bool:
-        return Position.parse(epoch.position).shows_all_of(Position.parse(position))
+        at = Position.parse(epoch.position)
+        return at.shows_all_of(Position.parse(position)) and not self._epochs.log.has_gap_after(at)
 
     def snapshot_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
         return self._epochs.snapshot_epoch(after, max_changes)

@@ -64,6 +64,10 @@ class ChangeLog:
         self.lost_up_to = LOG_BEGIN
         """The LSN up to which changes that the slot has not any more are known to be lost."""
 
+    def has_gap_after(self, position: Position) -> bool:
+        """Whether changes behind this position are lost which the stream was told to go on without."""
+        return position.lsn < self.lost_up_to
+
     def find_place(self, session: Session, after: Position) -> None:
         """Requires the place at which the stream goes on, which stands at `after`; makes it again where it may go on
         without what was lost.

@@ -218,7 +218,8 @@ class Epochs:
             return Step(_next(None, Position(now.lsn, unseen=LOG_BEGIN), self._clock), None)
         began = Position.parse(after.position)
         seen = Position.parse(until) if until else self.end_of_log()
-        upto = seen.lsn
+        # What lies between a position that was asked for and the end of a gap is lost, and never to be found.
+        upto = max(seen.lsn, self.log.lost_up_to)
         if upto < self._idle_at and not until:
             # The log ends before where it was read to: another server, or this one as it was some time ago.
             self.log.place.require_reached(self._sessions.current(), self._idle_at)
@@ -271,7 +272,7 @@ class Epochs:
 
         Not before a gap that it was told to pass: it would be asked about it again at the next start.
         """
-        return upto - began.lsn < HEARTBEAT_BYTES and began.lsn >= self.log.lost_up_to
+        return upto - began.lsn < HEARTBEAT_BYTES and not self.log.has_gap_after(began)
 
     @property
     def _read_lately(self) -> bool:
