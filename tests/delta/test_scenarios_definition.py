@@ -152,18 +152,41 @@ def test_a_logged_batch_is_read_without_the_column_that_its_version_does_not_hav
     assert {row["w"] for row in run.fold.rows.values()} == set(range(10))
 
 
+@pytest.mark.parametrize("when", ["after it was planned", "before it was planned", "long before"])
 @pytest.mark.parametrize("changelog", ["logged", "full"])
-def test_a_batch_that_was_staged_before_a_column_was_added_is_run_again_without_it(
-    tmp_path: Path, table: Path, changelog: str
+def test_a_batch_that_was_staged_without_a_column_that_was_added_is_run_again_without_it(
+    tmp_path: Path, table: Path, changelog: str, when: str
 ) -> None:
+    """Whatever the version has in it that the batch begins at: the process that staged it did not carry the column."""
+
+    def add() -> None:
+        DeltaTable(table).alter.add_columns([Field("w", PrimitiveType("integer"))])
+        DeltaTable(table).update(updates={"w": "id"}, predicate="id = 9")
+
     run = DeltaRun(tmp_path, table, options={"vnodeCount": "1", "changelog": changelog})
-    run.batch(5)
+    run.batch(3)
+    if when == "long before":
+        add()
+    run.batch(2)
     DeltaTable(table).update(updates={"v": "'new'"}, predicate="id < 3")
-    assert run.plan(5)
+    if when == "before it was planned":
+        add()
+    assert run.plan(3)
     before = run.read()
-    DeltaTable(table).alter.add_columns([Field("w", PrimitiveType("integer"))])
+    if when == "after it was planned":
+        add()
     run.restart()
-    assert run.read() == [{**row, "w": None} for row in before]
+    again = run.read()
+    assert again == [{**row, "w": None} for row in before]
+    run.fold.apply(again)
+    run.committed += 1
+    run.catch_up()
+    assert {key: row["v"] for (key,), row in run.fold.rows.items()} == dict(all_of(table, "v"))
+
+
+def all_of(table: Path, column: str) -> list[tuple[Any, Any]]:
+    found = DeltaTable(table).to_pyarrow_table()
+    return list(zip(found["id"].to_pylist(), found[column].to_pylist(), strict=True))
 
 
 @pytest.mark.parametrize(

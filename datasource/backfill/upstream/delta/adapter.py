@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -50,6 +51,9 @@ from backfill.wording import FRESH_START
 _KEY: Final = "key"
 """What the bookmark calls `Table.order`."""
 
+_DESCRIBED: Final = "described"
+"""And the version of the `Table` of the process that plans: what it stages has the columns of that one."""
+
 LOOK_INTERVAL: Final = 1.0
 """Seconds for which a table on an object store is taken to be as it was: a look is four requests, which cost money."""
 
@@ -88,7 +92,9 @@ class DeltaUpstream:
         self._looked_at = 0
         """By the wall clock, in microseconds."""
 
-        self._attached: Position | None = None
+        self._staged_by: tuple[Position, ...] = ()
+        """The version whose columns what was staged before has, and where that is gone, another that may tell."""
+
         self._added: Added | None = None
         self._pinned: Position | None = None
         self._reached: Position | None = None
@@ -163,39 +169,42 @@ class DeltaUpstream:
     # -- the place in the log --------------------------------------------------------------------------------------
 
     def bookmark(self, stream: str) -> Bookmark:
-        return (("stream", stream), ("table_id", self._table.table_id), (_KEY, self._table.order))
+        names = (("stream", stream), ("table_id", self._table.table_id), (_KEY, self._table.order))
+        return (*names, (_DESCRIBED, str(self._table.position.version)))
 
     def attach(self, bookmark: Bookmark, after: Epoch | None) -> Bookmark:
         latest = open_latest(self._uri)
         require_followable(latest, self._uri)
         _require_of_delta(bookmark)
         require_same_table(latest, self._uri, Position(0, noted(bookmark, "table_id")))
+        described = self._table.position
+        now = _updated(bookmark, _DESCRIBED, str(described.version))
         if after is None:
-            return bookmark
-        position = self._attached = Position.parse(after.position)
+            return now
+        position = Position.parse(after.position)
+        before = int(dict(bookmark).get(_DESCRIBED, position.version))
+        self._staged_by = (Position(before, described.table_id), position)
         require_same_table(latest, self._uri, position)
         require_not_older(latest, self._uri, position)
         require_same_history(latest, self._uri, position, after.timestamp)
         if latest.version() > position.version:
             # The oldest go first. The others are looked for when they are needed.
             self._history.commit(position.version + 1)
-        return bookmark
+        return now
 
     def added(self) -> Added:
-        """What the version lacks that the stream went on from when it was attached."""
-        if self._attached is None:
-            return NOTHING_ADDED
+        """What the version lacks that the process before described, as the bookmark noted it."""
         if self._added is None:
-            self._added = self._added_since(self._attached)
+            self._added = self._added_since(self._staged_by)
         return self._added
 
-    def _added_since(self, position: Position) -> Added:
+    def _added_since(self, positions: Sequence[Position]) -> Added:
         columns = frozenset(self._table.columns.names)
-        try:
-            before = open_at(self._uri, position)
-        except DataLossError:
-            return NOTHING_ADDED
-        return Added(columns.difference(field.name for field in before.schema().fields), columns)
+        for position in positions:
+            with suppress(DataLossError):
+                before = open_at(self._uri, position)
+                return Added(columns.difference(field.name for field in before.schema().fields), columns)
+        return NOTHING_ADDED
 
     def require_same_order(self, bookmark: Bookmark) -> None:
         _require_of_delta(bookmark)
@@ -208,7 +217,7 @@ class DeltaUpstream:
             )
 
     def reordered(self, bookmark: Bookmark) -> Bookmark:
-        return tuple({**dict(bookmark), _KEY: self._table.order}.items())
+        return _updated(bookmark, _KEY, self._table.order)
 
     def detach(self, bookmark: Bookmark) -> tuple[str, ...]:  # noqa: ARG002 - nothing to find
         """Nothing was made."""
@@ -380,6 +389,10 @@ def is_remote(uri: str) -> bool:
 
 def _version(epoch: Epoch) -> int:
     return Position.parse(epoch.position).version
+
+
+def _updated(bookmark: Bookmark, name: str, value: str) -> Bookmark:
+    return tuple({**dict(bookmark), name: value}.items())
 
 
 def _require_of_delta(bookmark: Bookmark) -> None:

@@ -16,6 +16,7 @@ from backfill.upstream import TableSchema
 from backfill.upstream.delta.keys import KeyColumn, KeyColumns
 from backfill.upstream.delta.location import GO_ON
 from backfill.upstream.delta.log import FEED, is_on
+from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.types import arrow_type, told
 from backfill.wording import columns_not_there, in_option, no_column
 
@@ -45,9 +46,13 @@ class Table:
     """The table as it was when the stream opened it."""
 
     uri: str
-    table_id: str
+    position: Position
     schema: TableSchema
     key: KeyColumns
+
+    @property
+    def table_id(self) -> str:
+        return self.position.table_id
 
     @property
     def columns(self) -> pa.Schema:
@@ -97,7 +102,7 @@ def described(table: DeltaTable, options: Options) -> Table:
     key = KeyColumns(tuple(KeyColumn.of(columns.field(name)) for name in options.key_columns))
     return Table(
         uri=options.path,
-        table_id=str(table.metadata().id),
+        position=Position(table.version(), str(table.metadata().id)),
         schema=TableSchema(columns=columns, output=output, key=options.key_columns),
         key=key,
     )
