@@ -125,5 +125,6 @@ def _missing(unchanged: pa.Array[Any]) -> str:
         "Either start over with changelog=full, which fills it in; or, where the key is the primary key and all "
         "columns are published, as virtual generated ones never are, run ALTER TABLE … REPLICA IDENTITY FULL on the "
         "table, and on each of its partitions, so that later updates carry it; or "
-        f"leave the column out with the option columns; or set onUnchangedToast=mark to get {UNCHANGED_COLUMNS}"
+        "leave the column out with the option columns; or, without snapshotFilter, set onUnchangedToast=mark to get "
+        f"{UNCHANGED_COLUMNS}"
     )
