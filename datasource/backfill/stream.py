@@ -229,7 +229,9 @@ class Stream:
         if self._options.only_snapshot:
             return True
         waits = isinstance(progress, Finished) or self._control.holds
-        return waits and self._until is not None and self._upstream.reached(after, self._until)
+        if not waits or self._until is None:
+            return False
+        return self._upstream.reached(after, self._until) and not self._upstream.has_gap_after(after)
 
     def _nothing(self, start: Offset, base: Barrier) -> Offset:
         """The answer where there is nothing to read: `start`, after which Spark runs no batch.

@@ -151,6 +151,10 @@ class SimulatedUpstream:
     def reached(self, epoch: Epoch, position: str) -> bool:
         return _shows_all(View.parse(epoch.position), View.parse(position))
 
+    def has_gap_after(self, epoch: Epoch) -> bool:  # noqa: ARG002 - the same for each
+        """What it forgets it does not go on without."""
+        return False
+
     def snapshot_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
         return self._next_step(after, self._database.now, max_changes, snapshot=True)
 

@@ -236,9 +236,14 @@ class Upstream(Protocol):
         ...
 
     def reached(self, epoch: Epoch, position: str) -> bool:
-        """Whether the state at `epoch` shows everything that the state at `position` shows.
+        """Whether the state at `epoch` shows everything that the state at `position` shows."""
+        ...
 
-        Not as long as a gap lies behind it that the stream was told to pass: the next start would be asked again.
+    def has_gap_after(self, epoch: Epoch) -> bool:
+        """Whether changes behind `epoch` are lost which the stream is to go on without.
+
+        Then an epoch behind them is to come, whether anything has changed or not; else the next start, which may be
+        told otherwise, would find them lost again.
         """
         ...
 

@@ -270,6 +270,10 @@ class DeltaUpstream:
     def reached(self, epoch: Epoch, position: str) -> bool:
         return Position.parse(epoch.position).version >= Position.parse(position).version
 
+    def has_gap_after(self, epoch: Epoch) -> bool:  # noqa: ARG002 - the same for each
+        """What is lost lies before the latest version, at which there is an epoch in any case."""
+        return False
+
     def snapshot_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
         upto = self._latest_after(after).position.version
         end = self._cut(after, upto, max_changes)

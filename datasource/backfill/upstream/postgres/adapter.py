@@ -192,8 +192,10 @@ class PostgresUpstream:
         return str(self._epochs.present())
 
     def reached(self, epoch: Epoch, position: str) -> bool:
-        at = Position.parse(epoch.position)
-        return at.shows_all_of(Position.parse(position)) and not self._epochs.log.has_gap_after(at)
+        return Position.parse(epoch.position).shows_all_of(Position.parse(position))
+
+    def has_gap_after(self, epoch: Epoch) -> bool:
+        return self._epochs.log.has_gap_after(Position.parse(epoch.position))
 
     def snapshot_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
         return self._epochs.snapshot_epoch(after, max_changes)
@@ -260,7 +262,7 @@ class PostgresUpstream:
 
     def _figures(self, session: Session) -> dict[str, int]:
         epochs = self._epochs
-        found = slot.figures(session, epochs.log.place.slot, epochs.reached, epochs.complete_until or None)
+        found = slot.figures(session, epochs.log.place.slot, epochs.searched_upto, epochs.complete_until or None)
         return {**found, "complete_until": epochs.complete_until} if epochs.complete_until else found
 
     def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> dict[str, int]:

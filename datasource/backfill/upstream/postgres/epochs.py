@@ -59,7 +59,7 @@ class Epochs:
         """When the log was read last, by the monotonic clock."""
 
         self._said_unseen = False
-        self._reached = LOG_BEGIN
+        self._stepped_to = LOG_BEGIN
         self._clock = 0
         """When the end of the log was looked at last, in microseconds since 1970 by the server."""
 
@@ -90,9 +90,9 @@ class Epochs:
         return self._table.collations if self._log is None else self._log.begun.collations
 
     @property
-    def reached(self) -> Lsn:
+    def searched_upto(self) -> Lsn:
         """The LSN up to which nothing is left to find: log that was read and had nothing for the stream is no lag."""
-        return max(self._reached, self._idle_at)
+        return max(self._stepped_to, self._idle_at)
 
     def present(self) -> Position:
         """The state of now, all of which has been flushed to the log."""
@@ -147,7 +147,7 @@ class Epochs:
 
     def _stepped(self, step: Callable[[], Step]) -> Step:
         found = self._sessions.retry(step)
-        self._reached = Position.parse(found.epoch.position).lsn
+        self._stepped_to = Position.parse(found.epoch.position).lsn
         return found
 
     def _snapshot_step(self, after: Epoch | None, max_changes: int) -> Step:
