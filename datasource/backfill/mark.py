@@ -30,8 +30,6 @@ from backfill.errors import TruncateError
 from backfill.options import OnTruncate
 from backfill.order import differ
 
-Column: TypeAlias = "pa.Array[Any]"
-
 Forwarded: TypeAlias = Callable[[pa.RecordBatch, Indices], Mask]
 """For keys (a batch of the key columns) and the rows of the changes they belong to: which go forward."""
 
@@ -119,7 +117,7 @@ def in_turn(first: Indices, second: Indices) -> Indices:
     return np.argsort(np.concatenate([2 * first, 2 * second + 1]), kind="stable")
 
 
-def _rows_at(array: Column, rows: Indices) -> Column:
+def _rows_at(array: pa.Array[Any], rows: Indices) -> pa.Array[Any]:
     """The values at these ascending, distinct places; the array itself, uncopied, where they are all."""
     return array if len(rows) == len(array) else array.take(index(rows))
 
