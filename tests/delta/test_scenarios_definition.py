@@ -184,6 +184,17 @@ def test_a_batch_that_was_staged_without_a_column_that_was_added_is_run_again_wi
     assert {key: row["v"] for (key,), row in run.fold.rows.items()} == dict(all_of(table, "v"))
 
 
+@pytest.mark.parametrize("changelog", ["logged", "full"])
+def test_a_stream_that_is_started_again_has_no_batch_of_its_own(tmp_path: Path, table: Path, changelog: str) -> None:
+    """One is due only where the last rows get other columns."""
+    run = DeltaRun(tmp_path, table, options={"changelog": changelog})
+    run.catch_up()
+    write_deltalake(table, rows((20, "new")), mode="append")
+    run.catch_up()
+    run.restart()
+    assert not run.batch()
+
+
 def all_of(table: Path, column: str) -> list[tuple[Any, Any]]:
     found = DeltaTable(table).to_pyarrow_table()
     return list(zip(found["id"].to_pylist(), found[column].to_pylist(), strict=True))

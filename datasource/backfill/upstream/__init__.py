@@ -201,14 +201,14 @@ class Upstream(Protocol):
         """Makes (where `after` is None) or finds the stream's place in the change log. Idempotent.
 
         Returns the bookmark to go on with: another one where the stream is to go on although changes were lost, and the
-        loss would be found again by the old one.
+        loss would be found again by the old one; or where other columns are noted in it than the table has now.
 
         Raises DataLossError where changes after `after` are gone or the log is not the one the bookmark names.
         """
         ...
 
     def added(self) -> Added:
-        """The columns that the table has got since the stream began, as far as that is known of the attached one."""
+        """The columns that rows which were staged before the stream was attached may lack, as far as that is known."""
         ...
 
     def require_same_order(self, bookmark: Bookmark) -> None:

@@ -1,4 +1,4 @@
-"""Reading the bookmark that an adapter made when its stream began."""
+"""Reading the bookmark that an adapter made when its stream began, and renewing it."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ def noted(bookmark: Bookmark, name: str) -> str:
             f"unreleased version, or is damaged. Start over with {FRESH_START}"
         )
     return names[name]
+
+
+def renewed(bookmark: Bookmark, now: Bookmark) -> Bookmark:
+    """The bookmark with these values for the names in `now`, and all others as they are."""
+    return tuple({**dict(bookmark), **dict(now)}.items())

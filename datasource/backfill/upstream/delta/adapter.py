@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from backfill.added import NOTHING_ADDED, Added
 from backfill.epoch import Epoch
 from backfill.errors import DataLossError, FileGoneError, OptionsError, SchemaChangedError
 from backfill.options import Options
+from backfill.options.texts import column_names
 from backfill.plan import Extent, Measure
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
 from backfill.upstream.delta import feed
@@ -44,15 +44,15 @@ from backfill.upstream.delta.table import (
     require_readable,
 )
 from backfill.upstream.figures import Figures
-from backfill.upstream.noted import noted
+from backfill.upstream.noted import noted, renewed
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
-from backfill.wording import FRESH_START
+from backfill.wording import FRESH_START, in_option
 
 _KEY: Final = "key"
 """What the bookmark calls `Table.order`."""
 
-_DESCRIBED: Final = "described"
-"""And the version of the `Table` of the process that plans: what it stages has the columns of that one."""
+_COLUMNS: Final = "columns"
+"""And the columns that the table had for the process that plans: what it stages lacks those that came later."""
 
 LOOK_INTERVAL: Final = 1.0
 """Seconds for which a table on an object store is taken to be as it was: a look is four requests, which cost money."""
@@ -92,10 +92,7 @@ class DeltaUpstream:
         self._looked_at = 0
         """By the wall clock, in microseconds."""
 
-        self._staged_by: tuple[Position, ...] = ()
-        """The version whose columns what was staged before has, and where that is gone, another that may tell."""
-
-        self._added: Added | None = None
+        self._added = NOTHING_ADDED
         self._pinned: Position | None = None
         self._reached: Position | None = None
         self._lag = Figures()
@@ -170,20 +167,22 @@ class DeltaUpstream:
 
     def bookmark(self, stream: str) -> Bookmark:
         names = (("stream", stream), ("table_id", self._table.table_id), (_KEY, self._table.order))
-        return (*names, (_DESCRIBED, str(self._table.position.version)))
+        return (*names, (_COLUMNS, self._columns))
+
+    @property
+    def _columns(self) -> str:
+        return ", ".join(map(in_option, self._table.names))
 
     def attach(self, bookmark: Bookmark, after: Epoch | None) -> Bookmark:
         latest = open_latest(self._uri)
         require_followable(latest, self._uri)
         _require_of_delta(bookmark)
         require_same_table(latest, self._uri, Position(0, noted(bookmark, "table_id")))
-        described = self._table.position
-        now = _updated(bookmark, _DESCRIBED, str(described.version))
+        self._added = self._added_since(bookmark)
+        now = renewed(bookmark, ((_COLUMNS, self._columns),))
         if after is None:
             return now
         position = Position.parse(after.position)
-        before = int(dict(bookmark).get(_DESCRIBED, position.version))
-        self._staged_by = (Position(before, described.table_id), position)
         require_same_table(latest, self._uri, position)
         require_not_older(latest, self._uri, position)
         require_same_history(latest, self._uri, position, after.timestamp)
@@ -193,18 +192,15 @@ class DeltaUpstream:
         return now
 
     def added(self) -> Added:
-        """What the version lacks that the process before described, as the bookmark noted it."""
-        if self._added is None:
-            self._added = self._added_since(self._staged_by)
+        """What the table did not have for the process before this one, by its bookmark."""
         return self._added
 
-    def _added_since(self, positions: Sequence[Position]) -> Added:
+    def _added_since(self, bookmark: Bookmark) -> Added:
+        before = dict(bookmark).get(_COLUMNS)
+        if before is None:
+            return NOTHING_ADDED  # It was noted by an earlier release.
         columns = frozenset(self._table.columns.names)
-        for position in positions:
-            with suppress(DataLossError):
-                before = open_at(self._uri, position)
-                return Added(columns.difference(field.name for field in before.schema().fields), columns)
-        return NOTHING_ADDED
+        return Added(columns.difference(column_names(before)), columns)
 
     def require_same_order(self, bookmark: Bookmark) -> None:
         _require_of_delta(bookmark)
@@ -217,7 +213,7 @@ class DeltaUpstream:
             )
 
     def reordered(self, bookmark: Bookmark) -> Bookmark:
-        return _updated(bookmark, _KEY, self._table.order)
+        return renewed(bookmark, ((_KEY, self._table.order),))
 
     def detach(self, bookmark: Bookmark) -> tuple[str, ...]:  # noqa: ARG002 - nothing to find
         """Nothing was made."""
@@ -393,10 +389,6 @@ def is_remote(uri: str) -> bool:
 
 def _version(epoch: Epoch) -> int:
     return Position.parse(epoch.position).version
-
-
-def _updated(bookmark: Bookmark, name: str, value: str) -> Bookmark:
-    return tuple({**dict(bookmark), name: value}.items())
 
 
 def _require_of_delta(bookmark: Bookmark) -> None:

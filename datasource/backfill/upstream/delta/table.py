@@ -16,7 +16,6 @@ from backfill.upstream import TableSchema
 from backfill.upstream.delta.keys import KeyColumn, KeyColumns
 from backfill.upstream.delta.location import GO_ON
 from backfill.upstream.delta.log import FEED, is_on
-from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.types import arrow_type, told
 from backfill.wording import columns_not_there, in_option, no_column
 
@@ -46,13 +45,11 @@ class Table:
     """The table as it was when the stream opened it."""
 
     uri: str
-    position: Position
+    table_id: str
     schema: TableSchema
     key: KeyColumns
-
-    @property
-    def table_id(self) -> str:
-        return self.position.table_id
+    names: tuple[str, ...]
+    """Of all its columns, carried or not."""
 
     @property
     def columns(self) -> pa.Schema:
@@ -102,9 +99,10 @@ def described(table: DeltaTable, options: Options) -> Table:
     key = KeyColumns(tuple(KeyColumn.of(columns.field(name)) for name in options.key_columns))
     return Table(
         uri=options.path,
-        position=Position(table.version(), str(table.metadata().id)),
+        table_id=str(table.metadata().id),
         schema=TableSchema(columns=columns, output=output, key=options.key_columns),
         key=key,
+        names=tuple(fields),
     )
 
 

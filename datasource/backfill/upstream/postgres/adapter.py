@@ -18,6 +18,7 @@ from backfill.order import within
 from backfill.plan import Extent, Measure
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema
 from backfill.upstream.figures import Figures
+from backfill.upstream.noted import renewed
 from backfill.upstream.postgres import slot, span
 from backfill.upstream.postgres.begun import Begun
 from backfill.upstream.postgres.changelog import ChangeLog
@@ -153,7 +154,7 @@ class PostgresUpstream:
         else:
             self._sessions.run(lambda session: self._epochs.log.find_place(session, Position.parse(after.position)))
             self._epochs.log.report_carried()
-        return _updated(bookmark, (*self._epochs.log.place.names, *begun.names))
+        return renewed(bookmark, (*self._epochs.log.place.names, *begun.names))
 
     def _keeping(self, begun: Begun) -> Begun:
         return begun if self._options.stream.last_rows is None else begun.keeping(self._table)
@@ -165,7 +166,7 @@ class PostgresUpstream:
         self._begun(bookmark).require_same_order(self._table)
 
     def reordered(self, bookmark: Bookmark) -> Bookmark:
-        return _updated(bookmark, self._begun(bookmark).reordered(self._table).names)
+        return renewed(bookmark, self._begun(bookmark).reordered(self._table).names)
 
     def _begun(self, bookmark: Bookmark) -> Begun:
         """How this table was when the stream began. Of another one the order of its key would say nothing."""
@@ -275,8 +276,3 @@ class PostgresUpstream:
             return slot.figures(session, place.slot, reached, complete_until)
 
         return self._sessions.run(look)
-
-
-def _updated(bookmark: Bookmark, now: Bookmark) -> Bookmark:
-    """The bookmark with these values for the names in `now`, and all others as they are."""
-    return tuple({**dict(bookmark), **dict(now)}.items())
