@@ -1,6 +1,6 @@
 """How fast the connector is, measured beside what else reads the same rows.
 
-    python -m benchmarks [snapshot|orders|changes|full|staging|memory|upsert|all]
+    python -m benchmarks [snapshot|orders|wide|changes|full|staging|memory|upsert|all]
                          [--rows N] [--rounds N] [--patience S] [--java=OPTIONS] [--json]
 
 Machines drift: the same program may take twice as long a minute later. So the contenders take turns, round after
@@ -9,9 +9,9 @@ median and its range. On a machine that others use too, `--patience` lets every 
 
 rounds.py        contenders that take turns, and the ratios of their times
 report.py        a table, as text or JSON
-bed.py           a PostgreSQL on this machine, with pgbench's tables or orders, and a Spark beside it
+bed.py           a PostgreSQL on this machine, with the tables that are read, and a Spark beside it
 stream.py        runs a stream until nothing is left to read, and takes the times Spark reports
-snapshot.py      pgbench's accounts or orders into Spark's noop sink; beside psql's COPY and Spark's own JDBC source
+snapshot.py      accounts, orders or wide rows into Spark's noop sink; beside psql's COPY and Spark's own JDBC source
 handing_over.py  rows that are in memory already, as one more contender there: what Spark's own part takes
 debezium.py      Debezium's engine, as one more contender of these two where it is installed
 changes.py       a backlog of changes into the noop sink; beside a bare peek at the same slot

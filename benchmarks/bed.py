@@ -48,6 +48,12 @@ ORDERS_ROWS: Final = f"""
         CASE WHEN i %% 3 > 0 THEN repeat(md5((i %% 1000)::text), (1 + i %% 4)::integer) END
     FROM generate_series(1, %s::bigint) AS i"""
 
+WIDE: Final = "public.readings"
+"""What a laboratory might have: an integer as the key, and so many more columns of integers."""
+
+WIDE_COLUMNS: Final = 449
+"""With so many a row takes just more memory than a new session's allocator keeps."""
+
 ROWS_PER_SCALE: Final = 100_000
 
 JDBC_DRIVER: Final = Path("/usr/share/java/postgresql.jar")
@@ -105,6 +111,21 @@ class Bed:
         self.database.execute(ORDERS_DDL)
         self.database.execute(ORDERS_ROWS, [rows])
         self.database.execute(f"VACUUM ANALYZE {ORDERS}")
+        self.database.execute("CHECKPOINT")
+        return rows
+
+    def fill_wide(self, rows: int) -> int:
+        """Makes the readings anew, as many as that."""
+        values = sql.SQL(", ").join(
+            sql.SQL("i + {} AS {}").format(sql.Literal(at), sql.Identifier(f"reading_{at}"))
+            for at in range(WIDE_COLUMNS)
+        )
+        made = sql.SQL("CREATE TABLE {} AS SELECT i AS id, {} FROM generate_series(1, {}::integer) AS i")
+        table = sql.Identifier(*WIDE.split("."))
+        self.database.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table).as_string(None))
+        self.database.execute(made.format(table, values, sql.Literal(rows)).as_string(None))
+        self.database.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY (id)").format(table).as_string(None))
+        self.database.execute(f"VACUUM ANALYZE {WIDE}")
         self.database.execute("CHECKPOINT")
         return rows
 

@@ -1,4 +1,4 @@
-"""A table into Spark's noop sink: pgbench's accounts, and orders, whose columns are of many types."""
+"""A table into Spark's noop sink: pgbench's accounts, orders, whose columns are of many types, and a wide one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from types import MappingProxyType
 from typing import Final
 
 from benchmarks import debezium, handing_over
-from benchmarks.bed import ACCOUNTS, JDBC_DRIVER, ORDERS, Bed
+from benchmarks.bed import ACCOUNTS, JDBC_DRIVER, ORDERS, WIDE, WIDE_COLUMNS, Bed
 from benchmarks.report import Comparison, Table, ratios, speeds, where
 from benchmarks.rounds import Contender, Rounds, Run, take_turns
 from benchmarks.stream import PARTS, WALL, drain
 
 ROWS = 4_000_000
 ORDERS_ROWS = 2_000_000
+WIDE_ROWS = 50_000
 READERS = (1, 2)
 COPY = "psql COPY binary"
 FETCH_SIZE = 10_000
@@ -87,6 +88,13 @@ def run_orders(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
     count = bed.fill_orders(rows or ORDERS_ROWS)
     source = _Source(bed, ORDERS, "order_id", count)
     yield from _compared(source, rounds, f"{count} rows of {ORDERS}, ten columns of eight types")
+
+
+def run_wide(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
+    """Of rows of very many columns."""
+    count = bed.fill_wide(rows or WIDE_ROWS)
+    source = _Source(bed, WIDE, "id", count)
+    yield from _compared(source, rounds, f"{count} rows of {WIDE}, {WIDE_COLUMNS + 1} columns of integers")
 
 
 @dataclass(frozen=True, slots=True)
