@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 import pyarrow as pa
+
+_NONE: Final[Mapping[str, pa.Scalar[Any]]] = MappingProxyType({})
 
 
 def coalesced(batches: Iterable[pa.RecordBatch], rows: int, size: int = sys.maxsize) -> Iterator[pa.RecordBatch]:
@@ -30,6 +34,24 @@ def without_first(batches: Iterable[pa.RecordBatch], passed_on: int) -> Iterator
         if batch.num_rows > passed_on:
             yield batch.slice(passed_on)
         passed_on = max(0, passed_on - batch.num_rows)
+
+
+def in_columns(
+    batch: pa.RecordBatch, columns: pa.Schema, others: Mapping[str, pa.Scalar[Any]] = _NONE
+) -> pa.RecordBatch:
+    """The batch in these columns and types; one that it lacks has the same value in each row, of `others`, or null."""
+    present = set(batch.schema.names)
+    values = [
+        batch.column(field.name).cast(field.type) if field.name in present else _repeated(batch, field, others)
+        for field in columns
+    ]
+    return pa.RecordBatch.from_arrays(values, schema=columns)
+
+
+def _repeated(batch: pa.RecordBatch, field: pa.Field[Any], others: Mapping[str, pa.Scalar[Any]]) -> pa.Array[Any]:
+    value: Any = others.get(field.name, pa.scalar(None, field.type))
+    array: pa.Array[Any] = pa.repeat(value, batch.num_rows)
+    return array
 
 
 def as_one_batch(table: pa.Table) -> pa.RecordBatch:

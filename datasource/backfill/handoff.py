@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from backfill.added import NOTHING_ADDED, Added
-from backfill.batches import without_first
+from backfill.batches import in_columns, without_first
 from backfill.epoch import Epoch
 from backfill.errors import SchemaChangedError, SnapshotGoneError, StagingError
 from backfill.held import holds
@@ -149,25 +149,21 @@ def _with_columns(batch: pa.RecordBatch, columns: pa.Schema, optional: Collectio
     lacks are null.
     """
     _require_columns(batch.schema, columns, optional, epoch)
-    present = set(batch.schema.names)
-    values = [
-        batch[field.name].cast(field.type) if field.name in present else pa.nulls(batch.num_rows, field.type)
-        for field in columns
-    ]
-    return pa.RecordBatch.from_arrays(values, schema=columns)
+    return in_columns(batch, columns)
 
 
 def _require_columns(found: pa.Schema, columns: pa.Schema, optional: Collection[str], epoch: int) -> None:
     """Refuses a file that an earlier run has staged without one of these columns that is not `optional`, or with other
     types.
     """
-    missing = [name for name in columns.names if name not in found.names and name not in optional]
+    there = set(found.names)
+    missing = [name for name in columns.names if name not in there and name not in optional]
     if missing:
         raise SchemaChangedError(
             f"a chunk of epoch {epoch} was staged without column {', '.join(missing)}. Name the columns of that time "
             f"with the option columns (and metadataColumns); or start over with {FRESH_START}"
         )
-    both = [field for field in columns if field.name in found.names]
+    both = [field for field in columns if field.name in there]
     retyped = [field for field in both if not holds(field.type, found.field(field.name).type)]
     if retyped:
         told = ", ".join(f"{field.name} ({field.type}) was {found.field(field.name).type}" for field in retyped)

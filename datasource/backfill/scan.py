@@ -7,15 +7,17 @@ of one state; a row that moves to another key meanwhile may be in two parts, or 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
+from backfill.batches import in_columns
 from backfill.options import StreamOptions
 from backfill.plan import MIN_SPLIT_ROWS
 from backfill.readahead import read_ahead
+from backfill.rows import METADATA
 from backfill.upstream import SnapshotReader, Upstream
 from backfill.vnode import WHOLE_TABLE, Coverage, KeyRange, merged, ranges_between
 
@@ -43,14 +45,7 @@ def read(reader: SnapshotReader, ranges: Sequence[KeyRange], columns: pa.Schema)
 def _rows(
     reader: SnapshotReader, ranges: Sequence[KeyRange], columns: pa.Schema
 ) -> Generator[pa.RecordBatch, None, None]:
-    made_up = {**_METADATA, "_commit_timestamp": datetime.now(UTC)}
+    values = {**_METADATA, "_commit_timestamp": datetime.now(UTC)}
+    made_up = {name: pa.scalar(value, METADATA.field(name).type) for name, value in values.items()}
     for batch in reader.scan(ranges):
-        arrays = [_column(batch, field, made_up) for field in columns]
-        yield pa.RecordBatch.from_arrays(arrays, schema=columns)
-
-
-def _column(rows: pa.RecordBatch, field: pa.Field[Any], made_up: Mapping[str, Any]) -> Any:
-    if field.name in rows.schema.names:
-        return rows.column(field.name).cast(field.type)
-    value: Any = pa.scalar(made_up.get(field.name), field.type)
-    return pa.repeat(value, rows.num_rows)
+        yield in_columns(batch, columns, made_up)

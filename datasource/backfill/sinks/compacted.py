@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -75,7 +76,7 @@ def compacted(batch: pa.Table, key: Sequence[str]) -> Compacted:
         source, stays = _sources(batch, name, first, last)
         # Only of the last rows: of a row that was often changed the same large value would stand here as often.
         value = batch[name].take(source[chosen])
-        rows = rows.set_column(rows.column_names.index(name), rows.schema.field(name), value)
+        rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), value)
         kept[name] = stays[chosen]
     deleted: Mask = _is(batch, "delete")[chosen]
     return Compacted(emptied, rows, deleted, kept)
@@ -93,14 +94,15 @@ def _large(batch: pa.Table) -> pa.Table:
 
 
 def _require_columns(batch: pa.Table, key: Sequence[str]) -> None:
-    missing = [name for name in (*key, *NEEDED) if name not in batch.column_names]
+    counts = Counter(batch.column_names)
+    missing = [name for name in (*key, *NEEDED) if name not in counts]
     if missing or not key:
         raise OptionsError(
             f"the batch has no column {', '.join(missing) or 'for its key'}; it has {', '.join(batch.column_names)}. "
             f"The sink needs the key of its table, and of the metadata columns {', '.join(NEEDED)}: leave the option "
             "metadataColumns out, or name them"
         )
-    twice = sorted({name for name in batch.column_names if batch.column_names.count(name) > 1})
+    twice = sorted(name for name, count in counts.items() if count > 1)
     if twice:
         raise OptionsError(f"the batch has the column {', '.join(twice)} more than once; give it once, in foreachBatch")
     if not set(pc.unique(batch[CHANGE_TYPE]).to_pylist()).issubset(CHANGE_TYPES) or batch[SEQUENCE].null_count:
@@ -156,11 +158,12 @@ def _columns_left_out(batch: pa.Table) -> list[str]:
 
     One that the batch does not have may have been renamed on the way, and its null be no value: it is refused.
     """
-    if UNCHANGED_COLUMNS not in batch.column_names:
+    present = set(batch.column_names)
+    if UNCHANGED_COLUMNS not in present:
         return []
     marked = sorted(set(map(str, pc.unique(pc.list_flatten(batch[UNCHANGED_COLUMNS].combine_chunks())))))
     for name in marked:
-        if name not in batch.column_names:
+        if name not in present:
             raise OptionsError(
                 f"{UNCHANGED_COLUMNS} marks values of the column {name}, which the batch does not have. Where that was "
                 "given another name, give it to the marks as well, in Spark's SQL by "

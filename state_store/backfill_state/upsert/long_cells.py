@@ -46,7 +46,7 @@ def cut(rows: pa.Table, names: Sequence[str], seq: Numbers) -> tuple[pa.Table, p
         if long.true_count:
             pieces.append(_pieces(column.filter(long), cell, seq[long.to_numpy(zero_copy_only=False)]))
             short = pc.if_else(long, pa.scalar(None, column.type), column)
-            rows = rows.set_column(rows.column_names.index(name), rows.schema.field(name), short)
+            rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), short)
     return rows, pa.concat_tables(pieces)
 
 
@@ -65,7 +65,7 @@ def mended(rows: pa.Table, names: Sequence[str], pieces: pa.Table) -> pa.Table:
         place = np.minimum(np.searchsorted(owners, wanted), len(owners) - 1)
         found = np.where(owners[place] == wanted, len(column) + place, np.arange(len(column)))
         whole = pa.concat_arrays([column, values]).take(pa.array(found, pa.int64()))
-        rows = rows.set_column(rows.column_names.index(name), rows.schema.field(name), whole)
+        rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), whole)
     return rows
 
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from backfill.arrays import Indices, Mask
+from backfill.batches import in_columns
 from backfill.errors import SchemaChangedError, TableError
 from backfill.upstream.delta.deletion_vectors import DamagedVectorError
 from backfill.upstream.delta.file_types import is_form_of
@@ -150,7 +151,7 @@ def _file_rows(
         if file.kind is Kind.FEED:
             wanted.append(_CHANGE_TYPE)
         for at, batch in _batches(parquet, wanted, chosen):
-            rows = typed(batch, values, columns)
+            rows = in_columns(batch, columns, values)  # Those that were added later are null.
             if file.kind is Kind.FEED:
                 there = pc.is_in(batch.column(_CHANGE_TYPE), pa.array(["insert", "update_postimage"]))
             else:
@@ -171,20 +172,6 @@ def _batches(parquet: pq.ParquetFile, wanted: list[str], chosen: Chosen | None) 
                 yield at, batch
                 at += batch.num_rows
         at = end
-
-
-def typed(batch: pa.RecordBatch, partition: Mapping[str, pa.Scalar[Any]], columns: pa.Schema) -> pa.RecordBatch:
-    """The batch with these columns: a partition's are of one value, and those that were added later are null."""
-    arrays = []
-    for field in columns:
-        if field.name in partition:
-            value: Any = partition[field.name]
-            arrays.append(pa.repeat(value, batch.num_rows))
-        elif field.name in batch.schema.names:
-            arrays.append(batch.column(field.name).cast(field.type))
-        else:
-            arrays.append(pa.nulls(batch.num_rows, field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
 def _partition_value(table: Table, commit: Commit, name: str, text: str | None) -> pa.Scalar[Any]:

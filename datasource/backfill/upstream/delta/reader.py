@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from backfill.batches import in_columns
 from backfill.errors import DataLossError, FileGoneError, SchemaChangedError
 from backfill.held import holds
-from backfill.upstream.delta.change_files import typed
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.location import KEEP_LONGER, START_OVER, open_at, open_latest
 from backfill.upstream.delta.position import Position
@@ -70,7 +70,7 @@ class DeltaSnapshotReader:
         try:
             with translating(uri):
                 for batch in rows:
-                    yield typed(batch, {}, self.table.columns)
+                    yield in_columns(batch, self.table.columns)
         except FileGoneError as error:
             raise DataLossError(
                 f"files of version {opened.version()} of the Delta table {uri} are gone ({error}): VACUUM has removed "
