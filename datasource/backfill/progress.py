@@ -15,7 +15,7 @@ nothing of what has been emitted, and nothing of which changes are passed on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Final, Literal, TypeAlias, get_args
@@ -145,19 +145,8 @@ class Frontier:
 
     def advanced(self, to: Mapping[int, InProgress | Completed]) -> Frontier:
         """This frontier with the named unfinished vnodes moved on, folded."""
-        slices: list[Slice] = []
-        for item in self.slices:
-            moved = _moved(item, to.get(item.number)) if isinstance(item, Vnode) else item
-            last = slices[-1] if slices else None
-            if isinstance(moved, CompletedRun) and isinstance(last, CompletedRun) and touch(last, moved):
-                slices[-1] = CompletedRun(
-                    last.first,
-                    KeyRange(last.range.after, moved.range.upto),
-                    last.row_counts + moved.row_counts,
-                )
-            else:
-                slices.append(moved)
-        return Frontier(tuple(slices))
+        moved = (_moved(item, to.get(item.number)) if isinstance(item, Vnode) else item for item in self.slices)
+        return Frontier(tuple(_folded(moved)))
 
     def reopened(self, lost: Iterable[KeyRange]) -> Frontier:
         """This frontier with further vnodes at its end, of ranges whose rows were counted and never read."""
@@ -168,6 +157,26 @@ class Frontier:
 def touch(one: Slice, two: Slice) -> bool:
     """Whether `two` begins where `one` ends."""
     return one.range.upto is not None and one.range.upto == two.range.after
+
+
+def _folded(slices: Iterable[Slice]) -> Iterator[Slice]:
+    """The same slices, with those that are completed and touch as one. Joined once: there may be 65,536."""
+    runs: list[CompletedRun] = []
+    for item in slices:
+        if runs and not (isinstance(item, CompletedRun) and touch(runs[-1], item)):
+            yield _joined(runs)
+            runs = []
+        if isinstance(item, CompletedRun):
+            runs.append(item)
+        else:
+            yield item
+    if runs:
+        yield _joined(runs)
+
+
+def _joined(runs: Sequence[CompletedRun]) -> CompletedRun:
+    counts = tuple(count for run in runs for count in run.row_counts)
+    return CompletedRun(runs[0].first, KeyRange(runs[0].range.after, runs[-1].range.upto), counts)
 
 
 def _moved(vnode: Vnode, to: InProgress | Completed | None) -> Slice:

@@ -72,3 +72,15 @@ def test_what_was_read_of_the_log_before_an_error_is_let_go_of(monkeypatch: pyte
     with pytest.raises(ConnectionLostError):
         log.peek(Connector(""), feed, after=begin, shown=end, upto=end.lsn, limit=1)
     assert [spool._file.closed for spool in made] == [True]
+
+
+@pytest.mark.parametrize("size", [1, IN_MEMORY + 1], ids=["in memory", "in a file"])
+def test_a_spool_that_was_closed_does_not_look_like_one_without_changes(size: int) -> None:
+    batch = pa.record_batch({"v": pa.array(["x" * size])})
+    spool = Spool(batch.schema)
+    spool.add(batch)
+    spool.finish()
+    assert list(spool) == [batch]
+    spool.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        next(iter(spool))

@@ -177,13 +177,13 @@ class DeltaUpstream:
         latest = open_latest(self._uri)
         require_followable(latest, self._uri)
         _require_of_delta(bookmark)
-        require_same_table(latest, self._uri, Position(0, noted(bookmark, "table_id")))
+        require_same_table(latest, self._uri, noted(bookmark, "table_id"))
         self._added = self._added_since(bookmark)
         now = renewed(bookmark, ((_COLUMNS, self._columns),))
         if after is None:
             return now
         position = Position.parse(after.position)
-        require_same_table(latest, self._uri, position)
+        require_same_table(latest, self._uri, position.table_id)
         require_not_older(latest, self._uri, position)
         require_same_history(latest, self._uri, position, after.timestamp)
         if latest.version() > position.version:
@@ -233,7 +233,7 @@ class DeltaUpstream:
                 return seen
             self._looks()
             table = open_latest(self._uri)
-            require_same_table(table, self._uri, Position(0, described.table_id))
+            require_same_table(table, self._uri, described.table_id)
             require_readable(table, self._uri)
             described.require_unchanged(table.schema(), table.version())
             if seen is None or log.stamp(seen.position.version) != seen.stamp:

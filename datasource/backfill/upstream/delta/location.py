@@ -45,22 +45,22 @@ def open_at(uri: str, position: Position) -> DeltaTable:
             table = DeltaTable(uri, version=position.version)
     except (FileGoneError, TableError) as error:
         latest = open_latest(uri)
-        require_same_table(latest, uri, position)
+        require_same_table(latest, uri, position.table_id)
         require_not_older(latest, uri, position)
         raise DataLossError(
             f"version {position.version} of the Delta table {uri} cannot be had any more; its log was cleaned up "
             f"({error}). {START_OVER}; {KEEP_LONGER}"
         ) from None
-    require_same_table(table, uri, position)
+    require_same_table(table, uri, position.table_id)
     return table
 
 
-def require_same_table(table: DeltaTable, uri: str, position: Position) -> None:
+def require_same_table(table: DeltaTable, uri: str, table_id: str) -> None:
     found = str(table.metadata().id)
-    if found != position.table_id:
+    if found != table_id:
         raise DataLossError(
             f"the Delta table {uri} was deleted and made again: the stream followed the table with id "
-            f"{position.table_id}, and the one that is there now has id {found}. {START_OVER}"
+            f"{table_id}, and the one that is there now has id {found}. {START_OVER}"
         )
 
 

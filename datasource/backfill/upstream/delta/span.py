@@ -40,7 +40,7 @@ class DeltaChangeReader:
     def read(self) -> Iterator[pa.RecordBatch]:
         table = self.table
         latest = open_latest(table.uri)
-        require_same_table(latest, table.uri, Position(0, table.table_id))
+        require_same_table(latest, table.uri, table.table_id)
         history = History(table, Log(latest), strict=True, way_out=_WAY_OUT, way_on=_WAY_ON)
         try:
             with translating(table.uri):

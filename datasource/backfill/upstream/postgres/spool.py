@@ -25,6 +25,7 @@ class Spool:
         self._schema = schema
         self._held: list[pa.RecordBatch] = []
         self._size = 0
+        self._is_closed = False
         self._file: Any = None  # a temporary file
         self._writer: ipc.RecordBatchStreamWriter | None = None
         self.row_count = 0
@@ -56,6 +57,8 @@ class Spool:
             self._writer = None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
+        if self._is_closed:
+            raise RuntimeError("the spool is closed; it would seem to have no changes")
         if self._file is None:
             yield from self._held
             return
@@ -64,6 +67,7 @@ class Spool:
             yield from reader
 
     def close(self) -> None:
+        self._is_closed = True
         if self._file is not None:
             with suppress(OSError):  # of what it has not written, which nobody wants any more
                 self._file.close()
