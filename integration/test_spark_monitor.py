@@ -17,6 +17,7 @@ from integration.spark_stream import SparkStream, batches, make_table, wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from integration.databases import Databases
 
@@ -24,16 +25,26 @@ ROWS = 3000
 SAMPLE = re.compile(r'(backfill_\w+)\{((?:\w+="(?:[^"\\\n]|\\[\\"n])*",?)*)\} ([0-9.e+-]+)')
 
 
-def samples(text: str) -> dict[str, float]:
-    """The numbers by their names, those of a phase with it; fails on a line that is not of the format."""
+def samples(text: str, query: StreamingQuery, table: str = "") -> dict[str, float]:
+    """A query's numbers by their names, those of a phase with it; with a table, only those of it. Fails on a line that
+    is not of the format.
+
+    The listener may also hear of a query that ended before it was added, because Spark tells of that later.
+    """
     found: dict[str, float] = {}
     for line in text.splitlines():
         if not line.startswith("# "):
             matched = SAMPLE.fullmatch(line)
             assert matched, line
             phase = re.search('phase="(\\w+)"', matched[2])
-            found[matched[1] + (f" {phase[1]}" if phase else "")] = float(matched[3])
+            if f'query_id="{query.id}"' in matched[2] and _of_table(table) in matched[2]:
+                found[matched[1] + (f" {phase[1]}" if phase else "")] = float(matched[3])
     return found
+
+
+def _of_table(name: str) -> str:
+    escaped = name.replace('"', '\\"')
+    return f'table="{escaped}"' if name else ""
 
 
 def test_a_query_tells_where_it_is_and_prometheus_is_told(
@@ -59,10 +70,10 @@ def test_a_query_tells_where_it_is_and_prometheus_is_told(
                 seen = progress(query)
                 rows = sum(each.numInputRows for each in batches(query))
                 count = len(query.recentProgress)
-                wait_for(lambda: samples(listener.text())["backfill_batches_total"] == count, query)
+                wait_for(lambda: samples(listener.text(), query).get("backfill_batches_total") == count, query)
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
                     text = answer.read().decode()
-        wait_for(lambda: samples(listener.text())["backfill_query_active"] == 0)
+        wait_for(lambda: samples(listener.text(), query)["backfill_query_active"] == 0)
         ended = progress(query)
     finally:
         listener.close()
@@ -81,14 +92,14 @@ def test_a_query_tells_where_it_is_and_prometheus_is_told(
     assert "phase changes, 3,000 rows read" in repr(seen)
     assert f"query {query.id}" in repr(ended)
     assert "16 of 16 vnodes, 100 %" in seen._repr_html_()
-    found = samples(text)
+    found = samples(text, query)
     assert found["backfill_snapshot_rows_total"] == ROWS
     assert found["backfill_input_rows_total"] == rows == ROWS + 30
     assert found["backfill_changes_passed_on_total"] == 10
     assert (found["backfill_phase changes"], found["backfill_phase snapshot"]) == (1, 0)
     assert found["backfill_wal_retained_bytes"] > 0
     assert found["backfill_query_active"] == 1
-    assert samples(listener.text())["backfill_query_failed"] == 0
+    assert samples(listener.text(), query)["backfill_query_failed"] == 0
     assert f'query_id="{query.id}",query="",table="\\"public\\".\\"t\\""' in text
     assert str(database.options["url"]) not in text
 
@@ -113,10 +124,10 @@ def test_what_was_read_again_is_told_and_that_more_of_it_is_held(
                 # Spark tells with batches alone, and one that was being planned does not know of the pause yet.
                 database.execute("UPDATE t SET v = 'later' WHERE id = 7")
                 query.processAllAvailable()
-                return "backfill_control_rows" in samples(listener.text())
+                return "backfill_control_rows" in samples(listener.text(), query)
 
             wait_for(heard, query)
-            found = samples(listener.text())
+            found = samples(listener.text(), query)
             assert "phase changes (paused)" in repr(progress(query))
     finally:
         spark.streams.removeListener(listener)
@@ -143,15 +154,15 @@ def test_tables_of_one_name_in_one_query_are_told_apart(
                     progress(query)
                 told = [progress(query, table=name).reported for name in (first, second)]
                 wait_for(
-                    lambda: samples(listener.text()).get("backfill_batches_total") == len(query.recentProgress), query
+                    lambda: samples(listener.text(), query).get("backfill_batches_total") == len(query.recentProgress),
+                    query,
                 )
                 text = listener.text()
     finally:
         spark.streams.removeListener(listener)
     assert [of and (of.table, of.snapshot_rows) for of in told] == [(first, 77), (second, 300)]
     for name, rows in ((first, 77), (second, 300)):
-        label = 'table="' + name.replace('"', '\\"') + '"'
-        of_it = samples("\n".join(line for line in text.splitlines() if label in line))
+        of_it = samples(text, query, name)
         assert (of_it["backfill_snapshot_rows_total"], of_it["backfill_input_rows_total"]) == (rows, rows)
         assert {"backfill_lag_seconds", "backfill_wal_retained_bytes"} <= of_it.keys()
 
