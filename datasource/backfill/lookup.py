@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.arrays import Indices, Mask, index
-from backfill.batches import as_one_batch
+from backfill.batches import as_one_batch, in_columns
 from backfill.changes import DELETE, OLD_KEY, OLD_NONE, UPDATE
 from backfill.events import Events, places
 from backfill.images import Lost, TooMuch
@@ -98,9 +98,7 @@ def _changes(
     fields = list(changes.schema.field("new").type)
     at = pa.array(place, pa.int64(), mask=absent)
     new = [rows[field.name].take(at) for field in fields]
-    old = [
-        keys[field.name] if field.name in keys.schema.names else pa.nulls(len(place), field.type) for field in fields
-    ]
+    old = in_columns(keys, pa.schema(fields)).columns
     made: dict[str, Any] = {
         "op": pa.array(np.where(absent, DELETE, UPDATE), pa.uint8()),
         "old_kind": pa.array(np.where(absent, OLD_KEY, OLD_NONE), pa.uint8()),
