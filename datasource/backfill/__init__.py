@@ -105,7 +105,8 @@ Where things are; each module may import only those that stand after it:
                                 how whole rows follow from changes and what was known, pure
     backfill.plan, mark         the decisions, pure
     backfill.offset             what the checkpoint holds
-    backfill.control, counts    what a person has told the stream; what became of its changes
+    backfill.control, counts, lag
+                                what a person has told the stream; what became of its changes; how far it is behind
     backfill.progress, epoch    how far a stream is; the states batches end at
     backfill.stored             reading what was stored as JSON
     backfill.options            what the user asks for, validated

@@ -28,7 +28,7 @@ from backfill.record import has_place
 from backfill.requests import ask_again, ask_to_stop, require_batches
 from backfill.rows import RowFormat
 from backfill.staging import Staging
-from backfill.status import Status, as_json, figures_of, pace, status
+from backfill.status import Status, as_json, lag_of, pace, status
 from backfill.upstream.findings import Finding, refused
 from backfill.whole_rows import require_order
 from backfill_state import StateStoreError
@@ -270,8 +270,8 @@ def _status(given: argparse.Namespace) -> None:
     while True:
         now = status(given.state_dir)
         if given.url or now.upstream == DELTA:
-            figures, unreachable = figures_of(now, given.url, given.user)
-            now = replace(now, figures=figures, unreachable=unreachable)
+            lag, unreachable = lag_of(now, given.url, given.user)
+            now = replace(now, lag=lag, unreachable=unreachable)
         if not recent or recent[-1].as_of != now.as_of:
             recent.append(now)
         at = pace(recent[0], now)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 
 def size(count: int) -> str:
     """Of bytes."""
@@ -34,3 +36,8 @@ def lag(lag_bytes: int | None, lag_seconds: float | None, retained_bytes: int | 
 def pace(rows_per_second: float, seconds_left: float | None) -> str:
     left = "" if seconds_left is None else f", about {duration(seconds_left)} left"
     return f"{rows_per_second:,.0f} rows/s{left}"
+
+
+def iso(microseconds: int) -> str:
+    """A moment given in µs since 1970, as text."""
+    return datetime.fromtimestamp(microseconds / 1_000_000, UTC).isoformat(timespec="milliseconds")

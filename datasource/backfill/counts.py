@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from typing import Final
 
 from backfill import stored
+from backfill.amounts import iso
 
 logger = logging.getLogger("backfill")
 
@@ -138,13 +138,3 @@ def counted(counts: Counts) -> dict[str, int | str]:
         "changes_held_back": counts.held_back,
         "changes_counted_since": iso(counts.since),
     }
-
-
-def lag_as_told(figures: Mapping[str, int]) -> dict[str, int | str]:
-    """An upstream's figures under the same names, with moments as text."""
-    return {name: iso(value) if name == "complete_until" else value for name, value in figures.items()}
-
-
-def iso(microseconds: int) -> str:
-    """A moment given in µs since 1970, as text."""
-    return datetime.fromtimestamp(microseconds / 1_000_000, UTC).isoformat(timespec="milliseconds")

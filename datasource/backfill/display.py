@@ -10,11 +10,11 @@ from typing import Final
 
 from backfill.amounts import duration, lag, pace
 from backfill.counts import Counts
+from backfill.lag import UNKNOWN
 from backfill.status import MICROSECONDS, Pace, Reading, Status, VnodeState
 
 MOST_GRID_LINES: Final = 12
 WIDEST: Final = 120
-LAG: Final = ("lag_bytes", "lag_seconds", "retained_bytes")
 _COLOURS: Final = {VnodeState.COMPLETED: "32", VnodeState.IN_PROGRESS: "33", VnodeState.NOT_STARTED: "2"}
 
 
@@ -48,10 +48,10 @@ def _lines(of: Status, at: Pace | None, window: Window, now: float) -> Iterator[
         yield pace(at.rows_per_second, at.seconds_left)[: window.width]
     if of.unreachable:
         yield from textwrap.wrap(f"database: {of.unreachable}", window.width)
-    elif of.figures:
-        yield from _wrapped(lag(*(of.figures.get(name) for name in LAG)), window.width)
-        if "lag_versions" in of.figures:
-            yield f"{of.figures['lag_versions']:,} versions to read"[: window.width]
+    elif of.lag != UNKNOWN:
+        yield from _wrapped(lag(of.lag.lag_bytes, of.lag.lag_seconds, of.lag.retained_bytes), window.width)
+        if of.lag.lag_versions is not None:
+            yield f"{of.lag.lag_versions:,} versions to read"[: window.width]
     if of.counts is not None:
         yield from _wrapped(_changes(of.counts), window.width)
 

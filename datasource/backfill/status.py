@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -13,10 +12,11 @@ from typing import Any, Final
 from backfill.adapters import open_upstream, source_of
 from backfill.control import Control
 from backfill.control_file import read_control
-from backfill.counts import Counts, counted, lag_as_told
+from backfill.counts import Counts, counted
 from backfill.counts_file import read_counts
 from backfill.epoch import Epoch
 from backfill.errors import BackfillError
+from backfill.lag import UNKNOWN, Lag
 from backfill.offset import Barrier
 from backfill.options import parse
 from backfill.progress import (
@@ -68,7 +68,7 @@ class Status:
     `first` is the reading of the table for the first time, `again` what is read again at present, or was last, and
     `waiting` how many requests for more of it wait. `as_of` is the moment of the state that the stream has reached,
     in microseconds since 1970. `counts` are the changes that it has passed on and held back, where that is known.
-    `figures` are the database's; `unreachable` says why there are none.
+    `lag` is what the database says; `unreachable` says why it says nothing.
     """
 
     stream: str
@@ -81,7 +81,7 @@ class Status:
     waiting: int = 0
     control: Control = field(default_factory=Control)
     counts: Counts | None = None
-    figures: Mapping[str, int] = field(default_factory=dict)
+    lag: Lag = UNKNOWN
     unreachable: str = ""
     upstream: str = ""
     key: tuple[str, ...] = ()
@@ -154,7 +154,7 @@ def _state(progress: VnodeProgress) -> VnodeState:
             return VnodeState.NOT_STARTED
 
 
-def figures_of(of: Status, url: str, user: str) -> tuple[dict[str, int], str]:
+def lag_of(of: Status, url: str, user: str) -> tuple[Lag, str]:
     """What the database says of the stream's place in its log; or nothing, and why not. Tried once.
 
     OptionsError where this is no URL.
@@ -162,12 +162,12 @@ def figures_of(of: Status, url: str, user: str) -> tuple[dict[str, int], str]:
     source = source_of(of.upstream, of.table, of.key, url=url, user=user)
     options = parse({**source, "stateDir": "/stateDir"})  # Of a stream, so that the primary is asked.
     if dict(of.bookmark).get(ONLY_SNAPSHOT):
-        return {}, ""  # It has no place in the log, and nothing that it could be behind.
+        return UNKNOWN, ""  # It has no place in the log, and nothing that it could be behind.
     try:
         with closing(open_upstream(options, patience=0.0)) as upstream:
             return upstream.lag_of(of.bookmark, _complete_epoch(of)), ""
     except BackfillError as error:
-        return {}, error.message
+        return UNKNOWN, error.message
 
 
 def _complete_epoch(of: Status) -> Epoch | None:
@@ -212,7 +212,7 @@ def as_json(of: Status, at: Pace | None) -> dict[str, Any]:
         "requests_waiting": of.waiting,
         **({} if at is None else asdict(at)),
         **({} if of.counts is None else counted(of.counts)),
-        **lag_as_told(of.figures),
+        **of.lag.figures(),
         **({"unreachable": of.unreachable} if of.unreachable else {}),
     }
 

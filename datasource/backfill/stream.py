@@ -18,7 +18,7 @@ from backfill.again import InTurn, with_reopened
 from backfill.attachment import Attachment
 from backfill.chunks import Chunks, cut
 from backfill.control import Control
-from backfill.counts import Counting, lag_as_told
+from backfill.counts import Counting
 from backfill.epoch import Epoch
 from backfill.errors import SnapshotGoneError
 from backfill.following import Following
@@ -122,7 +122,7 @@ class Stream:
             return {**table, "phase": "starting", **self._control.figures()}
         follows = phase(stands.progress, stands.again) == "changes" and not self._waits(stands)
         told = {} if follows else self._control.figures()
-        lag = lag_as_told(self._upstream.lag())
+        lag = self._upstream.lag().figures()
         state = {} if self._last_rows is None else self._last_rows.figures()
         at = figures(stands.progress, stands.again)
         return {**table, **at, **told, **self._counting.figures(), **lag, **state}
@@ -243,7 +243,7 @@ class Stream:
             self._attachment.keep(base, at_once=True)
         if isinstance(start, Nothing):
             return replace(base, base=replace(base, base=None))
-        self._counting.complete(self._upstream.lag().get("complete_until"))
+        self._counting.complete(self._upstream.lag().complete_until)
         return start
 
     def _step(self, stands: _Standing, ahead: tuple[Ahead, ...], max_rows: int | None) -> tuple[Step, Progress]:

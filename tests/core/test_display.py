@@ -12,6 +12,7 @@ from backfill.control import Control
 from backfill.counts import Counts
 from backfill.display import MOST_GRID_LINES, Window, drawn
 from backfill.epoch import Epoch
+from backfill.lag import Lag
 from backfill.offset import Barrier
 from backfill.progress import Finished
 from backfill.status import Pace, Reading, Status, VnodeState, as_json, pace
@@ -27,8 +28,8 @@ def at(second: int, rows: int, *, left: int | None = None) -> Status:
 
 
 def test_all_of_it_is_shown() -> None:
-    figures = {"lag_bytes": 4096, "lag_seconds": 65, "retained_bytes": 5}
-    of = replace(at(10, 1234), figures=figures, counts=Counts("s1", SECOND, 7, 12_345, 6))
+    lag = Lag(lag_bytes=4096, lag_seconds=65, retained_bytes=5)
+    of = replace(at(10, 1234), lag=lag, counts=Counts("s1", SECOND, 7, 12_345, 6))
     assert drawn(of, Pace(1500.4, 61), Window(80, plain=True), now=75.0).splitlines() == [
         '"public"."t"  stream s1',
         "phase snapshot, 1,234 rows read, as of 1970-01-01 00:00:10 UTC, 1 min 5 s ago",
@@ -147,7 +148,7 @@ def test_where_the_pace_is_not_known_there_is_none(before: Status, now: Status) 
 
 
 def test_programs_get_the_names_of_the_views() -> None:
-    of = replace(at(1, 7, left=9), figures={"lag_bytes": 3}, counts=Counts("s1", 0, 1, 5, 6))
+    of = replace(at(1, 7, left=9), lag=Lag(lag_bytes=3), counts=Counts("s1", 0, 1, 5, 6))
     assert as_json(of, Pace(2.0, None)) == {
         "stream": "s1",
         "table": '"public"."t"',

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from backfill.counts import iso
+from backfill.amounts import iso
 from backfill.errors import ConnectionLostError, DatabaseSetupError, TableBusyError, TableError
 from backfill.sinks.delta import apply_to
 from backfill.upstream.delta import adapter

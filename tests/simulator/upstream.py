@@ -11,6 +11,7 @@ import pyarrow as pa
 from backfill.added import NOTHING_ADDED, Added
 from backfill.epoch import Epoch
 from backfill.errors import DataLossError, KeyTextError, OptionsError, SnapshotGoneError
+from backfill.lag import UNKNOWN, Lag
 from backfill.plan import Extent, Measure
 from backfill.upstream import EARLIEST, LATEST, Bookmark, Identity, Pin, Step, TableSchema, TableSize
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
@@ -247,11 +248,11 @@ class SimulatedUpstream:
         begin = _first_unshown(View.parse(epoch.position))
         self._database.slots[self._slot] = max(self._database.slots[self._slot], begin)
 
-    def lag(self) -> dict[str, int]:
-        return {"lag_bytes": 0}
+    def lag(self) -> Lag:
+        return Lag(lag_bytes=0) if self._slot in self._database.slots else UNKNOWN
 
-    def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> dict[str, int]:
-        return {"lag_bytes": 0} if dict(bookmark)[SLOT] in self._database.slots and epoch is not None else {}
+    def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> Lag:
+        return Lag(lag_bytes=0) if dict(bookmark)[SLOT] in self._database.slots and epoch is not None else UNKNOWN
 
     def close(self) -> None:
         self._server.pins = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from backfill.lag import Lag
 from tests.simulator.harness import Spark
 from tests.simulator.upstream import SimulatedUpstream
 from tests.stream.scenario import KEYS, StartQuery, delete, move, step, update
@@ -58,7 +59,7 @@ def test_changes_are_counted_once_each_also_over_a_crash(start: StartQuery) -> N
 def test_other_processes_learn_until_when_the_output_is_complete(
     start: StartQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SimulatedUpstream, "lag", lambda _: {"complete_until": 5_000_000})
+    monkeypatch.setattr(SimulatedUpstream, "lag", lambda _: Lag(complete_until=5_000_000))
     spark = start(KEYS[:4])
     step(spark)
     assert spark.kept_counts is not None

@@ -4,8 +4,8 @@ An adapter is done when the contract suite in `tests/contract` passes on it. An 
 one process at a time, except for `release`. Every method may raise a `DefiniteError` or, when its own retries are
 used up, a `TransientError`.
 
-Beside the adapters lie `noted` (reading a bookmark), `figures` (what is shown to people, not asked for too often) and
-`findings` (what is found before a stream is started).
+Beside the adapters lie `noted` (reading a bookmark), `lately` (the lag, not asked for too often) and `findings` (what
+is found before a stream is started).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from backfill.added import Added
 from backfill.epoch import Epoch
+from backfill.lag import Lag
 from backfill.plan import Extent, Measure
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 
@@ -318,18 +319,12 @@ class Upstream(Protocol):
         """The upstream may forget what lies before `epoch`: a batch that ends there has been committed."""
         ...
 
-    def lag(self) -> dict[str, int]:
-        """Figures to be shown to people; an upstream gives those it has.
-
-        `complete_until`: the last moment, in microseconds since 1970 by the upstream's clock, of which it is known
-        that everything committed until then is in the last step. `lag_seconds` is how long ago that was, `lag_bytes`
-        how much of the log has been written since, `lag_versions` how many versions of the table, and `retained_bytes`
-        how much of the log the upstream keeps.
-        """
+    def lag(self) -> Lag:
+        """How far the present is from the last step, to be shown to people. Nothing is known before `attach`."""
         ...
 
-    def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> dict[str, int]:
-        """The same figures for a stream that another process runs, and that stands at `epoch`; needs no `attach`.
+    def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> Lag:
+        """That of a stream which another process runs, and which stands at `epoch`; needs no `attach`.
 
         The epoch's timestamp is taken for the last moment up to which the stream is complete; a caller that knows a
         later one gives that. Raises DefiniteError where this upstream is not the stream's, or no longer keeps the

@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from backfill.added import NOTHING_ADDED, Added
 from backfill.epoch import Epoch
 from backfill.errors import DataLossError, FileGoneError, OptionsError, SchemaChangedError
+from backfill.lag import UNKNOWN, Lag
 from backfill.options import Options
 from backfill.options.texts import column_names
 from backfill.plan import Extent, Measure
@@ -43,7 +44,7 @@ from backfill.upstream.delta.table import (
     require_followable,
     require_readable,
 )
-from backfill.upstream.figures import Figures
+from backfill.upstream.lately import Lately
 from backfill.upstream.noted import noted, renewed
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 from backfill.wording import FRESH_START, in_option
@@ -95,7 +96,7 @@ class DeltaUpstream:
         self._added = NOTHING_ADDED
         self._pinned: Position | None = None
         self._reached: Position | None = None
-        self._lag = Figures()
+        self._lately = Lately()
 
     # -- the table -------------------------------------------------------------------------------------------------
 
@@ -355,29 +356,29 @@ class DeltaUpstream:
         versions = changes["version"].to_numpy().astype(np.int64)
         return pa.array(versions <= Position.parse(position).version)
 
-    # -- figures ---------------------------------------------------------------------------------------------------
+    # -- lag -------------------------------------------------------------------------------------------------------
 
-    def lag(self) -> dict[str, int]:
+    def lag(self) -> Lag:
         reached = self._reached
-        return {} if reached is None else self._lag.lately(lambda: self._figures(reached))
+        return UNKNOWN if reached is None else self._lately.lag(lambda: self._lag_of(reached))
 
-    def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> dict[str, int]:  # noqa: ARG002 - one log for all
-        return {} if epoch is None else self._figures(Position.parse(epoch.position))
+    def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> Lag:  # noqa: ARG002 - one log for all
+        return UNKNOWN if epoch is None else self._lag_of(Position.parse(epoch.position))
 
-    def _figures(self, reached: Position) -> dict[str, int]:
+    def _lag_of(self, reached: Position) -> Lag:
         """How many versions are to be read, how large the files with their changes are, and since when they wait."""
         log, latest = self._history.log, self._latest().position
         now = self._looked_at
         unread = range(reached.version + 1, latest.version + 1)
-        figures = {"lag_versions": len(unread), "complete_until": now}
         with translating(self._uri):
             first = log.commit(unread[0]) if unread else None
-            if unread:
-                figures["complete_until"] = min(now, now if first is None else first.timestamp - 1)
-            if len(unread) <= MOST_COUNTED:
-                figures["lag_bytes"] = log.size(unread)
-        figures["lag_seconds"] = (now - figures["complete_until"]) // 1_000_000
-        return figures
+            complete_until = now if first is None else min(now, first.timestamp - 1)
+            return Lag(
+                complete_until=complete_until,
+                lag_seconds=(now - complete_until) // 1_000_000,
+                lag_bytes=log.size(unread) if len(unread) <= MOST_COUNTED else None,
+                lag_versions=len(unread),
+            )
 
     def close(self) -> None:
         """Nothing is held open."""

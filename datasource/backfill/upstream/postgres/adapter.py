@@ -13,11 +13,12 @@ import pyarrow.compute as pc
 from backfill.added import Added
 from backfill.epoch import Epoch
 from backfill.errors import ConnectionLostError, SnapshotGoneError, TableLockedError
+from backfill.lag import UNKNOWN, Lag
 from backfill.options import Options
 from backfill.order import within
 from backfill.plan import Extent, Measure
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema
-from backfill.upstream.figures import Figures
+from backfill.upstream.lately import Lately
 from backfill.upstream.noted import renewed
 from backfill.upstream.postgres import slot, span
 from backfill.upstream.postgres.begun import Begun
@@ -55,7 +56,7 @@ class PostgresUpstream:
         """Its size when it was last asked for, which is before each batch that reads rows."""
 
         self._found: Epochs | None = None
-        self._lag = Figures()
+        self._lately = Lately()
 
     @classmethod
     def of(cls, options: Options, retries: RetryPolicy | None = None) -> PostgresUpstream:
@@ -256,23 +257,22 @@ class PostgresUpstream:
         except (ConnectionLostError, TableLockedError) as error:
             raise SnapshotGoneError(f"the state the batch was to end at was lost: {error}") from None
 
-    # -- figures ---------------------------------------------------------------------------------------------------
+    # -- lag -------------------------------------------------------------------------------------------------------
 
-    def lag(self) -> dict[str, int]:
-        return self._lag.lately(lambda: self._sessions.run(self._figures)) if self._epochs.is_attached else {}
+    def lag(self) -> Lag:
+        return self._lately.lag(lambda: self._sessions.run(self._present_lag)) if self._epochs.is_attached else UNKNOWN
 
-    def _figures(self, session: Session) -> dict[str, int]:
+    def _present_lag(self, session: Session) -> Lag:
         epochs = self._epochs
-        found = slot.figures(session, epochs.log.place.slot, epochs.searched_upto, epochs.complete_until or None)
-        return {**found, "complete_until": epochs.complete_until} if epochs.complete_until else found
+        return slot.lag(session, epochs.log.place.slot, epochs.searched_upto, epochs.complete_until or None)
 
-    def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> dict[str, int]:
+    def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> Lag:
         place, reached, complete_until = Place.of(bookmark), None, None
         if epoch is not None:
             reached, complete_until = Position.parse(epoch.position).lsn, epoch.timestamp
 
-        def look(session: Session) -> dict[str, int]:
+        def look(session: Session) -> Lag:
             place.require_kept(session, reached)
-            return slot.figures(session, place.slot, reached, complete_until)
+            return slot.lag(session, place.slot, reached, complete_until)
 
         return self._sessions.run(look)

@@ -10,6 +10,7 @@ import psycopg
 from psycopg import sql
 
 from backfill.errors import DatabaseSetupError, DataLossError
+from backfill.lag import Lag
 from backfill.upstream.postgres.blockers import saying_what_blocks
 from backfill.upstream.postgres.connection import Connector, Session, one_row
 from backfill.upstream.postgres.failures import about_slot, translating
@@ -223,9 +224,9 @@ def advance(session: Session, slot: str, to: Lsn) -> None:
             session.execute("SELECT pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)", [slot, format_lsn(to)])
 
 
-def figures(session: Session, slot: str, reached: Lsn | None, complete_until: int | None) -> dict[str, int]:
+def lag(session: Session, slot: str, reached: Lsn | None, complete_until: int | None) -> Lag:
     """How far the present is from the LSN `reached` and the moment `complete_until` (µs since 1970), and how much of
-    the log the slot keeps; those that are known."""
+    the log the slot keeps, each where it is known."""
     query = (
         "SELECT pg_catalog.pg_current_wal_insert_lsn()::text, "
         "(SELECT restart_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = %s), "
@@ -233,12 +234,12 @@ def figures(session: Session, slot: str, reached: Lsn | None, complete_until: in
     )
     inserted, kept, behind = one_row(session.execute(query, [slot, complete_until]))
     end = parse_lsn(inserted)
-    found = {} if reached is None else {"lag_bytes": max(0, end - reached)}
-    if behind is not None:
-        found["lag_seconds"] = max(0, behind)
-    if kept:
-        found["retained_bytes"] = end - parse_lsn(kept)
-    return found
+    return Lag(
+        complete_until=complete_until,
+        lag_seconds=None if behind is None else max(0, behind),
+        lag_bytes=None if reached is None else max(0, end - reached),
+        retained_bytes=end - parse_lsn(kept) if kept else None,
+    )
 
 
 def drop_if_lost(session: Session, slot: str, publication: str | None) -> None:
