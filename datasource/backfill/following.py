@@ -20,7 +20,7 @@ from backfill.changes import TRUNCATE
 from backfill.counts import Tally
 from backfill.errors import SnapshotGoneError, TruncateError
 from backfill.handoff import Part, pack
-from backfill.mark import Halves, halves, mark, refuse_truncate
+from backfill.mark import Halves, mark, marked_rows, refuse_truncate
 from backfill.offset import Barrier
 from backfill.options import OnTruncate, StreamOptions
 from backfill.rows import RowFormat
@@ -60,14 +60,14 @@ class Following:
     def _rows(self) -> Iterator[pa.RecordBatch]:
         """Output rows of the changes that go forward, as the log tells them."""
         first = 0
-        for changes, found in self._halves(self._logged):
-            rows = mark(changes, found, truncates=self._emits)
+        for changes, found in self._mark(self._logged):
+            rows = marked_rows(changes, found, truncates=self._emits)
             yield self.rows.change_rows(rows, self.end.epoch, first)
             first += rows.num_rows
 
     def _marked(self) -> Marked:
         """Changes and what of them goes forward; many at once, since each look into the last rows takes its time."""
-        for changes, found in self._halves(self._logged_together):
+        for changes, found in self._mark(self._logged_together):
             truncates = self._emits and changes["op"][0].as_py() == TRUNCATE
             yield changes, None if truncates else found
 
@@ -93,7 +93,7 @@ class Following:
         """Whether truncations go forward."""
         return self.options.on_truncate is OnTruncate.EMIT
 
-    def _halves(self, read: ReadLog) -> Iterator[tuple[pa.RecordBatch, Halves]]:
+    def _mark(self, read: ReadLog) -> Iterator[tuple[pa.RecordBatch, Halves]]:
         """The changes, and which halves of them go forward."""
         coverage = () if self.begin is None else self.begin.progress.coverage
         if self.begin is None or not coverage:
@@ -106,7 +106,7 @@ class Following:
             if emptied.any():
                 self._require_no_later_ahead()
             forwarded = partial(self._goes_forward, coverage, changes, emptied)
-            found = halves(changes, key=self.rows.table.key, forwarded=forwarded)
+            found = mark(changes, key=self.rows.table.key, forwarded=forwarded)
             self.tally.add(int(np.count_nonzero(~truncates)), found.change_count)
             yield changes, found
             cleared |= bool(emptied.any())

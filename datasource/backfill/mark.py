@@ -65,8 +65,8 @@ class Halves:
         return Halves(self.old[which], self.new[which], self.moves[which])
 
 
-def halves(changes: pa.RecordBatch, *, key: Sequence[str], forwarded: Forwarded) -> Halves:
-    """Which halves of changes go forward; they have the layout of `backfill.changes`."""
+def mark(changes: pa.RecordBatch, *, key: Sequence[str], forwarded: Forwarded) -> Halves:
+    """Marks changes, which have the layout of `backfill.changes`: which of their halves go forward."""
     op, old_kind = changes["op"].to_numpy(), changes["old_kind"].to_numpy()
     update = op == UPDATE
     moves = update & (old_kind != OLD_NONE)
@@ -80,7 +80,7 @@ def halves(changes: pa.RecordBatch, *, key: Sequence[str], forwarded: Forwarded)
     return Halves(old_passes, new_passes, moves)
 
 
-def mark(changes: pa.RecordBatch, found: Halves, *, truncates: bool) -> pa.RecordBatch:
+def marked_rows(changes: pa.RecordBatch, found: Halves, *, truncates: bool) -> pa.RecordBatch:
     """The rows that go forward, in commit order, as `row`, `change_type`, `version`, `timestamp`, `unchanged`.
 
     Truncations go forward as a row of nulls if `truncates`, and are left out otherwise.

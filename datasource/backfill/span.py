@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from backfill.arrays import Indices, Mask
 from backfill.epoch import Epoch
-from backfill.mark import halves, mark, refuse_truncate
+from backfill.mark import mark, marked_rows, refuse_truncate
 from backfill.options import OnTruncate, Options
 from backfill.readahead import read_ahead
 from backfill.rows import RowFormat
@@ -37,8 +37,8 @@ def _rows(changes: ChangeReader, rows: RowFormat, on_truncate: OnTruncate) -> Ge
     place = 1
     for batch in changes.read():
         refuse_truncate(batch, on_truncate)
-        found = halves(batch, key=rows.table.key, forwarded=_every_key)
-        marked = mark(batch, found, truncates=on_truncate is OnTruncate.EMIT)
+        found = mark(batch, key=rows.table.key, forwarded=_every_key)
+        marked = marked_rows(batch, found, truncates=on_truncate is OnTruncate.EMIT)
         yield rows.change_rows(marked, _OF_NO_BATCH, place)
         place += marked.num_rows
 

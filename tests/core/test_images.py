@@ -17,7 +17,7 @@ from backfill.changes import DELETE, INSERT, OLD_NONE, UPDATE, changes_schema
 from backfill.events import NO_ORDER, events_of, places, timely
 from backfill.images import Images, Known, Lost, TooMuch, images
 from backfill.lookup import FEW, looked_up
-from backfill.mark import halves
+from backfill.mark import mark
 from backfill.sameness import same
 from tests.core.told import (
     COLUMNS,
@@ -62,7 +62,7 @@ def found_of(
         rows = [struct(key, row) for key, row in sorted(later.items(), reverse=True) if key in asked]
         return pa.RecordBatch.from_pylist(rows, schema=COLUMNS)
 
-    found = halves(batch, key=KEY, forwarded=forwarded)
+    found = mark(batch, key=KEY, forwarded=forwarded)
     while True:
         told = events_of(batch, found, KEY)
         keys = [(row["b"], row["a"]) for row in told.distinct.to_pylist()]
@@ -134,7 +134,7 @@ def test_a_row_is_late_if_one_of_its_key_had_a_greater_order(data: st.DataObject
     ]
     orders = np.array([data.draw(st.integers(-3, 3)) for _ in range(count)], np.int64)
     batch = pa.RecordBatch.from_pylist([record(change) for change in changes], schema=changes_schema(COLUMNS))
-    told = events_of(batch, halves(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_)), KEY)
+    told = events_of(batch, mark(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_)), KEY)
     reached = np.array([data.draw(st.sampled_from([NO_ORDER, 0, 2])) for _ in range(told.count)], np.int64)
     found = timely(told, orders, reached)
     expected = reached.tolist()
@@ -151,7 +151,7 @@ def test_the_first_row_of_a_key_comes_after_none_that_is_late() -> None:
     """Not even where the last event of all is late."""
     changes = [Change(INSERT, ("p", number), None, (0, 0)) for number in (1, 2, 2, 2)]
     batch = pa.RecordBatch.from_pylist([record(change) for change in changes], schema=changes_schema(COLUMNS))
-    told = events_of(batch, halves(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_)), KEY)
+    told = events_of(batch, mark(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_)), KEY)
     found = timely(told, np.array([5, 3, 8, 3]), np.array([NO_ORDER, 7]))
     assert found.events.tolist() == [True, False, True, False]
     assert found.severed.tolist() == [False, False, True, False]
@@ -160,7 +160,7 @@ def test_the_first_row_of_a_key_comes_after_none_that_is_late() -> None:
 def test_keys_of_several_columns_are_numbered_as_they_appear() -> None:
     changes = [Change(INSERT, key) for key in (("p", 1), ("q", 1), ("p", 2), ("q", 1), ("p", 1))]
     batch = pa.RecordBatch.from_pylist([record(change) for change in changes], schema=changes_schema(COLUMNS))
-    told = events_of(batch, halves(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_)), KEY)
+    told = events_of(batch, mark(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_)), KEY)
     assert told.number.tolist() == [0, 1, 2, 1, 0]
 
 
@@ -169,7 +169,7 @@ def test_rows_are_looked_up_in_the_order_in_which_they_are_lost() -> None:
     keys = [("p", number) for number in range(4 * FEW)]
     changes = [Change(UPDATE, key, None, (1, 1)) for key in [*keys, *reversed(keys)]]
     batch = pa.RecordBatch.from_pylist([record(change) for change in changes], schema=changes_schema(COLUMNS))
-    found = halves(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
+    found = mark(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
     told = events_of(batch, found, KEY)
     lost = Lost(np.arange(len(told)) >= len(keys))
     asked: list[Key] = []
@@ -188,7 +188,7 @@ def test_a_row_that_is_looked_up_is_an_update_and_one_that_is_gone_a_delete_with
     changes = [Change(UPDATE, key, None, (1, 1)) for key in keys]
     lines = [{**record(change), "version": at, "commit_id": at} for at, change in enumerate([*changes, *changes])]
     batch = pa.RecordBatch.from_pylist(lines, schema=changes_schema(COLUMNS))
-    found = halves(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
+    found = mark(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
     told = events_of(batch, found, KEY)
     there = pa.RecordBatch.from_pylist([struct(keys[1], (2, 2))], schema=COLUMNS)
     lost = Lost(np.array([True, True, False, False]))
@@ -207,7 +207,7 @@ def test_a_float_zero_is_one_key_with_either_sign() -> None:
     head = {"op": INSERT, "version": 1, "timestamp": 0, "commit_id": 1, "old_kind": OLD_NONE, "old": None}
     lines = [{**head, "new": {"k": key}, "unchanged": None} for key in (-0.0, 1.0, 0.0)]
     batch = pa.RecordBatch.from_pylist(lines, schema=changes_schema(columns))
-    found = halves(batch, key=("k",), forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
+    found = mark(batch, key=("k",), forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
     told = events_of(batch, found, ("k",))
     assert told.number.tolist() == [0, 1, 0]
     assert [str(key) for key in told.distinct["k"].to_pylist()] == ["0.0", "1.0"]
@@ -241,7 +241,7 @@ def test_the_first_change_takes_values_from_the_row_that_it_moved_and_from_no_ot
     batch = pa.RecordBatch.from_pylist([record(change)], schema=changes_schema(COLUMNS))
     sink = Copy({old: (0, 1)} if from_here else {new: (0, 2)}, set())
     emitted = sorted({old, new} if from_here else {new})
-    found = halves(
+    found = mark(
         batch,
         key=KEY,
         forwarded=lambda keys, _: np.array([(row["b"], row["a"]) in emitted for row in keys.to_pylist()], np.bool_),
@@ -263,7 +263,7 @@ def test_values_that_were_left_out_count_in_both_images_of_a_change(count: int, 
     key = ("p", 1)
     changes = [record(Change(UPDATE, key, None, (number, 1), frozenset({"y"}))) for number in range(count)]
     batch = pa.RecordBatch.from_pylist(changes, schema=changes_schema(COLUMNS))
-    found = halves(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
+    found = mark(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
     told, before = events_of(batch, found, KEY), known([key], Copy({key: (9, 1)}, set()))
     none = np.zeros(count, np.bool_)
     result = images(batch, told, before, columns=COLUMNS, skips_equal=False, most_bytes=most, severed=none)
@@ -284,7 +284,7 @@ def test_what_comes_of_a_row_that_is_lost_is_lost_with_it() -> None:
     head = {"op": UPDATE, "version": 1, "timestamp": 0, "commit_id": 1, "old_kind": OLD_NONE, "old": None}
     lines = [{**head, "new": row, "unchanged": names} for row, names in zip(rows, unchanged, strict=True)]
     batch = pa.RecordBatch.from_pylist(lines, schema=changes_schema(columns))
-    found = halves(batch, key=("k",), forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
+    found = mark(batch, key=("k",), forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
     told = events_of(batch, found, ("k",))
     stored = pa.RecordBatch.from_pylist([{"y": "Y0", "z": "Z0"}])
     before = Known(np.array([True]), stored)

@@ -23,7 +23,7 @@ from backfill.changes import (
     UPDATE,
     changes_schema,
 )
-from backfill.mark import CHANGE_TYPES, MARKED_COLUMNS, halves, mark
+from backfill.mark import CHANGE_TYPES, MARKED_COLUMNS, mark, marked_rows
 
 _FIELDS: list[pa.Field[Any]] = [pa.field("v", pa.string()), pa.field("a", pa.int64()), pa.field("b", pa.string())]
 COLUMNS = pa.schema(_FIELDS)
@@ -120,7 +120,7 @@ class Emitted:
 def marked(changes: list[Change], emitted: set[Key], *, truncates: bool = False) -> list[Marked]:
     ask = Emitted(changes, emitted)
     batch = batch_of(changes)
-    found = mark(batch, halves(batch, key=KEY, forwarded=ask), truncates=truncates)
+    found = marked_rows(batch, mark(batch, key=KEY, forwarded=ask), truncates=truncates)
     assert found.schema.names == list(MARKED_COLUMNS)
     types = [SCHEMA.field("new").type, pa.string(), pa.int64(), SCHEMA.field("timestamp").type]
     assert found.schema.types == [*types, SCHEMA.field("unchanged").type]
@@ -250,5 +250,5 @@ def test_a_sliced_batch_is_marked_as_if_it_stood_alone() -> None:
     emitted = {key_of(HERE), key_of(THERE)}
     ask = Emitted(made[1:], emitted)
     batch = batch_of(made).slice(1)
-    found = mark(batch, halves(batch, key=KEY, forwarded=ask), truncates=False)
+    found = marked_rows(batch, mark(batch, key=KEY, forwarded=ask), truncates=False)
     assert found["change_type"].to_pylist() == ["delete", "insert", "insert"]

@@ -16,7 +16,7 @@ from backfill.arrays import Indices, Mask
 from backfill.changes import INSERT, OLD_KEY, OLD_ROW, UPDATE, changes_schema
 from backfill.epoch import Epoch
 from backfill.errors import OptionsError, UnchangedToastError
-from backfill.mark import halves, mark
+from backfill.mark import mark, marked_rows
 from backfill.rows import METADATA, UNCHANGED_COLUMNS, RowFormat
 from backfill.upstream import TableSchema
 
@@ -64,7 +64,7 @@ def marked(count: int, *, unchanged: list[str] | None = None) -> pa.RecordBatch:
         for at in range(count)
     ]
     changes = pa.RecordBatch.from_pylist(records, schema=changes_schema(COLUMNS))
-    return mark(changes, halves(changes, key=TABLE.key, forwarded=everything), truncates=False)
+    return marked_rows(changes, mark(changes, key=TABLE.key, forwarded=everything), truncates=False)
 
 
 def test_the_columns_asked_for_come_first_then_the_metadata_which_is_never_null() -> None:
@@ -162,5 +162,5 @@ def test_an_insert_carries_nothing_unchanged() -> None:
     record = {"op": INSERT, "version": 1, "timestamp": 1, "commit_id": 1, "old_kind": 0, "unchanged": None}
     row = {"big": "b", "n": None, "id": 1}
     changes = pa.RecordBatch.from_pylist([{**record, "new": row, "old": None}], schema=changes_schema(COLUMNS))
-    found = mark(changes, halves(changes, key=TABLE.key, forwarded=everything), truncates=False)
+    found = marked_rows(changes, mark(changes, key=TABLE.key, forwarded=everything), truncates=False)
     assert MARKING.change_rows(found, EPOCH, 0)[UNCHANGED_COLUMNS].to_pylist() == [None]
