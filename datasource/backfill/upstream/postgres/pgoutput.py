@@ -138,7 +138,7 @@ class Decoder:
                 pa.array(begun.commit_lsn.astype(np.int64)),
                 pa.array(begun.timestamp).view(pa.timestamp("us", tz="UTC")),
                 pa.array(begun.xid.astype(np.int64)),
-                pa.array(_OLD_KIND[changes.mark]),
+                pa.array(_OLD_KIND[changes.first_tuple]),
                 self._structs(new, changes.has_new, messages.data),
                 self._structs(old, changes.has_old, messages.data),
                 names_where(unchanged, [column.name for column in self._wanted]),

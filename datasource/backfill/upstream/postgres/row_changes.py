@@ -35,13 +35,13 @@ _CARRIES_ROW: Final = np.isin(np.arange(256), [INSERT, UPDATE, DELETE])
 
 @dataclass(frozen=True)
 class RowChanges:
-    """Messages in order: their numbers, what they are, where they lie, and the mark of the first tuple."""
+    """Messages in order: their numbers, what they are, where they lie, and which tuple stands first."""
 
     message: Positions
     kind: NDArray[np.uint8]
     start: Positions
     end: Positions
-    mark: NDArray[np.uint8]
+    first_tuple: NDArray[np.uint8]
 
     def __len__(self) -> int:
         return len(self.message)
@@ -52,10 +52,10 @@ class RowChanges:
 
     @property
     def has_old(self) -> Mask:
-        return np.isin(self.mark, [OLD_KEY_TUPLE, OLD_ROW_TUPLE])
+        return np.isin(self.first_tuple, [OLD_KEY_TUPLE, OLD_ROW_TUPLE])
 
     def __getitem__(self, part: Positions) -> RowChanges:
-        return RowChanges(self.message[part], self.kind[part], self.start[part], self.end[part], self.mark[part])
+        return RowChanges(self.message[part], self.kind[part], self.start[part], self.end[part], self.first_tuple[part])
 
 
 def row_changes(messages: Messages, relation_id: int, inside: Mask, kept: Mask) -> RowChanges:
@@ -70,9 +70,9 @@ def row_changes(messages: Messages, relation_id: int, inside: Mask, kept: Mask) 
     rows = rows[kept[rows]]
 
     kind, start = messages.kind[rows], messages.start[rows]
-    mark = np.where(kind == TRUNCATE, _NO_TUPLE, messages.uint8(start + 5)).astype(np.uint8)
-    changes = RowChanges(rows, kind, start, messages.end[rows], mark)
-    fits = (mark == NEW_TUPLE) & (kind != DELETE) | changes.has_old & (kind != INSERT) | (kind == TRUNCATE)
+    first_tuple = np.where(kind == TRUNCATE, _NO_TUPLE, messages.uint8(start + 5)).astype(np.uint8)
+    changes = RowChanges(rows, kind, start, messages.end[rows], first_tuple)
+    fits = (first_tuple == NEW_TUPLE) & (kind != DELETE) | changes.has_old & (kind != INSERT) | (kind == TRUNCATE)
     require(fits, "a row change holds another kind of tuple than its type allows")
     return changes
 
