@@ -253,10 +253,10 @@ def test_the_file_of_a_large_transaction_goes_with_its_batch_and_not_with_the_ne
     run.batch()
     kept = run.upstream._epochs.log._kept
     assert kept is not None
-    assert not kept.reading.rows._file.closed
+    assert not kept.peeked.rows._file.closed
 
     def is_gone() -> bool:  # Progress is recorded, and the log acknowledged, now and then.
-        return not run.batch() and bool(kept.reading.rows._file.closed)
+        return not run.batch() and bool(kept.peeked.rows._file.closed)
 
     eventually(is_gone, seconds=FOLLOW_INTERVAL + 30)
     run.finish()
@@ -274,7 +274,7 @@ def test_the_file_of_a_large_transaction_goes_with_the_stream(
     kept = run.upstream._epochs.log._kept
     assert kept is not None
     run.stop()
-    assert kept.reading.rows._file.closed
+    assert kept.peeked.rows._file.closed
 
 
 def test_a_table_that_grows_at_its_end_faster_than_it_is_read_is_finished(

@@ -11,7 +11,7 @@ from typing import Final
 from backfill.amounts import duration, lag, pace
 from backfill.counts import Counts
 from backfill.lag import UNKNOWN
-from backfill.status import MICROSECONDS, Pace, Reading, Status, VnodeState
+from backfill.status import MICROSECONDS, Pace, RowsRead, Status, VnodeState
 
 MOST_GRID_LINES: Final = 12
 WIDEST: Final = 120
@@ -78,7 +78,7 @@ def _facts(of: Status, now: float) -> list[str]:
     return facts
 
 
-def _bar(of: Reading, window: Window) -> str:
+def _bar(of: RowsRead, window: Window) -> str:
     total, done = len(of.vnodes), of.vnodes_completed
     text = f" {done} of {total} vnodes, {100 * done // total} %"
     cells = max(4, min(50, window.width - len(text) - 2))

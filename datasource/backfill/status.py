@@ -46,7 +46,7 @@ class VnodeState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RowsRead:
     """How far the table, or a part of it, has been read.
 
     `rows_left` is a guess, and `vnodes` has the state of each vnode in key order.
@@ -76,8 +76,8 @@ class Status:
     phase: Phase
     bookmark: Bookmark = ()
     barrier: Barrier | None = None
-    first: Reading = Reading()
-    again: Reading | None = None
+    first: RowsRead = RowsRead()
+    again: RowsRead | None = None
     waiting: int = 0
     control: Control = field(default_factory=Control)
     counts: Counts | None = None
@@ -91,7 +91,7 @@ class Status:
         return None if self.barrier is None else self.barrier.epoch.timestamp
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> RowsRead:
         """What is being read, or was read last."""
         return self.again if self.phase == "again" and self.again is not None else self.first
 
@@ -136,12 +136,12 @@ def _at(of: Status, barrier: Barrier) -> Status:
     )
 
 
-def _reading(progress: Progress) -> Reading:
+def _reading(progress: Progress) -> RowsRead:
     if isinstance(progress, Finished):
         states = (VnodeState.COMPLETED,) * progress.vnode_count
     else:
         states = tuple(_state(item) for _, item in progress.per_vnode())
-    return Reading(progress.row_count, rows_left(progress), states)
+    return RowsRead(progress.row_count, rows_left(progress), states)
 
 
 def _state(progress: VnodeProgress) -> VnodeState:
@@ -217,7 +217,7 @@ def as_json(of: Status, at: Pace | None) -> dict[str, Any]:
     }
 
 
-def _again_as_json(again: Reading) -> dict[str, int]:
+def _again_as_json(again: RowsRead) -> dict[str, int]:
     return {
         "again_rows": again.rows,
         "again_vnodes": len(again.vnodes),

@@ -15,7 +15,7 @@ from backfill.epoch import Epoch
 from backfill.lag import Lag
 from backfill.offset import Barrier
 from backfill.progress import Finished
-from backfill.status import Pace, Reading, Status, VnodeState, as_json, pace
+from backfill.status import Pace, RowsRead, Status, VnodeState, as_json, pace
 
 SECOND = 1_000_000
 VNODES = (VnodeState.COMPLETED,) * 3 + (VnodeState.IN_PROGRESS,) + (VnodeState.NOT_STARTED,) * 4
@@ -24,7 +24,7 @@ VNODES = (VnodeState.COMPLETED,) * 3 + (VnodeState.IN_PROGRESS,) + (VnodeState.N
 def at(second: int, rows: int, *, left: int | None = None) -> Status:
     """A status as of so many seconds after 1970; its epoch is all that matters of the barrier."""
     barrier = Barrier("s1", (), Epoch(second, "", 0, second * SECOND), Finished(8, rows))
-    return Status("s1", '"public"."t"', "snapshot", (), barrier, Reading(rows, left, VNODES))
+    return Status("s1", '"public"."t"', "snapshot", (), barrier, RowsRead(rows, left, VNODES))
 
 
 def test_all_of_it_is_shown() -> None:
@@ -60,7 +60,7 @@ def test_why_the_database_was_not_reached_is_shown_to_its_end() -> None:
 
 @pytest.mark.parametrize("state", [VnodeState.COMPLETED, VnodeState.NOT_STARTED])
 def test_vnodes_that_are_all_alike_are_not_drawn_one_by_one(state: VnodeState) -> None:
-    of = replace(at(10, 1234), phase="changes", first=Reading(vnodes=(state,) * 8))
+    of = replace(at(10, 1234), phase="changes", first=RowsRead(vnodes=(state,) * 8))
     assert len(drawn(of, None, Window(80, plain=True), now=75.0).splitlines()) == 3
 
 
@@ -73,7 +73,7 @@ def test_it_is_said_that_the_snapshot_is_held() -> None:
 
 
 def test_rows_that_are_read_again_have_a_picture_and_a_pace_of_their_own() -> None:
-    again = Reading(500, 400, (VnodeState.COMPLETED,) * 4 + (VnodeState.IN_PROGRESS,))
+    again = RowsRead(500, 400, (VnodeState.COMPLETED,) * 4 + (VnodeState.IN_PROGRESS,))
     of = replace(at(10, 1234), phase="again", again=again, waiting=2)
     before = replace(of, barrier=at(6, 1234).barrier, again=replace(again, rows=300))
     found = pace(before, of)
@@ -99,7 +99,7 @@ def test_rows_that_are_read_again_have_a_picture_and_a_pace_of_their_own() -> No
 def test_nothing_is_wider_than_the_window_or_fills_it(width: int, count: int) -> None:
     states = tuple(list(VnodeState)[number * 3 // count] for number in range(count))
     lines = drawn(
-        replace(at(10, 1), first=Reading(1, None, states)), Pace(1, 1), Window(width, plain=True), now=11.0
+        replace(at(10, 1), first=RowsRead(1, None, states)), Pace(1, 1), Window(width, plain=True), now=11.0
     ).splitlines()
     grid = [line for line in lines if line and not set(line) - set("#+.")]
     assert len(grid) <= MOST_GRID_LINES
@@ -112,7 +112,7 @@ def test_a_mark_that_stands_for_unlike_vnodes_says_in_progress() -> None:
     half = 10 * MOST_GRID_LINES
     states = (VnodeState.COMPLETED,) * (half - 1) + (VnodeState.NOT_STARTED,) * (half + 1)
     lines = drawn(
-        replace(at(10, 1), first=Reading(1, None, states)), None, Window(10, plain=True), now=11.0
+        replace(at(10, 1), first=RowsRead(1, None, states)), None, Window(10, plain=True), now=11.0
     ).splitlines()
     assert "".join(lines[-MOST_GRID_LINES - 1 : -1]) == "#" * 59 + "+" + "." * 60
     assert lines[-1] == "(each mark: 2 vnodes)"[:10]
@@ -139,7 +139,7 @@ def test_the_pace_is_rows_over_the_time_between_two_states() -> None:
         (replace(at(10, 5), stream="s2"), at(12, 9)),
         (at(10, 5), replace(at(12, 9), phase="changes")),
         (at(10, 5), replace(at(12, 9), control=Control(max_rows=0))),
-        (at(10, 5), replace(at(12, 9), phase="again", again=Reading(9, 0, VNODES))),
+        (at(10, 5), replace(at(12, 9), phase="again", again=RowsRead(9, 0, VNODES))),
     ],
     ids=["one look", "standing still", "just begun", "another stream", "over", "held", "something else is read"],
 )

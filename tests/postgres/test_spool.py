@@ -60,9 +60,9 @@ def test_what_was_read_of_the_log_before_an_error_is_let_go_of(monkeypatch: pyte
     large = pa.record_batch({"v": pa.array(["x" * (IN_MEMORY + 1)])})
     made: list[Spool] = []
 
-    def lost(reading: log.Reading, *_: object) -> None:
-        made.append(reading.rows)
-        reading.rows.add(large)
+    def lost(peeked: log.Peeked, *_: object) -> None:
+        made.append(peeked.rows)
+        peeked.rows.add(large)
         raise ConnectionLostError("gone")
 
     monkeypatch.setattr(log, "Spool", lambda _: Spool(large.schema))

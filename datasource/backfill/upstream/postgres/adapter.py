@@ -26,7 +26,7 @@ from backfill.upstream.postgres.changelog import ChangeLog
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.epochs import Epochs
 from backfill.upstream.postgres.key_space import covered_by_database, cut, range_of
-from backfill.upstream.postgres.log import MOST_MESSAGES, Reading
+from backfill.upstream.postgres.log import MOST_MESSAGES, Peeked
 from backfill.upstream.postgres.measuring import Measuring
 from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import Position
@@ -98,7 +98,7 @@ class PostgresUpstream:
         require_logical(table.server)
         place = Place.given(self._options, table)
         after, upto = self._sessions.run(
-            lambda session: span.bounds(session, place, table, self._epochs.end_of_log().lsn, starting, ending)
+            lambda session: span.resolved(session, place, table, self._epochs.end_of_log().lsn, starting, ending)
         )
         return PostgresChangeReader(self._connector.for_rows(), table, place, self._sessions.retries, after, upto)
 
@@ -216,7 +216,7 @@ class PostgresUpstream:
     def _read_again(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch]:
         shown = Position.parse(upto.position)
 
-        def attempt(session: Session) -> Reading:
+        def attempt(session: Session) -> Peeked:
             return log.read(session, Position.parse(after.position), shown, shown.lsn, MOST_MESSAGES)
 
         log = self._epochs.log

@@ -33,12 +33,12 @@ _WITHOUT_IT: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class LastReading:
+class LastPeeked:
     """What was read from one position to another one."""
 
     after: str
     upto: str
-    reading: log.Reading
+    peeked: log.Peeked
 
 
 class ChangeLog:
@@ -57,7 +57,7 @@ class ChangeLog:
         # of these now had it ever since.
         self.added = Added(frozenset(begun.added(table)), frozenset(item.name for item in table.description.columns))
         self._feed = log.Feed(place.slot, place.publication, table.description.oid, table.wanted, self.added)
-        self._kept: LastReading | None = None
+        self._kept: LastPeeked | None = None
         self._acknowledgeable: dict[str, Lsn] = {}
         self._reported: set[str] = set()
         self._published: Published | None = None
@@ -87,18 +87,18 @@ class ChangeLog:
             found = slot.find(session, place.slot)
             self.lost_up_to = LOG_BEGIN if found is None else found.confirmed
 
-    def read(self, session: Session, after: Position, shown: Position, upto: Lsn, limit: int) -> log.Reading:
+    def read(self, session: Session, after: Position, shown: Position, upto: Lsn, limit: int) -> log.Peeked:
         """The changes that `shown` shows and `after` does not, up to the LSN `upto` and about `limit` of them."""
         most = self.expected.of(limit, after)
         try:
             with saying_which_is_waited_for(self._connector, session, self.place.slot):
-                reading = log.peek(self._connector, self._feed, after=after, shown=shown, upto=upto, limit=most)
+                peeked = log.peek(self._connector, self._feed, after=after, shown=shown, upto=upto, limit=most)
         except DataLossError:
             # The server says less about a slot that is gone than its catalog does.
             self.place.require_readable(session, after.lsn)
             self.place.require_same_publication(session, self._table, self._published)
             raise
-        self.expected.learn(reading, after)
+        self.expected.learn(peeked, after)
         # After reading, so that a slot which was moved or made again in the meantime is noticed as well. The log lacks
         # changes that are not published; without the publication PostgreSQL 18 gives none at all, and no error.
         # And up to where the batch ends: had the log been put back to before that, the rest would be taken for nothing.
@@ -110,8 +110,8 @@ class ChangeLog:
             self._note_moved(session, after.lsn)
         self._require_told(session)  # first: what the table has not any more is not for the publication to publish
         self._require_published(session)
-        self._report_added(reading.ignored)
-        return reading
+        self._report_added(peeked.ignored)
+        return peeked
 
     def _note_moved(self, session: Session, after: Lsn) -> None:
         """Says once that the slot was moved or made again beyond where reading began."""
@@ -182,18 +182,18 @@ class ChangeLog:
                 _WITHOUT_IT,
             )
 
-    def keep(self, after: Epoch, upto: Epoch, reading: log.Reading, read_up_to: Lsn) -> None:
+    def keep(self, after: Epoch, upto: Epoch, peeked: log.Peeked, read_up_to: Lsn) -> None:
         """Keeps what was read from `after` to `upto`; the log was looked at as far as the LSN `read_up_to`."""
         self.let_go()
-        self._kept = LastReading(after.position, upto.position, reading)
+        self._kept = LastPeeked(after.position, upto.position, peeked)
         position = Position.parse(upto.position)
         if position.snapshot is not None:
-            self._acknowledgeable[upto.position] = reading.acknowledgeable(position, read_up_to)
+            self._acknowledgeable[upto.position] = peeked.acknowledgeable(position, read_up_to)
 
     def let_go(self) -> None:
         """Keeps nothing any longer."""
         if self._kept is not None:
-            self._kept.reading.rows.close()
+            self._kept.peeked.rows.close()
         self._kept = None
 
     def kept(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch] | None:
@@ -201,7 +201,7 @@ class ChangeLog:
         kept = self._kept
         if kept is None or (kept.after, kept.upto) != (after.position, upto.position):
             return None
-        return iter(kept.reading.rows)
+        return iter(kept.peeked.rows)
 
     def acknowledgeable(self, epoch: Epoch) -> Lsn:
         """Up to where the server may forget the log once `epoch` has been committed; LOG_BEGIN where that is not known.

@@ -16,7 +16,7 @@ from backfill.upstream import Pin, Step
 from backfill.upstream.postgres import unseen
 from backfill.upstream.postgres.changelog import ChangeLog
 from backfill.upstream.postgres.connection import Connector, Session, one_row
-from backfill.upstream.postgres.log import MOST_MESSAGES, Reading
+from backfill.upstream.postgres.log import MOST_MESSAGES, Peeked
 from backfill.upstream.postgres.pin import CLOCK, ENDS_OF_LOG, Exported, ExportingSession, flushed_end
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position, Snapshot
 from backfill.upstream.postgres.sessions import ControlSession
@@ -141,9 +141,9 @@ class Epochs:
             return now.shows_all_of(before)
         if before.unseen is None:
             return now.lsn >= before.lsn
-        reading = self._read(before, before, before.lsn, MOST_MESSAGES)  # of which no change is wanted
-        reading.rows.close()
-        return now.lsn >= before.lsn and reading.sees_all(before, now)
+        peeked = self._read(before, before, before.lsn, MOST_MESSAGES)  # of which no change is wanted
+        peeked.rows.close()
+        return now.lsn >= before.lsn and peeked.sees_all(before, now)
 
     def _stepped(self, step: Callable[[], Step]) -> Step:
         found = self._sessions.retry(step)
@@ -181,16 +181,16 @@ class Epochs:
         if after is None:
             return Step(epoch, Pin(epoch, exported.token))
         began = Position.parse(after.position)
-        reading = self._read(began, now, now.lsn, max_changes)
-        if not reading.sees_all(began, now):
+        peeked = self._read(began, now, now.lsn, max_changes)
+        if not peeked.sees_all(began, now):
             exporter.release(exported.token)
-            reading.rows.close()
+            peeked.rows.close()
             return None
-        if not reading.complete:
+        if not peeked.complete:
             exporter.release(exported.token)
-            epoch = _next(after, replace(now, lsn=reading.end), exported.timestamp)
-        self._keep(after, epoch, reading, now.lsn, exported.timestamp)
-        return Step(epoch, Pin(epoch, exported.token) if reading.complete else None)
+            epoch = _next(after, replace(now, lsn=peeked.end), exported.timestamp)
+        self._keep(after, epoch, peeked, now.lsn, exported.timestamp)
+        return Step(epoch, Pin(epoch, exported.token) if peeked.complete else None)
 
     # -- without ---------------------------------------------------------------------------------------------------
 
@@ -226,24 +226,24 @@ class Epochs:
         if upto <= self._idle_at and after.position != self._left_at and self._read_lately:
             self.complete_until = self._clock
             return Step(after, None)
-        reading = self._read(began, EVERY_COMMIT, upto, max_changes)
-        if reading.complete:
+        peeked = self._read(began, EVERY_COMMIT, upto, max_changes)
+        if peeked.complete:
             self._idle_at = max(self._idle_at, upto)
-            self._left_at = "" if reading.is_idle else after.position
+            self._left_at = "" if peeked.is_idle else after.position
         else:
             # As where a plan that nobody logged had room for more: what is left has to be found from here on.
-            self._idle_at = min(self._idle_at, reading.end)
-        if reading.is_idle and self._may_stay(began, upto):
+            self._idle_at = min(self._idle_at, peeked.end)
+        if peeked.is_idle and self._may_stay(began, upto):
             self.complete_until = self._clock
             return Step(after, None)
         # All the way where the log was read that far: what is ahead may be there, behind the table's last commit.
-        end = max(upto, reading.end) if reading.complete else reading.end
+        end = max(upto, peeked.end) if peeked.complete else peeked.end
         position = Position(max(end, began.lsn))
-        seen_upto = reading.acknowledgeable(seen, upto)
+        seen_upto = peeked.acknowledgeable(seen, upto)
         if seen_upto < position.lsn:
             position = replace(position, unseen=seen_upto)
-        epoch = _next(after, position, reading.timestamp or after.timestamp)
-        self._keep(after, epoch, reading, upto, self._clock)
+        epoch = _next(after, position, peeked.timestamp or after.timestamp)
+        self._keep(after, epoch, peeked, upto, self._clock)
         return Step(epoch, None)
 
     def _held_step(self, after: Epoch | None, max_changes: int) -> Step:
@@ -257,14 +257,14 @@ class Epochs:
         if now == self._held_at and self._read_lately:
             return Step(after, None)
         began = Position.parse(after.position)
-        reading = self._read(began, now, now.lsn, max_changes)
-        if reading.is_idle:
+        peeked = self._read(began, now, now.lsn, max_changes)
+        if peeked.is_idle:
             self._held_at = now
             if self._may_stay(began, now.lsn):
                 return Step(after, None)
-        position = now if reading.complete else replace(now, lsn=reading.end)
-        epoch = _next(after, position, max(reading.timestamp or 0, after.timestamp))
-        self._keep(after, epoch, reading, now.lsn, self._clock)
+        position = now if peeked.complete else replace(now, lsn=peeked.end)
+        epoch = _next(after, position, max(peeked.timestamp or 0, after.timestamp))
+        self._keep(after, epoch, peeked, now.lsn, self._clock)
         return Step(epoch, None)
 
     def _may_stay(self, began: Position, upto: Lsn) -> bool:
@@ -278,14 +278,14 @@ class Epochs:
     def _read_lately(self) -> bool:
         return time.monotonic() - self._read_at < LOOK_INTERVAL
 
-    def _read(self, after: Position, shown: Position, upto: Lsn, limit: int) -> Reading:
+    def _read(self, after: Position, shown: Position, upto: Lsn, limit: int) -> Peeked:
         self._read_at = time.monotonic()
         return self.log.read(self._sessions.current(), after, shown, upto, limit)
 
-    def _keep(self, after: Epoch, upto: Epoch, reading: Reading, read_up_to: Lsn, now: int) -> None:
-        """As `ChangeLog.keep`; `now` is the moment until which nothing is missing where the reading is complete."""
-        self.complete_until = now if reading.complete else reading.timestamp or after.timestamp
-        self.log.keep(after, upto, reading, read_up_to)
+    def _keep(self, after: Epoch, upto: Epoch, peeked: Peeked, read_up_to: Lsn, now: int) -> None:
+        """As `ChangeLog.keep`; `now` is the moment until which nothing is missing where what was peeked is complete."""
+        self.complete_until = now if peeked.complete else peeked.timestamp or after.timestamp
+        self.log.keep(after, upto, peeked, read_up_to)
 
 
 def _next(after: Epoch | None, position: Position, timestamp: int) -> Epoch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from backfill.upstream.postgres.log import MOST_MESSAGES, Reading
+from backfill.upstream.postgres.log import MOST_MESSAGES, Peeked
 from backfill.upstream.postgres.position import Position
 
 FEW_CHANGES: Final = 100
@@ -35,13 +35,13 @@ class ExpectedMessages:
         """How many messages before those after this position are known to be met again."""
         return self._passed if after.lsn >= self._passed_to else 0
 
-    def learn(self, reading: Reading, after: Position) -> None:
-        changes = reading.rows.row_count
+    def learn(self, peeked: Peeked, after: Position) -> None:
+        changes = peeked.rows.row_count
         if changes >= FEW_CHANGES:
-            found = (reading.message_count - self._met_again(after)) / changes
+            found = (peeked.message_count - self._met_again(after)) / changes
             # Three where each change has a commit of its own. What else is skipped counts as well, and may be all.
             self._per_change = min(max(found, 1.0), 3.0)
-        self._passed_to, self._passed = reading.end, reading.message_count
+        self._passed_to, self._passed = peeked.end, peeked.message_count
 
     def slot_moves(self) -> None:
         """What was passed since it stood still is not met again."""

@@ -51,7 +51,7 @@ class Feed:
 
 
 @dataclass(slots=True)
-class Reading:
+class Peeked:
     """What has been read of the log: rows of wanted transactions, and every transaction that was looked at."""
 
     rows: Spool
@@ -109,7 +109,7 @@ def keeping(after: Position, upto: Position) -> Keep:
     return lambda xids, lsns: upto.shows(xids, lsns) & ~after.shows(xids, lsns)
 
 
-def peek(connector: Connector, feed: Feed, *, after: Position, shown: Position, upto: Lsn, limit: int) -> Reading:
+def peek(connector: Connector, feed: Feed, *, after: Position, shown: Position, upto: Lsn, limit: int) -> Peeked:
     """The changes of transactions that `shown` shows and `after` does not, as far as they end before `upto`.
 
     Stops after about `limit` messages, but not before it got beyond `after`: transactions that `after` shows may
@@ -117,15 +117,15 @@ def peek(connector: Connector, feed: Feed, *, after: Position, shown: Position, 
     """
     while True:
         decoder = Decoder(feed.table_oid, feed.wanted, keeping(after, shown), feed.added)
-        reading = Reading(Spool(decoder.schema))
+        peeked = Peeked(Spool(decoder.schema))
         with ExitStack() as opened:
-            opened.callback(reading.rows.close)
-            _decode_into(reading, decoder, _peeked(connector, feed, upto, limit))
-            reading.complete = reading.message_count < limit
-            if reading.complete or reading.end > after.lsn:
-                reading.rows.finish()
+            opened.callback(peeked.rows.close)
+            _decode_into(peeked, decoder, _peeked(connector, feed, upto, limit))
+            peeked.complete = peeked.message_count < limit
+            if peeked.complete or peeked.end > after.lsn:
+                peeked.rows.finish()
                 opened.pop_all()
-                return reading
+                return peeked
         limit *= 4
 
 
@@ -149,15 +149,15 @@ def _peeked(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) -> M
         yield from _messages(session, feed, upto, limit)
 
 
-def _decode_into(reading: Reading, decoder: Decoder, fetched: MessageBatches) -> None:
-    """Adds what the messages say to the reading."""
+def _decode_into(peeked: Peeked, decoder: Decoder, fetched: MessageBatches) -> None:
+    """Adds what the messages say to what has been peeked."""
     for batch in read_ahead(fetched, READ_AHEAD):
         decoded = decoder.feed(batch.column(0))
         if decoded.rows.num_rows:
-            reading.rows.add(decoded.rows)
-        reading.parts.append(decoded.transactions)
-        reading.message_count += batch.num_rows
-    reading.ignored = decoder.ignored_columns
+            peeked.rows.add(decoded.rows)
+        peeked.parts.append(decoded.transactions)
+        peeked.message_count += batch.num_rows
+    peeked.ignored = decoder.ignored_columns
     _require_whole(decoder)
 
 

@@ -66,7 +66,7 @@ class PostgresChangeReader:
             _require_published(session, self.place, self.table)
 
 
-def bounds(
+def resolved(
     session: Session, place: Place, table: Table, end_of_log: Lsn, starting: str, ending: str
 ) -> tuple[str, str]:
     """The two positions as LSNs, where the changes between them can be read; see `backfill.upstream.Upstream.span`."""
