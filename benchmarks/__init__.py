@@ -1,6 +1,6 @@
 """How fast the connector is, measured beside what else reads the same rows.
 
-    python -m benchmarks [snapshot|orders|wide|changes|full|staging|memory|upsert|all]
+    python -m benchmarks [snapshot|orders|wide|changes|wide-changes|full|staging|memory|upsert|all]
                          [--rows N] [--rounds N] [--patience S] [--java=OPTIONS] [--json]
 
 Machines drift: the same program may take twice as long a minute later. So the contenders take turns, round after

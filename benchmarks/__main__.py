@@ -18,6 +18,7 @@ BENCHMARKS: Final[Mapping[str, Callable[[Bed, int | None, Rounds], Iterator[Tabl
     "orders": snapshot.run_orders,
     "wide": snapshot.run_wide,
     "changes": changes.run,
+    "wide-changes": changes.run_wide,
     "full": full.run,
     "staging": staging.run,
     "memory": memory.run,

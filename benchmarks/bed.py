@@ -162,10 +162,10 @@ class Bed:
             else:
                 return
 
-    def publish(self, publication: str) -> None:
-        """Publishes the accounts under this name alone."""
+    def publish(self, publication: str, table: str) -> None:
+        """Publishes the table under this name alone."""
         name = sql.Identifier(publication).as_string(None)
-        self.database.execute(f"DROP PUBLICATION IF EXISTS {name}; CREATE PUBLICATION {name} FOR TABLE {ACCOUNTS}")
+        self.database.execute(f"DROP PUBLICATION IF EXISTS {name}; CREATE PUBLICATION {name} FOR TABLE {table}")
 
 
 @contextmanager

@@ -10,12 +10,13 @@ from typing import Final
 
 from backfill.claim import claim
 from benchmarks import debezium
-from benchmarks.bed import ACCOUNTS, Bed
+from benchmarks.bed import ACCOUNTS, WIDE, Bed
 from benchmarks.report import Comparison, Table, ratios, speeds, where
 from benchmarks.rounds import Rounds, Run, take_turns
 from benchmarks.stream import PARTS, WALL, drain
 
 ROWS = 1_000_000
+WIDE_ROWS = 50_000
 SIZES = (1, 100, 10_000)
 """Changes per transaction."""
 
@@ -28,6 +29,19 @@ AT_LEAST_DEBEZIUM = 8
 PUBLICATION: Final = "bench"
 
 
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A table that is changed: its key, whose values begin with 1, and a column of numbers."""
+
+    table: str
+    key: str
+    value: str
+
+
+ACCOUNTS_CHANGED: Final = Changed(ACCOUNTS, "aid", "abalance")
+WIDE_CHANGED: Final = Changed(WIDE, "id", "reading_0")
+
+
 @dataclass(frozen=True)
 class Rewindable:
     """A stream that has finished its backfill and can be put back there: its checkpoint, its state and its slot.
@@ -38,17 +52,18 @@ class Rewindable:
     bed: Bed
     folder: Path
     name: str = "bench"
+    of: Changed = ACCOUNTS_CHANGED
     further: Mapping[str, str] = field(default_factory=dict)
     """Options beside those of every stream."""
 
     @classmethod
-    def backfilled(cls, bed: Bed, name: str = "bench", **further: str) -> Rewindable:
-        """A stream of all accounts, at a point in the log that lies behind its backfill."""
-        stream = cls(bed, bed.fresh_folder(), name, further)
-        bed.publish(PUBLICATION)
+    def backfilled(cls, bed: Bed, name: str = "bench", of: Changed = ACCOUNTS_CHANGED, **further: str) -> Rewindable:
+        """A stream of the whole table, at a point in the log that lies behind its backfill."""
+        stream = cls(bed, bed.fresh_folder(), name, of, further)
+        bed.publish(PUBLICATION, of.table)
         drain(bed.spark, stream.options, stream.checkpoint)
         # A first batch of changes takes it from the backfill's last state to a mere position in the log.
-        bed.database.execute(f"UPDATE {ACCOUNTS} SET abalance = 0 WHERE aid <= 100")
+        bed.database.execute(f"UPDATE {of.table} SET {of.value} = 0 WHERE {of.key} <= 100")
         drain(bed.spark, stream.options, stream.checkpoint)
         stream._wait_for_its_driver()
         shutil.copytree(stream._live, stream._kept)
@@ -81,7 +96,7 @@ class Rewindable:
     def options(self) -> dict[str, str]:
         return {
             **self.bed.database.options,
-            "dbtable": ACCOUNTS,
+            "dbtable": self.of.table,
             "stateDir": str(self._live / "state"),
             "slotName": self.slot,
             "publicationName": PUBLICATION,
@@ -115,16 +130,26 @@ def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
         accounts = bed.fill(100_000)
         stream = Rewindable.backfilled(bed)
         count = max(1, (rows or ROWS) // size)
-        change(bed, transactions=count, size=size, accounts=accounts)
+        change(bed, transactions=count, size=size, rows=accounts)
         yield from _compare(bed, stream, size, count * size, rounds)
         stream.drop()
 
 
-def change(bed: Bed, *, transactions: int, size: int, accounts: int) -> None:
-    """Commits so many transactions, each of which updates `size` accounts."""
+def run_wide(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
+    """Of rows of very many columns."""
+    size = 100
+    readings = bed.fill_wide(max(size, (rows or WIDE_ROWS) // size * size))
+    stream = Rewindable.backfilled(bed, of=WIDE_CHANGED)
+    change(bed, transactions=readings // size, size=size, rows=readings, of=WIDE_CHANGED)
+    yield from _compare(bed, stream, size, readings, rounds)
+    stream.drop()
+
+
+def change(bed: Bed, *, transactions: int, size: int, rows: int, of: Changed = ACCOUNTS_CHANGED) -> None:
+    """Commits so many transactions, each of which updates `size` of the table's `rows`, one after the other."""
     statement = (
-        f"DO $$ BEGIN FOR i IN 0 .. {transactions - 1} LOOP UPDATE {ACCOUNTS} SET abalance = i "
-        f"WHERE aid > i::bigint * {size} % {accounts} AND aid <= i::bigint * {size} % {accounts} + {size}; "
+        f"DO $$ BEGIN FOR i IN 0 .. {transactions - 1} LOOP UPDATE {of.table} SET {of.value} = i "
+        f"WHERE {of.key} > i::bigint * {size} % {rows} AND {of.key} <= i::bigint * {size} % {rows} + {size}; "
         "COMMIT; END LOOP; END $$"
     )
     with bed.database.connect(autocommit=True) as session:
@@ -148,7 +173,9 @@ def _compare(bed: Bed, stream: Rewindable, size: int, expected: int, rounds: Rou
     comparisons = [Comparison(OURS, PEEK, AT_LEAST_PEEK), Comparison(OURS, BINARY_PEEK)]
     note = debezium.LEFT_OUT
     if debezium.jars():
-        contenders[debezium.DEBEZIUM] = lambda: debezium.changes(bed, expected, stream.kept, PUBLICATION)
+        contenders[debezium.DEBEZIUM] = lambda: debezium.changes(
+            bed, expected, stream.of.table, stream.kept, PUBLICATION
+        )
         comparisons.append(Comparison(OURS, debezium.DEBEZIUM, AT_LEAST_DEBEZIUM))
         note = f"{debezium.DEBEZIUM}: the first {debezium.ROWS} of these changes, without its start."
     results = take_turns(contenders, rounds)
@@ -157,7 +184,7 @@ def _compare(bed: Bed, stream: Rewindable, size: int, expected: int, rounds: Rou
         f"{what}: speed",
         results,
         [
-            f"{expected} updates of pgbench_accounts in transactions of {size}.",
+            f"{expected} updates of {stream.of.table} in transactions of {size}.",
             f"{PEEK}: psql, COPY (SELECT ... FROM pg_logical_slot_peek_binary_changes(...)) TO STDOUT, thrown away.",
             "backfill: the time of all its batches, until the commit log; without the start of the query.",
             note,

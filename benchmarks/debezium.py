@@ -48,18 +48,19 @@ def jars() -> list[str]:
 def snapshot(bed: Bed, there: int) -> Run:
     """The first of so many accounts."""
     try:
-        return _run(bed, there, {"snapshot.mode": "initial_only", "publication.autocreate.mode": "filtered"})
+        own = {"snapshot.mode": "initial_only", "publication.autocreate.mode": "filtered"}
+        return _run(bed, there, {**own, "table.include.list": ACCOUNTS})
     finally:
         bed.drop_slot(SLOT)
 
 
-def changes(bed: Bed, there: int, slot: str, publication: str) -> Run:
-    """The first of so many changes that this slot keeps; they stay there."""
+def changes(bed: Bed, there: int, table: str, slot: str, publication: str) -> Run:
+    """The first of so many changes of the table that this slot keeps; they stay there."""
     bed.drop_slot(SLOT)
     bed.database.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", [slot, SLOT])
     own = {"snapshot.mode": "no_data", "publication.autocreate.mode": "disabled", "publication.name": publication}
     try:
-        return _run(bed, there, own)
+        return _run(bed, there, {**own, "table.include.list": table})
     finally:
         bed.drop_slot(SLOT)
 
@@ -76,7 +77,6 @@ def _run(bed: Bed, there: int, own: dict[str, str]) -> Run:
         "database.password": str(given.get("password", "")),
         "database.dbname": str(given["dbname"]),
         "topic.prefix": "bench",
-        "table.include.list": ACCOUNTS,
         "plugin.name": "pgoutput",
         "slot.name": SLOT,
         "max.batch.size": "8192",

@@ -34,7 +34,7 @@ def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
         UPSERT: Rewindable.backfilled(bed, "upsert", envelope="upsert"),
     }
     count = max(1, (rows or ROWS) // SIZE)
-    change(bed, transactions=count, size=SIZE, accounts=accounts)
+    change(bed, transactions=count, size=SIZE, rows=accounts)
     results = take_turns({name: _contender(stream, name, count * SIZE) for name, stream in streams.items()}, rounds)
     for stream in streams.values():
         stream.drop()

@@ -71,7 +71,7 @@ def run(bed: Bed, rows: int | None, _rounds: Rounds) -> Iterator[Table]:
     large = count * LARGE_TRANSACTION // ROWS
 
     def backlog(of: int) -> Callable[[], None]:
-        return lambda: change(bed, transactions=of // SIZE, size=SIZE, accounts=ACCOUNTS_BEFORE)
+        return lambda: change(bed, transactions=of // SIZE, size=SIZE, rows=ACCOUNTS_BEFORE)
 
     def transaction(of: int) -> Callable[[], None]:
         return lambda: _insert(bed, of)

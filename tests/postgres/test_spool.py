@@ -84,3 +84,8 @@ def test_a_spool_that_was_closed_does_not_look_like_one_without_changes(size: in
     spool.close()
     with pytest.raises(RuntimeError, match="closed"):
         next(iter(spool))
+
+
+def test_of_more_columns_more_of_the_log_is_decoded_at_a_time_up_to_a_bound() -> None:
+    assert log.batch_bytes(4) == log.batch_bytes(100) == 4 << 20
+    assert log.batch_bytes(100) < log.batch_bytes(450) < log.batch_bytes(1600) == 16 << 20

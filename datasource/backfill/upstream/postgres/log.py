@@ -28,8 +28,14 @@ from backfill.upstream.postgres.relation import WantedColumn
 from backfill.upstream.postgres.spool import Spool
 from backfill.upstream.postgres.transactions import Keep, Transactions
 
-MESSAGE_BATCH_BYTES: Final = 4 << 20
+_BATCH_BYTES: Final = 4 << 20
 """About how much of the log is decoded at a time: enough for vectors to pay, little enough for a driver's memory."""
+
+_BYTES_A_COLUMN: Final = 32 << 10
+"""The same for each column, of which there is a vector: of very many each would be short."""
+
+_MOST_BATCH_BYTES: Final = 16 << 20
+"""However many columns there are: `READ_AHEAD` such batches and one more may be in memory."""
 
 READ_AHEAD: Final = 4
 """How many such batches may wait to be decoded."""
@@ -177,4 +183,9 @@ def _messages(session: ArrowSession, feed: Feed, upto: Lsn, limit: int | None) -
         publication=sql.Literal(sql.Identifier(feed.publication).as_string(None)),
     )
     with translating(about_slot):
-        yield from session.read(statement.as_string(None), batch_bytes=MESSAGE_BATCH_BYTES)
+        yield from session.read(statement.as_string(None), batch_bytes=batch_bytes(len(feed.wanted)))
+
+
+def batch_bytes(columns: int) -> int:
+    """About how much of the log of a table with so many columns is decoded at a time."""
+    return min(max(_BATCH_BYTES, columns * _BYTES_A_COLUMN), _MOST_BATCH_BYTES)
