@@ -82,6 +82,7 @@ class SharedInstance:
         # No temporary folder: it would be `.tmp` in whatever folder the process is in, and stay there.
         self._settings: Final = {**_EVERY_FILE, "temp_directory": "", **settings}
         self._instance: _Instance | None = None
+        self._of_parent: _Instance | None = None
         self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._leave_to_parent)
 
