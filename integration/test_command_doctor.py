@@ -105,6 +105,8 @@ def test_a_key_that_is_no_primary_key_is_not_advised_away(database: Database, do
     assert code == 0
     assert "ends the stream, unless onUnchangedToast=mark or changelog=full. REPLICA IDENTITY FULL is no way" in text
     assert "ALTER TABLE" not in text
+    filtered = doctor("--option", "snapshotFilter=id > 1")[1]
+    assert "ends the stream, unless changelog=full. REPLICA IDENTITY FULL is no way" in filtered
 
 
 def test_whole_rows_are_not_advised_where_writers_would_fail_with_them(database: Database, doctor: Doctor) -> None:

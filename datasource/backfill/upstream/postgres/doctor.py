@@ -217,9 +217,9 @@ def _key_alone(session: Session, table: TableDescription, options: Options) -> I
     carried = set(options.columns) or {column.name for column in table.columns}
     keys = {key.column.name for key in table.key}
     large = [row[0] for row in session.execute(_LARGE, [table.oid]).fetchall() if row[0] in carried - keys]
+    ways = "changelog=full" if options.stream.snapshot_filter else "onUnchangedToast=mark or changelog=full"
     toast = (
-        f". An update that leaves out a large unchanged value of {', '.join(large)} ends the stream, unless "
-        "onUnchangedToast=mark or changelog=full"
+        f". An update that leaves out a large unchanged value of {', '.join(large)} ends the stream, unless {ways}"
         if large and without
         else ""
     )
