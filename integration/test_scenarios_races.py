@@ -9,7 +9,7 @@ from backfill.record import FOLLOW_INTERVAL
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.fold import Row
-from integration.stream_harness import table_of
+from integration.stream_harness import StreamRun, table_of
 from integration.waiting import eventually
 
 
@@ -242,38 +242,34 @@ def test_large_transactions_with_savepoints_that_are_rolled_back_say_nothing(
     run.finish()
 
 
-def test_the_file_of_a_large_transaction_goes_with_its_batch_and_not_with_the_next_one(
-    database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def run_of_many(database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch) -> StreamRun:
+    """A stream that has read the changes of a large transaction, which are in a file."""
     monkeypatch.setattr("backfill.upstream.postgres.spool.IN_MEMORY", 1000)
     table_of(database, 300)
     run = start_stream()
     run.backfill()
     database.execute("UPDATE t SET v = 'of many'")
     run.batch()
-    kept = run.upstream._epochs.log._kept
+    return run
+
+
+def test_the_file_of_a_large_transaction_goes_with_its_batch_and_not_with_the_next_one(run_of_many: StreamRun) -> None:
+    kept = run_of_many.upstream._epochs.log._kept
     assert kept is not None
     assert not kept.peeked.rows._file.closed
 
     def is_gone() -> bool:  # Progress is recorded, and the log acknowledged, now and then.
-        return not run.batch() and bool(kept.peeked.rows._file.closed)
+        return not run_of_many.batch() and bool(kept.peeked.rows._file.closed)
 
     eventually(is_gone, seconds=FOLLOW_INTERVAL + 30)
-    run.finish()
+    run_of_many.finish()
 
 
-def test_the_file_of_a_large_transaction_goes_with_the_stream(
-    database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("backfill.upstream.postgres.spool.IN_MEMORY", 1000)
-    table_of(database, 300)
-    run = start_stream()
-    run.backfill()
-    database.execute("UPDATE t SET v = 'of many'")
-    run.batch()
-    kept = run.upstream._epochs.log._kept
+def test_the_file_of_a_large_transaction_goes_with_the_stream(run_of_many: StreamRun) -> None:
+    kept = run_of_many.upstream._epochs.log._kept
     assert kept is not None
-    run.stop()
+    run_of_many.stop()
     assert kept.peeked.rows._file.closed
 
 

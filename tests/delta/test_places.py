@@ -68,8 +68,8 @@ def test_after_the_backfill_the_key_may_be_in_another_order(run: DeltaRun) -> No
 # -- the history -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
-def test_an_older_copy_is_told_before_it_is_written_to(run: DeltaRun, tmp_path: Path, *, restarts: bool) -> None:
+def put_back_after_a_batch(run: DeltaRun, tmp_path: Path, *, restarts: bool) -> None:
+    """Puts a copy in the place of the table which lacks the last version that the stream has read."""
     copy = shutil.copytree(run.table, tmp_path / "copy")
     DeltaTable(run.table).update(updates={"v": "'lost'"}, predicate="a = 1")
     run.catch_up()
@@ -77,19 +77,18 @@ def test_an_older_copy_is_told_before_it_is_written_to(run: DeltaRun, tmp_path: 
         run.restart()
     shutil.rmtree(run.table)
     copy.rename(run.table)
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+def test_an_older_copy_is_told_before_it_is_written_to(run: DeltaRun, tmp_path: Path, *, restarts: bool) -> None:
+    put_back_after_a_batch(run, tmp_path, restarts=restarts)
     with pytest.raises(DataLossError, match=r"has read version 1 .* ends with version 0: an older copy"):
         run.plan()
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
 def test_an_older_copy_that_was_written_to_is_told(run: DeltaRun, tmp_path: Path, *, restarts: bool) -> None:
-    copy = shutil.copytree(run.table, tmp_path / "copy")
-    DeltaTable(run.table).update(updates={"v": "'lost'"}, predicate="a = 1")
-    run.catch_up()
-    if restarts:
-        run.restart()
-    shutil.rmtree(run.table)
-    copy.rename(run.table)
+    put_back_after_a_batch(run, tmp_path, restarts=restarts)
     for key in (2, 3):
         DeltaTable(run.table).update(updates={"v": "'other'"}, predicate=f"a = {key}")
     with pytest.raises(
