@@ -33,8 +33,8 @@ Refinements, in the order in which one meets them in the code:
 - **Planning** (`plan`): how far each vnode goes is measured at E' before anything is read. So the offset that Spark
   logs says exactly what the batch contains, and the same offsets give the same rows again.
 - **A backlog comes first** (`stream`, `advance`). Where the log holds more changes than a batch may take, batches of
-  changes alone precede the next one that reads rows. Each may take twice as many as the one before, up to a bound: else
-  a busy writer would hold up the snapshot for ever.
+  changes alone precede the next one that reads rows. Each may take twice as many as the one before in the same process,
+  up to a bound: else a busy writer would hold up the snapshot for ever.
 - **Chunks are staged** (`staging`, `chunks`). PostgreSQL cannot go back to E' after a crash. So each reader keeps its
   rows before the last of them is passed on, and a batch that is run again reads them from there. A chunk that was not
   staged cannot have been part of a finished batch; it is read at a later state, and the batches after it, up to the

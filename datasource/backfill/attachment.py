@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from backfill.chunks import cut, rows_to_read
+from backfill.chunks import planned_manifest, rows_to_read
 from backfill.control import Control
 from backfill.manifest import AsPlanned, Later, Manifest
 from backfill.offset import Ahead, Barrier
@@ -28,7 +28,7 @@ class Attachment:
         options: StreamOptions,
         require_last_rows: Callable[[Barrier, Barrier], None],
     ) -> None:
-        """`require_last_rows` raises where those are needed, and are neither of the one barrier nor of the other."""
+        """`require_last_rows` raises if last rows are kept, and stand at neither of these barriers."""
         self._upstream = upstream
         self._record = record
         self._staging_root = staging
@@ -108,7 +108,8 @@ class Attachment:
         if found is not None:
             staging.require_manifest(planned)
         elif planned.has_manifest and staging.manifest(number) is None:
-            cut(rows_to_read(committed, planned), staging, planned.epoch, self._options.num_partitions)
+            rows = rows_to_read(committed, planned)
+            staging.keep_manifest(number, planned_manifest(rows, planned.epoch, self._options.num_partitions))
 
     def _replace_lost_manifest(self, base: Barrier) -> None:
         """Where `stateDir` was lost, the staged files most often were in it, and so the batch's manifest is lost too.

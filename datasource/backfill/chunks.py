@@ -103,24 +103,24 @@ class Chunks:
             case GivenUp():
                 return False
 
-    def _read_later(self, manifest: Manifest, staged: list[bool]) -> tuple[Manifest, Pin]:
+    def _read_later(self, manifest: Manifest, done: list[bool]) -> tuple[Manifest, Pin]:
         """Has the chunks that were lost read at the present state. A snapshot-only stream is of one state, so there all
         chunks are.
         """
         pin = self.upstream.repin(self.end.epoch)
-        keep = [False] * len(staged) if self.options.only_snapshot else staged
+        keep = [False] * len(done) if self.options.only_snapshot else done
         found = zip(manifest.splits, keep, strict=True)
-        return self._rewritten(item if done else item.reread_at(pin.epoch.position) for item, done in found), pin
+        return self._rewritten(item if kept else item.reread_at(pin.epoch.position) for item, kept in found), pin
 
-    def _give_up(self, manifest: Manifest, staged: list[bool]) -> Manifest:
+    def _give_up(self, manifest: Manifest, done: list[bool]) -> Manifest:
         """Leaves out the chunks that were lost; their rows are taken in a later batch (`again.with_reopened`).
 
         They belong to rows that the sink has already. Read at a later state they would lack the rows deleted until
         then, whose deletes could not be told from those of rows that came back; and they would be followed by older
         versions of themselves. Left out, the sink is right at this barrier and at all others.
         """
-        found = zip(manifest.splits, staged, strict=True)
-        return self._rewritten(item if done else replace(item, reading=GivenUp()) for item, done in found)
+        found = zip(manifest.splits, done, strict=True)
+        return self._rewritten(item if kept else replace(item, reading=GivenUp()) for item, kept in found)
 
     def _rewritten(self, splits: Iterable[StagedSplit]) -> Manifest:
         manifest = Manifest(tuple(splits))
@@ -141,10 +141,10 @@ class Chunks:
         )
 
 
-def cut(rows: Sequence[Piece], staging: Staging, epoch: Epoch, readers: int) -> None:
-    """Fixes who reads which of these snapshot rows of the batch that ends at this epoch."""
+def planned_manifest(rows: Sequence[Piece], epoch: Epoch, readers: int) -> Manifest:
+    """Who is to read which of these snapshot rows of the batch that ends at this epoch."""
     splits = split(rows, count=readers, min_rows=MIN_SPLIT_ROWS)
-    staging.keep_manifest(epoch.number, Manifest(tuple(StagedSplit.planned(item, epoch.position) for item in splits)))
+    return Manifest(tuple(StagedSplit.planned(item, epoch.position) for item in splits))
 
 
 def rows_to_read(begin: Barrier | None, end: Barrier) -> tuple[Piece, ...]:

@@ -1,7 +1,8 @@
 """What has become of the changes that a stream has read, counted for whoever watches.
 
 Each batch is counted once, when its changes are read, in the process that reads them. A batch that is run again after
-a crash has the same changes, and its epoch is counted already. The counts are kept in `counts.json` in stateDir; where
+a crash has the same changes, and its epoch is counted already, unless the crash came just before: then a batch that is
+completed from kept last rows may stay uncounted. The counts are kept in `counts.json` in stateDir; where
 that is lost they begin anew, and `since` says when.
 
     {"version":1,"stream":"1f0c9a77","since":1772366404000000,"epoch":7,"passed_on":40,"held_back":2,

@@ -114,14 +114,14 @@ class Following:
     def _goes_forward(
         self, coverage: Coverage, changes: pa.RecordBatch, emptied: Mask, keys: pa.RecordBatch, rows: Indices
     ) -> Mask:
-        """For keys and the rows of the changes they belong to; `emptied`: a truncation that is emitted comes before."""
+        """For keys and the rows of the changes they belong to; `emptied`: a truncation that is emitted comes before.
+
+        It takes rows away again that the sink has seen the result of, so what comes after it is new to the sink.
+        """
         return self._within(keys, coverage) & ~(self._shown(keys, rows, changes) & ~emptied[rows])
 
     def _shown(self, keys: pa.RecordBatch, rows: Indices, changes: pa.RecordBatch) -> Mask:
-        """Which changes the sink has seen the result of, because it got the key's row as of a later state.
-
-        A truncation that is emitted takes those rows away again, so what comes after it is new to the sink.
-        """
+        """Which changes the sink has seen the result of, because it got the key's row as of a later state."""
         found = np.zeros(keys.num_rows, np.bool_)
         for item in self.end.ahead:
             shown = mask(self.upstream.shown(item.position, changes))

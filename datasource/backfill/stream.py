@@ -1,7 +1,8 @@
 """Drives one stream: from an offset to the next, and from two offsets to what has to be read.
 
 This is the algorithm of the package docstring with its I/O, free of Spark. It keeps nothing that a new process would
-miss: what is in memory is a copy of the offset, the state store or the staging directory, or can be asked for again.
+miss: what is in memory is a copy of the offset, the state store or the staging directory, or can be asked for again; or
+it is how many batches of changes alone have been in a row, which a new process counts from nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final, TypeAlias
 from backfill.advance import UNLIMITED, advance, grown
 from backfill.again import InTurn, with_reopened
 from backfill.attachment import Attachment
-from backfill.chunks import Chunks, cut
+from backfill.chunks import Chunks, planned_manifest
 from backfill.control import Control
 from backfill.counts import Counting
 from backfill.epoch import Epoch
@@ -51,9 +52,9 @@ class _Standing:
     epoch: Epoch | None
     progress: Progress
     again: Again | None
-    tells: bool = False
-    """Whether the offset has something to tell, though nothing may have happened: that a request was answered which
-    takes no batch, as one that was passed over, or a stop; or which columns the last rows have now.
+    needs_barrier: bool = False
+    """Whether a batch must follow even without changes, because only its offset can record that a request was answered
+    which takes no rows, as one that was passed over, or a stop; or which columns the last rows have now.
     """
 
     @property
@@ -255,7 +256,7 @@ class Stream:
         max_changes, until = self._most_changes(max_rows, ahead)
         if not isinstance(cursor, Frontier):
             step = self._upstream.log_epoch(after, max_changes=max_changes, until=until)
-            if stands.tells and step.epoch == after and until is None:
+            if stands.needs_barrier and step.epoch == after and until is None:
                 # It is learned from the offset alone, so there is to be one.
                 step = self._upstream.snapshot_epoch(after, max_changes=max_changes)
             return step, cursor
@@ -290,7 +291,8 @@ class Stream:
         works_off = isinstance(cursor, Frontier) and step.pin is None and not self._control.holds
         self._worked_off = self._worked_off + 1 if works_off else 0
         if isinstance(cursor, Frontier) and isinstance(moved, Frontier):
-            cut(pieces(cursor, moved), staging, step.epoch, self._options.num_partitions)
+            manifest = planned_manifest(pieces(cursor, moved), step.epoch, self._options.num_partitions)
+            staging.keep_manifest(step.epoch.number, manifest)
 
     # -- from two offsets to what has to be read -------------------------------------------------------------------
 

@@ -252,8 +252,8 @@ class Upstream(Protocol):
         """The state that a batch ends at which reads rows of the table: the step has a pin.
 
         It has none where the log holds more than about `max_changes` changes since `after`, which are worked off first;
-        nor as long as readers do not see all that `after` shows. A commit is never cut, so one large commit may exceed
-        `max_changes`. Any earlier pin is released.
+        nor as long as readers do not see all that `after` shows. But for these it is a new epoch even where nothing has
+        happened. A commit is never cut, so one large commit may exceed `max_changes`. Any earlier pin is released.
         """
         ...
 
