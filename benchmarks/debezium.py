@@ -49,7 +49,7 @@ def snapshot(bed: Bed, there: int) -> Run:
     """The first of so many accounts."""
     try:
         own = {"snapshot.mode": "initial_only", "publication.autocreate.mode": "filtered"}
-        return _run(bed, there, {**own, "table.include.list": ACCOUNTS})
+        return _run(bed, there, ACCOUNTS, own)
     finally:
         bed.drop_slot(SLOT)
 
@@ -60,12 +60,12 @@ def changes(bed: Bed, there: int, table: str, slot: str, publication: str) -> Ru
     bed.database.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", [slot, SLOT])
     own = {"snapshot.mode": "no_data", "publication.autocreate.mode": "disabled", "publication.name": publication}
     try:
-        return _run(bed, there, {**own, "table.include.list": table})
+        return _run(bed, there, table, own)
     finally:
         bed.drop_slot(SLOT)
 
 
-def _run(bed: Bed, there: int, own: dict[str, str]) -> Run:
+def _run(bed: Bed, there: int, table: str, own: dict[str, str]) -> Run:
     given = psycopg.conninfo.conninfo_to_dict(bed.database.dsn)
     properties = {
         "name": "bench",
@@ -77,6 +77,7 @@ def _run(bed: Bed, there: int, own: dict[str, str]) -> Run:
         "database.password": str(given.get("password", "")),
         "database.dbname": str(given["dbname"]),
         "topic.prefix": "bench",
+        "table.include.list": table,
         "plugin.name": "pgoutput",
         "slot.name": SLOT,
         "max.batch.size": "8192",

@@ -2,8 +2,8 @@
 
 Each batch is counted once, when its changes are read, in the process that reads them. A batch that is run again after
 a crash has the same changes, and its epoch is counted already, unless the crash came just before: then a batch that is
-completed from kept last rows may stay uncounted. The counts are kept in `counts.json` in stateDir; where
-that is lost they begin anew, and `since` says when.
+completed from kept last rows may stay uncounted. The counts are kept in `counts.json` in stateDir; where that is lost
+they begin anew, and `since` says when.
 
     {"version":1,"stream":"1f0c9a77","since":1772366404000000,"epoch":7,"passed_on":40,"held_back":2,
      "complete_until":1772366504000000}

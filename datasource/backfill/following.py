@@ -116,7 +116,7 @@ class Following:
     ) -> Mask:
         """For keys and the rows of the changes they belong to; `emptied`: a truncation that is emitted comes before.
 
-        It takes rows away again that the sink has seen the result of, so what comes after it is new to the sink.
+        A truncation that is emitted takes away again what the sink has seen, so what comes after it is new to the sink.
         """
         return self._within(keys, coverage) & ~(self._shown(keys, rows, changes) & ~emptied[rows])
 

@@ -126,7 +126,7 @@ def peek(connector: Connector, feed: Feed, *, after: Position, shown: Position, 
         peeked = Peeked(Spool(decoder.schema))
         with ExitStack() as opened:
             opened.callback(peeked.rows.close)
-            _decode_into(peeked, decoder, _peeked(connector, feed, upto, limit))
+            _decode_into(peeked, decoder, _fetched(connector, feed, upto, limit))
             peeked.complete = peeked.message_count < limit
             if peeked.complete or peeked.end > after.lsn:
                 peeked.rows.finish()
@@ -138,7 +138,7 @@ def peek(connector: Connector, feed: Feed, *, after: Position, shown: Position, 
 def stretch(connector: Connector, feed: Feed, after: Position, upto: Position) -> Iterator[pa.RecordBatch]:
     """The changes of the transactions that `upto` shows and `after` does not, as they are read."""
     decoder = Decoder(feed.table_oid, feed.wanted, keeping(after, upto))
-    for batch in read_ahead(_peeked(connector, feed, upto.lsn, None), READ_AHEAD):
+    for batch in read_ahead(_fetched(connector, feed, upto.lsn, None), READ_AHEAD):
         rows = decoder.feed(batch.column(0)).rows
         if rows.num_rows:
             yield rows
@@ -150,7 +150,7 @@ def _require_whole(decoder: Decoder) -> None:
         raise ConnectionLostError("the change log ended in the middle of a transaction")
 
 
-def _peeked(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) -> MessageBatches:
+def _fetched(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) -> MessageBatches:
     with translating(), connector.arrow_session() as session:
         yield from _messages(session, feed, upto, limit)
 
