@@ -102,6 +102,9 @@ class Spark(Query[Output]):
     done: int = 0
     """How many requests have been carried out, each of them to the last row."""
 
+    reached: set[str] = field(default_factory=set)
+    """What has been true at some barrier: the ways in which its snapshot rows were read, and what it carries."""
+
     _stream: Stream | None = None
     _clock: float = 0.0
     _numbers: Iterator[int] = field(default_factory=count)
@@ -287,13 +290,21 @@ class Spark(Query[Output]):
             assert not self.sink.rows or self.on_existing is OnExistingState.RESUME
             return
         barrier = self.barrier()
-        emitted = Emitted(self.server, barrier, self._manifest(barrier))
+        manifest = self._manifest(barrier)
+        self._note_reached(barrier, manifest)
+        emitted = Emitted(self.server, barrier, manifest)
         if self.mode is StartupMode.SNAPSHOT:
             assert self.sink.rows == self.database.table(emitted.latest_seen()).by_key
         else:
             expected, early = emitted.rows(), emitted.looked_up_early()
             found = {key: row for key, row in self.sink.rows.items() if key not in early}
             assert found == {key: row for key, row in expected.items() if key not in early}
+
+    def _note_reached(self, barrier: Barrier, manifest: Manifest | None) -> None:
+        if manifest is not None:
+            self.reached |= {type(item.reading).__name__ for item in manifest.splits}
+        carried = {"ahead": barrier.ahead, "base": barrier.base, "again": barrier.again}
+        self.reached |= {name for name, value in carried.items() if value}
 
     def _manifest(self, barrier: Barrier) -> Manifest | None:
         return self._staging().of_stream(barrier.stream).manifest(barrier.epoch.number)

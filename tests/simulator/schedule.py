@@ -1,4 +1,4 @@
-"""One random schedule from one seed: writers, batches, and what befalls the query."""
+"""One random schedule from one seed: writers, batches, and what befalls the query, which is returned at its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.simulator.harness import Spark, same_rows
 from tests.simulator.upstream import Server
 from tests.simulator.writer import SPACE, random_rows, reveal, truncate, write
 
-Schedule = Callable[[Random, Path], None]
+Schedule = Callable[[Random, Path], Spark]
 Task = Iterator[pa.RecordBatch]
 
 MOST_BATCHES = 1000
@@ -40,7 +40,7 @@ def query(random: Random, folder: Path, mode: StartupMode = StartupMode.INITIAL)
     )
 
 
-def without_a_crash(random: Random, folder: Path) -> None:
+def without_a_crash(random: Random, folder: Path) -> Spark:
     """Batches of all sizes. Each is read once or twice and must be the same (I4)."""
     spark = query(random, folder)
     for _ in range(random.randrange(3, 25)):
@@ -51,12 +51,12 @@ def without_a_crash(random: Random, folder: Path) -> None:
                 assert same_rows(spark.read(), rows), "read again, the batch is another one"
             spark.commit(rows)
         spark.check()
-    quiet_down(spark)
+    return quiet_down(spark)
 
 
-def with_crashes(random: Random, folder: Path) -> None:
+def with_crashes(random: Random, folder: Path) -> Spark:
     """The driver dies at any moment, tasks outlive it, are run twice or given up; the store is busy or lost."""
-    in_bad_weather(random, query(random, folder))
+    return in_bad_weather(random, query(random, folder))
 
 
 def in_bad_weather(
@@ -66,16 +66,16 @@ def in_bad_weather(
     batches: range = range(3, 25),
     lose_store: bool = True,
     after_each: Callable[[], None] = lambda: None,
-) -> None:
+) -> Spark:
     for _ in range(random.choice(batches)):
         write_some(random, spark)
         batch_in_bad_weather(random, spark, lose_store=lose_store)
         spark.check()
         after_each()
-    quiet_down(spark)
+    return quiet_down(spark)
 
 
-def with_new_checkpoints(random: Random, folder: Path) -> None:
+def with_new_checkpoints(random: Random, folder: Path) -> Spark:
     """Now and then the checkpoint is lost, and the query goes on from the state directory or starts over."""
     spark = query(random, folder)
 
@@ -83,18 +83,18 @@ def with_new_checkpoints(random: Random, folder: Path) -> None:
         if random.random() < 0.1:
             spark.begin_anew(random.choice([OnExistingState.RESUME, OnExistingState.RESTART]))
 
-    in_bad_weather(random, spark, lose_store=False, after_each=after_each)
+    return in_bad_weather(random, spark, lose_store=False, after_each=after_each)
 
 
-def with_truncations(random: Random, folder: Path) -> None:
+def with_truncations(random: Random, folder: Path) -> Spark:
     """`onTruncate=emit`, in bad weather."""
     spark = query(random, folder)
     spark.on_truncate = OnTruncate.EMIT
     spark.server.batch_rows = random.choice([1, 2, 100])
-    in_bad_weather(random, spark)
+    return in_bad_weather(random, spark)
 
 
-def with_full_images(random: Random, folder: Path) -> None:
+def with_full_images(random: Random, folder: Path) -> Spark:
     """`changelog=full` or `envelope=upsert` in bad weather, with a log that leaves out what it can."""
     spark = query(random, folder)
     spark.rules = _rules(random)
@@ -106,10 +106,10 @@ def with_full_images(random: Random, folder: Path) -> None:
         if random.random() < 0.05:
             spark.begin_anew(OnExistingState.RESTART)
 
-    in_bad_weather(random, spark, after_each=after_each)
+    return in_bad_weather(random, spark, after_each=after_each)
 
 
-def with_pauses(random: Random, folder: Path) -> None:
+def with_pauses(random: Random, folder: Path) -> Spark:
     """Somebody pauses, throttles and resumes the stream, in bad weather."""
     spark = query(random, folder)
     for _ in range(random.randrange(5, 25)):
@@ -124,7 +124,7 @@ def with_pauses(random: Random, folder: Path) -> None:
         if spark.control.holds:
             _require_rest(spark)
     spark.control = Control()
-    quiet_down(spark)
+    return quiet_down(spark)
 
 
 MANY = 1 << 40
@@ -145,12 +145,12 @@ def _require_rest(spark: Spark) -> None:
     assert not spark.server.pins
 
 
-def of_changes_only(random: Random, folder: Path) -> None:
+def of_changes_only(random: Random, folder: Path) -> Spark:
     """`startupMode=latest`: changes to a table that the sink has already."""
-    in_bad_weather(random, query(random, folder, StartupMode.LATEST), batches=range(5, 20))
+    return in_bad_weather(random, query(random, folder, StartupMode.LATEST), batches=range(5, 20))
 
 
-def of_a_snapshot_only(random: Random, folder: Path) -> None:
+def of_a_snapshot_only(random: Random, folder: Path) -> Spark:
     """`startupMode=snapshot`: one batch of one state, whatever happens meanwhile."""
     spark = query(random, folder, StartupMode.SNAPSHOT)
     for _ in range(random.randrange(3)):
@@ -160,9 +160,10 @@ def of_a_snapshot_only(random: Random, folder: Path) -> None:
     spark.check()
     write_some(random, spark)
     assert not spark.plan(), "there is nothing to read after the snapshot"
+    return spark
 
 
-def taken_again(random: Random, folder: Path) -> None:
+def taken_again(random: Random, folder: Path) -> Spark:
     """Somebody has rows read again, before, during and after the backfill, in bad weather; sometimes stops it."""
     spark = query(random, folder, random.choice([StartupMode.INITIAL] * 3 + [StartupMode.LATEST]))
     spark.on_truncate = random.choice([OnTruncate.FAIL] * 4 + [OnTruncate.EMIT])
@@ -188,6 +189,7 @@ def taken_again(random: Random, folder: Path) -> None:
     spark.control = replace(spark.control, paused=False, max_rows=None)
     quiet_down(spark)
     assert not spark.asked, "something was asked for and not done"
+    return spark
 
 
 def _rules(random: Random) -> Rules:
@@ -265,8 +267,8 @@ def _go_on(random: Random, leftover: list[Task]) -> None:
             deque(task, maxlen=0)
 
 
-def quiet_down(spark: Spark) -> None:
-    """Everything becomes visible, and the stream reads until nothing is left."""
+def quiet_down(spark: Spark) -> Spark:
+    """Everything becomes visible, and the stream reads until nothing is left; returns the query."""
     spark.store_is_busy = False
     for entry in spark.database.hidden:
         spark.database.reveal(entry)
@@ -276,3 +278,4 @@ def quiet_down(spark: Spark) -> None:
         spark.check()
     assert not spark.committed or spark.backfilled
     assert spark.sink.rows == spark.database.latest()
+    return spark
