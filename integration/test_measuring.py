@@ -20,6 +20,7 @@ from backfill.adapters import open_upstream
 from backfill.errors import SnapshotGoneError
 from backfill.options import parse
 from backfill.plan import Extent, Measure
+from backfill.upstream import Pin, Upstream
 from backfill.upstream.postgres import PostgresUpstream
 from backfill.upstream.postgres.counting import RANGES_AT_ONCE
 from backfill.upstream.postgres.measuring import MOST_SESSIONS, Measuring
@@ -48,15 +49,26 @@ def opened() -> list[threading.Thread]:
 def upstream(
     database: Database, opened: list[threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[PostgresUpstream]:
-    """Of a table of 2,000 rows, in a state that is pinned."""
+    """Of a table of 2,000 rows."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     database.execute("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 2000) i; ANALYZE t")
     found = open_upstream(parse({**database.options, "dbtable": "t", "numPartitions": str(READERS)}))
     assert isinstance(found, PostgresUpstream)
-    found.snapshot_epoch(None, max_changes=9)
     before(monkeypatch, "_extents", lambda: opened.append(threading.current_thread()))
     yield found
     found.close()
+
+
+@pytest.fixture
+def pin(upstream: PostgresUpstream) -> Pin:
+    """A state of its table."""
+    return pinned(upstream)
+
+
+def pinned(upstream: Upstream) -> Pin:
+    pin = upstream.snapshot_epoch(None, max_changes=9).pin
+    assert pin is not None
+    return pin
 
 
 def test_a_table_that_has_grown_since_the_process_began_is_taken_for_as_large_as_it_is(
@@ -137,16 +149,17 @@ def expected(asked: Sequence[Measure]) -> tuple[Extent, ...]:
 
 @pytest.mark.parametrize(("count", "sessions"), [(1, 1), (2, 2), (4, 4), (61, 4)])
 def test_several_sessions_measure_what_one_would(
-    upstream: PostgresUpstream, opened: list[threading.Thread], count: int, sessions: int
+    upstream: PostgresUpstream, pin: Pin, opened: list[threading.Thread], count: int, sessions: int
 ) -> None:
     asked = requests(Random(count), count)
-    assert upstream.measure(asked) == expected(asked)
+    assert upstream.measure(pin, asked) == expected(asked)
     assert len(opened) == sessions
 
 
 @pytest.mark.parametrize(("count", "sessions"), [(RANGES_AT_ONCE, 1), (RANGES_AT_ONCE + 1, 2), (4 * RANGES_AT_ONCE, 4)])
 def test_several_sessions_do_not_share_what_one_bitmap_tells(
     upstream: PostgresUpstream,
+    pin: Pin,
     opened: list[threading.Thread],
     monkeypatch: pytest.MonkeyPatch,
     count: int,
@@ -155,7 +168,7 @@ def test_several_sessions_do_not_share_what_one_bitmap_tells(
     """Where rows lie in another order than their keys each would look at the same pages."""
     monkeypatch.setattr(upstream._epochs.exporter, "_many_unseen", True)
     asked = requests(Random(count), count)
-    assert upstream.measure(asked) == expected(asked)
+    assert upstream.measure(pin, asked) == expected(asked)
     assert len(opened) == sessions
 
 
@@ -173,8 +186,7 @@ def test_ranges_of_all_forms_are_counted_whatever_the_table_and_its_columns_are_
     ]
     counts = [(upto - after, after, limit) for after, upto in pairwise(ends) for limit in (1, 40, 1 << 62)]
     try:
-        upstream.snapshot_epoch(None, max_changes=9)
-        assert upstream.measure(asked) == tuple(
+        assert upstream.measure(pinned(upstream), asked) == tuple(
             Extent(limit, keys[after + limit]) if rows > limit else Extent(rows, None) for rows, after, limit in counts
         )
     finally:
@@ -204,28 +216,28 @@ def test_ranges_are_counted_with_the_index_of_the_key(database: Database) -> Non
 
 
 def test_a_table_of_many_partitions_is_not_planned_for_each_range(
-    upstream: PostgresUpstream, monkeypatch: pytest.MonkeyPatch
+    upstream: PostgresUpstream, pin: Pin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = requests(Random(3), 61)
     statements = create_autospec(KeyedTable.counts, side_effect=KeyedTable.counts)
     monkeypatch.setattr(KeyedTable, "counts", statements)
-    assert measuring(upstream, readers=0).measure(asked, 2000) == expected(asked)
+    assert measuring(upstream, pin, readers=0).measure(asked, 2000) == expected(asked)
     assert statements.call_count == 3
 
 
-def measuring(upstream: PostgresUpstream, *, readers: int, only: str = "") -> Measuring:
-    return Measuring(upstream._connector, upstream._epochs.exporter, upstream._table.keyed, only, readers)
+def measuring(upstream: PostgresUpstream, pin: Pin, *, readers: int, only: str = "") -> Measuring:
+    return Measuring(upstream._connector, upstream._epochs.exporter, pin.token, upstream._table.keyed, only, readers)
 
 
-def test_however_many_read_a_few_count(upstream: PostgresUpstream, opened: list[threading.Thread]) -> None:
+def test_however_many_read_a_few_count(upstream: PostgresUpstream, pin: Pin, opened: list[threading.Thread]) -> None:
     asked = requests(Random(1), 61)
-    assert measuring(upstream, readers=100).measure(asked, 2000) == expected(asked)
+    assert measuring(upstream, pin, readers=100).measure(asked, 2000) == expected(asked)
     assert len(opened) == MOST_SESSIONS
 
 
 @pytest.mark.parametrize("count", [1, 20])
 def test_a_query_that_is_stopped_while_rows_are_counted_leaves_no_session_counting(
-    database: Database, upstream: PostgresUpstream, count: int
+    database: Database, upstream: PostgresUpstream, pin: Pin, count: int
 ) -> None:
     counts = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%count(*)%' AND query LIKE '%pg_sleep(600)%'"
     running = f"{counts} AND state = 'active' AND pid <> pg_backend_pid()"
@@ -234,7 +246,7 @@ def test_a_query_that_is_stopped_while_rows_are_counted_leaves_no_session_counti
     began = time.monotonic()
     try:
         with pytest.raises(SystemExit):
-            measuring(upstream, readers=READERS, only="pg_sleep(600) IS NOT NULL").measure(
+            measuring(upstream, pin, readers=READERS, only="pg_sleep(600) IS NOT NULL").measure(
                 requests(Random(2), count), 2000
             )
     finally:
@@ -245,30 +257,30 @@ def test_a_query_that_is_stopped_while_rows_are_counted_leaves_no_session_counti
 
 
 def test_rows_that_came_after_the_state_are_counted_by_no_session(
-    database: Database, upstream: PostgresUpstream, opened: list[threading.Thread]
+    database: Database, upstream: PostgresUpstream, pin: Pin, opened: list[threading.Thread]
 ) -> None:
     database.execute("INSERT INTO t SELECT i, 'new' FROM generate_series(-5, 0) i; DELETE FROM t WHERE id % 3 = 0")
     asked = requests(Random(5), 20)
-    assert upstream.measure(asked) == expected(asked)
+    assert upstream.measure(pin, asked) == expected(asked)
     assert len(opened) == READERS + 1
 
 
 def test_without_a_connection_left_the_exporting_session_counts_alone(
-    database: Database, upstream: PostgresUpstream, opened: list[threading.Thread]
+    database: Database, upstream: PostgresUpstream, pin: Pin, opened: list[threading.Thread]
 ) -> None:
     asked = requests(Random(7), 20)
     name = sql.Identifier(database.name)
     with maintenance(database.server) as connection:
         connection.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
         try:
-            assert upstream.measure(asked) == expected(asked)
+            assert upstream.measure(pin, asked) == expected(asked)
         finally:
             connection.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(name))
     assert opened == [threading.current_thread()] * (READERS + 1)
 
 
 def test_a_truncate_between_the_sessions_is_noticed_and_holds_up_nobody(
-    database: Database, upstream: PostgresUpstream, monkeypatch: pytest.MonkeyPatch
+    database: Database, upstream: PostgresUpstream, pin: Pin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The exporting session has the lock, TRUNCATE waits for it, and the other sessions wait for TRUNCATE."""
     waits = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
@@ -285,6 +297,6 @@ def test_a_truncate_between_the_sessions_is_noticed_and_holds_up_nobody(
     before(monkeypatch, "_extents", truncated_while_locked)
     before(monkeypatch, "_elsewhere", asked.wait)
     with pytest.raises(SnapshotGoneError, match="truncated"):
-        upstream.measure(requests(Random(9), 20))
+        upstream.measure(pin, requests(Random(9), 20))
     truncate.join(60)
     assert not truncate.is_alive()

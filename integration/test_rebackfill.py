@@ -213,12 +213,13 @@ def test_keys_of_each_type_name_the_rows_between_them(database: Database) -> Non
         database.execute(f"INSERT INTO {name} VALUES (%s), (%s)", [first, last])
         upstream = open_upstream(parse({**database.options, "dbtable": name}))
         assert isinstance(upstream, PostgresUpstream)
-        upstream.snapshot_epoch(None, max_changes=9)
+        pin = upstream.snapshot_epoch(None, max_changes=9).pin
+        assert pin is not None
         whole = upstream.range_of((first,), (last,))
-        (extent,) = upstream.measure([Measure(whole, 1)])
+        (extent,) = upstream.measure(pin, [Measure(whole, 1)])
         assert whole == KeyRange(None, upstream.range_of(None, (last,)).upto)
         assert upstream.range_of((last,), None).after == extent.last
-        (extent,) = upstream.measure([Measure(whole, 9)])
+        (extent,) = upstream.measure(pin, [Measure(whole, 9)])
         assert extent.row_count == 2
         if wrong is not None:
             with pytest.raises(KeyTextError, match="a value is not one of the table's key"):

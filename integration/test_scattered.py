@@ -220,11 +220,12 @@ def test_ranges_are_counted_by_bitmaps_as_by_the_index(
         bounds = sorted([*upstream.bounds(2 * RANGES_AT_ONCE), *near])
         asked = [Measure(item, limit) for item in (*ranges_between(bounds), WHOLE_TABLE)]
         rng.shuffle(asked)
-        upstream.snapshot_epoch(None, max_changes=9)
+        pin = upstream.snapshot_epoch(None, max_changes=9).pin
+        assert pin is not None
         counted = {}
         for chosen in (False, True):
             monkeypatch.setattr(upstream._epochs.exporter, "_many_unseen", chosen)
-            counted[chosen] = upstream.measure(asked)
+            counted[chosen] = upstream.measure(pin, asked)
     assert counted[True] == counted[False]
     assert sum(extent.last is not None for extent in counted[True]) > 9 or limit == 1 << 62
 

@@ -8,7 +8,7 @@ from backfill.control import Control
 from backfill.options import StreamOptions
 from backfill.plan import Limits, plan
 from backfill.progress import Frontier
-from backfill.upstream import Upstream
+from backfill.upstream import Pin, Upstream
 
 UNLIMITED: Final = 1 << 62
 """The budget of rows or changes where there is no limit."""
@@ -21,9 +21,14 @@ It is also what maxRowsPerTrigger is by default.
 
 
 def advance(
-    upstream: Upstream, frontier: Frontier, max_rows: int | None, options: StreamOptions, control: Control
+    upstream: Upstream,
+    pin: Pin,
+    frontier: Frontier,
+    max_rows: int | None,
+    options: StreamOptions,
+    control: Control,
 ) -> Frontier:
-    """Where the vnodes stand after the next batch, of at most `max_rows` rows, in the upstream's pinned state.
+    """Where the vnodes stand after the next batch, of at most `max_rows` rows, in the pinned state.
 
     Raises SnapshotGoneError where that was lost while it was measured.
     """
@@ -37,7 +42,7 @@ def advance(
     try:
         requests = next(planning)
         while True:
-            requests = planning.send(upstream.measure(requests))
+            requests = planning.send(upstream.measure(pin, requests))
     except StopIteration as done:
         result: Frontier = done.value
         return result

@@ -67,11 +67,6 @@ def keeps_the_latest(bookmark: Bookmark) -> bool:
     return bool(dict(bookmark).get(ORDER_COLUMN))
 
 
-def _has_own_slot(identity: StreamIdentity) -> bool:
-    """Whether the slot bears the stream's own name. One that the options named may be somebody else's."""
-    return identity.stream_id in dict(identity.properties).get("slot", "")
-
-
 @dataclass(frozen=True, slots=True)
 class NamedStream:
     """A stream's name, and what it has to know of the upstream to go on; each of its barriers has both."""
@@ -152,7 +147,7 @@ class Record:
         identity = recorded.identity(stream, bookmark, self._upstream)
         if found != identity:
             # Also where a first start failed and the options now name another slot or publication.
-            if found is not None and has_place(found) and _has_own_slot(found):
+            if found is not None and has_place(found) and self._upstream.is_own(found.properties, found.stream_id):
                 self._upstream.detach(found.properties)
             store.reset()
             store.begin(identity)

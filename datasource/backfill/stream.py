@@ -268,7 +268,7 @@ class Stream:
             if step.pin is None:
                 return step, cursor
             try:
-                return step, advance(self._upstream, cursor, max_rows, self._options, self._control)
+                return step, advance(self._upstream, step.pin, cursor, max_rows, self._options, self._control)
             except SnapshotGoneError:
                 lost += 1
                 if lost == MOST_LOST:

@@ -9,10 +9,11 @@ import pytest
 
 from backfill.advance import ENOUGH_CHANGES, UNLIMITED, advance, grown
 from backfill.control import Control
+from backfill.epoch import Epoch
 from backfill.options import OnExistingState, OnTruncate, StartupMode, StreamOptions
 from backfill.plan import Extent, Measure
 from backfill.progress import Frontier
-from backfill.upstream import TableSize
+from backfill.upstream import Pin, TableSize
 
 OPTIONS = StreamOptions(
     startup_mode=StartupMode.INITIAL,
@@ -25,6 +26,7 @@ OPTIONS = StreamOptions(
     mark_unchanged=False,
 )
 CONTROL = Control()
+PIN = Pin(Epoch(1, "", 0, 0), "")
 TEN_VNODES = Frontier.at_start(tuple((str(number),) for number in range(1, 10)))
 
 
@@ -38,7 +40,8 @@ class Table:
     def size(self) -> TableSize:
         return self._size
 
-    def measure(self, requests: Sequence[Measure]) -> list[Extent]:
+    def measure(self, pin: Pin, requests: Sequence[Measure]) -> list[Extent]:
+        assert pin == PIN
         return [
             Extent(request.limit, ("5",)) if request.limit < self._found else Extent(self._found, None)
             for request in requests
@@ -49,7 +52,7 @@ def rows_and_unfinished(
     table: Table, max_rows: int | None, options: StreamOptions, control: Control = CONTROL
 ) -> tuple[int, int]:
     """After a batch: how many rows have been read, and how many vnodes are left."""
-    reached = advance(table, TEN_VNODES, max_rows, options, control)  # type: ignore[arg-type]
+    reached = advance(table, PIN, TEN_VNODES, max_rows, options, control)  # type: ignore[arg-type]
     return reached.row_count, len(list(reached.unfinished))
 
 

@@ -39,13 +39,14 @@ class Upstream(SimulatedUpstream):
         super().__init__(Server(Database()))
         self.which = Identity(system, "public.t", table_id)
         self.slot = slot
+        self.named = ""
         self.detached: list[Bookmark] = []
 
     def identity(self) -> Identity:
         return self.which
 
     def bookmark(self, stream: str) -> Bookmark:
-        return (("slot", f"{self.slot}_{stream}"),)
+        return (("slot", self.named or f"{self.slot}_{stream}"),)
 
     def detach(self, bookmark: Bookmark) -> tuple[str, ...]:
         self.detached.append(bookmark)
@@ -167,6 +168,15 @@ def test_before_the_first_barrier_the_options_may_name_another_slot(folder: Fold
         found = store.identity()
     assert found is not None
     assert found.properties == again.bookmark
+
+
+def test_before_the_first_barrier_a_slot_that_the_options_named_is_left_to_whoever_made_it(folder: Folder) -> None:
+    folder.upstream.named = "theirs"
+    folder.begun()
+    folder.upstream.named = ""
+    _, again = folder.begun()
+    assert again.bookmark == (("slot", f"slot_{again.stream}"),)
+    assert folder.upstream.detached == []
 
 
 # -- a new checkpoint, a directory with progress -------------------------------------------------------------------

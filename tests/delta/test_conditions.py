@@ -34,16 +34,16 @@ def test_files_without_keys_of_a_range_are_left_out(tmp_path: Path) -> None:
     pin = upstream.snapshot_epoch(None, max_changes=100).pin
     assert pin is not None
     (request,) = [Measure(WHOLE_TABLE, 100)]
-    assert upstream.measure([request])[0].row_count == 50
+    assert upstream.measure(pin, [request])[0].row_count == 50
     actions = pa.table(DeltaTable(table).get_add_actions(flatten=True)).to_pylist()
     for action in actions:
         if action["min.id"] != 20:
             (table / action["path"]).unlink()
     inside = KeyRange(("20",), ("29",))
-    assert upstream.measure([Measure(inside, 100)])[0].row_count == 9
+    assert upstream.measure(pin, [Measure(inside, 100)])[0].row_count == 9
     assert sum(batch.num_rows for batch in upstream.reader().read(pin.token, [inside])) == 9
     with pytest.raises(DataLossError, match="are gone"):
-        upstream.measure([request])
+        upstream.measure(pin, [request])
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_keys_of_every_type_are_read_counted_and_placed_in_one_order(tmp_path: P
     assert [value for item in ranges_between(upstream.bounds(4)) for value in read(item)] == values
     keys: list[Key] = []
     for _ in range(len(values) - 1):
-        (extent,) = upstream.measure([Measure(KeyRange(keys[-1] if keys else None, None), 1)])
+        (extent,) = upstream.measure(pin, [Measure(KeyRange(keys[-1] if keys else None, None), 1)])
         assert extent.last is not None
         keys.append(extent.last)
     assert upstream.typed(keys)["k"].to_pylist() == values[:-1]
@@ -112,7 +112,7 @@ def test_keys_of_every_type_are_read_counted_and_placed_in_one_order(tmp_path: P
         assert read(KeyRange(one, two)) == [values[place + 1]]
         inside = upstream.covered(typed, (KeyRange(one, two),)).to_pylist()
         assert inside == [at == place + 1 for at in range(len(values))]
-        assert upstream.measure([Measure(KeyRange(None, two), 100)])[0].row_count == place + 2
+        assert upstream.measure(pin, [Measure(KeyRange(None, two), 100)])[0].row_count == place + 2
 
 
 @pytest.mark.parametrize("name", [*ORDERED, *OTHER])

@@ -123,6 +123,9 @@ class SimulatedUpstream:
     def reordered(self, bookmark: Bookmark) -> Bookmark:
         return bookmark
 
+    def is_own(self, bookmark: Bookmark, stream: str) -> bool:
+        return stream in dict(bookmark)[SLOT]
+
     def detach(self, bookmark: Bookmark) -> tuple[str, ...]:
         self._database.slots.pop(dict(bookmark)[SLOT], None)
         return (f"slot {dict(bookmark)[SLOT]}",)
@@ -220,12 +223,11 @@ class SimulatedUpstream:
         found = [by_key[key] for key in asked if key in by_key]
         yield pa.RecordBatch.from_arrays(columns_of(found), schema=COLUMNS)
 
-    def measure(self, requests: Sequence[Measure]) -> tuple[Extent, ...]:
+    def measure(self, pin: Pin, requests: Sequence[Measure]) -> tuple[Extent, ...]:
         if self._server.losses:
             self._server.losses -= 1
             raise SnapshotGoneError("the session was lost, and the pin with it")
-        (view,) = (self._server.pins or {}).values()
-        table = self._database.table(view)
+        table = self._database.table(self._server.pinned(pin.token))
         return tuple(_extent(table.within(request.range), request.limit) for request in requests)
 
     def changes(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch]:

@@ -225,6 +225,10 @@ class Upstream(Protocol):
         """
         ...
 
+    def is_own(self, bookmark: Bookmark, stream: str) -> bool:
+        """Whether what `attach` made is named after the stream. What the options named may be somebody else's."""
+        ...
+
     def detach(self, bookmark: Bookmark) -> tuple[str, ...]:
         """Removes what `attach` made; nothing happens where it is gone already. Names each, for people.
 
@@ -292,10 +296,10 @@ class Upstream(Protocol):
         """
         ...
 
-    def measure(self, requests: Sequence[Measure]) -> tuple[Extent, ...]:
-        """How far each request goes in the state of the present pin; exact. Rows that a filter leaves out do not count.
+    def measure(self, pin: Pin, requests: Sequence[Measure]) -> tuple[Extent, ...]:
+        """How far each request goes in the pinned state; exact. Rows that a filter leaves out do not count.
 
-        Raises SnapshotGoneError where that state was lost with its session: nothing can be measured in it any more.
+        Raises SnapshotGoneError where that state has been released, or was lost with its session.
         """
         ...
 

@@ -32,8 +32,8 @@ class BoundsLaws:
         fill(laboratory)
         upstream = begun(laboratory)
         ranges = ranges_between(upstream.bounds(5))
-        pinned(upstream)
-        counts = [extent.row_count for extent in upstream.measure([Measure(item, 100) for item in ranges])]
+        pin = pinned(upstream)
+        counts = [extent.row_count for extent in upstream.measure(pin, [Measure(item, 100) for item in ranges])]
         assert sum(counts) == 40
         assert max(counts) <= 16
 
@@ -41,7 +41,7 @@ class BoundsLaws:
         fill(laboratory)
         upstream = begun(laboratory)
         pin = pinned(upstream)
-        texts = [key_text(upstream, place) for place in range(39)]
+        texts = [key_text(upstream, pin, place) for place in range(39)]
         absent = (7, 20, 21)
         laboratory.write(*[delete(laboratory.keys[place]) for place in absent])
         rows = in_order(laboratory, laboratory.rows())
@@ -71,25 +71,24 @@ class BoundsLaws:
     def test_what_is_no_key_names_no_part_of_the_table(self, laboratory: Laboratory) -> None:
         fill(laboratory)
         upstream = begun(laboratory)
-        pinned(upstream)
+        pin = pinned(upstream)
         with pytest.raises(KeyTextError, match="the table's key"):
-            upstream.range_of(None, (*key_text(upstream, 3), "1"))
+            upstream.range_of(None, (*key_text(upstream, pin, 3), "1"))
 
     def test_an_empty_table_can_be_cut_and_read(self, laboratory: Laboratory) -> None:
         upstream = begun(laboratory)
         ranges = ranges_between(upstream.bounds(8))
         pin = pinned(upstream)
-        assert [extent.row_count for extent in upstream.measure([Measure(item, 5) for item in ranges])] == [0] * len(
-            ranges
-        )
+        extents = upstream.measure(pin, [Measure(item, 5) for item in ranges])
+        assert [extent.row_count for extent in extents] == [0] * len(ranges)
         assert read(upstream, pin, merged(ranges)) == []
 
     def test_typed_keys_have_the_types_and_names_of_the_key_and_their_order(self, laboratory: Laboratory) -> None:
         fill(laboratory)
         upstream = begun(laboratory)
-        pinned(upstream)
+        pin = pinned(upstream)
         places = [20, 0, 38, 7, 0]
-        found = upstream.typed([key_text(upstream, place) for place in places])
+        found = upstream.typed([key_text(upstream, pin, place) for place in places])
         assert found.schema.equals(upstream.schema().key_schema)
         assert keys_of(found) == [laboratory.keys[place] for place in places]
         assert upstream.typed([]).num_rows == 0
@@ -99,7 +98,7 @@ class BoundsLaws:
         fill(laboratory)
         upstream = begun(laboratory)
         pin = pinned(upstream)
-        texts = [key_text(upstream, place) for place in (4, 12, 20, 37)]
+        texts = [key_text(upstream, pin, place) for place in (4, 12, 20, 37)]
         for coverage in [
             (),
             (WHOLE_TABLE,),
@@ -118,14 +117,14 @@ class BoundsLaws:
     def test_keys_that_have_no_row_are_placed_between_those_that_have_one(self, laboratory: Laboratory) -> None:
         laboratory.write(*[insert(key) for key in laboratory.keys[0:40:2]])
         upstream = begun(laboratory)
-        pinned(upstream)
-        seventh = key_text(upstream, 7)
+        pin = pinned(upstream)
+        seventh = key_text(upstream, pin, 7)
         found = upstream.covered(key_batch(upstream, laboratory.keys[:40]), (KeyRange(None, seventh),))
         assert found.to_pylist() == [place <= 14 for place in range(40)]
 
     def test_no_keys_are_placed_without_complaint(self, laboratory: Laboratory) -> None:
         fill(laboratory, 3)
         upstream = begun(laboratory)
-        pinned(upstream)
-        coverage = (KeyRange(None, key_text(upstream, 1)),)
+        pin = pinned(upstream)
+        coverage = (KeyRange(None, key_text(upstream, pin, 1)),)
         assert upstream.covered(key_batch(upstream, []), coverage).to_pylist() == []

@@ -7,6 +7,8 @@ import threading
 import pytest
 
 from backfill.errors import SnapshotGoneError
+from backfill.plan import Measure
+from backfill.vnode import WHOLE_TABLE
 from tests.contract.laboratory import Laboratory, delete, update
 from tests.contract.laws.moves import begun, fill, held, in_order, pinned, read, reopened
 
@@ -22,6 +24,8 @@ class ForgettingUpstreamLaws:
         upstream.release(pin)
         with pytest.raises(SnapshotGoneError):
             read(upstream, pin)
+        with pytest.raises(SnapshotGoneError):
+            upstream.measure(pin, [Measure(WHOLE_TABLE, 9)])
 
     def test_a_state_may_be_released_from_another_thread(self, laboratory: Laboratory) -> None:
         fill(laboratory, 3)
@@ -41,6 +45,8 @@ class ForgettingUpstreamLaws:
         later = pinned(upstream, pin.epoch)
         with pytest.raises(SnapshotGoneError):
             read(upstream, pin)
+        with pytest.raises(SnapshotGoneError):
+            upstream.measure(pin, [Measure(WHOLE_TABLE, 9)])
         upstream.release(pin)
         assert len(read(upstream, later)) == 3
 

@@ -97,9 +97,9 @@ def led(rows: Rows, by: Iterable[Commit]) -> Rows:
     return rows
 
 
-def key_text(upstream: Upstream, place: int) -> Key:
+def key_text(upstream: Upstream, pin: Pin, place: int) -> Key:
     """The text of the key of the row at this place in the pinned state, counted from 0; not of the last row."""
-    (extent,) = upstream.measure([Measure(WHOLE_TABLE, place + 1)])
+    (extent,) = upstream.measure(pin, [Measure(WHOLE_TABLE, place + 1)])
     assert extent.last is not None
     return extent.last
 

@@ -17,6 +17,12 @@ class PlaceLaws:
     def test_a_stream_has_one_bookmark_and_two_streams_have_two(self, laboratory: Laboratory) -> None:
         assert laboratory.open().bookmark(STREAM) == laboratory.open().bookmark(STREAM)
 
+    def test_a_place_is_that_of_the_stream_it_is_named_after(self, laboratory: Laboratory) -> None:
+        upstream = laboratory.open()
+        bookmark = upstream.bookmark(STREAM)
+        assert upstream.is_own(bookmark, STREAM)
+        assert not upstream.is_own(bookmark, "other001")
+
     def test_a_bookmark_stays_as_it_is_while_keys_keep_their_order(self, laboratory: Laboratory) -> None:
         bookmark = (*laboratory.open().bookmark(STREAM), ("another", "name"))
         laboratory.open().require_same_order(bookmark)

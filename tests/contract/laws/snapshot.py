@@ -58,7 +58,7 @@ class SnapshotLaws:
         fill(laboratory)
         upstream = begun(laboratory)
         pin = pinned(upstream)
-        third, ninth = key_text(upstream, 3), key_text(upstream, 9)
+        third, ninth = key_text(upstream, pin, 3), key_text(upstream, pin, 9)
         for item, expected in [
             (KeyRange(None, third), range(4)),
             (KeyRange(third, ninth), range(4, 10)),
@@ -71,7 +71,7 @@ class SnapshotLaws:
         fill(laboratory)
         upstream = begun(laboratory)
         pin = pinned(upstream)
-        texts = [key_text(upstream, place) for place in (4, 9, 20)]
+        texts = [key_text(upstream, pin, place) for place in (4, 9, 20)]
         ranges = (KeyRange(None, texts[0]), KeyRange(texts[1], texts[2]))
         assert [key for key, _ in read(upstream, pin, ranges)] == [
             laboratory.keys[at] for at in (*range(5), *range(10, 21))
@@ -82,7 +82,7 @@ class SnapshotLaws:
         fill(laboratory)
         upstream = begun(laboratory)
         pin = pinned(upstream)
-        text = key_text(upstream, 10)
+        text = key_text(upstream, pin, 10)
         laboratory.write(delete(laboratory.keys[10]))
         pin = pinned(upstream, pin.epoch)
         assert [key for key, _ in read(upstream, pin, [KeyRange(text, None)])] == list(laboratory.keys[11:40])
@@ -92,7 +92,7 @@ class SnapshotLaws:
         fill(laboratory)
         upstream = begun(laboratory)
         pin = pinned(upstream)
-        ranges = ranges_between([key_text(upstream, place) for place in (9, 19)])
+        ranges = ranges_between([key_text(upstream, pin, place) for place in (9, 19)])
         sent = pickle.dumps(upstream.reader())
         readers = [pickle.loads(sent).read(pin.token, [item]) for item in ranges]  # noqa: S301 - our own bytes
         laboratory.write(delete(laboratory.keys[0]), delete(laboratory.keys[15]), delete(laboratory.keys[30]))
@@ -159,13 +159,13 @@ class SnapshotLaws:
     ) -> None:
         fill(laboratory)
         upstream = begun(laboratory)
-        pinned(upstream)
-        (extent,) = upstream.measure([Measure(WHOLE_TABLE, limit)])
+        pin = pinned(upstream)
+        (extent,) = upstream.measure(pin, [Measure(WHOLE_TABLE, limit)])
         if limit < 40:
             assert extent.row_count == limit
             assert extent.last is not None
             assert keys_of(upstream.typed([extent.last])) == [laboratory.keys[limit - 1]]
-            assert upstream.measure([Measure(WHOLE_TABLE, limit, known_more=True)]) == (extent,)
+            assert upstream.measure(pin, [Measure(WHOLE_TABLE, limit, known_more=True)]) == (extent,)
         else:
             assert (extent.row_count, extent.last) == (40, None)
 
@@ -174,9 +174,9 @@ class SnapshotLaws:
         upstream = begun(laboratory)
         pin = pinned(upstream)
         laboratory.write(*[delete(key) for key in laboratory.keys[:20]])
-        assert [extent.row_count for extent in upstream.measure([Measure(WHOLE_TABLE, 100)])] == [40]
-        pinned(upstream, pin.epoch)
-        assert [extent.row_count for extent in upstream.measure([Measure(WHOLE_TABLE, 100)])] == [20]
+        assert [extent.row_count for extent in upstream.measure(pin, [Measure(WHOLE_TABLE, 100)])] == [40]
+        pin = pinned(upstream, pin.epoch)
+        assert [extent.row_count for extent in upstream.measure(pin, [Measure(WHOLE_TABLE, 100)])] == [20]
 
     @pytest.mark.parametrize("step", [1, 7])
     def test_measuring_on_from_the_last_key_passes_every_row_once(self, laboratory: Laboratory, step: int) -> None:
@@ -186,7 +186,7 @@ class SnapshotLaws:
         found: list[KeyValue] = []
         after: Key | None = None
         for _ in range(41):
-            (extent,) = upstream.measure([Measure(KeyRange(after, None), step)])
+            (extent,) = upstream.measure(pin, [Measure(KeyRange(after, None), step)])
             part = read(upstream, pin, [KeyRange(after, extent.last)])
             assert len(part) == extent.row_count
             found += [key for key, _ in part]
@@ -198,13 +198,13 @@ class SnapshotLaws:
     def test_many_ranges_are_measured_at_once_each_for_itself(self, laboratory: Laboratory) -> None:
         fill(laboratory)
         upstream = begun(laboratory)
-        pinned(upstream)
-        ranges = ranges_between([key_text(upstream, place) for place in (0, 9, 19, 38)])
-        extents = upstream.measure([Measure(item, 5) for item in ranges])
+        pin = pinned(upstream)
+        ranges = ranges_between([key_text(upstream, pin, place) for place in (0, 9, 19, 38)])
+        extents = upstream.measure(pin, [Measure(item, 5) for item in ranges])
         assert [extent.row_count for extent in extents] == [1, 5, 5, 5, 1]
         assert [extent.last is None for extent in extents] == [True, False, False, False, True]
         known = [
             Measure(item, 5, known_more=extent.last is not None) for item, extent in zip(ranges, extents, strict=True)
         ]
-        assert upstream.measure(known) == extents
-        assert upstream.measure([]) == ()
+        assert upstream.measure(pin, known) == extents
+        assert upstream.measure(pin, []) == ()

@@ -94,7 +94,6 @@ class DeltaUpstream:
         """By the wall clock, in microseconds."""
 
         self._added = NOTHING_ADDED
-        self._pinned: Position | None = None
         self._reached: Position | None = None
         self._lately = Lately()
 
@@ -216,6 +215,9 @@ class DeltaUpstream:
     def reordered(self, bookmark: Bookmark) -> Bookmark:
         return renewed(bookmark, ((_KEY, self._table.order),))
 
+    def is_own(self, bookmark: Bookmark, stream: str) -> bool:
+        return noted(bookmark, "stream") == stream
+
     def detach(self, bookmark: Bookmark) -> tuple[str, ...]:  # noqa: ARG002 - nothing to find
         """Nothing was made."""
         return ()
@@ -291,7 +293,6 @@ class DeltaUpstream:
     def _step(self, after: Epoch | None, version: int, *, pinned: bool, stays: bool) -> Step:
         position = Position(version, self._table.table_id)
         self._reached = position
-        self._pinned = position if pinned else None
         if after is not None and stays and Position.parse(after.position) == position:
             return Step(after, None)
         epoch = Epoch(1 if after is None else after.number + 1, str(position), version, self._timestamp(version, after))
@@ -305,7 +306,6 @@ class DeltaUpstream:
 
     def repin(self, after: Epoch) -> Pin:
         """The same state again."""
-        self._pinned = Position.parse(after.position)
         return Pin(after, after.position)
 
     def release(self, pin: Pin) -> None:
@@ -314,20 +314,18 @@ class DeltaUpstream:
     def lookup(self, pin: Pin, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         return self.reader().lookup(pin.token, keys)
 
-    def measure(self, requests: Sequence[Measure]) -> tuple[Extent, ...]:
+    def measure(self, pin: Pin, requests: Sequence[Measure]) -> tuple[Extent, ...]:
         """Reads the key columns of the files that may hold such keys."""
         if not requests:
             return ()
-        if self._pinned is None:
-            raise RuntimeError("a state is pinned before anything is measured in it")
-        table = self._table
-        opened = self._opened_at(self._pinned)
+        table, position = self._table, Position.parse(pin.token)
+        opened = self._opened_at(position)
         try:
             with translating(self._uri):
                 only = self._options.stream.snapshot_filter
                 return measured(opened, table.key, requests, only)
         except FileGoneError as error:
-            raise self._vacuumed(str(self._pinned.version), error) from None
+            raise self._vacuumed(str(position.version), error) from None
 
     def _opened_at(self, position: Position) -> DeltaTable:
         seen = self._seen

@@ -176,6 +176,9 @@ class PostgresUpstream:
         begun.require_same_table(self._table)
         return begun
 
+    def is_own(self, bookmark: Bookmark, stream: str) -> bool:
+        return stream in Place.of(bookmark).slot
+
     def detach(self, bookmark: Bookmark) -> tuple[str, ...]:
         return self._sessions.run(Place.of(bookmark).drop)
 
@@ -247,10 +250,10 @@ class PostgresUpstream:
     def lookup(self, pin: Pin, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         return self._reader(self._connector).lookup(pin.token, keys)
 
-    def measure(self, requests: Sequence[Measure]) -> tuple[Extent, ...]:
+    def measure(self, pin: Pin, requests: Sequence[Measure]) -> tuple[Extent, ...]:
         stream, exporter = self._options.stream, self._epochs.exporter
         measuring = Measuring(
-            self._connector, exporter, self._table.keyed, stream.snapshot_filter, stream.num_partitions
+            self._connector, exporter, pin.token, self._table.keyed, stream.snapshot_filter, stream.num_partitions
         )
         try:
             return measuring.measure(requests, (self._sized or self.size()).row_count)

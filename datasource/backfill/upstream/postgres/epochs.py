@@ -96,16 +96,17 @@ class Epochs:
 
     def present(self) -> Position:
         """The state of now, all of which has been flushed to the log."""
-        return self._sessions.run(self._present)
+        return self._sessions.run(self._look)
 
-    def _present(self, session: Session) -> Position:
+    def _look(self, session: Session) -> Position:
+        """As `present`; keeps when that was."""
         query = sql.SQL("SELECT {}, pg_catalog.pg_current_snapshot()::text, {}").format(CLOCK, ENDS_OF_LOG)
         self._clock, snapshot, inserted, flushed = one_row(session.execute(query))
         return Position(flushed_end(session, self._connector, inserted, flushed), Snapshot.parse(snapshot))
 
     def end_of_log(self) -> Position:
         """Up to where the log can be read: the end of a whole record, so that no commit is half before it."""
-        return self._present(self._sessions.current())
+        return self._look(self._sessions.current())
 
     # -- with rows to read -----------------------------------------------------------------------------------------
 
@@ -212,7 +213,7 @@ class Epochs:
     def _log_step(self, after: Epoch | None, max_changes: int, until: str | None) -> Step:
         """The next commits in the log, whether visible yet or not: no snapshot rows are read any more."""
         if after is None:
-            now = self._present(self._sessions.current())
+            now = self._look(self._sessions.current())
             self.complete_until = self._clock
             # What was visible is known when the log has been read.
             return Step(_next(None, Position(now.lsn, unseen=LOG_BEGIN), self._clock), None)
@@ -250,7 +251,7 @@ class Epochs:
         """What is visible now, as far as the log is read: the snapshot that goes on later must see all of it."""
         if after is not None and Position.parse(after.position).snapshot is None:
             return self._log_step(after, max_changes, None)
-        now = self._present(self._sessions.current())
+        now = self._look(self._sessions.current())
         self.complete_until = self._clock
         if after is None:
             return Step(_next(None, now, self._clock), None)

@@ -34,10 +34,13 @@ CANCEL_PATIENCE: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """Measures ranges of one table in the state that a session exports."""
+    """Measures ranges of one table in a state that a session exports."""
 
     connector: Connector
     exporter: ExportingSession
+    token: str
+    """The state's."""
+
     table: KeyedTable
     only: str
     """The rows for which this condition holds are those that are read."""
@@ -55,10 +58,9 @@ class Measuring:
         """See `Upstream.measure`; the table has about so many rows."""
         sessions = self._sessions(requests, table_rows)
         shares = [requests[at::sessions] for at in range(sessions)]
-        token = self.exporter.token
-        counting = [self.exporter.current()]
+        counting = [self.exporter.session_of(self.token)]
         with ThreadPoolExecutor(sessions) as threads:
-            others = [threads.submit(self._elsewhere, token, share, counting) for share in shares[1:]]
+            others = [threads.submit(self._elsewhere, share, counting) for share in shares[1:]]
             try:
                 measured = [self._here(shares[0])]
                 # No lock is held here. A TRUNCATE would wait for it, and the other sessions for the TRUNCATE.
@@ -77,7 +79,7 @@ class Measuring:
             return self._here(share)
 
     def _here(self, requests: Sequence[Measure]) -> tuple[Extent, ...]:
-        with translating(), self.exporter.looking() as session:
+        with translating(), self.exporter.looking(self.token) as session:
             try:
                 return self._extents(session, requests)
             except (KeyboardInterrupt, SystemExit):
@@ -85,10 +87,10 @@ class Measuring:
                 _cancel([session], [])
                 raise
 
-    def _elsewhere(self, token: str, requests: Sequence[Measure], counting: list[Session]) -> tuple[Extent, ...]:
+    def _elsewhere(self, requests: Sequence[Measure], counting: list[Session]) -> tuple[Extent, ...]:
         with translating(), self.connector.session() as session, session.cursor() as cursor:
             counting.append(session)
-            enter_pinned(cursor, self.table, token)
+            enter_pinned(cursor, self.table, self.token)
             with session.pipeline():
                 return self._extents(session, requests)
 

@@ -113,19 +113,18 @@ class ExportingSession:
         return Exported(position, f"{name} {snapshot} {files}", taken)
 
     @contextmanager
-    def looking(self) -> Iterator[Session]:
-        """The transaction that holds the present snapshot, for statements that read the table."""
-        session, token = self.current(), self.token
+    def looking(self, token: str) -> Iterator[Session]:
+        """The transaction that holds the snapshot of this token, for statements that read the table."""
+        session = self.session_of(token)
         with session.pipeline(), _locked(session, self._table):
             _require_same_state(token, session.cursor(), self._table)
             yield session
 
-    @property
-    def token(self) -> str:
-        """The present snapshot's name for readers."""
-        if self._token is None:
-            raise TransientError("the snapshot has been released")
-        return self._token
+    def session_of(self, token: str) -> Session:
+        """The transaction that holds the snapshot of this token; SnapshotGoneError where it has been released."""
+        if self._session is None or self._token != token:
+            raise SnapshotGoneError("the state that is read at has been released")
+        return self._session
 
     def current(self) -> Session:
         """The transaction that holds the present snapshot."""
