@@ -21,7 +21,7 @@ from pyarrow import ipc
 
 from backfill import handoff
 from backfill.handoff import SnapshotPart
-from backfill.manifest import Manifest, StagedSplit
+from backfill.manifest import Manifest, PlannedSplit
 from backfill.offset import Nothing
 from backfill.opening import open_stream
 from backfill.options import parse
@@ -74,7 +74,7 @@ def _direct(stream: Stream, part: SnapshotPart) -> Iterator[pa.RecordBatch]:
 def _staged(bed: Bed, stream: Stream, part: SnapshotPart) -> Iterator[pa.RecordBatch]:
     # A directory of its own: in the stream's own one a staged chunk would end the snapshot for the other runs.
     staging = Staging((bed.fresh_folder() / "staging").as_uri())
-    staging.keep_manifest(part.epoch.number, Manifest((StagedSplit(part.split),)))
+    staging.keep_manifest(part.epoch.number, Manifest((PlannedSplit(part.split),)))
     return handoff.read(replace(part, staging=staging), stream.reader(), stream.rows)
 
 

@@ -71,7 +71,7 @@ class Attachment:
         if self._attached is not None and self._attached.stream == planned.stream:
             return self._attached
         barrier = replace(committed or planned, bookmark=planned.bookmark)
-        found, bookmark = self._record.checked(barrier, ordered=self._is_ordered(committed, planned, control))
+        found, bookmark = self._record.checked(barrier, order_matters=self._order_matters(committed, planned, control))
         if committed is not None:
             # Before anything is written: without them the same start is to fail again, and another one may go on.
             self._require_last_rows(committed, planned)
@@ -85,17 +85,17 @@ class Attachment:
         self._attached = NamedStream(planned.stream, bookmark)
         return self._attached
 
-    def _is_ordered(self, committed: Barrier | None, planned: Barrier, control: Control) -> bool:
+    def _order_matters(self, committed: Barrier | None, planned: Barrier, control: Control) -> bool:
         """Whether something is left to do, in the batch that is planned or after it, that goes by the order of keys."""
         if committed != planned:
-            return planned.has_manifest or planned.is_ordered
+            return planned.has_manifest or planned.order_matters
         if self._options.only_snapshot:
             return False  # It was the only batch.
         if committed.again is not None and control.waiting(committed.stream, committed.again.request).stop is not None:
-            return replace(committed, again=None).is_ordered
+            return replace(committed, again=None).order_matters
         found = self.staging(committed.stream).manifest(committed.epoch.number) if committed.has_manifest else None
         missed = found is not None and any(item.reading != AsPlanned() for item in found.splits)
-        return missed or committed.is_ordered
+        return missed or committed.order_matters
 
     def _ensure_manifest(self, found: StreamIdentity | None, committed: Barrier | None, planned: Barrier) -> None:
         """Requires the manifest of a batch that an earlier process logged, StagingError where it is gone; makes it anew
@@ -111,15 +111,15 @@ class Attachment:
             rows = rows_to_read(committed, planned)
             staging.keep_manifest(number, planned_manifest(rows, planned.epoch, self._options.num_partitions))
 
-    def _replace_lost_manifest(self, base: Barrier) -> None:
+    def _replace_lost_manifest(self, begin: Barrier) -> None:
         """Where `stateDir` was lost, the staged files most often were in it, and so the batch's manifest is lost too.
 
         It may have told that chunks of that batch were read at a later state, after a crash, or that some of rows which
         are read again were given up; these count as read then. To end the stream for that would be worse than to go on.
         Not so where last rows are kept, which were in `stateDir` as well.
         """
-        staging, number = self.staging(base.stream), base.epoch.number
-        if base.has_manifest and self._options.last_rows is None and staging.manifest(number) is None:
+        staging, number = self.staging(begin.stream), begin.epoch.number
+        if begin.has_manifest and self._options.last_rows is None and staging.manifest(number) is None:
             staging.keep_manifest(number, Manifest(()))
 
     # -- keeping it ------------------------------------------------------------------------------------------------
@@ -146,16 +146,16 @@ class Attachment:
 
     # -- what the batch before has left ----------------------------------------------------------------------------
 
-    def manifest(self, base: Barrier) -> Manifest:
-        """What the batch that ended at `base` read. An idle stream asks for it many times a second."""
-        if self._manifest is None or self._manifest[0] != base.epoch.number:
-            self._manifest = base.epoch.number, self.staging(base.stream).require_manifest(base)
+    def manifest(self, begin: Barrier) -> Manifest:
+        """What the batch before `begin` read. An idle stream asks for it many times a second."""
+        if self._manifest is None or self._manifest[0] != begin.epoch.number:
+            self._manifest = begin.epoch.number, self.staging(begin.stream).require_manifest(begin)
         return self._manifest[1]
 
-    def ahead(self, base: Barrier) -> tuple[Ahead, ...]:
-        """The keys that were read later than `base`, as far as the state at `base` does not show that yet."""
-        carried = [item for item in base.ahead if not self._upstream.reached(base.epoch, item.position)]
-        splits = self.manifest(base).splits
+    def ahead(self, begin: Barrier) -> tuple[Ahead, ...]:
+        """The keys that were read later than `begin`, as far as the state at `begin` does not show that yet."""
+        carried = [item for item in begin.ahead if not self._upstream.reached(begin.epoch, item.position)]
+        splits = self.manifest(begin).splits
         later = [(item.reading.position, item.split.ranges) for item in splits if isinstance(item.reading, Later)]
         found = [Ahead(span, position) for position, ranges in later for span in ranges]
         return (*carried, *found)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from backfill.added import NOTHING_ADDED, Added
 from backfill.epoch import Epoch
 from backfill.handoff import Part, SnapshotPart, read, require_columns
-from backfill.manifest import AsPlanned, GivenUp, Later, Manifest, StagedSplit
+from backfill.manifest import AsPlanned, GivenUp, Later, Manifest, PlannedSplit
 from backfill.offset import Barrier
 from backfill.options import StreamOptions
 from backfill.plan import MIN_SPLIT_ROWS, Piece, pieces, split
@@ -91,11 +91,11 @@ class Chunks:
             for at, item in enumerate(manifest.splits)
         ]
 
-    def _fits(self, staged: StagedSplit, pin: Pin | None) -> bool:
+    def _fits(self, planned: PlannedSplit, pin: Pin | None) -> bool:
         """Whether this is the state to read a split at."""
         if pin is None:
             return False
-        match staged.reading:
+        match planned.reading:
             case AsPlanned():
                 return pin.epoch == self.end.epoch
             case Later(position=position):
@@ -122,20 +122,20 @@ class Chunks:
         found = zip(manifest.splits, done, strict=True)
         return self._rewritten(item if kept else replace(item, reading=GivenUp()) for item, kept in found)
 
-    def _rewritten(self, splits: Iterable[StagedSplit]) -> Manifest:
+    def _rewritten(self, splits: Iterable[PlannedSplit]) -> Manifest:
         manifest = Manifest(tuple(splits))
         self.staging.keep_manifest(self.end.epoch.number, manifest)
         return manifest
 
     def _part(self, manifest: Manifest, index: int, token: str | None, added: Added = NOTHING_ADDED) -> SnapshotPart:
-        staged = manifest.splits[index]
+        planned = manifest.splits[index]
         return SnapshotPart(
             self.staging,
             self.end.epoch,
             manifest.chunk(index),
-            staged.split,
+            planned.split,
             token,
-            exact=staged.reading == AsPlanned(),
+            exact=planned.reading == AsPlanned(),
             stage_before_emit=self.options.stage_before_emit,
             added=added,
         )
@@ -144,7 +144,7 @@ class Chunks:
 def planned_manifest(rows: Sequence[Piece], epoch: Epoch, readers: int) -> Manifest:
     """Who is to read which of these snapshot rows of the batch that ends at this epoch."""
     splits = split(rows, count=readers, min_rows=MIN_SPLIT_ROWS)
-    return Manifest(tuple(StagedSplit.planned(item, epoch.position) for item in splits))
+    return Manifest(tuple(PlannedSplit.of(item, epoch.position) for item in splits))
 
 
 def rows_to_read(begin: Barrier | None, end: Barrier) -> tuple[Piece, ...]:

@@ -42,7 +42,7 @@ Reading: TypeAlias = AsPlanned | Later | GivenUp
 
 
 @dataclass(frozen=True, slots=True)
-class StagedSplit:
+class PlannedSplit:
     """One reader's part of a batch, and at which state it is read."""
 
     split: Split
@@ -52,7 +52,7 @@ class StagedSplit:
     reading: Reading = AsPlanned()
 
     @classmethod
-    def planned(cls, split: Split, position: str) -> StagedSplit:
+    def of(cls, split: Split, position: str) -> PlannedSplit:
         """What is to be read at the batch's own epoch, which is at this position.
 
         The first attempt has a number that follows from that: a new checkpoint that goes on from stateDir plans an
@@ -60,7 +60,7 @@ class StagedSplit:
         """
         return cls(split, attempt=zlib.crc32(repr((position, split)).encode()))
 
-    def reread_at(self, position: str) -> StagedSplit:
+    def reread_at(self, position: str) -> PlannedSplit:
         return replace(self, attempt=self.attempt + 1, reading=Later(position))
 
     @property
@@ -77,7 +77,7 @@ class StagedSplit:
         }
 
     @classmethod
-    def from_json(cls, item: Mapping[str, Any]) -> StagedSplit:
+    def from_json(cls, item: Mapping[str, Any]) -> PlannedSplit:
         ranges = tuple(KeyRange(stored.end(span["after"]), stored.end(span["upto"])) for span in item["ranges"])
         position = None if item["position"] is None else stored.text(item["position"])
         reading: Reading = AsPlanned() if position is None else Later(position)
@@ -90,7 +90,7 @@ class StagedSplit:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    splits: tuple[StagedSplit, ...]
+    splits: tuple[PlannedSplit, ...]
 
     @property
     def given_up(self) -> tuple[KeyRange, ...]:
@@ -132,6 +132,6 @@ class Manifest:
 
     @classmethod
     def _from_json(cls, value: dict[str, Any]) -> Manifest:
-        found = cls(tuple(map(StagedSplit.from_json, value["splits"])))
+        found = cls(tuple(map(PlannedSplit.from_json, value["splits"])))
         stored.require_canonical(found.to_json(), value)
         return found

@@ -18,7 +18,7 @@ A barrier (keys in this order, no white space, one text per state):
      "ahead": [{"after": ["1"], "upto": ["9"], "position": "…"}],   optional, see `Ahead`
      "again": {"request": "5e0c9a77", "progress": [                 optional, see `Again`; with it the version is 2
         {"after": ["40"], "rows": [80], "upto": ["90"]}]},
-     "base": {…}}                                             optional, see `Barrier.base`
+     "base": {…}}                                             optional, see `Barrier.resumed_from`
 
 A finished backfill has `"progress": {"vnodes": 256, "rows": 1000000}`. Each range begins where the one before
 ends, the first at the smallest key; in `again` `after` says where one begins elsewhere. The text is canonical because
@@ -85,13 +85,13 @@ class Barrier:
     epoch: Epoch
     progress: Progress
     ahead: tuple[Ahead, ...] = ()
-    base: Barrier | None = None
+    resumed_from: Barrier | None = None
     """Where the batch really begins when a new checkpoint goes on from a state directory: not at `Nothing`."""
 
     again: Again | None = None
 
     @property
-    def is_ordered(self) -> bool:
+    def order_matters(self) -> bool:
         """Whether something is left to do that goes by which keys lie before others."""
         return bool(self.progress.unfinished or self.ahead) or self.takes_again
 
@@ -179,8 +179,8 @@ def _barrier_to_json(barrier: Barrier) -> Json:
         ]
     if barrier.again is not None:
         value["again"] = {"request": barrier.again.request, "progress": _progress_to_json(barrier.again.progress)}
-    if barrier.base is not None:
-        value["base"] = _barrier_to_json(barrier.base)
+    if barrier.resumed_from is not None:
+        value["base"] = _barrier_to_json(barrier.resumed_from)
     return value
 
 
@@ -200,7 +200,7 @@ def _barrier_from_json(value: Mapping[str, Any]) -> Barrier:
             Ahead(KeyRange(stored.end(item["after"]), stored.end(item["upto"])), stored.text(item["position"]))
             for item in value.get("ahead", ())
         ),
-        base=_barrier_from_json(value["base"]) if "base" in value else None,
+        resumed_from=_barrier_from_json(value["base"]) if "base" in value else None,
         again=_again_from_json(value["again"]) if "again" in value else None,
     )
 

@@ -148,19 +148,19 @@ def _added(start: Frontier | None, end: Frontier) -> Iterator[Piece]:
                     yield Piece(KeyRange(whole.after, pos), rows)
 
 
-def split(parts: Sequence[Piece], *, count: int, min_rows: int) -> tuple[Split, ...]:
+def split(rows: Sequence[Piece], *, count: int, min_rows: int) -> tuple[Split, ...]:
     """The pieces as at most `count` contiguous vnode ranges of about equal size, none empty.
 
     Fewer, where a reader would have less than `min_rows` rows to read: starting one costs more than that. Pieces
     without rows go along with others: read again at a later state, they may have some.
     """
-    total = sum(piece.row_count for piece in parts)
+    total = sum(piece.row_count for piece in rows)
     if total == 0:
         return ()
     readers = max(1, min(count, total // max(1, min_rows)))
     shares: list[list[Piece]] = [[]]
     given = 0
-    for piece in parts:
+    for piece in rows:
         if piece.row_count and given * readers >= total * len(shares):
             shares.append([])
         shares[-1].append(piece)
@@ -168,5 +168,5 @@ def split(parts: Sequence[Piece], *, count: int, min_rows: int) -> tuple[Split, 
     return tuple(_as_split(share) for share in shares)
 
 
-def _as_split(parts: Sequence[Piece]) -> Split:
-    return Split(merged(piece.range for piece in parts), sum(piece.row_count for piece in parts))
+def _as_split(share: Sequence[Piece]) -> Split:
+    return Split(merged(piece.range for piece in share), sum(piece.row_count for piece in share))

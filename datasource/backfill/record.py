@@ -115,7 +115,7 @@ class Record:
                     found = None
             if found is not None:
                 # First: with the progress of another table nobody should be told to go on, or to give it up.
-                require_same_table(found, self._upstream, ordered=False)
+                require_same_table(found, self._upstream, order_matters=False)
             barrier = None if found is None else self._resumed(store, found)
             return self._begin_anew(store, found) if barrier is None else barrier
 
@@ -153,21 +153,21 @@ class Record:
             store.begin(identity)
         return NamedStream(stream, bookmark)
 
-    def checked(self, barrier: Barrier, *, ordered: bool) -> tuple[StreamIdentity | None, Bookmark]:
+    def checked(self, barrier: Barrier, *, order_matters: bool) -> tuple[StreamIdentity | None, Bookmark]:
         """For a checkpoint that goes on, once in a process: what the state directory is of, None where it was lost, and
         the bookmark to go on with. Raises where they do not fit the barrier or the upstream; writes nothing.
 
-        `ordered`: what is left to do goes by the order of keys, which must be the one in the bookmark. If not, the key
-        may have another order by now, and the bookmark that is returned has that.
+        `order_matters`: what is left to do goes by the order of keys, which must be the one in the bookmark. If not,
+        the key may have another order by now, and the bookmark that is returned has that.
         """
-        self._require_same_options(barrier, reads_rows=ordered)
+        self._require_same_options(barrier, reads_rows=order_matters)
         bookmark = self._with_options(barrier.bookmark)
         with self._open() as store:
             found, epoch = store.identity(), store.epoch()
         if found is not None:
             self._require_own(found, epoch, barrier)
-            require_same_table(found, self._upstream, ordered=ordered)
-        if not ordered:
+            require_same_table(found, self._upstream, order_matters=order_matters)
+        if not order_matters:
             return found, self._upstream.reordered(bookmark)
         self._upstream.require_same_order(bookmark)
         return found, bookmark
@@ -220,7 +220,7 @@ class Record:
         """
         if self._written == barrier:
             return True
-        if barrier.base is not None and barrier.base.epoch == barrier.epoch:
+        if barrier.resumed_from is not None and barrier.resumed_from.epoch == barrier.epoch:
             return True  # A new checkpoint begins with an empty batch where the record stands.
         if not at_once and self._followed_lately(barrier):
             return False

@@ -10,10 +10,10 @@ from backfill.wording import FRESH_START
 from backfill_state import StreamIdentity
 
 
-def require_same_table(recorded: StreamIdentity, upstream: Upstream, *, ordered: bool) -> None:
+def require_same_table(recorded: StreamIdentity, upstream: Upstream, *, order_matters: bool) -> None:
     """StateError where this is another table, or its key has other columns.
 
-    `ordered`: what is left to do goes by the order of keys. Then the key's columns must also be in the same order
+    `order_matters`: what is left to do goes by the order of keys. Then the key's columns must also be in the same order
     (StateError) and of the same types (SchemaChangedError); else both are free.
     """
     now = upstream.identity()
@@ -34,17 +34,17 @@ def require_same_table(recorded: StreamIdentity, upstream: Upstream, *, ordered:
             f"id {recorded.table_id}, and is id {now.table_id}). Where it was only renamed and this one got its name, "
             f"name that table by its new name; else start over with {FRESH_START}"
         )
-    _require_same_key(now.table, recorded.key, upstream.schema().key_schema, ordered=ordered)
+    _require_same_key(now.table, recorded.key, upstream.schema().key_schema, order_matters=order_matters)
 
 
-def _require_same_key(table: str, began: pa.Schema, key: pa.Schema, *, ordered: bool) -> None:
-    if key.names != began.names and (ordered or set(key.names) != set(began.names)):
+def _require_same_key(table: str, began: pa.Schema, key: pa.Schema, *, order_matters: bool) -> None:
+    if key.names != began.names and (order_matters or set(key.names) != set(began.names)):
         raise StateError(
             f"the key of {table} is ({', '.join(key.names)}) and was ({', '.join(began.names)}) when the stream "
             "began; give it back these columns in their order (of a Delta table with keyColumns), or start over with "
             f"{FRESH_START}"
         )
-    if ordered and key.types != began.types:
+    if order_matters and key.types != began.types:
         raise SchemaChangedError(
             f"the key of {table} is ({_typed(key)}) and was ({_typed(began)}) when the stream began, and not all rows "
             "have been read, so what has been read cannot be told from what has not. Give it back the type that it "

@@ -84,10 +84,10 @@ class Staging:
             content = stream.read()
         return Manifest.from_text(content)
 
-    def require_manifest(self, base: Barrier) -> Manifest:
-        """What the batch that ends at `base`, which has been logged, reads; StagingError where that is not known."""
-        number = base.epoch.number
-        found = self.manifest(number) if base.has_manifest else Manifest(())
+    def require_manifest(self, end: Barrier) -> Manifest:
+        """What the batch that ends at `end`, which has been logged, reads; StagingError where that is not known."""
+        number = end.epoch.number
+        found = self.manifest(number) if end.has_manifest else Manifest(())
         if found is None:
             raise StagingError(
                 f"stagingDir ({self._uri}) does not hold what the batch up to epoch {number} reads: it is not the "

@@ -149,26 +149,26 @@ class Stream:
         While the snapshot is held only changes are read; then too `start` is returned where there are none.
         """
         self._control = self._read_control()
-        base: Barrier | None
+        begin: Barrier | None
         if isinstance(start, Barrier):
-            named, base = self._attachment.attach(start, start, self._control), start
+            named, begin = self._attachment.attach(start, start, self._control), start
             self._let_go(start)
             self._attachment.settle(start)
         elif self._control.holds and self._options.only_snapshot:
             return start
         else:
             self._opened_last_rows()  # Refuses an orderColumn that is none, before a place in the log is made.
-            named, base = self._attachment.begin(self._control)
-        stands = self._first(named) if base is None else self._standing(named, base)
-        if base is not None:
+            named, begin = self._attachment.begin(self._control)
+        stands = self._first(named) if begin is None else self._standing(named, begin)
+        if begin is not None:
             self._stands = stands  # For the report, also where no batch follows.
-            self._counting.begin(base.stream, base.epoch.timestamp)
-            if self._is_over(stands.cursor, base.epoch):
-                return self._nothing(start, base)
-        ahead = () if base is None else self._attachment.ahead(base)
+            self._counting.begin(begin.stream, begin.epoch.timestamp)
+            if self._is_over(stands.cursor, begin.epoch):
+                return self._nothing(start, begin)
+        ahead = () if begin is None else self._attachment.ahead(begin)
         step, moved = self._step(stands, ahead, max_rows)
-        if base is not None and step.epoch == base.epoch:
-            return self._nothing(start, base)
+        if begin is not None and step.epoch == begin.epoch:
+            return self._nothing(start, begin)
         self._prepare(stands, moved, step)
         self._stands = stands = stands.moved(moved)
         return Barrier(
@@ -177,7 +177,7 @@ class Stream:
             epoch=step.epoch,
             progress=stands.progress,
             ahead=ahead,
-            base=None if base is None or base is start else replace(base, base=None),
+            resumed_from=None if begin is None or begin is start else replace(begin, resumed_from=None),
             again=stands.again,
         )
 
@@ -202,22 +202,22 @@ class Stream:
         progress = Finished(0, 0) if latest else Frontier.at_start(self._attachment.bounds())
         return _Standing(named, None, progress, None)
 
-    def _standing(self, named: NamedStream, base: Barrier) -> _Standing:
-        """Where the stream is before the batch after `base`, with what that is to take again."""
-        progress = settled(base.progress)
-        again = self._again(base, progress)
-        answers = again is not None and again.frontier is None and again.request != base.taken_up
-        keeps_others = self._options.last_rows is not None and named.bookmark != base.bookmark
-        return _Standing(named, base.epoch, progress, again, answers or keeps_others)
+    def _standing(self, named: NamedStream, begin: Barrier) -> _Standing:
+        """Where the stream is before the batch after `begin`, with what that is to take again."""
+        progress = settled(begin.progress)
+        again = self._again(begin, progress)
+        answers = again is not None and again.frontier is None and again.request != begin.taken_up
+        keeps_others = self._options.last_rows is not None and named.bookmark != begin.bookmark
+        return _Standing(named, begin.epoch, progress, again, answers or keeps_others)
 
-    def _again(self, base: Barrier, progress: Progress) -> Again | None:
+    def _again(self, begin: Barrier, progress: Progress) -> Again | None:
         """What is taken again in the next batch, if anything is."""
         why_never = self._why_never_again()
         if why_never:
-            self._in_turn.pass_over(self._control, base.stream, why_never)
+            self._in_turn.pass_over(self._control, begin.stream, why_never)
             return None
-        again = with_reopened(base.again, self._attachment.manifest(base).given_up)
-        return self._in_turn.next_up(again, progress, self._control, base.stream)
+        again = with_reopened(begin.again, self._attachment.manifest(begin).given_up)
+        return self._in_turn.next_up(again, progress, self._control, begin.stream)
 
     def _why_never_again(self) -> str:
         if self._options.only_snapshot:
@@ -234,16 +234,16 @@ class Stream:
             return False
         return self._upstream.reached(after, self._until) and not self._upstream.has_gap_after(after)
 
-    def _nothing(self, start: Offset, base: Barrier) -> Offset:
+    def _nothing(self, start: Offset, begin: Barrier) -> Offset:
         """The answer where there is nothing to read: `start`, after which Spark runs no batch.
 
-        Only at the start of a checkpoint Spark runs a batch in any case: an empty one, which ends at `base`.
+        Only at the start of a checkpoint Spark runs a batch in any case: an empty one, which ends at `begin`.
         """
         if self._until is not None:
             # The query ends here, and nobody is left to record later what was put off.
-            self._attachment.keep(base, at_once=True)
+            self._attachment.keep(begin, at_once=True)
         if isinstance(start, Nothing):
-            return replace(base, base=replace(base, base=None))
+            return replace(begin, resumed_from=replace(begin, resumed_from=None))
         self._counting.complete(self._upstream.lag().complete_until)
         return start
 
@@ -304,7 +304,7 @@ class Stream:
         """
         if not isinstance(end, Barrier):
             return ()  # The first batch of a stream that was told to wait before it began.
-        begin = end.base if isinstance(start, Nothing) else start
+        begin = end.resumed_from if isinstance(start, Nothing) else start
         self._attachment.attach(begin, end, self._control)
         if begin is not None and begin.epoch == end.epoch:
             return ()

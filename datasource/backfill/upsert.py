@@ -146,7 +146,7 @@ class LastRows:
         if token in (self._token(begin), self._token(end)):
             return
         stands, _, began = (token or "").partition(_ORDERED_BY)
-        if stands in (_place(begin), _place(end)):
+        if stands in (_epoch_of(begin), _epoch_of(end)):
             # Stored rows are ordered by the column's values, or else by the batch that put them: not comparable.
             now = self._rules.order_column
             raise OptionsError(another_option(f"orderColumn={began or '(none)'}", f"orderColumn={now or '(none)'}"))
@@ -161,7 +161,7 @@ class LastRows:
 
     def _token(self, barrier: Barrier) -> str:
         column = self._rules.order_column
-        return _place(barrier) + (f"{_ORDERED_BY}{column}" if column else "")
+        return _epoch_of(barrier) + (f"{_ORDERED_BY}{column}" if column else "")
 
     def _put_snapshot(self, state: UpsertState, begin: Barrier, staging: Staging) -> None:
         """Puts the snapshot rows of the batch that ended at `begin`."""
@@ -214,5 +214,5 @@ def _truncation(changes: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=list(MARKED_COLUMNS))
 
 
-def _place(barrier: Barrier) -> str:
+def _epoch_of(barrier: Barrier) -> str:
     return f"{barrier.epoch.number} {barrier.epoch.position}"

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from backfill.epoch import Epoch
-from backfill.manifest import AsPlanned, GivenUp, Later, Manifest, StagedSplit
+from backfill.manifest import AsPlanned, GivenUp, Later, Manifest, PlannedSplit
 from backfill.offset import Ahead, Barrier, Nothing, Offset
 from backfill.plan import Split
 from backfill.progress import Again, Completed, Finished, Frontier, InProgress, Progress
@@ -78,7 +78,7 @@ offsets: st.SearchStrategy[Offset] = st.just(Nothing()) | barriers
 
 splits = st.builds(Split, st.lists(ranges, min_size=1, max_size=3).map(tuple), counts)
 readings = st.just(AsPlanned()) | st.builds(Later, texts) | st.just(GivenUp())
-manifests = st.builds(Manifest, st.lists(st.builds(StagedSplit, splits, counts, readings), max_size=3).map(tuple))
+manifests = st.builds(Manifest, st.lists(st.builds(PlannedSplit, splits, counts, readings), max_size=3).map(tuple))
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | texts
 json_values: st.SearchStrategy[Any] = st.recursive(

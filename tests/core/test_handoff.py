@@ -27,7 +27,7 @@ from backfill.handoff import (
     stage,
     staged,
 )
-from backfill.manifest import Manifest, StagedSplit
+from backfill.manifest import Manifest, PlannedSplit
 from backfill.plan import Split
 from backfill.rows import RowFormat
 from backfill.staging import Staging
@@ -255,7 +255,7 @@ class Table:
 def planned(
     staging: Staging, count: int, *, token: str | None = PIN, exact: bool = True, stage_before_emit: bool = False
 ) -> SnapshotPart:
-    manifest = Manifest((StagedSplit(Split((WHOLE_TABLE,), count)),))
+    manifest = Manifest((PlannedSplit(Split((WHOLE_TABLE,), count)),))
     staging.keep_manifest(EPOCH.number, manifest)
     chunk, whole = manifest.chunk(0), manifest.splits[0].split
     return SnapshotPart(staging, EPOCH, chunk, whole, token, exact=exact, stage_before_emit=stage_before_emit)

@@ -44,9 +44,9 @@ REACHED: dict[Schedule, set[str]] = {
     schedule.with_pauses: LOST_CHUNKS,
     schedule.with_truncations: LOST_CHUNKS,
     schedule.with_full_images: LOST_CHUNKS,
-    schedule.with_new_checkpoints: LOST_CHUNKS | {"base"},
+    schedule.with_new_checkpoints: LOST_CHUNKS | {"resumed"},
     schedule.of_changes_only: set(),
-    schedule.taken_again: LOST_CHUNKS | {"GivenUp", "again", "base"},
+    schedule.taken_again: LOST_CHUNKS | {"GivenUp", "again", "resumed"},
     schedule.of_a_snapshot_only: {"AsPlanned", "Later"},
 }
 """What schedules of a kind come to, `TOGETHER` of them each: nothing is shown of what none of them meets."""

@@ -127,8 +127,8 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
 # -- a new checkpoint, an empty directory --------------------------------------------------------------------------
 
 
-def adopt(record: Record, barrier: Barrier, *, ordered: bool = True) -> Bookmark:
-    found, bookmark = record.checked(barrier, ordered=ordered)
+def adopt(record: Record, barrier: Barrier, *, order_matters: bool = True) -> Bookmark:
+    found, bookmark = record.checked(barrier, order_matters=order_matters)
     record.adopt(barrier, found, bookmark)
     return bookmark
 
@@ -355,7 +355,7 @@ class Retyped(Rekeyed):
 def test_once_no_position_is_left_the_key_may_be_another(folder: Folder, progress: Progress, now: Upstream) -> None:
     barrier = folder.recorded(4, progress)
     record = folder.process(upstream=now)
-    bookmark = adopt(record, barrier, ordered=False)
+    bookmark = adopt(record, barrier, order_matters=False)
     assert bookmark == (*barrier.bookmark, ("order", "of now"))
     for number in (4, 5):
         assert record.commit(replace(barrier, epoch=Epoch(number, f"p{number}", number, number)), at_once=True)

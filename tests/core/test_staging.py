@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from backfill.errors import BackfillError, StagingError, StagingUnreachableError
-from backfill.manifest import Later, Manifest, StagedSplit
+from backfill.manifest import Later, Manifest, PlannedSplit
 from backfill.plan import Split
 from backfill.staging import Staging
 from backfill.vnode import WHOLE_TABLE, KeyRange
@@ -350,9 +350,9 @@ def test_a_manifest_comes_back_from_its_text(manifest: Manifest) -> None:
 
 
 def test_each_attempt_at_a_split_has_a_file_of_its_own() -> None:
-    split = StagedSplit(Split((WHOLE_TABLE,), 5))
+    split = PlannedSplit(Split((WHOLE_TABLE,), 5))
     again = split.reread_at("later")
-    assert again == StagedSplit(Split((WHOLE_TABLE,), 5), attempt=2, reading=Later("later"))
+    assert again == PlannedSplit(Split((WHOLE_TABLE,), 5), attempt=2, reading=Later("later"))
     assert again.reread_at("latest").attempt == 3
     assert Manifest((split, again)).chunk(0) == "chunk-0-1.arrow"
     assert Manifest((split, again)).chunk(1) == "chunk-1-2.arrow"
@@ -360,7 +360,7 @@ def test_each_attempt_at_a_split_has_a_file_of_its_own() -> None:
 
 def test_a_split_that_is_planned_anew_has_the_same_file_only_where_the_same_rows_are_read() -> None:
     split, less = Split((WHOLE_TABLE,), 5), Split((KeyRange(None, ("9",)),), 5)
-    plans = [StagedSplit.planned(*plan) for plan in [(split, "0/1"), (split, "0/2"), (less, "0/1"), (split, "0/1")]]
+    plans = [PlannedSplit.of(*plan) for plan in [(split, "0/1"), (split, "0/2"), (less, "0/1"), (split, "0/1")]]
     names = [Manifest((plan,)).chunk(0) for plan in plans]
     assert len(set(names)) == 3
     assert names[0] == names[3]

@@ -6,7 +6,7 @@ from typing import Final
 
 from backfill.control import Control, ReadAgain, Stop
 from backfill.epoch import Epoch
-from backfill.manifest import GivenUp, Later, Manifest, StagedSplit
+from backfill.manifest import GivenUp, Later, Manifest, PlannedSplit
 from backfill.offset import Ahead, Barrier, Nothing, Offset
 from backfill.plan import Split
 from backfill.progress import Again, CompletedRun, Finished, Frontier, InProgress, NotStarted, Vnode
@@ -69,7 +69,7 @@ OFFSETS: Final[dict[str, Offset]] = {
             Ahead(KeyRange(LATE, None), "16/B374DA00 750:752:750"),
         ),
     ),
-    "base": Barrier("1f0c9a77", UPSTREAM, LOG, Finished(7, 2002), base=MID_BACKFILL),
+    "base": Barrier("1f0c9a77", UPSTREAM, LOG, Finished(7, 2002), resumed_from=MID_BACKFILL),
 }
 
 AGAIN: Final[dict[str, Offset]] = {
@@ -115,8 +115,8 @@ REQUESTS: Final = {
 GIVEN_UP: Final = {
     "given-up": Manifest(
         (
-            StagedSplit(Split((KeyRange(None, EARLY), KeyRange(MIDDLE, LATE)), 1602), reading=GivenUp()),
-            StagedSplit(Split((KeyRange(LARGEST, None),), 1)),
+            PlannedSplit(Split((KeyRange(None, EARLY), KeyRange(MIDDLE, LATE)), 1602), reading=GivenUp()),
+            PlannedSplit(Split((KeyRange(LARGEST, None),), 1)),
         )
     ),
 }
@@ -131,14 +131,14 @@ CONTROLS: Final = {
 MANIFESTS: Final[dict[str, Manifest]] = {
     "first-attempt": Manifest(
         (
-            StagedSplit(Split((KeyRange(None, EARLY), KeyRange(MIDDLE, LATE)), 1602)),
-            StagedSplit(Split((KeyRange(LARGEST, None),), 1)),
+            PlannedSplit(Split((KeyRange(None, EARLY), KeyRange(MIDDLE, LATE)), 1602)),
+            PlannedSplit(Split((KeyRange(LARGEST, None),), 1)),
         )
     ),
     "read-again": Manifest(
         (
-            StagedSplit(Split((KeyRange(None, None),), 7), attempt=3, reading=Later("16/B374DA00 750:752:750")),
-            StagedSplit(Split((KeyRange(MIDDLE, LATE),), 9_223_372_036_854_775_807)),
+            PlannedSplit(Split((KeyRange(None, None),), 7), attempt=3, reading=Later("16/B374DA00 750:752:750")),
+            PlannedSplit(Split((KeyRange(MIDDLE, LATE),), 9_223_372_036_854_775_807)),
         )
     ),
 }

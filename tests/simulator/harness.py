@@ -303,7 +303,7 @@ class Spark(Query[Output]):
     def _note_reached(self, barrier: Barrier, manifest: Manifest | None) -> None:
         if manifest is not None:
             self.reached |= {type(item.reading).__name__ for item in manifest.splits}
-        carried = {"ahead": barrier.ahead, "base": barrier.base, "again": barrier.again}
+        carried = {"ahead": barrier.ahead, "resumed": barrier.resumed_from, "again": barrier.again}
         self.reached |= {name for name, value in carried.items() if value}
 
     def _manifest(self, barrier: Barrier) -> Manifest | None:
@@ -312,9 +312,9 @@ class Spark(Query[Output]):
     def _require_unacknowledged(self) -> None:
         """I5: whatever the last committed batch did not have can still be had."""
         for name, begin in self.database.slots.items():
-            base = self.offset(self.committed)
-            if isinstance(base, Barrier) and dict(base.bookmark)[SLOT] == name:
-                seen = View.parse(base.epoch.position)
+            committed = self.offset(self.committed)
+            if isinstance(committed, Barrier) and dict(committed.bookmark)[SLOT] == name:
+                seen = View.parse(committed.epoch.position)
                 lost = [entry.lsn for entry in self.database.log[: begin - 1] if not seen.shows(entry.lsn)]
                 assert not lost, f"acknowledged before they were committed: {lost}"
 

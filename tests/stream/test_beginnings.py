@@ -81,12 +81,12 @@ def test_a_new_checkpoint_goes_on_from_the_directory_and_names_where_it_began(st
     for _ in range(2):
         spark.begin_anew(OnExistingState.RESUME)
         step(spark)
-        base = spark.barrier().base
-        assert isinstance(base, Barrier)
-        assert base.epoch.number == spark.barrier().epoch.number - 1
-        assert base.base is None
+        begin = spark.barrier().resumed_from
+        assert isinstance(begin, Barrier)
+        assert begin.epoch.number == spark.barrier().epoch.number - 1
+        assert begin.resumed_from is None
         step(spark)
-        assert spark.barrier().base is None
+        assert spark.barrier().resumed_from is None
     while step(spark):
         pass
     assert spark.sink.rows == spark.database.latest()
@@ -111,7 +111,7 @@ def test_a_new_checkpoint_that_has_nothing_to_read_begins_with_an_empty_batch(
     spark.crash()
     assert spark.read() == []
     spark.commit([])
-    assert spark.barrier() == replace(before, base=replace(before, base=None))
+    assert spark.barrier() == replace(before, resumed_from=replace(before, resumed_from=None))
     if mode is not StartupMode.SNAPSHOT:
         update(spark, KEYS[1])
         assert step(spark)[-1] == ("update_postimage", KEYS[1], "changed")
