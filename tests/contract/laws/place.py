@@ -65,11 +65,18 @@ class PlaceLaws:
         with pytest.raises(DataLossError):
             reopened(laboratory, epoch)
 
-    def test_letting_go_of_the_place_may_be_done_again(self, laboratory: Laboratory) -> None:
+    def test_letting_go_of_the_place_may_be_done_again_and_then_it_may_be_made_again(
+        self, laboratory: Laboratory
+    ) -> None:
         upstream = begun(laboratory)
-        upstream.detach(upstream.bookmark(STREAM))
-        upstream.detach(upstream.bookmark(STREAM))
-        laboratory.open().detach(upstream.bookmark(STREAM))
+        bookmark = upstream.bookmark(STREAM)
+        upstream.detach(bookmark)
+        gone = upstream.detach(bookmark)
+        assert laboratory.open().detach(bookmark) == gone
+        upstream = begun(laboratory)
+        epoch = pinned(upstream).epoch
+        laboratory.write(insert(laboratory.keys[0]))
+        assert len(commits(upstream, epoch, pinned(upstream, epoch).epoch)) == 1
 
     def test_what_was_not_acknowledged_can_be_had(self, laboratory: Laboratory) -> None:
         fill(laboratory)

@@ -132,11 +132,15 @@ class SnapshotLaws:
         assert sorted(found) == sorted((key, shown[key]) for key in asked[1:])
         assert rows_of(upstream.lookup(pin, key_batch(upstream, [])), upstream.schema()) == []
 
-    def test_a_state_may_be_released_more_than_once(self, laboratory: Laboratory) -> None:
+    def test_a_state_released_more_than_once_takes_no_later_one_with_it(self, laboratory: Laboratory) -> None:
+        fill(laboratory)
         upstream = begun(laboratory)
         pin = pinned(upstream)
         upstream.release(pin)
         upstream.release(pin)
+        later = pinned(upstream, pin.epoch)
+        upstream.release(pin)
+        assert [key for key, _ in read(upstream, later)] == list(laboratory.keys[:40])
 
     def test_a_state_taken_again_is_what_the_changes_lead_to(self, laboratory: Laboratory) -> None:
         fill(laboratory, 3)

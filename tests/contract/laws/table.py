@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import astuple
 
 from backfill.lag import UNKNOWN
-from tests.contract.laboratory import VALUE, Laboratory
-from tests.contract.laws.moves import begun, fill, pinned, read
+from tests.contract.laboratory import VALUE, Laboratory, insert
+from tests.contract.laws.moves import begun, commits, fill, followed, pinned, read, reopened
 
 
 class TableLaws:
@@ -39,8 +39,13 @@ class TableLaws:
         assert known
         assert all(type(figure) is int and figure >= 0 for figure in known)
 
-    def test_closing_may_be_done_again(self, laboratory: Laboratory) -> None:
+    def test_closing_may_be_done_again_and_loses_nothing(self, laboratory: Laboratory) -> None:
         upstream = begun(laboratory)
-        pinned(upstream)
+        epoch = pinned(upstream).epoch
         upstream.close()
         upstream.close()
+        laboratory.write(insert(laboratory.keys[0]))
+        upstream = reopened(laboratory, epoch)
+        assert [commit.writes for commit in commits(upstream, epoch, followed(upstream, epoch))] == [
+            (insert(laboratory.keys[0]),)
+        ]
