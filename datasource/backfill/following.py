@@ -68,8 +68,7 @@ class Following:
     def _marked(self) -> Marked:
         """Changes and what of them goes forward; many at once, since each look into the last rows takes its time."""
         for changes, found in self._mark(self._logged_together):
-            truncates = self._emits and changes["op"][0].as_py() == TRUNCATE
-            yield changes, None if truncates else found
+            yield changes, found, self._emits and changes["op"][0].as_py() == TRUNCATE
 
     # -- reading the log -------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ cannot be made from the checkpoint, which is an error and not a guess.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,7 @@ from backfill.errors import OptionsError, StagingError, StateError
 from backfill.events import canonical
 from backfill.handoff import StagedChanges, committed_chunk, require_columns, stage, staged
 from backfill.lookup import LookUp
-from backfill.mark import MARKED_COLUMNS, Halves
+from backfill.mark import Halves, marked_rows
 from backfill.offset import Barrier
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL, RowFormat
 from backfill.staging import Staging
@@ -37,8 +37,8 @@ from backfill.whole_rows import BYTES_AT_ONCE, ROWS_AT_ONCE, Rules, WholeRows, o
 from backfill.wording import FRESH_START, another_option
 from backfill_state.upsert import UpsertLayout, UpsertState
 
-Marked: TypeAlias = Iterator[tuple[pa.RecordBatch, Halves | None]]
-"""Changes and which halves of them go forward; None for a truncation that does, which stands alone."""
+Marked: TypeAlias = Iterator[tuple[pa.RecordBatch, Halves, bool]]
+"""Changes, which halves of them go forward, and whether they are a truncation that does, which stands alone."""
 
 
 _ORDERED_BY: Final = " ordered by "
@@ -189,10 +189,10 @@ class LastRows:
         """Output rows of marked changes. Each piece is put into the state before the next one is made."""
         telling = WholeRows(state, self._rows.table, self._rules, look_up, end.epoch.number)
         first = place = 0
-        for changes, found in marked:
-            if found is None:
+        for changes, found, truncates in marked:
+            if truncates:
                 state.clear()
-                made = _truncation(changes)
+                made = marked_rows(changes, found, truncates=True)
                 yield self._rows.change_rows(made, end.epoch, first)
                 first += made.num_rows
                 continue
@@ -201,17 +201,6 @@ class LastRows:
                 told = telling.tell(changes.slice(begin), rest, place)
                 yield self._rows.change_rows(told.marked, end.epoch, first)
                 first, place, begin = first + told.marked.num_rows, place + told.events, begin + told.changes
-
-
-def _truncation(changes: pa.RecordBatch) -> pa.RecordBatch:
-    columns: list[Any] = [
-        pa.nulls(changes.num_rows, changes["new"].type),
-        pa.array(["truncate"] * changes.num_rows, pa.string()),
-        changes["version"],
-        changes["timestamp"],
-        pa.nulls(changes.num_rows, changes.schema.field("unchanged").type),
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=list(MARKED_COLUMNS))
 
 
 def _epoch_of(barrier: Barrier) -> str:

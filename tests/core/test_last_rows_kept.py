@@ -91,7 +91,7 @@ class Stream:
         def marked() -> Marked:
             for piece in pieces:
                 made = pa.RecordBatch.from_pylist([record(change) for change in piece], schema=changes_schema(COLUMNS))
-                yield made, mark(made, key=KEY, forwarded=forwarded)
+                yield made, mark(made, key=KEY, forwarded=forwarded), False
 
         end = self._barrier(self._at.epoch.number + 1)
         parts = self._last.changes(self._at, end, self._staging, 1, marked, self._look_up(looked_into), NOTHING_ADDED)
