@@ -38,7 +38,9 @@ from tests.core.told import (
     Row,
     Told,
     apply,
+    apply_in_order,
     fold,
+    in_order,
     key_of,
     record,
     row_of,
@@ -60,7 +62,7 @@ class Stream:
         self._rows = RowFormat(TABLE, mark_unchanged=False)
         self._emitted = emitted
         self._last = LastRows(
-            lambda layout: InMemoryUpsertState(layout, tombstones=False),
+            lambda layout: InMemoryUpsertState(layout, tombstones=bool(rules.order_column)),
             self._rows,
             rules,
         )
@@ -162,6 +164,22 @@ def test_a_long_value_that_is_never_changed_is_told_of_few_changes_at_once(tmp_p
     assert sink == {("p", 1): (499, 1)}
     assert sum(stream.sizes) > 500 * 2 * LONG
     assert max(stream.sizes) < 20 * MOST_BYTES
+
+
+@given(st.data())
+def test_with_an_order_no_row_follows_a_later_one_of_its_key(data: st.DataObject) -> None:
+    table: dict[Key, Row] = data.draw(st.dictionaries(KEYS, st.tuples(st.integers(0, 2), SMALL)))
+    emitted = data.draw(st.sets(KEYS))
+    rows = {key: row for key, row in table.items() if key in emitted}
+    latest, sink = dict(rows), dict(rows)
+    with tempfile.TemporaryDirectory() as folder:
+        stream = Stream(Path(folder), emitted, table, Rules(order_column="x", skips_equal=True))
+        for _ in range(data.draw(st.integers(1, 3))):
+            pieces = [[in_order(change) for change in data.draw(some_changes(table))] for _ in range(2)]
+            fold(stream.batch(pieces, {}), sink)
+            for change in (change for piece in pieces for change in piece):
+                apply_in_order(change, emitted, rows, latest)
+            assert sink == rows
 
 
 @pytest.mark.parametrize("together", [True, False])

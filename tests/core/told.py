@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -66,6 +66,22 @@ def apply(change: Change, table: dict[Key, Row]) -> None:
     table.pop(change.key if change.old is None else change.old, None)
     if change.op != DELETE:
         table[change.key] = change.row
+
+
+def in_order(change: Change) -> Change:
+    """The same change with a whole row, of which `x` is a number: the row's place in an order."""
+    return replace(change, row=(change.row[0] or 0, change.row[1]), left_out=frozenset())
+
+
+def apply_in_order(change: Change, emitted: set[Key], rows: dict[Key, Row], latest: dict[Key, Row]) -> None:
+    """Makes a change to the emitted rows; its row comes late after one of a greater `x`, though that be gone."""
+    gone = change.key if change.op == DELETE else change.old
+    if gone is not None:
+        rows.pop(gone, None)
+    if change.op != DELETE and change.key in emitted:
+        before = latest.get(change.key, change.row)
+        if (change.row[0] or 0) >= (before[0] or 0):
+            rows[change.key] = latest[change.key] = change.row
 
 
 def reference(changes: list[Change], sink: dict[Key, Row], emitted: set[Key], *, skips_equal: bool) -> list[Told]:

@@ -156,7 +156,9 @@ class Spark(Query[Output]):
         return LastRows(self._state, rows, self.rules)
 
     def _state(self, layout: UpsertLayout) -> UpsertState:
-        return self.states.setdefault(layout.stream_id, InMemoryUpsertState(layout, tombstones=False))
+        assert self.rules is not None
+        state = InMemoryUpsertState(layout, tombstones=bool(self.rules.order_column))
+        return self.states.setdefault(layout.stream_id, state)
 
     def _keep_counts(self, counts: Counts) -> None:
         self.kept_counts = counts
