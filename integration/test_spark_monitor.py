@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from backfill.__main__ import main
 from backfill.spark.monitor import progress
@@ -16,7 +17,7 @@ from integration.database import Database
 from integration.spark_stream import SparkStream, batches, make_table, wait_for
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from integration.databases import Databases
@@ -102,6 +103,55 @@ def test_a_query_tells_where_it_is_and_prometheus_is_told(
     assert samples(listener.text(), query)["backfill_query_failed"] == 0
     assert f'query_id="{query.id}",query="",table="\\"public\\".\\"t\\""' in text
     assert str(database.options["url"]) not in text
+
+
+def test_a_query_that_is_started_again_is_active_though_it_plans_no_batch(
+    spark: SparkSession, database: Database, tmp_path: Path
+) -> None:
+    """With nothing to read, or with a batch to run again, of which Spark asks the source nothing."""
+    make_table(database, 300)
+    stream = SparkStream(spark, database, tmp_path)
+    listener = PrometheusListener()
+    fails = False
+
+    def apply(_rows: DataFrame, _batch: int) -> None:
+        if fails:
+            raise OSError("the sink fails")
+
+    def start() -> StreamingQuery:
+        writer = stream.load().writeStream.foreachBatch(apply)
+        return writer.option("checkpointLocation", str(stream.checkpoint)).start()
+
+    def told(query: StreamingQuery) -> tuple[float, ...]:
+        found = samples(listener.text(), query)
+        return tuple(found.get(f"backfill_{name}", -1) for name in ("query_active", "query_failed", "batches_total"))
+
+    spark.streams.addListener(listener)
+    try:
+        query = start()
+        query.processAllAvailable()
+        count = len(query.recentProgress)
+        query.stop()
+        wait_for(lambda: told(query) == (0, 0, count))
+        query = start()
+        wait_for(lambda: told(query) == (1, 0, count))
+        fails = True
+        database.execute("UPDATE t SET v = 'changed' WHERE id = 1")
+        with pytest.raises(StreamingQueryException, match="the sink fails"):
+            query.awaitTermination()
+        wait_for(lambda: told(query) == (0, 1, count))
+        fails = False
+        query = start()
+        try:
+            wait_for(lambda: told(query) == (1, 0, count + 1), query)
+            assert (progress(query).phase, progress(query).reported) == ("starting", None)
+            database.execute("UPDATE t SET v = 'again' WHERE id = 1")
+            query.processAllAvailable()
+            assert progress(query).phase == "changes"
+        finally:
+            query.stop()
+    finally:
+        spark.streams.removeListener(listener)
 
 
 def test_what_was_read_again_is_told_and_that_more_of_it_is_held(

@@ -89,7 +89,9 @@ class StreamProgress:
     """The last batch that has ended; None before the first."""
 
     reported: Reported | None
-    """What the source said when that batch was planned; None before the first batch has ended."""
+    """What the source said when that batch was planned, or an earlier one where it was run again after a restart; None
+    before the first one that this query planned has ended.
+    """
 
     rows_per_second: float | None = None
     """How fast the snapshot has been read lately; None where it was not."""
@@ -124,7 +126,7 @@ class StreamProgress:
         ended = "" if self.active else ", ended"
         if of is None:
             yield f"query {self.query}{ended}"
-            yield "phase starting: no batch has ended yet"
+            yield "phase starting: no batch has been planned and ended yet"
             return
         yield f"{of.table}  query {self.query}, batch {self.batch}{ended}"
         yield _facts(of)

@@ -64,7 +64,7 @@ def test_a_notebook_shows_it_with_a_bar_and_without_markup_of_the_tables_own() -
 def test_before_the_first_batch_has_ended_it_starts() -> None:
     of = StreamProgress("q", True, None, None)
     assert (of.phase, of.seconds_left) == ("starting", None)
-    assert repr(of) == "query q\nphase starting: no batch has ended yet"
+    assert repr(of) == "query q\nphase starting: no batch has been planned and ended yet"
     assert "<progress" not in of._repr_html_()
 
 

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from backfill.errors import OffsetError
+from backfill.offset import from_text
 from backfill.reported import Reported, StreamProgress, told_apart
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     Query: TypeAlias = StreamingQuery | ConnectStreamingQuery
 
-__all__ = ["StreamProgress", "progress", "reports"]
+__all__ = ["StreamProgress", "progress", "reads", "reports"]
 
 
 def progress(query: Query, *, table: str = "") -> StreamProgress:
@@ -32,7 +34,10 @@ def progress(query: Query, *, table: str = "") -> StreamProgress:
     """
     recent = query.recentProgress
     last = recent[-1] if recent else None
-    of = None if last is None else _chosen(reports(last), table)
+    if last is not None and not reads(last):
+        raise ValueError("the query reads nothing from the backfill source")
+    told = [found for each in recent if (found := reports(each))]
+    of = _chosen(told[-1], table) if told else None
     began = [(_seconds(each), found) for each in recent for _, found in reports(each) if of and found.table == of.table]
     return StreamProgress(
         query=query.name or str(query.id),
@@ -47,19 +52,31 @@ def progress(query: Query, *, table: str = "") -> StreamProgress:
 def reports(of: StreamingQueryProgress) -> list[tuple[Any, Reported]]:
     """Our sources in a query's progress, in Spark's order, each with what it reported, under distinct table names.
 
-    Spark asks all of them for each batch that it plans, so each keeps its name from batch to batch.
+    Spark asks all of them for each batch that it plans, so each keeps its name from batch to batch. For one that it
+    runs again after a restart it asks none of them, and nothing is reported.
     """
     asked = [(source, Reported.of(source.latestOffset)) for source in of.sources]
     found = [(source, said) for source, said in asked if said is not None]
     return list(zip([source for source, _ in found], told_apart(said for _, said in found), strict=True))
 
 
+def reads(of: StreamingQueryProgress) -> bool:
+    """Whether the batch is of a query that reads from this source, whose offsets it knows."""
+    return any(_is_ours(source.endOffset) for source in of.sources)
+
+
+def _is_ours(offset: str | None) -> bool:
+    try:
+        from_text(offset or "null")
+    except OffsetError:
+        return False
+    return True
+
+
 def _chosen(found: Sequence[tuple[Any, Reported]], table: str) -> Reported:
     named = [said for _, said in found if table in ("", said.table)]
     if len(named) == 1:
         return named[0]
-    if not found:
-        raise ValueError("the query reads nothing from the backfill source")
     tables = ", ".join(said.table for _, said in found)
     raise ValueError(f"the query reads {tables}; name one of them as table")
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
@@ -25,7 +26,7 @@ from backfill.metrics import Metric, Sample, exposition
 from backfill.metrics_server import LOOPBACK, MetricsServer
 from backfill.progress import PHASES
 from backfill.reported import Reported
-from backfill.spark.monitor import reports
+from backfill.spark.monitor import reads, reports
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -64,7 +65,7 @@ HELD_BACK = Metric(
 INPUT_ROWS = Metric(
     "backfill_input_rows_total",
     "counter",
-    "Rows of all kinds that Spark has read from the source, since this listener was made.",
+    "Rows of all kinds that Spark has read from the source since this listener was made, but for batches run again.",
 )
 LAG_BYTES = Metric("backfill_lag_bytes", "gauge", "How much log was written after what the last batch has.")
 LAG_SECONDS = Metric(
@@ -98,12 +99,17 @@ class _Table:
 class _Query:
     id: str
     name: str
+    run: UUID
     heard: float = 0.0
     batches: int = 0
     duration: float = 0.0
     active: bool = True
     failed: bool = False
     tables: dict[str, _Table] = field(default_factory=dict)
+
+    def hear(self) -> None:
+        """It runs."""
+        self.heard, self.active, self.failed = time.time(), True, False
 
     def samples(self) -> Iterator[Sample]:
         own = {"query_id": self.id, "query": self.name}
@@ -178,19 +184,23 @@ class PrometheusListener(StreamingQueryListener):
     # -- what Spark calls ------------------------------------------------------------------------------------------
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing: only progress tells what a query reads."""
+        """A query that has ended runs again; of others only progress tells what they read."""
+        with self._lock:
+            query = self._queries.get(str(event.id))
+            if query is not None:
+                query.run = event.runId
+                query.hear()
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         of = event.progress
-        found = reports(of)
-        if not found:
+        if not reads(of):
             return
         with self._lock:
-            query = self._queries.setdefault(str(of.id), _Query(str(of.id), of.name or ""))
-            query.heard, query.active, query.failed = time.time(), True, False
+            query = self._queries.setdefault(str(of.id), _Query(str(of.id), of.name or "", of.runId))
+            query.hear()
             query.batches += 1
             query.duration = of.batchDuration / 1000
-            for source, reported in found:
+            for source, reported in reports(of):
                 table = query.tables.setdefault(reported.table, _Table(reported))
                 table.reported = reported
                 table.input_rows += source.numInputRows
@@ -203,16 +213,17 @@ class PrometheusListener(StreamingQueryListener):
             query = self._queries.get(str(event.id))
             if query is None:
                 return
-            query.heard = time.time()
+            query.hear()
             for table in query.tables.values():
                 table.lag_bytes = None if table.lag_bytes is None else 0
                 table.lag_seconds = None if table.lag_seconds is None else 0
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         with self._lock:
-            query = self._queries.pop(str(event.id), None)
-            if query is None:
-                return
+            query = self._queries.get(str(event.id))
+            if query is None or query.run != event.runId:
+                return  # Spark tells of a start at once, and of the end before it maybe later.
+            del self._queries[query.id]
             query.heard, query.active, query.failed = time.time(), False, event.exception is not None
             self._queries[query.id] = query  # To the end: those that ended first are forgotten first.
             ended = [each.id for each in self._queries.values() if not each.active]
