@@ -14,6 +14,7 @@ from backfill.control import Control, ReadAgain, Stop
 from backfill.control_file import changing, keep_control, read_control
 from backfill.errors import KeyTextError, StateError
 from backfill.offset import Barrier
+from backfill.progress import Frontier
 from backfill.record import has_place, keeps_the_latest
 from backfill.views import looking, standing
 from backfill.vnode import Key
@@ -28,7 +29,7 @@ def ask_again(state_dir: str, first: Sequence[str] | None, last: Sequence[str] |
     with changing(Path(state_dir)):
         (found, barrier), control = standing(state_dir), read_control(Path(state_dir))
         stream, key = found.stream_id, found.key
-        if not has_place(found):
+        if not has_place(found.properties):
             raise StateError("a stream with startupMode=snapshot is one batch, and reads no rows again")
         if keeps_the_latest(found.properties if barrier is None else barrier.bookmark):
             raise StateError(
@@ -47,7 +48,8 @@ def ask_to_stop(state_dir: str) -> str:
     with changing(Path(state_dir)):
         (found, barrier), control = standing(state_dir), read_control(Path(state_dir))
         stream = found.stream_id
-        under_way = barrier is not None and barrier.takes_again
+        # A batch that took the last rows may have given some up, which only its manifest tells.
+        under_way = barrier is not None and barrier.again is not None and isinstance(barrier.again.progress, Frontier)
         waiting = control.waiting(stream, _taken_up(barrier))
         if not waiting.to_read and (waiting.stop is not None or not under_way):
             raise StateError("no rows are being read again, and no request waits; nothing was changed")
@@ -60,7 +62,7 @@ def require_batches(state_dir: str) -> None:
     found = None
     with contextlib.suppress(StateError), looking(state_dir) as store:
         found = store.identity()
-    if found is not None and not has_place(found):
+    if found is not None and not has_place(found.properties):
         raise StateError("a stream with startupMode=snapshot is one batch, which cannot be held up; stop the query")
 
 

@@ -10,11 +10,16 @@ import pyarrow as pa
 import pytest
 
 from backfill.control_file import read_control
+from backfill.epoch import Epoch
 from backfill.errors import KeyTextError, StateError
+from backfill.offset import Barrier, to_text
 from backfill.opening import open_store
+from backfill.progress import Again, CompletedRun, Finished, Frontier, Progress
 from backfill.requests import ask_again, ask_to_stop
 from backfill.status import status
-from backfill_state import Barrier, StreamIdentity
+from backfill.vnode import WHOLE_TABLE
+from backfill_state import Barrier as StoredBarrier
+from backfill_state import StreamIdentity
 
 
 def state_of(key: dict[str, pa.DataType], folder: Path) -> str:
@@ -91,9 +96,24 @@ def test_a_text_that_is_no_value_of_the_key_is_refused(kind: pa.DataType, text: 
 def test_an_offset_that_cannot_be_read_is_said_to_be_of_the_state_directory(offset: str, tmp_path: Path) -> None:
     state = state_of({"id": pa.int64()}, tmp_path)
     with open_store(state) as store:
-        store.commit(Barrier(1, offset, store.progress()))
+        store.commit(StoredBarrier(1, offset, store.progress()))
     with pytest.raises(StateError, match=r"the state directory holds an? .*delete backfill.duckdb and its .wal there"):
         status(state)
+
+
+def test_rows_that_the_last_batch_may_have_given_up_are_not_read_once_somebody_asks_for_that(tmp_path: Path) -> None:
+    state = state_of({"id": pa.int64()}, tmp_path)
+    read = CompletedRun(0, WHOLE_TABLE, (6,))
+    ends: tuple[Progress, ...] = Frontier((read,)), Finished(1, 6)
+    for number, progress in enumerate(ends, start=1):
+        barrier = Barrier("s1", (), Epoch(number, "p", 1, 1), Finished(1, 6), again=Again("asked", progress))
+        with open_store(state) as store:
+            store.commit(StoredBarrier(number, to_text(barrier), store.progress()))
+        if isinstance(progress, Frontier):
+            assert ask_to_stop(state) == "from the next batch on no rows are read again"
+            (tmp_path / "control.json").unlink()
+    with pytest.raises(StateError, match="no rows are being read again, and no request waits"):
+        ask_to_stop(state)
 
 
 @pytest.mark.parametrize("ask", [status, ask_to_stop, lambda folder: ask_again(folder, None, None)])
