@@ -67,15 +67,15 @@ def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
 
 def _direct(stream: Stream, part: SnapshotPart) -> Iterator[pa.RecordBatch]:
     rows = stream.rows
-    for batch in stream.reader().read(part.token or "", part.split.ranges):
-        yield rows.snapshot_rows(batch, part.epoch)
+    for batch in stream.reader().read(part.token, part.split.ranges):
+        yield rows.snapshot_rows(batch, part.chunk.epoch)
 
 
 def _staged(bed: Bed, stream: Stream, part: SnapshotPart) -> Iterator[pa.RecordBatch]:
     # A directory of its own: in the stream's own one a staged chunk would end the snapshot for the other runs.
     staging = Staging((bed.fresh_folder() / "staging").as_uri())
-    staging.keep_manifest(part.epoch.number, Manifest((PlannedSplit(part.split),)))
-    return handoff.read(replace(part, staging=staging), stream.reader(), stream.rows)
+    staging.keep_manifest(part.chunk.epoch.number, Manifest((PlannedSplit(part.split),)))
+    return handoff.read(replace(part, chunk=replace(part.chunk, staging=staging)), stream.reader(), stream.rows)
 
 
 def _read(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Run:

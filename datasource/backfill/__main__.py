@@ -316,7 +316,7 @@ def _drop_stream(folder: Path, given: argparse.Namespace) -> None:
     staging = Staging(options.staging_dir).of_stream(identity.stream_id)
     staging.manifest(0)  # Where stagingDir cannot be opened, nothing is dropped.
     dropped: tuple[str, ...] = ()
-    if has_place(identity):
+    if has_place(identity.properties):
         with closing(open_upstream(options, patience=PATIENCE)) as upstream:
             dropped = upstream.detach(identity.properties)
     emptied = staging.forget_all()

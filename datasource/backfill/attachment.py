@@ -124,16 +124,10 @@ class Attachment:
 
     # -- keeping it ------------------------------------------------------------------------------------------------
 
-    def keep(self, barrier: Barrier, *, at_once: bool = False) -> bool:
-        """Records a barrier that Spark has committed. Returns whether it was recorded: that is put off while the state
-        file is busy and, unless it is to be done `at_once`, while only changes are followed.
-        """
-        return self._record.commit(barrier, at_once=at_once)
-
-    def settle(self, start: Barrier) -> None:
+    def settle(self, start: Barrier, *, at_once: bool = False) -> None:
         """Spark has committed `start`: records it, lets the upstream forget, removes older chunks."""
         # What is not recorded yet is not forgotten either, so that a new checkpoint can go on from the record.
-        if start == self._acknowledged or not self.keep(start):
+        if start == self._acknowledged or not self._record.commit(start, at_once=at_once):
             return
         staging = self.staging(start.stream)
         if not self._options.only_snapshot:

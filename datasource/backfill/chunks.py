@@ -7,12 +7,12 @@ rows.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from backfill.added import NOTHING_ADDED, Added
 from backfill.epoch import Epoch
-from backfill.handoff import Part, SnapshotPart, read, require_columns
+from backfill.handoff import Chunk, SnapshotPart, read, require_columns
 from backfill.manifest import AsPlanned, GivenUp, Later, Manifest, PlannedSplit
 from backfill.offset import Barrier
 from backfill.options import StreamOptions
@@ -32,7 +32,7 @@ class Chunks:
     options: StreamOptions
     end: Barrier
 
-    def parts(self, begin: Barrier | None, pin: Pin | None) -> tuple[tuple[Part, ...], Pin | None]:
+    def parts(self, begin: Barrier | None, pin: Pin | None) -> tuple[tuple[Chunk | SnapshotPart, ...], Pin | None]:
         """What readers read of the batch that begins at `begin`, and the pin that they need, if any.
 
         Chunks that were staged are read from there. Those that were not are read at `pin` if it is the state the
@@ -42,28 +42,28 @@ class Chunks:
         if not self.end.has_manifest:
             return (), None
         manifest = self.staging.require_manifest(self.end)
-        done = self._done(manifest)
-        if not all(there or self._fits(item, pin) for there, item in zip(done, manifest.splits, strict=True)):
+        staged = self._staged(manifest)
+        if not all(name in staged or self._fits(item, pin) for name, item in manifest.chunks.items()):
             if _pieces_of_first_time(begin, self.end):
-                manifest, pin = self._read_later(manifest, done)
+                manifest, pin = self._read_later(manifest, staged)
             else:
-                manifest = self._give_up(manifest, done)
-            done = self._done(manifest)
-        token, added = None if pin is None else pin.token, self._added(begin)
+                manifest = self._give_up(manifest, staged)
+            staged = self._staged(manifest)
+        added = self._added(begin)
         parts = [
-            self._part(manifest, at, None if done[at] else token, added)
-            for at, item in enumerate(manifest.splits)
-            if not item.given_up
+            Chunk(self.staging, self.end.epoch, name, added)
+            if pin is None or name in staged
+            else self._unread(name, item, pin, added)
+            for name, item in manifest.chunks.items()
         ]
-        return tuple(parts), None if all(done) else pin
+        return tuple(parts), None if len(staged) == len(parts) else pin
 
     def require_columns(self, begin: Barrier | None) -> None:
         """Raises SchemaChangedError where a chunk that is staged cannot be read with the columns that are carried."""
         if self.end.has_manifest:
             manifest, added = self.staging.require_manifest(self.end), self._added(begin)
-            for at, item in enumerate(manifest.splits):
-                if not item.given_up and self.staging.exists(self.end.epoch.number, manifest.chunk(at)):
-                    require_columns(self._part(manifest, at, None, added), self.rows)
+            for name in self._staged(manifest):
+                require_columns(Chunk(self.staging, self.end.epoch, name, added), self.rows)
 
     def _added(self, begin: Barrier | None) -> Added:
         """The columns that a chunk may lack.
@@ -79,17 +79,14 @@ class Chunks:
         A sink may leave rows unread: for one, Spark skips one side of a join if the other is empty.
         """
         manifest = self.staging.require_manifest(self.end)
-        for at, (item, done) in enumerate(zip(manifest.splits, self._done(manifest), strict=True)):
-            if not done and self._fits(item, pin):
-                rest = self._part(manifest, at, pin.token)
-                deque(read(rest, self.upstream.reader(), self.rows), maxlen=0)
+        staged = self._staged(manifest)
+        for name, item in manifest.chunks.items():
+            if name not in staged and self._fits(item, pin):
+                deque(read(self._unread(name, item, pin), self.upstream.reader(), self.rows), maxlen=0)
 
-    def _done(self, manifest: Manifest) -> list[bool]:
-        """For each split, whether nothing of it has to be read from the database."""
-        return [
-            item.given_up or self.staging.exists(self.end.epoch.number, manifest.chunk(at))
-            for at, item in enumerate(manifest.splits)
-        ]
+    def _staged(self, manifest: Manifest) -> tuple[str, ...]:
+        """The chunks of which nothing has to be read from the database."""
+        return tuple(name for name in manifest.chunks if self.staging.exists(self.end.epoch.number, name))
 
     def _fits(self, planned: PlannedSplit, pin: Pin | None) -> bool:
         """Whether this is the state to read a split at."""
@@ -103,41 +100,34 @@ class Chunks:
             case GivenUp():
                 return False
 
-    def _read_later(self, manifest: Manifest, done: list[bool]) -> tuple[Manifest, Pin]:
+    def _read_later(self, manifest: Manifest, staged: Collection[str]) -> tuple[Manifest, Pin]:
         """Has the chunks that were lost read at the present state. A snapshot-only stream is of one state, so there all
         chunks are.
         """
         pin = self.upstream.repin(self.end.epoch)
-        keep = [False] * len(done) if self.options.only_snapshot else done
-        found = zip(manifest.splits, keep, strict=True)
-        return self._rewritten(item if kept else item.reread_at(pin.epoch.position) for item, kept in found), pin
+        keep = () if self.options.only_snapshot else staged
+        return self._kept(manifest.with_others(lambda item: item.reread_at(pin.epoch.position), keep)), pin
 
-    def _give_up(self, manifest: Manifest, done: list[bool]) -> Manifest:
+    def _give_up(self, manifest: Manifest, staged: Collection[str]) -> Manifest:
         """Leaves out the chunks that were lost; their rows are taken in a later batch (`again.with_reopened`).
 
         They belong to rows that the sink has already. Read at a later state they would lack the rows deleted until
         then, whose deletes could not be told from those of rows that came back; and they would be followed by older
         versions of themselves. Left out, the sink is right at this barrier and at all others.
         """
-        found = zip(manifest.splits, done, strict=True)
-        return self._rewritten(item if kept else replace(item, reading=GivenUp()) for item, kept in found)
+        return self._kept(manifest.with_others(lambda item: replace(item, reading=GivenUp()), staged))
 
-    def _rewritten(self, splits: Iterable[PlannedSplit]) -> Manifest:
-        manifest = Manifest(tuple(splits))
+    def _kept(self, manifest: Manifest) -> Manifest:
         self.staging.keep_manifest(self.end.epoch.number, manifest)
         return manifest
 
-    def _part(self, manifest: Manifest, index: int, token: str | None, added: Added = NOTHING_ADDED) -> SnapshotPart:
-        planned = manifest.splits[index]
+    def _unread(self, name: str, planned: PlannedSplit, pin: Pin, added: Added = NOTHING_ADDED) -> SnapshotPart:
         return SnapshotPart(
-            self.staging,
-            self.end.epoch,
-            manifest.chunk(index),
+            Chunk(self.staging, self.end.epoch, name, added),
             planned.split,
-            token,
+            pin.token,
             exact=planned.reading == AsPlanned(),
             stage_before_emit=self.options.stage_before_emit,
-            added=added,
         )
 
 

@@ -2,8 +2,9 @@
 
 Each batch is counted once, when its changes are read, in the process that reads them. A batch that is run again after
 a crash has the same changes, and its epoch is counted already, unless the crash came just before: then a batch that is
-completed from kept last rows may stay uncounted. The counts are kept in `counts.json` in stateDir; where that is lost
-they begin anew, and `since` says when.
+completed from kept last rows may stay uncounted. With a new checkpoint that goes on from stateDir, changes that were
+counted and that its sink does not have count once more. The counts are kept in `counts.json` in stateDir; where that is
+lost they begin anew, and `since` says when.
 
     {"version":1,"stream":"1f0c9a77","since":1772366404000000,"epoch":7,"passed_on":40,"held_back":2,
      "complete_until":1772366504000000}
@@ -41,10 +42,14 @@ class Counts:
     since: int
     epoch: int
     passed_on: int = 0
-    """Changes that were emitted, as one row or as two."""
+    """Changes that were emitted, as one row or as two; or that would have been, had they not changed nothing or come
+    late.
+    """
 
     held_back: int = 0
-    """Changes that were left out, because the snapshot has not come to their rows or has shown them already."""
+    """Changes that were left out, because the snapshot has not come to their rows or has shown them already. Until it
+    has its first row the log is not read, and nothing is counted.
+    """
 
     complete_until: int = 0
     """The last moment of which the stream is known to have everything that was committed; 0 where nobody noted it."""
@@ -55,6 +60,10 @@ class Counts:
             return self
         passed_on, held_back = self.passed_on + tally.passed_on, self.held_back + tally.held_back
         return replace(self, epoch=epoch, passed_on=passed_on, held_back=held_back)
+
+    def up_to(self, epoch: int) -> Counts:
+        """These, with what comes after this epoch still to be counted, though some of it may be counted already."""
+        return replace(self, epoch=min(self.epoch, epoch))
 
     def to_text(self) -> str:
         return json.dumps({"version": COUNTS_VERSION, **asdict(self)}, separators=(",", ":"))
@@ -103,6 +112,11 @@ class Counting:
         if self._counts is None:
             found = self._read()
             self._counts = found if found is not None and found.stream == stream else Counts(stream, since, 0)
+
+    def resume(self, epoch: int) -> None:
+        """A new checkpoint goes on from the state directory: its batches after this epoch are others than before."""
+        if self._counts is not None:
+            self._replace(self._counts.up_to(epoch))
 
     def add(self, epoch: int, tally: Tally) -> None:
         """Counts a batch, whose readers are planned."""

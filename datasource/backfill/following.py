@@ -54,7 +54,7 @@ class Following:
         readers = self.options.num_partitions
         if last_rows is not None:
             added = self.upstream.added()
-            return last_rows.changes(self.begin, self.end, staging, readers, self._marked, self._look_up, added)
+            return last_rows.changes(self.begin, self.end, staging, readers, self._marked(), self._look_up, added)
         return pack(self._rows(), self.rows.schema, staging, self.end.epoch.number, readers)
 
     def _rows(self) -> Iterator[pa.RecordBatch]:

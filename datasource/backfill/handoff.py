@@ -47,15 +47,28 @@ class StagedChanges:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotPart:
-    """Snapshot rows that a reader fetches itself, unless their chunk is staged already."""
+class Chunk:
+    """Snapshot rows in a staged file, as the database gave them; as a part it is there already."""
 
     staging: Staging
     epoch: Epoch
     name: str
+    added: Added = NOTHING_ADDED
+    """Columns that the file may lack."""
+
+    @property
+    def is_staged(self) -> bool:
+        return self.staging.exists(self.epoch.number, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPart:
+    """Snapshot rows that a reader fetches itself and stages, unless another attempt of its task has done so."""
+
+    chunk: Chunk
     split: Split
-    token: str | None
-    """What pins the state to read at; None where the chunk is known to be staged."""
+    token: str
+    """What pins the state to read at."""
 
     exact: bool
     """Whether the split's row count was taken in the state that is read."""
@@ -63,11 +76,8 @@ class SnapshotPart:
     stage_before_emit: bool = False
     """Whether all of the chunk is staged before its first row is passed on."""
 
-    added: Added = NOTHING_ADDED
-    """Columns that a chunk which is staged already may lack."""
 
-
-Part: TypeAlias = InlineChanges | StagedChanges | SnapshotPart
+Part: TypeAlias = InlineChanges | StagedChanges | Chunk | SnapshotPart
 
 
 def read(part: Part, reader: SnapshotReader, rows: RowFormat) -> Iterator[pa.RecordBatch]:
@@ -81,21 +91,24 @@ def read(part: Part, reader: SnapshotReader, rows: RowFormat) -> Iterator[pa.Rec
             for name in names:
                 for batch in staging.read(epoch, name):
                     yield _with_columns(batch, schema, _optional(added, batch.schema), epoch)
+        case Chunk():
+            for batch in _staged_chunk(part, rows.table.columns):
+                yield rows.snapshot_rows(batch, part.epoch)
         case SnapshotPart():
             for batch in _snapshot(part, reader, rows.table.columns):
-                yield rows.snapshot_rows(batch, part.epoch)
+                yield rows.snapshot_rows(batch, part.chunk.epoch)
 
 
-def require_columns(part: StagedChanges | SnapshotPart, rows: RowFormat) -> None:
+def require_columns(part: StagedChanges | Chunk, rows: RowFormat) -> None:
     """Raises SchemaChangedError where `read` would, because of columns that a staged file of the part lacks or has in
-    other types; of a chunk, that is staged.
+    other types.
     """
     match part:
         case StagedChanges(staging=staging, epoch=epoch, names=names, added=added):
             for name in names:
                 found = staging.schema(epoch, name)
                 _require_columns(found, rows.schema, _optional(added, found), epoch)
-        case SnapshotPart(staging=staging, epoch=at, name=name, added=added):
+        case Chunk(staging=staging, epoch=at, name=name, added=added):
             found = staging.schema(at.number, name)
             _require_columns(found, rows.table.columns, added.lacked_by(found.names), at.number)
 
@@ -108,34 +121,34 @@ def _optional(added: Added, found: pa.Schema) -> Collection[str]:
 
 
 def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    number, staging, token = part.epoch.number, part.staging, part.token
-    if token is None or staging.exists(number, part.name):
-        yield from _staged_chunk(part, columns)
+    chunk, staging, number = part.chunk, part.chunk.staging, part.chunk.epoch.number
+    if chunk.is_staged:
+        yield from _staged_chunk(chunk, columns)
         return
     staging.require_shared(number)
     # Three stages side by side: the database and its driver, the staged file, and Spark's transport.
-    chunk = read_ahead(staging.write_through(number, part.name, columns, read_ahead(_counted(part, token, reader))))
+    found = read_ahead(staging.write_through(number, chunk.name, columns, read_ahead(_counted(part, reader))))
     passed_on = 0
     try:
-        for batch in chunk:
+        for batch in found:
             if not part.stage_before_emit:
                 passed_on += batch.num_rows
                 yield batch
     except SnapshotGoneError:
         # The state is released once every chunk is staged; another attempt of this task may have staged ours. It has
         # the same rows in the same order, however they are cut into batches.
-        if not staging.exists(number, part.name):
+        if not chunk.is_staged:
             raise
     else:
         if not part.stage_before_emit:
             return
-    yield from without_first(_staged_chunk(part, columns), passed_on)
+    yield from without_first(_staged_chunk(chunk, columns), passed_on)
 
 
-def _staged_chunk(part: SnapshotPart, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    number = part.epoch.number
-    for batch in part.staging.read(number, part.name):
-        yield _with_columns(batch, columns, part.added.lacked_by(batch.schema.names), number)
+def _staged_chunk(chunk: Chunk, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    number = chunk.epoch.number
+    for batch in chunk.staging.read(number, chunk.name):
+        yield _with_columns(batch, columns, chunk.added.lacked_by(batch.schema.names), number)
 
 
 def committed_chunk(staging: Staging, epoch: int, name: str, table: TableSchema) -> Iterator[pa.RecordBatch]:
@@ -174,17 +187,18 @@ def _require_columns(found: pa.Schema, columns: pa.Schema, optional: Collection[
         )
 
 
-def _counted(part: SnapshotPart, token: str, reader: SnapshotReader) -> Generator[pa.RecordBatch, None, None]:
+def _counted(part: SnapshotPart, reader: SnapshotReader) -> Generator[pa.RecordBatch, None, None]:
     """The rows, with a check that they are as many as were counted when the batch was planned."""
     found = 0
-    for batch in reader.read(token, part.split.ranges):
+    for batch in reader.read(part.token, part.split.ranges):
         found += batch.num_rows
         yield batch
-    if part.exact and found != part.split.row_count:
+    planned = part.split.row_count
+    if part.exact and found != planned:
         raise StagingError(
-            f"a chunk of epoch {part.epoch.number} has {found} rows and was planned with {part.split.row_count}. Start "
-            "the query again, which reads it at a later state. If snapshotFilter is set, let the row's own values "
-            "alone decide it; else the state was not the one that the chunk was planned in: please report this"
+            f"a chunk of epoch {part.chunk.epoch.number} has {found} rows and was planned with {planned}. Start the "
+            "query again, which reads it at a later state. If snapshotFilter is set, let the row's own values alone "
+            "decide it; else the state was not the one that the chunk was planned in: please report this"
         )
 
 

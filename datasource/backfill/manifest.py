@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
@@ -98,12 +98,17 @@ class Manifest:
         return tuple(span for item in self.splits if item.given_up for span in item.split.ranges)
 
     @property
-    def chunks(self) -> tuple[str, ...]:
-        """The files of all that was read."""
-        return tuple(self.chunk(at) for at, item in enumerate(self.splits) if not item.given_up)
+    def chunks(self) -> dict[str, PlannedSplit]:
+        """All that is read, by the names of the files."""
+        return {name: item for name, item in self._named if not item.given_up}
 
-    def chunk(self, index: int) -> str:
-        return f"chunk-{index}-{self.splits[index].attempt}.arrow"
+    @property
+    def _named(self) -> Iterator[tuple[str, PlannedSplit]]:
+        return ((f"chunk-{at}-{item.attempt}.arrow", item) for at, item in enumerate(self.splits))
+
+    def with_others(self, other: Callable[[PlannedSplit], PlannedSplit], keep: Collection[str]) -> Manifest:
+        """With another split in place of each that is read, except those whose files are to be kept."""
+        return Manifest(tuple(item if item.given_up or name in keep else other(item) for name, item in self._named))
 
     def to_json(self) -> dict[str, Any]:
         return {"version": 2 if self.given_up else 1, "splits": [item.to_json() for item in self.splits]}

@@ -57,9 +57,9 @@ FOLLOW_INTERVAL: Final = 1.0
 """Seconds between two recordings once the backfill is over: then nothing but the epoch changes."""
 
 
-def has_place(identity: StreamIdentity) -> bool:
+def has_place(bookmark: Bookmark) -> bool:
     """Whether something was made for the stream in the upstream's change log."""
-    return not dict(identity.properties).get(ONLY_SNAPSHOT)
+    return not dict(bookmark).get(ONLY_SNAPSHOT)
 
 
 def keeps_the_latest(bookmark: Bookmark) -> bool:
@@ -128,7 +128,7 @@ class Record:
 
     def _give_up(self, store: ProgressStore, found: StreamIdentity, forget: Callable[[str], object]) -> None:
         """Drops the stream that the directory is of, as `onExistingState=restart` asks."""
-        if has_place(found):
+        if has_place(found.properties):
             self._upstream.detach(found.properties)
         forget(found.stream_id)
         store.reset()
@@ -147,8 +147,9 @@ class Record:
         identity = recorded.identity(stream, bookmark, self._upstream)
         if found != identity:
             # Also where a first start failed and the options now name another slot or publication.
-            if found is not None and has_place(found) and self._upstream.is_own(found.properties, found.stream_id):
-                self._upstream.detach(found.properties)
+            place = None if found is None or not has_place(found.properties) else found.properties
+            if place is not None and self._upstream.is_own(place, stream):
+                self._upstream.detach(place)
             store.reset()
             store.begin(identity)
         return NamedStream(stream, bookmark)
@@ -220,8 +221,6 @@ class Record:
         """
         if self._written == barrier:
             return True
-        if barrier.resumed_from is not None and barrier.resumed_from.epoch == barrier.epoch:
-            return True  # A new checkpoint begins with an empty batch where the record stands.
         if not at_once and self._followed_lately(barrier):
             return False
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -51,7 +52,7 @@ def _unreadable(why: str) -> StateError:
 
 def committed(barrier: Barrier, vnodes: pa.Table) -> StoredBarrier:
     """The barrier, with the rows of the vnodes that stand elsewhere than before."""
-    return StoredBarrier(barrier.epoch.number, to_text(barrier), vnodes)
+    return StoredBarrier(barrier.epoch.number, to_text(replace(barrier, resumed_from=None)), vnodes)
 
 
 def changed(before: Progress | None, now: Frontier) -> Mapping[int, VnodeProgress]:

@@ -30,7 +30,7 @@ from backfill.progress import (
     phase,
     rows_left,
 )
-from backfill.record import ONLY_SNAPSHOT
+from backfill.record import has_place
 from backfill.upstream import Bookmark
 from backfill.views import standing
 
@@ -161,8 +161,8 @@ def lag_of(of: Status, url: str, user: str) -> tuple[Lag, str]:
     """
     source = source_of(of.upstream, of.table, of.key, url=url, user=user)
     options = parse({**source, "stateDir": "/stateDir"})  # Of a stream, so that the primary is asked.
-    if dict(of.bookmark).get(ONLY_SNAPSHOT):
-        return UNKNOWN, ""  # It has no place in the log, and nothing that it could be behind.
+    if not has_place(of.bookmark):
+        return UNKNOWN, ""  # There is nothing that it could be behind.
     try:
         with closing(open_upstream(options, patience=0.0)) as upstream:
             return upstream.lag_of(of.bookmark, _complete_epoch(of)), ""

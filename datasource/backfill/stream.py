@@ -163,6 +163,8 @@ class Stream:
         if begin is not None:
             self._stands = stands  # For the report, also where no batch follows.
             self._counting.begin(begin.stream, begin.epoch.timestamp)
+            if isinstance(start, Nothing):
+                self._counting.resume(begin.epoch.number)
             if self._is_over(stands.cursor, begin.epoch):
                 return self._nothing(start, begin)
         ahead = () if begin is None else self._attachment.ahead(begin)
@@ -177,7 +179,7 @@ class Stream:
             epoch=step.epoch,
             progress=stands.progress,
             ahead=ahead,
-            resumed_from=None if begin is None or begin is start else replace(begin, resumed_from=None),
+            resumed_from=begin if isinstance(start, Nothing) else None,
             again=stands.again,
         )
 
@@ -241,9 +243,9 @@ class Stream:
         """
         if self._until is not None:
             # The query ends here, and nobody is left to record later what was put off.
-            self._attachment.keep(begin, at_once=True)
+            self._attachment.settle(begin, at_once=True)
         if isinstance(start, Nothing):
-            return replace(begin, resumed_from=replace(begin, resumed_from=None))
+            return replace(begin, resumed_from=begin)
         self._counting.complete(self._upstream.lag().complete_until)
         return start
 
@@ -318,7 +320,7 @@ class Stream:
         self._counting.add(end.epoch.number, following.tally)
         snapshot, self._pin = self._chunks(end).parts(begin, held)
         if self._pin is not None:
-            names = [part.name for part in snapshot if isinstance(part, SnapshotPart)]
+            names = [part.chunk.name for part in snapshot if isinstance(part, SnapshotPart)]
             self._release.when_staged(self._pin, staging, end.epoch.number, names)
         elif held is not None:
             self._upstream.release(held)

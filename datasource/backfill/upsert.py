@@ -100,7 +100,7 @@ class LastRows:
         end: Barrier,
         staging: Staging,
         readers: int,
-        marked: Callable[[], Marked],
+        marked: Marked,
         look_up: LookUp,
         added: Added,
     ) -> tuple[StagedChanges, ...]:
@@ -122,7 +122,7 @@ class LastRows:
                 if new:
                     if begin is not None:
                         self._put_snapshot(state, begin, staging)
-                    files = stage(self._output(state, end, marked(), look_up), self._rows.schema, staging, number)
+                    files = stage(self._output(state, end, marked, look_up), self._rows.schema, staging, number)
                     staging.keep_changes(number, files)
                 else:
                     files = staging.change_files(number)

@@ -18,6 +18,7 @@ from backfill.errors import ConnectionLostError, SchemaChangedError, SnapshotGon
 from backfill.handoff import (
     FILE_BYTES,
     INLINE_BYTES,
+    Chunk,
     InlineChanges,
     Part,
     SnapshotPart,
@@ -37,7 +38,6 @@ from backfill.vnode import WHOLE_TABLE, KeyRange
 COLUMNS = pa.schema([pa.field("n", pa.int64())])
 ROWS = RowFormat(TableSchema(COLUMNS, ("n",), ("n",)), mark_unchanged=False)
 EPOCH = Epoch(7, "position", 42, 1)
-PIN = "pin"
 SCHEMA = pa.schema([pa.field("v", pa.string())])
 BARE = RowFormat(TableSchema(SCHEMA, ("v",), ("v",)), mark_unchanged=False, metadata=())
 """Rows in this schema."""
@@ -252,16 +252,15 @@ class Table:
         raise AssertionError(f"scanned: {ranges}")
 
 
-def planned(
-    staging: Staging, count: int, *, token: str | None = PIN, exact: bool = True, stage_before_emit: bool = False
-) -> SnapshotPart:
+def planned(staging: Staging, count: int, *, exact: bool = True, stage_before_emit: bool = False) -> SnapshotPart:
     manifest = Manifest((PlannedSplit(Split((WHOLE_TABLE,), count)),))
     staging.keep_manifest(EPOCH.number, manifest)
-    chunk, whole = manifest.chunk(0), manifest.splits[0].split
-    return SnapshotPart(staging, EPOCH, chunk, whole, token, exact=exact, stage_before_emit=stage_before_emit)
+    [(name, planned)] = manifest.chunks.items()
+    chunk = Chunk(staging, EPOCH, name)
+    return SnapshotPart(chunk, planned.split, "pin", exact=exact, stage_before_emit=stage_before_emit)
 
 
-def numbers(part: SnapshotPart, table: Table, found: list[int] | None = None) -> list[int]:
+def numbers(part: Chunk | SnapshotPart, table: Table, found: list[int] | None = None) -> list[int]:
     """What the part gives, added to `found` as it comes."""
     found = [] if found is None else found
     for batch in read(part, table, ROWS):
@@ -282,9 +281,9 @@ def test_a_chunk_is_read_from_the_table_once_and_then_from_its_file(
 
 
 def test_a_chunk_that_is_known_to_be_staged_is_not_read_from_the_table_when_its_file_is_gone(staging: Staging) -> None:
-    part, table = planned(staging, 3, token=None), Table(3)
+    table = Table(3)
     with pytest.raises(StagingError, match=r"chunk-0-1.arrow of epoch 7 is not in stagingDir"):
-        numbers(part, table)
+        numbers(planned(staging, 3).chunk, table)
     assert table.asked == []
 
 
@@ -292,7 +291,7 @@ def test_a_chunk_with_another_number_of_rows_than_planned_is_refused_and_not_kep
     part = planned(staging, 4)
     with pytest.raises(StagingError, match="a chunk of epoch 7 has 5 rows and was planned with 4"):
         numbers(part, Table(5))
-    assert not staging.exists(7, part.name)
+    assert not part.chunk.is_staged
 
 
 def test_a_chunk_that_is_read_at_a_later_state_may_have_another_number_of_rows(staging: Staging) -> None:
@@ -358,9 +357,8 @@ def test_an_executor_that_does_not_see_the_drivers_files_does_not_begin_to_read(
     staging: Staging, tmp_path: Path
 ) -> None:
     part, table = planned(staging, 4), Table(4)
-    elsewhere = SnapshotPart(
-        Staging(str(tmp_path / "local")).of_stream("s1"), EPOCH, part.name, part.split, "pin", exact=True
-    )
+    local = Staging(str(tmp_path / "local")).of_stream("s1")
+    elsewhere = replace(part, chunk=replace(part.chunk, staging=local))
     with pytest.raises(StagingError, match="set stagingDir to a path or URI that the driver and all executors share"):
         numbers(elsewhere, table)
     assert table.asked == []
@@ -372,4 +370,4 @@ def test_snapshot_rows_are_staged_as_the_table_has_them_and_passed_on_with_metad
     assert {(row["_change_type"], row["_is_snapshot"], row["_commit_version"]) for row in rows} == {
         ("insert", True, 42)
     }
-    assert all(batch.schema == COLUMNS for batch in staging.read(7, part.name))
+    assert all(batch.schema == COLUMNS for batch in staging.read(7, part.chunk.name))

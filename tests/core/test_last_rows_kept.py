@@ -67,7 +67,7 @@ class Stream:
             rules,
         )
         self._at = self._barrier(1)
-        self._last.changes(None, self._at, self._staging, 1, lambda: iter(()), self._look_up({}), NOTHING_ADDED)
+        self._last.changes(None, self._at, self._staging, 1, iter(()), self._look_up({}), NOTHING_ADDED)
         begun = [Change(INSERT, key, None, row) for key, row in rows.items() if key in emitted]
         self.batch([begun], {})
 
@@ -96,7 +96,7 @@ class Stream:
                 yield made, mark(made, key=KEY, forwarded=forwarded), False
 
         end = self._barrier(self._at.epoch.number + 1)
-        parts = self._last.changes(self._at, end, self._staging, 1, marked, self._look_up(looked_into), NOTHING_ADDED)
+        parts = self._last.changes(self._at, end, self._staging, 1, marked(), self._look_up(looked_into), NOTHING_ADDED)
         self._at = end
         # A staged part needs no reader.
         found = [batch for part in parts for batch in read(part, None, self._rows)]  # type: ignore[arg-type]

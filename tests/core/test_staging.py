@@ -354,14 +354,13 @@ def test_each_attempt_at_a_split_has_a_file_of_its_own() -> None:
     again = split.reread_at("later")
     assert again == PlannedSplit(Split((WHOLE_TABLE,), 5), attempt=2, reading=Later("later"))
     assert again.reread_at("latest").attempt == 3
-    assert Manifest((split, again)).chunk(0) == "chunk-0-1.arrow"
-    assert Manifest((split, again)).chunk(1) == "chunk-1-2.arrow"
+    assert list(Manifest((split, again)).chunks) == ["chunk-0-1.arrow", "chunk-1-2.arrow"]
 
 
 def test_a_split_that_is_planned_anew_has_the_same_file_only_where_the_same_rows_are_read() -> None:
     split, less = Split((WHOLE_TABLE,), 5), Split((KeyRange(None, ("9",)),), 5)
     plans = [PlannedSplit.of(*plan) for plan in [(split, "0/1"), (split, "0/2"), (less, "0/1"), (split, "0/1")]]
-    names = [Manifest((plan,)).chunk(0) for plan in plans]
+    names = [next(iter(Manifest((plan,)).chunks)) for plan in plans]
     assert len(set(names)) == 3
     assert names[0] == names[3]
 

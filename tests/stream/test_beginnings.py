@@ -11,6 +11,7 @@ from backfill.errors import OptionsError, StagingError, StateError
 from backfill.offset import Barrier, from_text
 from backfill.options import OnExistingState, StartupMode
 from backfill.whole_rows import Rules
+from backfill_state import InMemoryProgressStore
 from tests.simulator.harness import Spark
 from tests.stream.scenario import KEYS, StartQuery, caught_up, insert, snapshot_of, step, told, update
 
@@ -116,6 +117,20 @@ def test_a_new_checkpoint_that_has_nothing_to_read_begins_with_an_empty_batch(
         update(spark, KEYS[1])
         assert step(spark)[-1] == ("update_postimage", KEYS[1], "changed")
     assert step(spark) == []
+
+
+def test_a_directory_that_is_lost_after_an_empty_batch_is_rebuilt(start: StartQuery) -> None:
+    spark = caught_up(start(KEYS[:4]))
+    spark.begin_anew(OnExistingState.RESUME)
+    assert step(spark) == []
+    assert spark.committed == 1
+    spark.crash()
+    spark.store = InMemoryProgressStore()
+    assert step(spark) == []
+    assert spark.store.epoch() == spark.barrier().epoch.number
+    spark.begin_anew(OnExistingState.FAIL)
+    with pytest.raises(StateError, match="onExistingState=resume"):
+        spark.plan()
 
 
 def test_a_new_checkpoint_may_start_over_and_the_old_place_in_the_log_is_given_up(start: StartQuery) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from backfill.lag import Lag
+from backfill.options import OnExistingState
 from tests.simulator.harness import Spark
 from tests.simulator.upstream import SimulatedUpstream
-from tests.stream.scenario import KEYS, StartQuery, delete, move, step, update
+from tests.stream.scenario import KEYS, StartQuery, caught_up, delete, move, step, update
 
 
 def test_the_report_tells_how_far_the_stream_is(start: StartQuery) -> None:
@@ -54,6 +55,19 @@ def test_changes_are_counted_once_each_also_over_a_crash(start: StartQuery) -> N
     while step(spark):
         pass
     assert counts(spark) == (1, 0)
+
+
+def test_changes_of_a_batch_that_a_new_checkpoint_plans_anew_are_counted(start: StartQuery) -> None:
+    spark = caught_up(start(KEYS[:4]))
+    update(spark, KEYS[0])
+    spark.plan(2)
+    spark.parts()
+    assert counts(spark) == (1, 0)
+    spark.begin_anew(OnExistingState.RESUME)
+    for _ in range(5):
+        update(spark, KEYS[1])
+    assert len(caught_up(spark).sink.rows) == 4
+    assert counts(spark) == (7, 0)  # One of them twice: it was planned for a sink that never had it.
 
 
 def test_other_processes_learn_until_when_the_output_is_complete(

@@ -9,7 +9,7 @@ from backfill.offset import to_text
 from backfill.stream import MOST_LOST
 from tests.simulator.harness import same_rows
 from tests.simulator.sink import output_rows
-from tests.stream.scenario import KEYS, StartQuery, delete, insert, snapshot_of, step, told, update
+from tests.stream.scenario import KEYS, StartQuery, caught_up, delete, insert, snapshot_of, step, told, update
 
 
 def test_the_first_batch_may_be_asked_for_many_times_and_by_many_processes(start: StartQuery) -> None:
@@ -160,6 +160,16 @@ def test_stopping_at_present_ends_with_what_is_there_now(start: StartQuery) -> N
     insert(spark, KEYS[7])
     found = [change for _ in range(6) for change in step(spark, 1)]
     assert found == snapshot_of(*KEYS[3:6], value="new")
+
+
+def test_stopping_at_present_lets_the_log_go_at_the_end(start: StartQuery) -> None:
+    spark = start(KEYS[:2])
+    for number in range(3):
+        insert(spark, KEYS[3 + number])
+        spark.crash()
+        spark.stream().stop_at_present()
+        caught_up(spark)
+        assert set(spark.database.slots.values()) == {spark.database.lsn}
 
 
 def test_stopping_at_present_finishes_the_backfill(start: StartQuery) -> None:
