@@ -106,7 +106,7 @@ def test_a_table_that_is_not_there_is_answered_with_the_one_that_was_meant(
 
 
 def test_nothing_is_suggested_where_nothing_is_like_it(session: Session) -> None:
-    assert refusal(session, "CREATE TABLE zebra (id int)", "orders").endswith("this role can see")
+    assert refusal(session, "CREATE TABLE zebra (id int)", "orders").endswith("a stream goes on under its new name")
 
 
 @pytest.mark.parametrize(

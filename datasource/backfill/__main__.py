@@ -82,7 +82,11 @@ def _parser() -> argparse.ArgumentParser:
     drop.set_defaults(run=_drop)
     drop.add_argument("--state-dir", required=True, help="the stream's stateDir")
     drop.add_argument("--staging-dir", default="", help="the stream's stagingDir, if it had one of its own")
-    drop.add_argument("--url", default="", help="the database, as in the stream's option url; not for a Delta table")
+    drop.add_argument(
+        "--url",
+        default="",
+        help="the database, as in the stream's option url; not for a Delta table, or a snapshot alone",
+    )
     drop.add_argument("--user", default="", help="the role to connect as")
     status = commands.add_parser(
         "status",
@@ -308,10 +312,12 @@ def _drop_stream(folder: Path, given: argparse.Namespace) -> None:
         identity = store.identity()
     if identity is None:
         raise StateError(f"{folder / STATE_FILE} holds no stream; nothing was dropped")
-    if identity.upstream != DELTA and not given.url:
+    is_in_database = identity.upstream != DELTA and has_place(identity.properties)
+    if is_in_database and not given.url:
         raise OptionsError(f"drop needs --url, the database of {identity.table}, as in the stream's option url")
+    url = given.url or "postgresql://"  # Where nothing is in the database, nobody is asked.
     folders = {"stateDir": str(folder), "stagingDir": given.staging_dir}
-    source = source_of(identity.upstream, identity.table, identity.key.names, url=given.url, user=given.user)
+    source = source_of(identity.upstream, identity.table, identity.key.names, url=url, user=given.user)
     options = parse({**source, **folders})
     staging = Staging(options.staging_dir).of_stream(identity.stream_id)
     staging.manifest(0)  # Where stagingDir cannot be opened, nothing is dropped.

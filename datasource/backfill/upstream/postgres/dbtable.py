@@ -118,8 +118,9 @@ def _not_found(session: Session, dbtable: str, name: str) -> str:
     same = [other.quoted() for other in others if other.name.lower() == name.lower()]
     close = difflib.get_close_matches(name.lower(), {other.name.lower() for other in others}, _SUGGESTIONS)
     meant = same or [other.quoted() for other in others if other.name.lower() in close]
-    hint = f". Did you mean {' or '.join(meant[:_SUGGESTIONS])}?" if meant else ""
-    return f"there is no table {dbtable!r} that this role can see{hint}"
+    named = f"Did you mean {' or '.join(meant[:_SUGGESTIONS])}?"
+    hint = named if meant else "Name it with its schema; if it was renamed, a stream goes on under its new name"
+    return f"there is no table {dbtable!r} that this role can see. {hint}"
 
 
 def _require_streamable(table: RelationRow) -> None:
