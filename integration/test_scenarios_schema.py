@@ -414,6 +414,20 @@ def test_changes_from_when_the_key_had_another_name_take_a_new_stream(
 
 
 @pytest.mark.parametrize("change", ["DROP COLUMN v", "RENAME v TO w"])
+def test_a_column_that_is_lost_before_the_first_batch_is_not_said_to_be_unpublished(
+    database: Database, start_stream: StartStream, change: str
+) -> None:
+    table_of(database, 3)
+    run = start_stream()
+    assert run.stream().table.columns.names == ["id", "v"]
+    database.execute(f"ALTER TABLE t {change}")
+    with pytest.raises(SchemaChangedError, match=r"column v was dropped .*\. Start the query again"):
+        run.batch()
+    run.restart()
+    run.finish()
+
+
+@pytest.mark.parametrize("change", ["DROP COLUMN v", "RENAME v TO w"])
 def test_a_column_that_is_lost_is_not_said_to_be_the_publications(
     database: Database, start_stream: StartStream, change: str
 ) -> None:

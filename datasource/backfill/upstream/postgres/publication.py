@@ -17,7 +17,7 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from backfill.errors import BackfillError, DatabaseSetupError, TableError
+from backfill.errors import BackfillError, DatabaseSetupError, SchemaChangedError, TableError
 from backfill.upstream.postgres.blockers import saying_what_blocks
 from backfill.upstream.postgres.connection import Connector, Session, one_row
 from backfill.upstream.postgres.description import STORED_ARE_PUBLISHED, QualifiedName, TableDescription
@@ -213,11 +213,22 @@ def find(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Pub
         raise DatabaseSetupError(f"publication {name} filters the table's rows; publish the table without WHERE")
     missing = set(columns) - set(found.get("attnames") or columns)
     if missing:
-        raise DatabaseSetupError(
-            f"publication {name} does not publish column {', '.join(sorted(missing))}; publish it, or leave it out "
-            "with the option columns"
-        )
+        raise _not_published(session, name, oid, missing)
     return Published(publication, membership, tuple(chain(*versions)), _noted(comment))
+
+
+def _not_published(session: Session, name: str, oid: int, missing: set[str]) -> BackfillError:
+    query = "SELECT attname::text FROM pg_catalog.pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"
+    gone = missing.difference(column for (column,) in session.execute(query, [oid]))
+    if gone:
+        return SchemaChangedError(
+            f"column {', '.join(sorted(gone))} was dropped or renamed since the query began. Start the query again, "
+            f"without what is gone in the option columns; where that is refused, start over with {FRESH_START}"
+        )
+    return DatabaseSetupError(
+        f"publication {name} does not publish column {', '.join(sorted(missing))}; publish it, or leave it out with "
+        "the option columns"
+    )
 
 
 def _not_listed(session: Session, name: str, oid: int) -> BackfillError:
