@@ -131,13 +131,23 @@ def require_vnodes(table: pa.Table, key_columns: int) -> None:
 def described(value: object) -> str:
     """A value of an identity or a layout as error texts show it."""
     if isinstance(value, pa.Schema):
-        return ", ".join(f"{field.name} {field.type}" for field in value)
+        return ", ".join(f"{field.name} {field.type}" for field in value) or "no column"
     return repr(value)
 
 
 def differences(stored: DataclassInstance, given: DataclassInstance) -> str:
     """In what two identities or layouts differ; empty where they are equal."""
     pairs = ((item.name, getattr(stored, item.name), getattr(given, item.name)) for item in fields(stored))
-    return "; ".join(
-        f"{name}: stored {described(old)}, given {described(new)}" for name, old, new in pairs if old != new
-    )
+    told = ((name, *_apart(old, new)) for name, old, new in pairs if old != new)
+    return "; ".join(f"{name}: stored {described(old)}, given {described(new)}" for name, old, new in told)
+
+
+def _apart(old: object, new: object) -> tuple[object, object]:
+    """The same two values; of columns only those between where they begin and where they end alike."""
+    if not (isinstance(old, pa.Schema) and isinstance(new, pa.Schema)):
+        return old, new
+    ones, others = list(old), list(new)
+    for end in (0, -1):
+        while ones and others and ones[end] == others[end]:
+            del ones[end], others[end]
+    return pa.schema(ones), pa.schema(others)
