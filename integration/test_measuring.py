@@ -159,16 +159,15 @@ def test_several_sessions_measure_what_one_would(
 @pytest.mark.parametrize(("count", "sessions"), [(RANGES_AT_ONCE, 1), (RANGES_AT_ONCE + 1, 2), (4 * RANGES_AT_ONCE, 4)])
 def test_several_sessions_do_not_share_what_one_bitmap_tells(
     upstream: PostgresUpstream,
-    pin: Pin,
     opened: list[threading.Thread],
     monkeypatch: pytest.MonkeyPatch,
     count: int,
     sessions: int,
 ) -> None:
     """Where rows lie in another order than their keys each would look at the same pages."""
-    monkeypatch.setattr(upstream._epochs.exporter, "_many_unseen", True)
+    monkeypatch.setattr("backfill.upstream.postgres.pin.many_unseen", lambda _: "SELECT true")
     asked = requests(Random(count), count)
-    assert upstream.measure(pin, asked) == expected(asked)
+    assert upstream.measure(pinned(upstream), asked) == expected(asked)
     assert len(opened) == sessions
 
 
@@ -226,7 +225,9 @@ def test_a_table_of_many_partitions_is_not_planned_for_each_range(
 
 
 def measuring(upstream: PostgresUpstream, pin: Pin, *, readers: int, only: str = "") -> Measuring:
-    return Measuring(upstream._connector, upstream._epochs.exporter, pin.token, upstream._table.keyed, only, readers)
+    exporter = upstream._epochs.exporter
+    state = exporter.held(pin.token).exported
+    return Measuring(upstream._connector, exporter, state, upstream._table.keyed, only, readers)
 
 
 def test_however_many_read_a_few_count(upstream: PostgresUpstream, pin: Pin, opened: list[threading.Thread]) -> None:

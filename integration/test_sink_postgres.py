@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -429,3 +430,23 @@ def test_a_sink_waits_for_a_primary_that_is_a_standby_for_a_while(
     become_primary(server)
     apply(Rows(rows), 0)
     assert database.execute("TABLE copy") == [(1,)]
+
+
+def test_money_of_a_currency_without_decimals_is_refused(database: Database, tmp_path: Path) -> None:
+    """Written as the sink's sessions see it, 500 would be 50,000 yen to everybody else."""
+    try:
+        database.execute(f"ALTER DATABASE {database.name} SET lc_monetary = 'ja_JP.utf8'")
+    except psycopg.errors.InvalidParameterValue:
+        pytest.skip("this server knows no locale whose currency has no decimals")
+    database.execute(
+        "CREATE DOMAIN amount AS money; CREATE TABLE copy (id int PRIMARY KEY, a money, b money[], c amount)"
+    )
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    head = {"id": pa.array([1]), "_change_type": ["insert"], "_commit_version": [1], "_sequence": [1]}
+    amounts = {"a": ["$500.00"], "b": ["{$1.50}"], "c": ["-$7.25"]}
+    for name, value in amounts.items():
+        with pytest.raises(UnsupportedTypeError, match=rf'column "{name}" of .* is money.* ja_JP\.utf8 has 0'):
+            apply(Rows(pa.table(head | {name: value})), 0)
+    database.execute(f"ALTER DATABASE {database.name} SET lc_monetary = 'en_US.utf8'")
+    apply(Rows(pa.table(head | amounts)), 0)
+    assert database.execute("SELECT a::text, b::text, c::text FROM copy") == [("$500.00", "{$1.50}", "-$7.25")]

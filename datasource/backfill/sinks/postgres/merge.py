@@ -15,6 +15,7 @@ from backfill.sinks.compacted import Compacted
 from backfill.sinks.merge_source import DELETED, column_name, kept_name, merge_source
 from backfill.sinks.postgres.target import Target, execute
 from backfill.upstream.postgres.arrow_session import ArrowSession
+from backfill.upstream.postgres.money import DECIMALS_OF_C, own_locale
 
 _STAGED: Final = "backfill_batch"
 
@@ -34,6 +35,7 @@ def merge(session: ArrowSession, target: Target, key: Sequence[str], last: Compa
         return
     names = _written(target, key, last.rows.column_names)
     _require_types(last.rows.select(names).schema)
+    _require_same_decimals(session, target, names)
     rows = merge_source(last, names)
     _require_room(target, rows.num_columns)
     _stage(session, rows)
@@ -110,6 +112,20 @@ def _require_types(columns: pa.Schema) -> None:
                 f"column {column.name!r} is a {column.type}, which cannot be copied into PostgreSQL. Make it a string "
                 "before foreachBatch, with to_json, for a column of type jsonb"
             )
+
+
+def _require_same_decimals(session: ArrowSession, target: Target, names: Sequence[str]) -> None:
+    """Refuses money whose amounts would be others to those who read the table than to this session."""
+    found = [target.columns[name].quoted for name in names if target.columns[name].money]
+    if not found:
+        return
+    own, decimals = own_locale(session)
+    if decimals != DECIMALS_OF_C:
+        raise UnsupportedTypeError(
+            f"the column {', '.join(found)} of the table {target.text} is money, and the currency of its database's "
+            f"lc_monetary {own} has {decimals} decimals; expected {DECIMALS_OF_C}, with which amounts are written. Run "
+            f"ALTER TABLE {target.text} ALTER {found[0]} TYPE numeric"
+        )
 
 
 def _require_unrounded(

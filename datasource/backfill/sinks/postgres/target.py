@@ -74,7 +74,8 @@ _COLUMNS: Final = """
                 WHEN a.atttypmod >= 0 AND t.typnamespace = 'pg_catalog'::pg_catalog.regnamespace::oid
                  AND pg_catalog.ltrim(t.typname::text, '_')
                      IN ('numeric', 'timestamp', 'timestamptz', 'time', 'timetz', 'interval')
-                THEN pg_catalog.format_type(a.atttypid, a.atttypmod) END
+                THEN pg_catalog.format_type(a.atttypid, a.atttypmod) END,
+           'pg_catalog.money'::pg_catalog.regtype::oid IN (a.atttypid, t.typbasetype, t.typelem)
     FROM pg_catalog.pg_attribute a
     JOIN (SELECT *, typnamespace = 'pg_catalog'::pg_catalog.regnamespace::oid
                     AND typname::text IN ('name', 'char') AS short
@@ -112,6 +113,8 @@ class Column:
 
     rounding: str | None
     """The type with its modifier, where it rounds what is assigned to it."""
+
+    money: bool
 
     @property
     def quoted(self) -> str:

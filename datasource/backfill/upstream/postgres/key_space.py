@@ -11,7 +11,7 @@ from psycopg import sql
 from backfill.errors import KeyTextError
 from backfill.upstream.postgres import locks
 from backfill.upstream.postgres.connection import Session, one_row
-from backfill.upstream.postgres.keys import canonical_text, key_value, order_by
+from backfill.upstream.postgres.keys import key_literal, key_text_expression, key_value, order_by
 from backfill.upstream.postgres.plans import INDEX_PLANS_ONLY
 from backfill.upstream.postgres.ranges import KeyedTable, unnested
 from backfill.upstream.postgres.size import StoredSize
@@ -96,7 +96,7 @@ def _last_before(table: KeyedTable, key: Key) -> sql.Composed:
 
 
 def _canonical(table: KeyedTable, key: Key) -> sql.Composed:
-    texts = [canonical_text(part, text) for part, text in zip(table.key, key, strict=True)]
+    texts = [key_text_expression(part, key_literal(part, text)) for part, text in zip(table.key, key, strict=True)]
     return sql.SQL("SELECT {}").format(sql.SQL(", ").join(texts))
 
 

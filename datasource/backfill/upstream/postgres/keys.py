@@ -85,11 +85,6 @@ def key_literal(key: KeyColumn, text: str) -> sql.Composable:
     return key_value(key, sql.Literal(text))
 
 
-def canonical_text(key: KeyColumn, text: str) -> sql.Composable:
-    """The text of the value that `text` stands for, as it stands in stored positions."""
-    return output_text(key_literal(key, text), key.column.type.output)
-
-
 def key_value(key: KeyColumn, text: sql.Composable) -> sql.Composable:
     """The same for any expression of type text, such as a column of unnested literals.
 

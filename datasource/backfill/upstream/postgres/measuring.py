@@ -19,7 +19,7 @@ from backfill.plan import Extent, Measure
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.counting import RANGES_AT_ONCE, Counting
 from backfill.upstream.postgres.failures import translating
-from backfill.upstream.postgres.pin import ExportingSession, enter_pinned
+from backfill.upstream.postgres.pin import Exported, ExportingSession, enter_pinned
 from backfill.upstream.postgres.ranges import KeyedTable
 
 ROWS_PER_SESSION: Final = 200_000
@@ -38,9 +38,7 @@ class Measuring:
 
     connector: Connector
     exporter: ExportingSession
-    token: str
-    """The state's."""
-
+    state: Exported
     table: KeyedTable
     only: str
     """The rows for which this condition holds are those that are read."""
@@ -51,14 +49,14 @@ class Measuring:
         """How many sessions are worth it."""
         rows = min(table_rows, sum(request.limit for request in requests))
         # What one bitmap can tell is not asked of several: they would look at the same pages.
-        parts = -(-len(requests) // RANGES_AT_ONCE) if self.exporter.many_unseen else len(requests)
+        parts = -(-len(requests) // RANGES_AT_ONCE) if self.state.many_unseen else len(requests)
         return max(1, min(self.readers + 1, MOST_SESSIONS, parts, rows // ROWS_PER_SESSION))
 
     def measure(self, requests: Sequence[Measure], table_rows: int) -> tuple[Extent, ...]:
         """See `Upstream.measure`; the table has about so many rows."""
         sessions = self._sessions(requests, table_rows)
         shares = [requests[at::sessions] for at in range(sessions)]
-        counting = [self.exporter.session_of(self.token)]
+        counting = [self.exporter.held(self.state.token).session]
         with ThreadPoolExecutor(sessions) as threads:
             others = [threads.submit(self._elsewhere, share, counting) for share in shares[1:]]
             try:
@@ -79,7 +77,7 @@ class Measuring:
             return self._here(share)
 
     def _here(self, requests: Sequence[Measure]) -> tuple[Extent, ...]:
-        with translating(), self.exporter.looking(self.token) as session:
+        with translating(), self.exporter.looking(self.state.token) as session:
             try:
                 return self._extents(session, requests)
             except (KeyboardInterrupt, SystemExit):
@@ -90,12 +88,12 @@ class Measuring:
     def _elsewhere(self, requests: Sequence[Measure], counting: list[Session]) -> tuple[Extent, ...]:
         with translating(), self.connector.session() as session, session.cursor() as cursor:
             counting.append(session)
-            enter_pinned(cursor, self.table, self.token)
+            enter_pinned(cursor, self.table, self.state.token)
             with session.pipeline():
                 return self._extents(session, requests)
 
     def _extents(self, session: Session, requests: Sequence[Measure]) -> tuple[Extent, ...]:
-        return Counting(session, self.table, self.only, self.exporter.many_unseen).extents(requests)
+        return Counting(session, self.table, self.only, self.state.many_unseen).extents(requests)
 
 
 def _cancel(counting: Sequence[Session], others: Sequence[Future[tuple[Extent, ...]]]) -> None:

@@ -6,6 +6,7 @@ without the `binary` option. All integers of the protocol are big-endian and una
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -33,14 +34,14 @@ transaction with savepoints that was rolled back, and of which nothing has been 
 _SHORTEST: Final = {"B": 21, "C": 26, "O": 10, "R": 10, "Y": 7, "I": 8, "U": 8, "D": 8, "T": 6, "M": 15, "A": 9}
 
 
-def _bytes_where(values: dict[str, int]) -> NDArray[np.int64]:
-    table = np.zeros(256, np.int64)
-    for kind, value in values.items():
-        table[ord(kind)] = value
+def by_byte(values: Mapping[int, int]) -> NDArray[np.uint8]:
+    """A value for each byte; 0 where none is given."""
+    table = np.zeros(256, np.uint8)
+    table[list(values.keys())] = list(values.values())
     return table
 
 
-_SHORTEST_OF: Final = _bytes_where(_SHORTEST)
+_SHORTEST_OF: Final = by_byte({ord(kind): length for kind, length in _SHORTEST.items()})
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,9 @@ def with_parts(root: str) -> str:
 
 
 _LEAVES: Final = f"""
-    {with_parts("%s")}
+    {with_parts("%(root)s")}
     SELECT n.nspname AS schema, c.relname AS name, c.relpersistence::text AS persistence,
-           c.relreplident::text AS replica_identity,
+           c.relreplident::text AS replica_identity, root.relreplident = 'f' AS told_as_whole,
            EXISTS (SELECT FROM pg_catalog.pg_attribute a
                    WHERE a.attrelid = c.oid AND a.attgenerated = 'v' AND NOT a.attisdropped) AS virtual,
            ARRAY(SELECT a.attname::text
@@ -49,6 +49,7 @@ _LEAVES: Final = f"""
     FROM part
     JOIN pg_catalog.pg_class c ON c.oid = relid
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    JOIN pg_catalog.pg_class root ON root.oid = %(root)s
     WHERE c.relkind <> 'p'
     ORDER BY 1, 2
 """
@@ -62,14 +63,26 @@ class _Leaf:
     name: str
     persistence: str
     replica_identity: str
+    told_as_whole: bool
+    """Whether the log says of what it has of an old row that it is the whole row."""
+
     virtual: bool
     """Whether it has a virtual generated column: then it cannot have whole rows logged (see `writers`)."""
 
     logged: list[str]
+    """The columns that are logged of an old row, where those are not all."""
+
+    def logs(self, key: Sequence[str]) -> bool:
+        """Whether it logs the key of an old row, and no more than that if it is not the whole row that it is told as:
+        the other columns would pass for null.
+        """
+        if self.replica_identity == "f":
+            return True
+        return set(key) == set(self.logged) if self.told_as_whole else set(key) <= set(self.logged)
 
 
 def require_leaves_log(session: Session, oid: int, root: QualifiedName, key: Sequence[str], *, primary: bool) -> None:
-    """Refuses a partitioned table with a partition whose changes are not logged with the key of the root.
+    """Refuses a partitioned table with a partition that does not log old rows as the root's key and identity want it.
 
     `primary`: that key is the primary key.
     """
@@ -79,11 +92,12 @@ def require_leaves_log(session: Session, oid: int, root: QualifiedName, key: Seq
         name = QualifiedName(leaf.schema, leaf.name).quoted()
         if leaf.persistence != "p":
             problems.append(f"{name} is unlogged; run ALTER TABLE {name} SET LOGGED")
-        elif leaf.replica_identity != "f" and not set(key) <= set(leaf.logged):
+        elif not leaf.logs(key):
             identity = "DEFAULT" if primary else "USING INDEX …" if leaf.virtual else "FULL"
+            logged = ", ".join(leaf.logged) or "nothing"
             problems.append(
-                f"{name} does not log the old key ({', '.join(key)}); "
-                f"run ALTER TABLE {name} REPLICA IDENTITY {identity}"
+                f"{name} logs of an old row {logged}, expected {'just ' if leaf.told_as_whole else ''}its key "
+                f"({', '.join(key)}) or all of it; run ALTER TABLE {name} REPLICA IDENTITY {identity}"
             )
     if problems:
         raise TableError(
@@ -105,4 +119,4 @@ def with_whole_rows(session: Session, oid: int) -> list[QualifiedName]:
 
 def _leaves(session: Session, oid: int) -> list[_Leaf]:
     with session.cursor(row_factory=class_row(_Leaf)) as cursor:
-        return cursor.execute(_LEAVES, [oid]).fetchall()
+        return cursor.execute(_LEAVES, {"root": oid}).fetchall()

@@ -16,14 +16,13 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from backfill import changes as layout
 from backfill.added import NOTHING_ADDED, Added
 from backfill.arrays import Mask
 from backfill.errors import SchemaChangedError, TableError, UnchangedToastError
 from backfill.upstream.postgres import messages as pgoutput
-from backfill.upstream.postgres.messages import Messages, malformed, read_messages, require
+from backfill.upstream.postgres.messages import Messages, by_byte, malformed, read_messages, require
 from backfill.upstream.postgres.relation import (
     Descriptions,
     Relation,
@@ -43,15 +42,7 @@ from backfill.upstream.postgres.transactions import NO_BEGIN, BeginMessages, Kee
 from backfill.upstream.postgres.tuples import NULL, TEXT, UNCHANGED, Tuples, names_where
 from backfill.wording import FRESH_START
 
-
-def _codes(of: dict[int, int]) -> NDArray[np.uint8]:
-    table = np.zeros(256, np.uint8)
-    for byte, code in of.items():
-        table[byte] = code
-    return table
-
-
-_OP: Final = _codes(
+_OP: Final = by_byte(
     {
         pgoutput.INSERT: layout.INSERT,
         pgoutput.UPDATE: layout.UPDATE,
@@ -59,7 +50,7 @@ _OP: Final = _codes(
         pgoutput.TRUNCATE: layout.TRUNCATE,
     }
 )
-_OLD_KIND: Final = _codes({OLD_KEY_TUPLE: layout.OLD_KEY, OLD_ROW_TUPLE: layout.OLD_ROW})
+_OLD_KIND: Final = by_byte({OLD_KEY_TUPLE: layout.OLD_KEY, OLD_ROW_TUPLE: layout.OLD_ROW})
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,16 @@ class Exported:
     position: Position
     token: str
     timestamp: int
+    many_unseen: bool
+    """Whether `plans.many_unseen` said so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A state that is held, and the transaction that holds it."""
+
+    exported: Exported
+    session: Session
 
 
 class ExportingSession:
@@ -69,9 +79,7 @@ class ExportingSession:
     def __init__(self, connector: Connector, table: KeyedTable) -> None:
         self._connector = connector
         self._table = table
-        self._session: Session | None = None
-        self._token: str | None = None
-        self._many_unseen = False
+        self._held: Held | None = None
         self._lock = threading.Lock()
 
     def export(self) -> Exported:
@@ -86,7 +94,7 @@ class ExportingSession:
             session.close()
             raise
         with self._lock:
-            self._session, self._token = session, exported.token
+            self._held = Held(exported, session)
         return exported
 
     def _begin(self, session: Session) -> Exported:
@@ -105,41 +113,38 @@ class ExportingSession:
                 looked = session.execute(query)
             named = session.execute("SELECT pg_catalog.pg_export_snapshot()")
             asked = session.execute(many_unseen(self._table))
-        (self._many_unseen,) = one_row(asked)
+        (unseen,) = one_row(asked)
         snapshot, inserted, flushed, taken, files = one_row(looked)
         (before,), (name,) = one_row(stood), one_row(named)
         _require_same_files(before, files)
         position = Position(flushed_end(session, self._connector, inserted, flushed), Snapshot.parse(snapshot))
-        return Exported(position, f"{name} {snapshot} {files}", taken)
+        return Exported(position, f"{name} {snapshot} {files}", taken, unseen)
 
     @contextmanager
     def looking(self, token: str) -> Iterator[Session]:
         """The transaction that holds the snapshot of this token, for statements that read the table."""
-        session = self.session_of(token)
+        session = self.held(token).session
         with session.pipeline(), _locked(session, self._table):
             _require_same_state(token, session.cursor(), self._table)
             yield session
 
-    def session_of(self, token: str) -> Session:
-        """The transaction that holds the snapshot of this token; SnapshotGoneError where it has been released."""
-        if self._session is None or self._token != token:
+    def held(self, token: str) -> Held:
+        """What holds the snapshot of this token; SnapshotGoneError where it has been released."""
+        held = self._held
+        if held is None or held.exported.token != token:
             raise SnapshotGoneError("the state that is read at has been released")
-        return self._session
+        return held
 
     def current(self) -> Session:
         """The transaction that holds the present snapshot."""
-        if self._session is None:
+        held = self._held
+        if held is None:
             raise TransientError("the snapshot has been released")
-        return self._session
-
-    @property
-    def many_unseen(self) -> bool:
-        """Whether `plans.many_unseen` said so when the present snapshot was taken."""
-        return self._many_unseen
+        return held.session
 
     def release(self, token: str) -> None:
         with self._lock:
-            if self._token == token:
+            if self._held is not None and self._held.exported.token == token:
                 self._close()
 
     def close(self) -> None:
@@ -147,9 +152,9 @@ class ExportingSession:
             self._close()
 
     def _close(self) -> None:
-        if self._session is not None:
-            self._session.close()
-        self._session = self._token = None
+        if self._held is not None:
+            self._held.session.close()
+        self._held = None
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import pyarrow as pa
 from psycopg import sql
@@ -109,7 +109,8 @@ class Table:
         """The columns as the change log's decoder needs them."""
         keys = {column.name for column in self.key}
         return tuple(
-            WantedColumn(column.name, column.type_oid, column.name in keys, _decoder(column)) for column in self.columns
+            WantedColumn(column.name, column.type_oid, column.name in keys, partial(from_change, column))
+            for column in self.columns
         )
 
     def typed(self, keys: Sequence[Key]) -> pa.RecordBatch:
@@ -123,10 +124,6 @@ class Table:
 def listed_collations(of_columns: Iterable[tuple[str, QualifiedName | None]]) -> str:
     """The columns that have a collation, each with it."""
     return ", ".join(f"{sql.Identifier(name).as_string(None)} {of.quoted()}" for name, of in of_columns if of)
-
-
-def _decoder(column: MappedColumn) -> Any:
-    return lambda text: from_change(column, text)
 
 
 def describe(session: Session, options: Options) -> Table:
