@@ -14,16 +14,29 @@ LAST = Applied(3, 10, 700, 44, 5)
 
 
 def new(last: Applied | None, now: Applied, *, leaves_rows: bool = True, empty: bool = False) -> bool:
-    return is_new(last, now, "q", leaves_rows=leaves_rows, is_empty=lambda: empty)
+    return is_new(
+        last,
+        now,
+        "q",
+        table="t",
+        leaves_rows=leaves_rows,
+        is_empty=lambda: empty,
+        mended=lambda before: f"note {before.batch_id + 1}",
+    )
 
 
 def test_a_later_batch_is_new_and_the_same_one_is_not() -> None:
     assert new(LAST, replace(LAST, batch_id=4))
-    assert new(LAST, Applied(5, 0, None, None), empty=True)
+    assert new(LAST, Applied(4, 0, None, None), empty=True)
     assert not new(LAST, LAST)
     without_time = replace(LAST, timestamp=None)
     assert not new(without_time, LAST)
     assert not new(LAST, without_time)
+
+
+def test_batches_in_between_are_missed() -> None:
+    with pytest.raises(StateError, match=r"applied batch 3 to the table t, and batch 5 .* had none, note 4; else call"):
+        new(LAST, Applied(5, 0, None, None))
 
 
 def test_a_target_begins_with_batch_0_or_with_the_rows_of_those_before() -> None:

@@ -57,8 +57,20 @@ def named(query: str) -> str:
     return query
 
 
-def is_new(last: Applied | None, now: Applied, query: str, *, leaves_rows: bool, is_empty: Callable[[], bool]) -> bool:
-    """Whether the batch is still to be applied. `leaves_rows`: the target has rows after it; `is_empty`: none now.
+def is_new(
+    last: Applied | None,
+    now: Applied,
+    query: str,
+    *,
+    table: str,
+    leaves_rows: bool,
+    is_empty: Callable[[], bool],
+    mended: Callable[[Applied], str],
+) -> bool:
+    """Whether the batch is still to be applied to the table, which notes every batch, also one without rows.
+
+    `leaves_rows`: it has rows after the batch; `is_empty`: none now. `mended` is what a person does where the batches
+    between the last one and this one had no rows.
 
     StateError if the batch does not follow the last one, or if the rows of the batches before it are missing.
     """
@@ -71,6 +83,13 @@ def is_new(last: Applied | None, now: Applied, query: str, *, leaves_rows: bool,
                 "also one without rows"
             )
         return True
+    if now.batch_id > last.batch_id + 1:
+        raise StateError(
+            f"the query {query!r} has applied batch {last.batch_id} to the table {table}, and batch {now.batch_id} was "
+            "to be applied now: the table was put back to an earlier state, as by a restore or a failover, or the sink "
+            f"was not given every batch, which it wants also without rows. If those in between had none, {mended(last)}"
+            f"; else {BEGIN_ANEW}"
+        )
     if now.batch_id > last.batch_id:
         return True
     if now.is_again(last):
@@ -95,18 +114,3 @@ def is_new(last: Applied | None, now: Applied, query: str, *, leaves_rows: bool,
         f"{found}Batch ids begin at 0 again with a new checkpointLocation: give its query another name, or, to "
         "fill the table anew, call start_over with this name"
     )
-
-
-def require_next(last: Applied, now: Applied, query: str, *, table: str, mended: str) -> None:
-    """StateError if batches between the two were not applied: their rows may be missing.
-
-    For a target that notes every batch, also one without rows. `mended` is what a person does there if the missing
-    batches had no rows.
-    """
-    if now.batch_id > last.batch_id + 1:
-        raise StateError(
-            f"the query {query!r} has applied batch {last.batch_id} to the table {table}, and batch {now.batch_id} was "
-            "to be applied now: the table was put back to an earlier state, as by a restore or a failover, or the sink "
-            f"was not given every batch, which it wants also without rows. If those in between had none, {mended}; "
-            f"else {BEGIN_ANEW}"
-        )

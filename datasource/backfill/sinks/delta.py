@@ -23,7 +23,7 @@ from backfill.batches import as_one_batch, coalesced
 from backfill.errors import OptionsError, TableError
 from backfill.events import canonical
 from backfill.options.texts import as_refused, place
-from backfill.sinks.applied import Applied, is_new, named, require_next
+from backfill.sinks.applied import Applied, is_new, named
 from backfill.sinks.batch import Batch
 from backfill.sinks.compacted import Compacted, columns_of, compacted
 from backfill.sinks.merge_source import DELETED, column_name, kept_name, merge_source
@@ -106,9 +106,15 @@ class DeltaSink:
         with translating(self.path):
             table = self._table(batch_id, last.rows.schema)
             found = _last_applied(table, self.query, now)
-            if is_new(found, now, self.query, leaves_rows=last.leaves_rows, is_empty=lambda: _is_empty(table)):
-                if found is not None:
-                    require_next(found, now, self.query, table=self.path, mended=_without_rows(found, now))
+            if is_new(
+                found,
+                now,
+                self.query,
+                table=self.path,
+                leaves_rows=last.leaves_rows,
+                is_empty=lambda: _is_empty(table),
+                mended=lambda before: _without_rows(before, now),
+            ):
                 self._apply(table, last, _record(self.query, now))
 
     def _apply(self, table: DeltaTable, last: Compacted, record: CommitProperties) -> None:

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from backfill.adapters import needing
-from backfill.sinks.applied import Applied, is_new, named, require_next
+from backfill.sinks.applied import Applied, is_new, named
 from backfill.sinks.batch import Batch
 from backfill.sinks.compacted import Compacted, columns_of, compacted
 
@@ -94,11 +93,15 @@ class PostgresSink:
         with translating(about_target), self.connector.arrow_session() as session:
             target = _begin(session, self.table, self.key)
             found = last_applied(session, target, self.query)
-            empty = partial(is_empty, session, target)
-            if is_new(found, now, self.query, leaves_rows=last.leaves_rows, is_empty=empty):
-                if found is not None:
-                    mended = without_rows(target, self.query, now.batch_id - 1)
-                    require_next(found, now, self.query, table=target.text, mended=mended)
+            if is_new(
+                found,
+                now,
+                self.query,
+                table=target.text,
+                leaves_rows=last.leaves_rows,
+                is_empty=lambda: is_empty(session, target),
+                mended=lambda _: without_rows(target, self.query, now.batch_id - 1),
+            ):
                 merge(session, target, self.key, last)
                 record(session, target, self.query, now)
             session.execute("COMMIT")
