@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -56,33 +56,29 @@ class Feed:
     added: Added = NOTHING_ADDED
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Peeked:
     """What has been read of the log: rows of wanted transactions, and every transaction that was looked at."""
 
     rows: Spool
-    message_count: int = 0
-    complete: bool = False
+    message_count: int
+    complete: bool
     """Whether the log was read up to where it was asked for, and not only up to the limit."""
 
-    parts: list[Transactions] = field(default_factory=list)
-    ignored: tuple[str, ...] = ()
+    transactions: Transactions
+    ignored: tuple[str, ...]
     """The table's columns that were not asked for, as far as the log said."""
-
-    @property
-    def transactions(self) -> Transactions:
-        return Transactions.join(self.parts)
 
     @property
     def end(self) -> Lsn:
         """The end of the last transaction, wanted or not; LOG_BEGIN where there was none."""
-        return max((part.last_end_lsn or LOG_BEGIN for part in self.parts), default=LOG_BEGIN)
+        return self.transactions.last_end_lsn or LOG_BEGIN
 
     @property
     def timestamp(self) -> int | None:
         """When the last transaction was committed, in microseconds since 1970."""
-        times = [part.begun.timestamp for part in self.parts if len(part)]
-        return int(times[-1][-1]) if times else None
+        times = self.transactions.begun.timestamp
+        return int(times[-1]) if len(times) else None
 
     @property
     def is_idle(self) -> bool:
@@ -123,13 +119,12 @@ def peek(connector: Connector, feed: Feed, *, after: Position, shown: Position, 
     """
     while True:
         decoder = Decoder(feed.table_oid, feed.wanted, keeping(after, shown), feed.added)
-        peeked = Peeked(Spool(decoder.schema))
+        rows = Spool(decoder.schema)
         with ExitStack() as opened:
-            opened.callback(peeked.rows.close)
-            _decode_into(peeked, decoder, _fetched(connector, feed, upto, limit))
-            peeked.complete = peeked.message_count < limit
+            opened.callback(rows.close)
+            peeked = _peeked(rows, decoder, _fetched(connector, feed, upto, limit), limit)
             if peeked.complete or peeked.end > after.lsn:
-                peeked.rows.finish()
+                rows.finish()
                 opened.pop_all()
                 return peeked
         limit *= 4
@@ -155,16 +150,17 @@ def _fetched(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) -> 
         yield from _messages(session, feed, upto, limit)
 
 
-def _decode_into(peeked: Peeked, decoder: Decoder, fetched: MessageBatches) -> None:
-    """Adds what the messages say to what has been peeked."""
+def _peeked(rows: Spool, decoder: Decoder, fetched: MessageBatches, limit: int) -> Peeked:
+    """What the messages say, with their rows in `rows`."""
+    transactions, count = [], 0
     for batch in read_ahead(fetched, READ_AHEAD):
         decoded = decoder.feed(batch.column(0))
         if decoded.rows.num_rows:
-            peeked.rows.add(decoded.rows)
-        peeked.parts.append(decoded.transactions)
-        peeked.message_count += batch.num_rows
-    peeked.ignored = decoder.ignored_columns
+            rows.add(decoded.rows)
+        transactions.append(decoded.transactions)
+        count += batch.num_rows
     _require_whole(decoder)
+    return Peeked(rows, count, count < limit, Transactions.join(transactions), decoder.ignored_columns)
 
 
 def _messages(session: ArrowSession, feed: Feed, upto: Lsn, limit: int | None) -> MessageBatches:
