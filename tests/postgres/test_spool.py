@@ -60,13 +60,13 @@ def test_what_was_read_of_the_log_before_an_error_is_let_go_of(monkeypatch: pyte
     large = pa.record_batch({"v": pa.array(["x" * (IN_MEMORY + 1)])})
     made: list[Spool] = []
 
-    def lost(peeked: log.Peeked, *_: object) -> None:
-        made.append(peeked.rows)
-        peeked.rows.add(large)
+    def lost(rows: Spool, *_: object) -> None:
+        made.append(rows)
+        rows.add(large)
         raise ConnectionLostError("gone")
 
     monkeypatch.setattr(log, "Spool", lambda _: Spool(large.schema))
-    monkeypatch.setattr(log, "_decode_into", lost)
+    monkeypatch.setattr(log, "_peeked", lost)
     feed = log.Feed("slot", "publication", 1, ())
     begin, end = Position(Lsn(1)), Position(Lsn(2))
     with pytest.raises(ConnectionLostError):
