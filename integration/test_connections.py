@@ -259,6 +259,14 @@ def test_either_side_notices_that_the_other_has_vanished(database: Database) -> 
             eventually(partial(one_more_waits_a_minute, before))
 
 
+def test_rows_may_wait_longer_than_the_database_has_patience(database: Database) -> None:
+    database.execute(f"ALTER DATABASE {database.name} SET tcp_user_timeout = 3000")
+    connector = Connector.of(database.dsn, user="", password="", init_statement="").for_rows()
+    with closing(connector.new_arrow_session()) as session:
+        session.execute("SELECT current_setting('tcp_user_timeout')")
+        assert session.fetchone() == ("0",)
+
+
 def test_the_server_looks_for_its_client_in_the_midst_of_a_statement(
     own_database: tuple[LocalServer, Database],
 ) -> None:

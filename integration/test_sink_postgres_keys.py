@@ -8,7 +8,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from backfill.errors import TableError
+from backfill.errors import DefiniteError, TableError
 from backfill.sinks.postgres import apply_to
 from integration.database import Database
 from integration.test_sink_postgres import NEW_YEAR, Rows
@@ -120,6 +120,32 @@ def test_keys_that_are_one_in_the_target_are_said_to_be_so(
     rows = pa.table({"k": keys, "v": [1, 2], **metadata})
     with pytest.raises(TableError, match="takes different values of the batch for the same one, by its type"):
         apply_to(url=database.url(tmp_path), table="copy", key=["k"], query="t")(Rows(rows), 0)
+
+
+COARSE = """
+    CREATE FUNCTION below(text, text) RETURNS bool IMMUTABLE LANGUAGE sql AS 'SELECT lower($1) < lower($2)';
+    CREATE FUNCTION like_(text, text) RETURNS bool IMMUTABLE LANGUAGE sql AS 'SELECT lower($1) = lower($2)';
+    CREATE FUNCTION cmp(text, text) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT bttextcmp(lower($1), lower($2))';
+    CREATE OPERATOR <~ (FUNCTION = below, LEFTARG = text, RIGHTARG = text);
+    CREATE OPERATOR =~ (FUNCTION = like_, LEFTARG = text, RIGHTARG = text);
+    CREATE OPERATOR CLASS coarse FOR TYPE text USING btree AS OPERATOR 1 <~, OPERATOR 3 =~, FUNCTION 1 cmp(text, text);
+"""
+
+
+def test_another_unique_index_on_the_key_decides_of_no_row(database: Database, tmp_path: Path) -> None:
+    database.execute(
+        f"{COARSE} CREATE TABLE copy (id text PRIMARY KEY, v text, UNIQUE (id) DEFERRABLE INITIALLY DEFERRED)"
+    )
+
+    def apply(number: int, key: str, value: str) -> None:
+        rows = {"id": [key], "v": [value], "_change_type": ["insert"], "_commit_version": [1], "_sequence": [number]}
+        apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")(Rows(pa.table(rows)), number)
+
+    apply(0, "A", "of A")
+    database.execute("CREATE UNIQUE INDEX ON copy (id coarse)")
+    with pytest.raises(DefiniteError, match="23505"):
+        apply(1, "a", "of a")
+    assert database.execute("TABLE copy") == [("A", "of A")]
 
 
 def test_an_index_that_could_not_be_built_is_not_the_keys(database: Database, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from backfill.options import parse
 from backfill.upstream import Pin
 from backfill.upstream.postgres import PostgresUpstream
 from backfill.upstream.postgres.pin import snapshot_of
+from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.fold import Fold, Row, Rows
@@ -316,6 +317,8 @@ def test_a_query_of_spark_has_the_chosen_rows(spark: SparkSession, database: Dat
         ("at::date = '2026-01-01'", "must be marked IMMUTABLE"),
         ("at > 'now'", "do not decide alone: the server takes 'now' for the time at which it is asked"),
         ("v = 'now' AND at < 'Today 12:00'", "takes 'today'"),
+        ("at > $$now$$", "takes 'now'"),
+        ("v = $a$ $$ today $a$ AND at < $b_1$tomorrow$b_1$", "takes 'tomorrow'"),
         ("at < 'today12:00' -- and not later", "takes 'today'"),
         ("""'it''s' <> v AND at = E'\ttomorrow_'""", "takes 'tomorrow'"),
         ("at <@ '[yesterday,tomorrow)'::tstzrange", "takes 'tomorrow'"),
@@ -348,6 +351,7 @@ def test_the_doctor_says_it_too_and_literals_are_fine(
     for condition in (
         "t.at > '2026-01-01 12:00+01' OR at IS NULL AND v LIKE '%now%' OR v = 'today'",
         "at > '2026-01-01' /* until 'today' */ -- 'now'",
+        "at > $x$2026-01-01$x$ AND v <> $$now$$",
         """jsonb '{"now": 1, "now": 2}' @> '{}' OR bytea 'now' = '' OR "t".v <> 'a--''now'""",
     ):
         main([*command, f"snapshotFilter={condition}"])
@@ -368,3 +372,21 @@ def test_where_the_role_may_not_make_temporary_tables_that_is_said(
     finally:
         upstream.close()
     assert "could not be checked: cannot execute CREATE TABLE in a read-only transaction" in caplog.text
+
+
+def test_a_limit_of_what_gin_finds_leaves_out_no_row(database: Database, start_stream: StartStream) -> None:
+    """The server would take so many rows of an index at random, without a word."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a int[], v text); CREATE INDEX ON t USING gin (a);"
+        "INSERT INTO t SELECT i, ARRAY[i % 50], repeat('x', 200) FROM generate_series(1, 50000) i"
+    )
+    database.execute("VACUUM ANALYZE t")
+    database.execute(f"ALTER DATABASE {database.name} SET gin_fuzzy_search_limit = 50")
+    run = start_stream(snapshotFilter="a @> ARRAY[7]", startupMode="snapshot", columns="id")
+    run.batch(1_000_000)
+    assert len(run.fold.rows) == 1000
+    upstream = PostgresUpstream.of(parse({**database.options, "dbtable": "t", "filter": "a @> ARRAY[7]"}))
+    try:
+        assert sum(batch.num_rows for batch in upstream.reader().scan([WHOLE_TABLE])) == 1000
+    finally:
+        upstream.close()

@@ -158,6 +158,32 @@ def test_nothing_is_left_of_a_row_from_before_a_truncation(tmp_path: Path) -> No
     assert content(tmp_path) == [(1, "x", "3", "3", None)]
 
 
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [(pa.float32(), [1.0, 1.00000001]), (pa.int32(), ["1", "01"]), (pa.decimal128(9, 2), ["1.0", "1.00"])],
+    ids=str,
+)
+def test_keys_that_are_one_in_the_target_are_said_to_be_so(
+    tmp_path: Path, kind: pa.DataType, keys: list[object]
+) -> None:
+    DeltaTable.create(tmp_path, schema=pa.schema([("k", kind), ("v", pa.int64())]))
+    rows, metadata = Rows(), {"_change_type": ["insert"] * 2, "_commit_version": [1] * 2, "_sequence": [1] * 2}
+    rows.table = pa.table({"k": keys, "v": [1, 2], **metadata})
+    with pytest.raises(TableError, match="takes different values of the batch for the same one, by its type"):
+        apply_to(path=str(tmp_path), key=["k"], query="q")(rows, 0)
+    assert content(tmp_path) == []
+    rows.table = rows.table.slice(0, 1)
+    apply_to(path=str(tmp_path), key=["k"], query="q")(rows, 0)
+    assert [row[1] for row in content(tmp_path)] == [1]
+
+
+def test_a_key_is_of_single_values(tmp_path: Path) -> None:
+    rows = Rows()
+    rows.table = pa.table({"k": [[1]], "_change_type": ["insert"], "_commit_version": [1], "_sequence": [1]})
+    with pytest.raises(OptionsError, match=r"the key column k is a list<.*int64>; expected one of single values"):
+        apply_to(path=str(tmp_path), key=["k"], query="q")(rows, 0)
+
+
 def test_a_text_that_is_beyond_every_number_is_refused(tmp_path: Path) -> None:
     columns = [("a", pa.int32()), ("b", pa.string()), ("v", pa.float64()), ("w", pa.float64())]
     DeltaTable.create(tmp_path, schema=pa.schema([pa.field(*column) for column in columns]))
@@ -264,6 +290,9 @@ def applied(folder: Path, kind: pa.DataType, values: pa.Array[Any]) -> list[Any]
         (pa.array([[Decimal("31.4159")]]), pa.list_(pa.decimal128(9, 2))),
         (pa.array([{"from": 1, "upto": 314159, "more": 2}]), SPAN),
         (pa.array([[314159]]), pa.string()),
+        (pa.array([3.14159e300]), pa.float32()),
+        (pa.array([[1.0, None], None, [-3.14159e300]]), pa.list_(pa.float32())),
+        (pa.array([["1.5", "3.14159e400"]]), pa.list_(pa.float64())),
     ],
     ids=lambda item: str(item.type if isinstance(item, pa.Array) else item),
 )
@@ -285,6 +314,8 @@ def test_a_column_that_would_round_or_cut_a_value_is_refused(
         (pa.array([2.0, None]), pa.int64(), [2, None]),
         (pa.array([Decimal("1.1")]), pa.float64(), [1.1]),
         (pa.array([1.5]), pa.float32(), [1.5]),
+        (pa.array([math.inf, None, -math.inf]), pa.float32(), [math.inf, None, -math.inf]),
+        (pa.array([["Infinity", None], None]), pa.list_(pa.float64()), [[math.inf, None], None]),
         (pa.array([300]), pa.int16(), [300]),
         (pa.array([1, 0]), pa.bool_(), [True, False]),
         (pa.array([None, None]), pa.bool_(), [None, None]),

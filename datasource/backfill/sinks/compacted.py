@@ -118,7 +118,15 @@ def _after_truncate(batch: pa.Table) -> tuple[pa.Table, bool]:
 
 
 def _require_keys(batch: pa.Table, key: Sequence[str]) -> None:
-    """Refuses a null in the key, by which no row is found: it would not be deleted, and would be inserted twice."""
+    """Refuses a null in the key, by which no row is found: it would not be deleted, and would be inserted twice. And a
+    list, which has no order.
+    """
+    nested = [name for name in key if pa.types.is_nested(batch[name].type)]
+    if nested:
+        raise OptionsError(
+            f"the key column {', '.join(nested)} is a {batch[nested[0]].type}; expected one of single values. Make it "
+            "a string in foreachBatch"
+        )
     missing = [name for name in key if batch[name].null_count]
     if missing:
         raise OptionsError(

@@ -138,6 +138,7 @@ class DeltaSink:
         else:
             require_columns(table, last.rows.schema)
         rows = replace(last, rows=fitted(last.rows, table))
+        _require_apart(self.key, rows.rows)
         require_partitions(table, self.key, rows.rows)
         _require_kept(table, self.key, rows)
         self.times.require_kept(table)
@@ -206,6 +207,16 @@ def _record(query: str, now: Applied) -> CommitProperties:
 
 def _names(query: str) -> tuple[str, ...]:
     return query, *(f"{query}/{part}" for part in ("rows", "version", "sequence", "timestamp"))
+
+
+def _require_apart(key: Sequence[str], rows: pa.Table) -> None:
+    """Refuses keys that are one in the types of the table: a MERGE would insert both."""
+    keys = pa.Table.from_batches([canonical(as_one_batch(rows.select(list(key))))])
+    if keys.group_by(list(key)).aggregate([]).num_rows < keys.num_rows:
+        raise TableError(
+            f"the key column {', '.join(key)} of the Delta table takes different values of the batch for the same one, "
+            "by its type. Make the table with the source's type, or cast the column in foreachBatch as it is to be"
+        )
 
 
 def _require_kept(table: DeltaTable, key: Sequence[str], last: Compacted) -> None:

@@ -45,12 +45,18 @@ def _fitted(name: str, values: pa.ChunkedArray[Any], wanted: pa.DataType) -> pa.
     )
 
 
-def _overflows(texts: pa.ChunkedArray[Any], numbers: pa.ChunkedArray[Any]) -> bool:
-    """Whether a text has become infinite that does not say so."""
-    if not (pa.types.is_large_string(texts.type) and pa.types.is_floating(numbers.type)):
+def _overflows(values: Any, found: Any) -> bool:
+    """Whether a number has become infinite, or a text that does not say so; in lists as well."""
+    while pa.types.is_list(found.type):
+        values, found = pc.list_flatten(values), pc.list_flatten(found)
+    if not pa.types.is_floating(found.type):
         return False
-    infinite: Any = texts.filter(pc.is_inf(numbers))
-    return not pc.all(pc.match_substring(infinite, "inf", ignore_case=True), min_count=0).as_py()
+    infinite = values.filter(pc.fill_null(pc.is_inf(found), False))
+    if pa.types.is_floating(infinite.type):
+        said = pc.is_inf(infinite)
+    else:
+        said = pc.match_substring(infinite.cast(pa.large_string()), "inf", ignore_case=True)
+    return not pc.all(said, min_count=0).as_py()
 
 
 def _may_lose(found: pa.DataType, wanted: pa.DataType) -> bool:

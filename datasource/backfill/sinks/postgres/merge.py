@@ -52,7 +52,7 @@ def merge(session: ArrowSession, target: Target, key: Sequence[str], last: Compa
     if not last.deleted.all():
         _require_unrounded(session, target, last.rows.schema, values, parts)
         _require_kept(session, parts, key, last)
-        _upsert(session, key, last, values, parts)
+        _upsert(session, _arbiter(target, key), key, last, values, parts)
     execute(session, "DROP TABLE {staged}", **parts)
 
 
@@ -190,8 +190,16 @@ def _require_kept(session: ArrowSession, parts: dict[str, sql.Composable], key: 
         raise last.no_row_to_keep()
 
 
+def _arbiter(target: Target, key: Sequence[str]) -> sql.Composable:
+    """What ON CONFLICT goes by. By columns alone it would go by each unique index on them."""
+    if target.constraint is not None:
+        return sql.SQL("ON CONSTRAINT {}").format(sql.Identifier(target.constraint))
+    return sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Identifier, key)))
+
+
 def _upsert(
     session: ArrowSession,
+    arbiter: sql.Composable,
     key: Sequence[str],
     last: Compacted,
     values: dict[str, sql.Composable],
@@ -209,11 +217,11 @@ def _upsert(
     execute(
         session,
         "INSERT INTO {target} ({columns}) OVERRIDING SYSTEM VALUE SELECT {values} FROM {staged} s {old} "
-        "WHERE NOT {deleted} ON CONFLICT ({key}) DO {update}",
+        "WHERE NOT {deleted} ON CONFLICT {arbiter} DO {update}",
         **parts,
         columns=sql.SQL(", ").join(map(sql.Identifier, names)),
         values=sql.SQL(", ").join(values.values()),
         old=sql.SQL("LEFT JOIN {rows} t ON {same}").format(**parts) if last.kept else sql.SQL(""),
-        key=sql.SQL(", ").join(map(sql.Identifier, key)),
+        arbiter=arbiter,
         update=sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(updates)) if updates else sql.SQL("NOTHING"),
     )

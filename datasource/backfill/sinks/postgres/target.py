@@ -44,7 +44,9 @@ _KEY: Final = """
                 SELECT t.oid, t.typtype, t.typbasetype FROM pg_catalog.pg_type t WHERE t.oid = a.atttypid
                 UNION ALL
                 SELECT t.oid, t.typtype, t.typbasetype FROM base JOIN pg_catalog.pg_type t ON t.oid = base.typbasetype)
-            SELECT pg_catalog.format_type(base.oid, -1) FROM base WHERE base.typtype = 'e')
+            SELECT pg_catalog.format_type(base.oid, -1) FROM base WHERE base.typtype = 'e'),
+           (SELECT conname::text FROM pg_catalog.pg_constraint
+            WHERE conindid = i.indexrelid AND conrelid = i.indrelid AND contype IN ('p', 'u'))
     FROM (SELECT i.* FROM pg_catalog.pg_index i
           WHERE i.indrelid = pg_catalog.to_regclass({table})::oid AND i.indisunique AND NOT i.indisexclusion
             AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
@@ -131,6 +133,9 @@ class Target:
     partitioned: bool
     has_record: bool
     key: dict[str, Equality]
+    constraint: str | None
+    """The one that the key's index is of, if it is of one: another index on these columns may compare otherwise."""
+
     columns: dict[str, Column]
 
     @property
@@ -171,9 +176,9 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
             f"{unlogged} SET LOGGED; if that has happened since batches were applied, {BEGIN_ANEW}"
         )
     execute(session, _KEY, key=sql.Literal(list(key)), table=name)
-    compared = {
-        column: Equality(QualifiedName(where, operator), enum) for column, where, operator, enum in session.fetchall()
-    }
+    index = session.fetchall()
+    compared = {column: Equality(QualifiedName(where, operator), enum) for column, where, operator, enum, _ in index}
+    constraint = index[0][-1] if index else None
     if key and not compared:
         listed = sql.SQL(", ").join(map(sql.Identifier, key)).as_string(None)
         raise TableError(
@@ -189,7 +194,7 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
             f"the key column {', '.join(computed)} of the table {table} is computed there, so no row can be found by "
             f"it. Run ALTER TABLE {table} ALTER {computed[0]} DROP EXPRESSION"
         )
-    return Target(oid, schema, own_name, kind == _PARTITIONED, has_record, compared, columns)
+    return Target(oid, schema, own_name, kind == _PARTITIONED, has_record, compared, constraint, columns)
 
 
 def is_empty(session: ArrowSession, target: Target) -> bool:

@@ -30,6 +30,7 @@ VERSION, TIME, THERE = "_commit_version", "_commit_timestamp", "_change_type"
 _CHANGE_TYPE: Final = "_change_type"
 
 _BATCH_ROWS: Final = 65_536
+_BATCH_BYTES: Final = 8 << 20
 
 
 def rows_schema(columns: pa.Schema) -> pa.Schema:
@@ -166,12 +167,19 @@ def _batches(parquet: pq.ParquetFile, wanted: list[str], chosen: Chosen | None) 
     """Batches that may have chosen rows, each with its place in the file."""
     at = 0
     for group in range(parquet.num_row_groups):
-        end = at + parquet.metadata.row_group(group).num_rows
+        found = parquet.metadata.row_group(group)
+        end = at + found.num_rows
         if chosen is None or chosen.some(at, end - at):
-            for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=[group], columns=wanted):
+            for batch in parquet.iter_batches(_rows_at_once(found, wanted), row_groups=[group], columns=wanted):
                 yield at, batch
                 at += batch.num_rows
         at = end
+
+
+def _rows_at_once(group: pq.RowGroupMetaData, wanted: Collection[str]) -> int:
+    columns = map(group.column, range(group.num_columns))
+    sizes = (column.total_uncompressed_size for column in columns if column.path_in_schema.split(".")[0] in wanted)
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES * group.num_rows // max(1, sum(sizes))))
 
 
 def _partition_value(table: Table, commit: Commit, name: str, text: str | None) -> pa.Scalar[Any]:

@@ -27,10 +27,12 @@ _MOMENT: Final = re.compile(r"(?<![a-z])(?:now|today|tomorrow|yesterday)(?![a-z]
 """What the input of dates and times takes for a moment (PostgreSQL manual, 8.5.1.4); in no function, so immutable."""
 
 _TOKEN: Final = re.compile(
-    r"""--[^\n]*|/\*.*?\*/|"(?:[^"]|"")*"|\b[eE]'(?P<escaped>(?:[^'\\]|\\.|'')*)'|'(?P<plain>(?:[^']|'')*)'""",
+    r"""--[^\n]*|/\*.*?\*/|"(?:[^"]|"")*"|\b[eE]'(?P<escaped>(?:[^'\\]|\\.|'')*)'|'(?P<plain>(?:[^']|'')*)'"""
+    r"""|\$(?P<tag>\w*)\$(?P<dollar>.*?)\$(?P=tag)\$""",
     re.DOTALL,
 )
-"""A comment, a name or a literal, of which only literals have a group."""
+_LITERALS: Final = ("escaped", "plain", "dollar")
+"""The groups that a literal has one of; the others are comments and names."""
 
 _TIME: Final = re.compile(r"'::(?:date|time|tsrange|tstzrange|tsmultirange|tstzmultirange)")
 """How the server writes the type of a literal of dates, times, or ranges or arrays of them."""
@@ -99,7 +101,7 @@ def require_row_condition(session: Session, table: KeyedTable, option: str, text
 
 def _moments(condition: str) -> Counter[str]:
     """The words that may stand for a moment, in the condition's literals."""
-    literals = (found["escaped"] or found["plain"] or "" for found in _TOKEN.finditer(condition))
+    literals = ("".join(filter(None, found.group(*_LITERALS))) for found in _TOKEN.finditer(condition))
     return Counter(word.lower() for literal in literals for word in _MOMENT.findall(literal))
 
 

@@ -36,6 +36,7 @@ SETTINGS: Final = {
     "array_nulls": "on",
     "quote_all_identifiers": "off",  # or the ADBC driver would know no type
     "row_security": "off",  # rows that a policy hides are an error then
+    "gin_fuzzy_search_limit": "0",  # or a condition would be met by a random part of its rows
     "default_transaction_isolation": r"read\ committed",
     "default_transaction_read_only": "off",
     "default_transaction_deferrable": "off",
@@ -192,9 +193,12 @@ class Connector:
         return cls(make_conninfo("", **given), init_statement)
 
     def for_rows(self) -> Connector:
-        """For sessions whose rows go where they may rightly be taken by nobody for minutes."""
+        """For sessions whose rows go where they may rightly be taken by nobody for minutes, whatever the server's own
+        patience is.
+        """
         given = conninfo_to_dict(self.conninfo)
-        given["options"] = str(given["options"]).removeprefix(_in_options(ANSWERS_TAKEN_AT_ONCE))
+        others = str(given["options"]).removeprefix(_in_options(ANSWERS_TAKEN_AT_ONCE))
+        given["options"] = _in_options(dict.fromkeys(ANSWERS_TAKEN_AT_ONCE, "0")) + others
         return replace(self, conninfo=make_conninfo("", **given))
 
     def session(self) -> Session:

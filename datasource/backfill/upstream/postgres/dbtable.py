@@ -92,7 +92,7 @@ def _parsed(session: Session, dbtable: str) -> tuple[str | None, str]:
         # The database's own parser; the cast to name cuts what is too long, as the server would.
         query = "SELECT pg_catalog.parse_ident(%s)::name[]::text[], pg_catalog.current_database()::text"
         parts, database = one_row(session.execute(query, [dbtable]))
-    except psycopg.errors.InvalidParameterValue:
+    except (psycopg.errors.InvalidParameterValue, psycopg.errors.UntranslatableCharacter):
         raise TableError(
             f"the option dbtable is {dbtable!r}, which is not the name of a table. Write orders, public.orders or, "
             'where case or other characters matter, "My Schema"."Orders"; a query is not allowed'

@@ -59,12 +59,14 @@ _LARGE: Final = """
 
 
 def examine(options: Options) -> tuple[Finding, ...]:
-    """Everything that is found."""
+    """Everything that is found, up to what the database refuses to tell."""
+    found = []
     try:
         with Connector.of_options(options).session() as session, translating():
-            found = list(_found(session, options))
+            for each in _found(session, options):
+                found.append(each)  # noqa: PERF402 - those before an error are kept
     except BackfillError as error:
-        found = [Finding(error.message)]
+        found.append(Finding(error.message))
     return tuple(found)
 
 
