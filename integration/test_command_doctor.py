@@ -11,6 +11,8 @@ import psycopg
 import pytest
 
 from backfill.__main__ import main
+from backfill.options import parse
+from backfill.upstream.postgres.doctor import examine
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.servers.address import as_uri
@@ -68,6 +70,18 @@ def test_options_are_looked_at_as_a_stream_does(database: Database, doctor: Doct
     assert text.startswith("refused: the table's column _change_type has the name of a metadata column")
     code, text = doctor("--option", "columns=nope")
     assert (code, text.count("refused: ")) == (1, 1)
+
+
+def test_what_the_database_refuses_to_tell_hides_nothing_else(database: Database, tmp_path: Path) -> None:
+    """As where functions that look into the server are kept from the public."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    database.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
+    login = database.login()
+    database.execute(f"ALTER ROLE {database.name} NOSUPERUSER; GRANT SELECT ON t TO {database.name}")
+    options = {**database.options, **login, "dbtable": "t", "stateDir": str(tmp_path)}
+    told = [found.what for found in examine(parse(options, streaming=True)) if found.refuses]
+    assert sum("pg_control_system" in what for what in told) == 1
+    assert any("may not use replication slots" in what for what in told)
 
 
 def test_a_publication_is_looked_at_with_the_columns_that_are_asked_for(database: Database, doctor: Doctor) -> None:

@@ -5,9 +5,9 @@ A stream finds one thing after the other, each when it needs it; here all are lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -35,6 +35,8 @@ from backfill.upstream.postgres.server import (
 from backfill.upstream.postgres.types import map_column, map_columns
 from backfill.upstream.postgres.writers import against_whole_rows, require_writable
 
+T = TypeVar("T")
+
 _RIGHTS: Final = """
     SELECT current_user::text, pg_catalog.current_database(),
            pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')
@@ -59,7 +61,7 @@ _LARGE: Final = """
 
 
 def examine(options: Options) -> tuple[Finding, ...]:
-    """Everything that is found, up to what the database refuses to tell."""
+    """Everything that is found; what the database refuses to tell is a finding too."""
     found = []
     try:
         with Connector.of_options(options).session() as session, translating():
@@ -67,23 +69,33 @@ def examine(options: Options) -> tuple[Finding, ...]:
                 found.append(each)  # noqa: PERF402 - those before an error are kept
     except BackfillError as error:
         found.append(Finding(error.message))
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
+
+
+def _refused(check: Callable[..., T], *arguments: object) -> Generator[Finding, None, T | None]:
+    """As `refused`, where it may be the database that refuses."""
+
+    def asked() -> T:
+        with translating():
+            return check(*arguments)
+
+    return refused(asked)
 
 
 def _found(session: Session, options: Options) -> Iterator[Finding]:
     follows = options.follows
-    yield from refused(_require_server, session, follows)
-    yield from refused(lambda: require_lasting_snapshots(read_server(session)))
+    yield from _refused(_require_server, session, follows)
+    yield from _refused(lambda: require_lasting_snapshots(read_server(session)))
     yield from room.findings(session, options.stream.num_partitions)
     if follows:
         yield from _slots(session, options.slot_name)
-    table = yield from refused(read_table, session, options.dbtable)
+    table = yield from _refused(read_table, session, options.dbtable)
     if table is not None:
         yield from _columns(session, table, options)
     if follows:
         yield from _rights(session, options, table)
     if follows and table is not None:
-        yield from refused(require_writable, session, options.publication_name, table)
+        yield from _refused(require_writable, session, options.publication_name, table)
         yield from _surprises(session, table, options)
 
 
@@ -97,7 +109,7 @@ def _require_server(session: Session, follows: bool) -> None:
 def _slots(session: Session, name: str) -> Iterator[Finding]:
     there = slot.find(session, name) if name else None
     if there is not None:
-        yield from refused(slot.require_usable, session, name, there)
+        yield from _refused(slot.require_usable, session, name, there)
         away = standbys.away(session, name)
         if away:
             yield Finding(f"a stream from replication slot {name} would wait: {away}", refuses=False)
@@ -131,16 +143,16 @@ def _slots(session: Session, name: str) -> Iterator[Finding]:
 def _columns(session: Session, table: TableDescription, options: Options) -> Iterator[Finding]:
     types = dict(options.custom_schema)
     selected = (
-        yield from refused(partial(select_columns, follows=options.follows), table, options.columns)
+        yield from _refused(partial(select_columns, follows=options.follows), table, options.columns)
     ) or table.columns
-    yield from refused(map_columns, selected, types)
-    yield from refused(require_same_decimals, session, table, [column.name for column in selected])
+    yield from _refused(map_columns, selected, types)
+    yield from _refused(require_same_decimals, session, table, [column.name for column in selected])
     for key in table.key:
-        yield from refused(_require_key, key, types.get(key.column.name))
+        yield from _refused(_require_key, key, types.get(key.column.name))
     keyed = KeyedTable(table.name, table.partitioned, table.key)
-    yield from refused(_require_comparable, session, keyed)
+    yield from _refused(_require_comparable, session, keyed)
     if options.stream.snapshot_filter:
-        yield from refused(require_row_condition, session, keyed, "snapshotFilter", options.stream.snapshot_filter)
+        yield from _refused(require_row_condition, session, keyed, "snapshotFilter", options.stream.snapshot_filter)
 
 
 def _require_key(key: KeyColumn, custom_type: str | None) -> None:
@@ -176,7 +188,7 @@ def _rights(session: Session, options: Options, table: TableDescription | None) 
     if options.publication_name:
         carried = options.columns or tuple(column.name for column in table.columns)
         names = tuple(dict.fromkeys([*carried, *(key.column.name for key in table.key)]))
-        yield from refused(publication.require, session, options.publication_name, table.oid, names)
+        yield from _refused(publication.require, session, options.publication_name, table.oid, names)
         return
     (owns,) = one_row(session.execute(_OWNED, [table.oid]))
     if not owns:
