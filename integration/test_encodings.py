@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from psycopg import sql
 
-from backfill.errors import ValueOutOfRangeError
+from backfill.errors import TableError, ValueOutOfRangeError
 from backfill.sinks.postgres import apply_to
 from integration.database import Database, drop, maintenance, new_name
 from integration.fixtures.streams import StartStream
@@ -125,3 +125,11 @@ def test_a_character_that_the_sinks_database_does_not_have_is_told(postgres: Ser
         with pytest.raises(ValueOutOfRangeError, match="Put the table into one with the encoding UTF8"):
             apply(Rows(pa.Table.from_pylist([row | {"v": "€"}])), 1)
         assert database.execute("TABLE copy") == [(1, "é")]
+
+
+def test_a_name_that_the_database_cannot_have_is_no_tables(postgres: Server, start_stream: StartStream) -> None:
+    with (
+        database_of(postgres, "LATIN1") as database,
+        pytest.raises(TableError, match="the option dbtable is '日本', which is not the name of a table"),
+    ):
+        start_stream("日本", database=database).batch()
