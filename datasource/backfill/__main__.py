@@ -52,9 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     For a command that is interrupted it is what a shell would say, 130 or 141; but 0 for `status`, which is ended so.
     """
-    given = _parser().parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # A table may have a name that the terminal cannot show.
+    given = _parser().parse_args(arguments)
     try:
         exit_status: int | None = given.run(given)
     except KeyboardInterrupt:

@@ -149,13 +149,14 @@ class Stream:
         While the snapshot is held only changes are read; then too `start` is returned where there are none.
         """
         self._control = self._read_control()
+        if self._options.only_snapshot:
+            # It is one batch, which cannot be held up. In stateDir may be what a stream before it was told.
+            self._control = replace(self._control, paused=False, max_rows=None)
         begin: Barrier | None
         if isinstance(start, Barrier):
             named, begin = self._attachment.attach(start, start, self._control), start
             self._let_go(start)
             self._attachment.settle(start)
-        elif self._control.holds and self._options.only_snapshot:
-            return start
         else:
             self._opened_last_rows()  # Refuses an orderColumn that is none, before a place in the log is made.
             named, begin = self._attachment.begin(self._control)
@@ -305,7 +306,7 @@ class Stream:
         for a chunk that was never staged, from a later state which is recorded with it.
         """
         if not isinstance(end, Barrier):
-            return ()  # The first batch of a stream that was told to wait before it began.
+            return ()  # Logged by an earlier version, where a snapshot alone was told to wait.
         begin = end.resumed_from if isinstance(start, Nothing) else start
         self._attachment.attach(begin, end, self._control)
         if begin is not None and begin.epoch == end.epoch:

@@ -29,12 +29,11 @@ def progress(query: Query, *, table: str = "") -> StreamProgress:
     """Where the query is. If it reads several tables, `table` names one of them, as its progress shows the name: the
     second of two tables with one name is `name#2`, in the order of Spark's `sources`.
 
-    Spark records its progress at the end of a batch, so nothing new is known while there is nothing to read. ValueError
-    if the query reads nothing from this source, or several tables and `table` names none of them.
+    Spark records its progress at the end of a batch and, about every ten seconds, that there was nothing to read.
+    ValueError if the query reads nothing from this source, or several tables and `table` names none of them.
     """
     recent = query.recentProgress
-    last = recent[-1] if recent else None
-    if last is not None and not reads(last):
+    if recent and not reads(recent[-1]):
         raise ValueError("the query reads nothing from the backfill source")
     told = [found for each in recent if (found := reports(each))]
     of = _chosen(told[-1], table) if told else None
@@ -42,9 +41,9 @@ def progress(query: Query, *, table: str = "") -> StreamProgress:
     return StreamProgress(
         query=query.name or str(query.id),
         active=query.isActive,
-        batch=None if last is None else last.batchId,
+        batch=next((each.batchId for each in reversed(recent) if "addBatch" in each.durationMs), None),
         reported=of,
-        rows_per_second=_rate(began),
+        rows_per_second=None if _stands_still(query, of) else _rate(began),
         lag_seconds=_lag(query, of, began),
     )
 
@@ -62,7 +61,7 @@ def reports(of: StreamingQueryProgress) -> list[tuple[Any, Reported]]:
 
 def reads(of: StreamingQueryProgress) -> bool:
     """Whether the batch is of a query that reads from this source, whose offsets it knows."""
-    return any(_is_ours(source.endOffset) for source in of.sources)
+    return bool(reports(of)) or any(_is_ours(source.endOffset) for source in of.sources)
 
 
 def _is_ours(offset: str | None) -> bool:
@@ -79,6 +78,11 @@ def _chosen(found: Sequence[tuple[Any, Reported]], table: str) -> Reported:
         return named[0]
     tables = ", ".join(said.table for _, said in found)
     raise ValueError(f"the query reads {tables}; name one of them as table")
+
+
+def _stands_still(query: Query, of: Reported | None) -> bool:
+    """Whether no row of the table is read at present: the stream is held, or has nothing to read."""
+    return (of is not None and of.control_rows == 0) or (query.isActive and not query.status["isDataAvailable"])
 
 
 def _rate(began: Sequence[tuple[float, Reported]]) -> float | None:

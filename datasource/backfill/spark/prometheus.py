@@ -99,7 +99,6 @@ class _Table:
 class _Query:
     id: str
     name: str
-    run: UUID
     heard: float = 0.0
     batches: int = 0
     duration: float = 0.0
@@ -157,6 +156,10 @@ class PrometheusListener(StreamingQueryListener):
     def __init__(self) -> None:
         super().__init__()
         self._queries: dict[str, _Query] = {}
+        self._runs: dict[str, UUID] = {}
+        """The run of each query that was started last, until it has ended. Spark tells of a start at once, and of what
+        happened before it maybe later."""
+
         self._lock = threading.Lock()
         self._server: MetricsServer | None = None
 
@@ -186,9 +189,9 @@ class PrometheusListener(StreamingQueryListener):
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
         """A query that has ended runs again; of others only progress tells what they read."""
         with self._lock:
+            self._runs[str(event.id)] = event.runId
             query = self._queries.get(str(event.id))
             if query is not None:
-                query.run = event.runId
                 query.hear()
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
@@ -196,11 +199,15 @@ class PrometheusListener(StreamingQueryListener):
         if not reads(of):
             return
         with self._lock:
-            query = self._queries.setdefault(str(of.id), _Query(str(of.id), of.name or "", of.runId))
+            query = self._queries.setdefault(str(of.id), _Query(str(of.id), ""))
+            query.name = of.name or ""
             query.hear()
             query.batches += 1
             query.duration = of.batchDuration / 1000
-            for source, reported in reports(of):
+            found = reports(of)
+            if found:  # A table that was renamed goes on under its new name.
+                query.tables = {name: query.tables[name] for _, said in found if (name := said.table) in query.tables}
+            for source, reported in found:
                 table = query.tables.setdefault(reported.table, _Table(reported))
                 table.reported = reported
                 table.input_rows += source.numInputRows
@@ -220,10 +227,13 @@ class PrometheusListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         with self._lock:
-            query = self._queries.get(str(event.id))
-            if query is None or query.run != event.runId:
-                return  # Spark tells of a start at once, and of the end before it maybe later.
-            del self._queries[query.id]
+            name = str(event.id)
+            if self._runs.get(name, event.runId) != event.runId:
+                return
+            self._runs.pop(name, None)
+            query = self._queries.pop(name, None)
+            if query is None:
+                return
             query.heard, query.active, query.failed = time.time(), False, event.exception is not None
             self._queries[query.id] = query  # To the end: those that ended first are forgotten first.
             ended = [each.id for each in self._queries.values() if not each.active]
