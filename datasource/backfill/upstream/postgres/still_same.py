@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from backfill.errors import SchemaChangedError, TableError
 from backfill.upstream.postgres.columns import another_column
 from backfill.upstream.postgres.connection import Session, one_row
-from backfill.upstream.postgres.description import QualifiedName, TableDescription
+from backfill.upstream.postgres.description import ColumnDescription, QualifiedName, TableDescription
 from backfill.upstream.postgres.oids import Oid
 from backfill.upstream.postgres.relation import WIDENED
 from backfill.upstream.postgres.table import Table, listed_collations
@@ -61,8 +62,7 @@ def require_unchanged(session: Session, table: Table, collations: str) -> None:
     now: dict[str, Any] = found
     if oid != described.oid:
         raise _another_table(session, described)
-    carried = table.carried
-    changed = [column.name for column in carried if now.get(column.name, [])[:2] != [column.type_oid, column.typmod]]
+    changed = [column.name for column in table.carried if not _is_of_its_type(column, now.get(column.name))]
     if changed:
         raise _lost(described, changed)
     names = [item.column.name for item in described.key]
@@ -74,6 +74,14 @@ def require_unchanged(session: Session, table: Table, collations: str) -> None:
             "what has not. Give it back the collation that it had; or, where all rows have been read once, start the "
             f"query again; or start over with {FRESH_START}"
         )
+
+
+def _is_of_its_type(column: ColumnDescription, now: Sequence[Any] | None) -> bool:
+    """A varchar may get another length: its values stay as they are."""
+    if now is None:
+        return False
+    type_oid, typmod, _ = now
+    return bool(type_oid == column.type_oid and (typmod == column.typmod or type_oid == Oid.VARCHAR))
 
 
 def require_same_identity(session: Session, table: Table) -> None:
