@@ -11,7 +11,6 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-import psycopg
 import pyarrow as pa
 import pytest
 
@@ -31,6 +30,7 @@ from integration.database import Database
 from integration.servers import LocalServer
 from integration.spark_stream import SparkStream, make_table, wait_for, write
 from integration.standby import become_primary, become_standby
+from integration.versions import require_yen
 from integration.writers import COMPOSITE, TABLE, Writers
 
 if TYPE_CHECKING:
@@ -434,10 +434,7 @@ def test_a_sink_waits_for_a_primary_that_is_a_standby_for_a_while(
 
 def test_money_of_a_currency_without_decimals_is_refused(database: Database, tmp_path: Path) -> None:
     """Written as the sink's sessions see it, 500 would be 50,000 yen to everybody else."""
-    try:
-        database.execute(f"ALTER DATABASE {database.name} SET lc_monetary = 'ja_JP.utf8'")
-    except psycopg.errors.InvalidParameterValue:
-        pytest.skip("this server knows no locale whose currency has no decimals")
+    require_yen(database)
     database.execute(
         "CREATE DOMAIN amount AS money; CREATE TABLE copy (id int PRIMARY KEY, a money, b money[], c amount)"
     )

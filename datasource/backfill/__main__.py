@@ -312,8 +312,8 @@ def _drop_stream(folder: Path, given: argparse.Namespace) -> None:
         identity = store.identity()
     if identity is None:
         raise StateError(f"{folder / STATE_FILE} holds no stream; nothing was dropped")
-    is_in_database = identity.upstream != DELTA and has_place(identity.properties)
-    if is_in_database and not given.url:
+    placed = has_place(identity.properties)
+    if placed and identity.upstream != DELTA and not given.url:
         raise OptionsError(f"drop needs --url, the database of {identity.table}, as in the stream's option url")
     url = given.url or "postgresql://"  # Where nothing is in the database, nobody is asked.
     folders = {"stateDir": str(folder), "stagingDir": given.staging_dir}
@@ -322,7 +322,7 @@ def _drop_stream(folder: Path, given: argparse.Namespace) -> None:
     staging = Staging(options.staging_dir).of_stream(identity.stream_id)
     staging.manifest(0)  # Where stagingDir cannot be opened, nothing is dropped.
     dropped: tuple[str, ...] = ()
-    if has_place(identity.properties):
+    if placed:
         with closing(open_upstream(options, patience=PATIENCE)) as upstream:
             dropped = upstream.detach(identity.properties)
     emptied = staging.forget_all()

@@ -125,7 +125,9 @@ class Attachment:
     # -- keeping it ------------------------------------------------------------------------------------------------
 
     def settle(self, start: Barrier, *, at_once: bool = False) -> None:
-        """Spark has committed `start`: records it, lets the upstream forget, removes older chunks."""
+        """Spark has committed `start`: records it, lets the upstream forget, removes older chunks. That may be put off,
+        see `Record.commit`, which has `at_once` as well.
+        """
         # What is not recorded yet is not forgotten either, so that a new checkpoint can go on from the record.
         if start == self._acknowledged or not self._record.commit(start, at_once=at_once):
             return

@@ -51,9 +51,7 @@ class Chunks:
             staged = self._staged(manifest)
         added = self._added(begin)
         parts = [
-            Chunk(self.staging, self.end.epoch, name, added)
-            if pin is None or name in staged
-            else self._unread(name, item, pin, added)
+            self._chunk(name, added) if pin is None or name in staged else self._unread(name, item, pin, added)
             for name, item in manifest.chunks.items()
         ]
         return tuple(parts), None if len(staged) == len(parts) else pin
@@ -63,7 +61,7 @@ class Chunks:
         if self.end.has_manifest:
             manifest, added = self.staging.require_manifest(self.end), self._added(begin)
             for name in self._staged(manifest):
-                require_columns(Chunk(self.staging, self.end.epoch, name, added), self.rows)
+                require_columns(self._chunk(name, added), self.rows)
 
     def _added(self, begin: Barrier | None) -> Added:
         """The columns that a chunk may lack.
@@ -86,7 +84,7 @@ class Chunks:
 
     def _staged(self, manifest: Manifest) -> tuple[str, ...]:
         """The chunks of which nothing has to be read from the database."""
-        return tuple(name for name in manifest.chunks if self.staging.exists(self.end.epoch.number, name))
+        return tuple(name for name in manifest.chunks if self._chunk(name).is_staged)
 
     def _fits(self, planned: PlannedSplit, pin: Pin | None) -> bool:
         """Whether this is the state to read a split at."""
@@ -121,9 +119,12 @@ class Chunks:
         self.staging.keep_manifest(self.end.epoch.number, manifest)
         return manifest
 
+    def _chunk(self, name: str, added: Added = NOTHING_ADDED) -> Chunk:
+        return Chunk(self.staging, self.end.epoch, name, added)
+
     def _unread(self, name: str, planned: PlannedSplit, pin: Pin, added: Added = NOTHING_ADDED) -> SnapshotPart:
         return SnapshotPart(
-            Chunk(self.staging, self.end.epoch, name, added),
+            self._chunk(name, added),
             planned.split,
             pin.token,
             exact=planned.reading == AsPlanned(),

@@ -106,10 +106,16 @@ class Barrier:
         return self.again is not None and self.again.frontier is not None
 
     @property
+    def took_again(self) -> bool:
+        """Whether such rows were left to read in the batch that ends here. Only its manifest tells whether it gave some
+        up.
+        """
+        return self.again is not None and isinstance(self.again.progress, Frontier)
+
+    @property
     def has_manifest(self) -> bool:
         """Whether the batch that ends here has one, be it empty: rows of the table were left to read."""
-        taking = None if self.again is None else self.again.progress
-        return isinstance(self.progress, Frontier) or isinstance(taking, Frontier)
+        return isinstance(self.progress, Frontier) or self.took_again
 
 
 Offset: TypeAlias = Nothing | Barrier

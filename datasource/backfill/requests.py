@@ -14,7 +14,6 @@ from backfill.control import Control, ReadAgain, Stop
 from backfill.control_file import changing, keep_control, read_control
 from backfill.errors import KeyTextError, StateError
 from backfill.offset import Barrier
-from backfill.progress import Frontier
 from backfill.record import has_place, keeps_the_latest
 from backfill.views import looking, standing
 from backfill.vnode import Key
@@ -48,8 +47,7 @@ def ask_to_stop(state_dir: str) -> str:
     with changing(Path(state_dir)):
         (found, barrier), control = standing(state_dir), read_control(Path(state_dir))
         stream = found.stream_id
-        # A batch that took the last rows may have given some up, which only its manifest tells.
-        under_way = barrier is not None and barrier.again is not None and isinstance(barrier.again.progress, Frontier)
+        under_way = barrier is not None and barrier.took_again
         waiting = control.waiting(stream, _taken_up(barrier))
         if not waiting.to_read and (waiting.stop is not None or not under_way):
             raise StateError("no rows are being read again, and no request waits; nothing was changed")

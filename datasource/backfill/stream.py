@@ -151,7 +151,7 @@ class Stream:
         self._control = self._read_control()
         if self._options.only_snapshot:
             # It is one batch, which cannot be held up. In stateDir may be what a stream before it was told.
-            self._control = replace(self._control, paused=False, max_rows=None)
+            self._control = self._control.resumed().throttled(None)
         begin: Barrier | None
         if isinstance(start, Barrier):
             named, begin = self._attachment.attach(start, start, self._control), start

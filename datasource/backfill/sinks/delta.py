@@ -138,7 +138,7 @@ class DeltaSink:
         else:
             require_columns(table, last.rows.schema)
         rows = replace(last, rows=fitted(last.rows, table))
-        _require_apart(self.key, rows.rows)
+        _require_apart(self.key, last.rows, rows.rows)
         require_partitions(table, self.key, rows.rows)
         _require_kept(table, self.key, rows)
         self.times.require_kept(table)
@@ -209,9 +209,12 @@ def _names(query: str) -> tuple[str, ...]:
     return query, *(f"{query}/{part}" for part in ("rows", "version", "sequence", "timestamp"))
 
 
-def _require_apart(key: Sequence[str], rows: pa.Table) -> None:
-    """Refuses keys that are one in the types of the table: a MERGE would insert both."""
-    keys = pa.Table.from_batches([canonical(as_one_batch(rows.select(list(key))))])
+def _require_apart(key: Sequence[str], given: pa.Table, fitting: pa.Table) -> None:
+    """Refuses keys of a batch that are one where they have the types of the table: a MERGE would insert both."""
+    found = fitting.select(list(key))
+    if found.schema.types == given.select(list(key)).schema.types:
+        return  # They are different, as it was given.
+    keys = pa.Table.from_batches([canonical(as_one_batch(found))])
     if keys.group_by(list(key)).aggregate([]).num_rows < keys.num_rows:
         raise TableError(
             f"the key column {', '.join(key)} of the Delta table takes different values of the batch for the same one, "

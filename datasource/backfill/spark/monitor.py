@@ -35,9 +35,9 @@ def progress(query: Query, *, table: str = "") -> StreamProgress:
     recent = query.recentProgress
     if recent and not reads(recent[-1]):
         raise ValueError("the query reads nothing from the backfill source")
-    told = [found for each in recent if (found := reports(each))]
-    of = _chosen(told[-1], table) if told else None
-    began = [(_seconds(each), found) for each in recent for _, found in reports(each) if of and found.table == of.table]
+    told = [(_seconds(each), [said for _, said in found]) for each in recent if (found := reports(each))]
+    of = _chosen(told[-1][1], table) if told else None
+    began = [(at, said) for at, found in told for said in found if of and said.table == of.table]
     return StreamProgress(
         query=query.name or str(query.id),
         active=query.isActive,
@@ -72,11 +72,11 @@ def _is_ours(offset: str | None) -> bool:
     return True
 
 
-def _chosen(found: Sequence[tuple[Any, Reported]], table: str) -> Reported:
-    named = [said for _, said in found if table in ("", said.table)]
+def _chosen(found: Sequence[Reported], table: str) -> Reported:
+    named = [said for said in found if table in ("", said.table)]
     if len(named) == 1:
         return named[0]
-    tables = ", ".join(said.table for _, said in found)
+    tables = ", ".join(said.table for said in found)
     raise ValueError(f"the query reads {tables}; name one of them as table")
 
 

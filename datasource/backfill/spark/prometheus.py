@@ -196,7 +196,8 @@ class PrometheusListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         of = event.progress
-        if not reads(of):
+        found = reports(of)
+        if not found and not reads(of):
             return
         with self._lock:
             query = self._queries.setdefault(str(of.id), _Query(str(of.id), ""))
@@ -204,7 +205,6 @@ class PrometheusListener(StreamingQueryListener):
             query.hear()
             query.batches += 1
             query.duration = of.batchDuration / 1000
-            found = reports(of)
             if found:  # A table that was renamed goes on under its new name.
                 query.tables = {name: query.tables[name] for _, said in found if (name := said.table) in query.tables}
             for source, reported in found:
@@ -227,11 +227,11 @@ class PrometheusListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         with self._lock:
-            name = str(event.id)
-            if self._runs.get(name, event.runId) != event.runId:
+            query_id = str(event.id)
+            if self._runs.get(query_id, event.runId) != event.runId:
                 return
-            self._runs.pop(name, None)
-            query = self._queries.pop(name, None)
+            self._runs.pop(query_id, None)
+            query = self._queries.pop(query_id, None)
             if query is None:
                 return
             query.heard, query.active, query.failed = time.time(), False, event.exception is not None

@@ -45,6 +45,7 @@ def merge(session: ArrowSession, target: Target, key: Sequence[str], last: Compa
         "rows": target.rows,
         "staged": sql.Identifier("pg_temp", _STAGED),
         "deleted": sql.Identifier("s", DELETED),
+        "arbiter": _arbiter(target, key),
         "same": sql.SQL(" AND ").join(target.key[name].of(sql.Identifier("t", name), values[name]) for name in key),
     }
     if last.deleted.any():
@@ -52,7 +53,7 @@ def merge(session: ArrowSession, target: Target, key: Sequence[str], last: Compa
     if not last.deleted.all():
         _require_unrounded(session, target, last.rows.schema, values, parts)
         _require_kept(session, parts, key, last)
-        _upsert(session, _arbiter(target, key), key, last, values, parts)
+        _upsert(session, key, last, values, parts)
     execute(session, "DROP TABLE {staged}", **parts)
 
 
@@ -199,7 +200,6 @@ def _arbiter(target: Target, key: Sequence[str]) -> sql.Composable:
 
 def _upsert(
     session: ArrowSession,
-    arbiter: sql.Composable,
     key: Sequence[str],
     last: Compacted,
     values: dict[str, sql.Composable],
@@ -222,6 +222,5 @@ def _upsert(
         columns=sql.SQL(", ").join(map(sql.Identifier, names)),
         values=sql.SQL(", ").join(values.values()),
         old=sql.SQL("LEFT JOIN {rows} t ON {same}").format(**parts) if last.kept else sql.SQL(""),
-        arbiter=arbiter,
         update=sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(updates)) if updates else sql.SQL("NOTHING"),
     )

@@ -177,8 +177,9 @@ def _batches(parquet: pq.ParquetFile, wanted: list[str], chosen: Chosen | None) 
 
 
 def _rows_at_once(group: pq.RowGroupMetaData, wanted: Collection[str]) -> int:
-    columns = map(group.column, range(group.num_columns))
-    sizes = (column.total_uncompressed_size for column in columns if column.path_in_schema.split(".")[0] in wanted)
+    """So few rows that they take no more than about `_BATCH_BYTES`, and no more than `_BATCH_ROWS`."""
+    names, columns = set(wanted), map(group.column, range(group.num_columns))
+    sizes = (column.total_uncompressed_size for column in columns if column.path_in_schema.split(".")[0] in names)
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES * group.num_rows // max(1, sum(sizes))))
 
 

@@ -31,6 +31,8 @@ _TOKEN: Final = re.compile(
     r"""|\$(?P<tag>\w*)\$(?P<dollar>.*?)\$(?P=tag)\$""",
     re.DOTALL,
 )
+"""A comment, a name or a literal."""
+
 _LITERALS: Final = ("escaped", "plain", "dollar")
 """The groups that a literal has one of; the others are comments and names."""
 

@@ -69,7 +69,7 @@ def examine(options: Options) -> tuple[Finding, ...]:
                 found.append(each)  # noqa: PERF402 - those before an error are kept
     except BackfillError as error:
         found.append(Finding(error.message))
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(found))  # What two checks ask for is refused twice.
 
 
 def _refused(check: Callable[..., T], *arguments: object) -> Generator[Finding, None, T | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from backfill.errors import SchemaChangedError, TableError
@@ -62,7 +61,8 @@ def require_unchanged(session: Session, table: Table, collations: str) -> None:
     now: dict[str, Any] = found
     if oid != described.oid:
         raise _another_table(session, described)
-    changed = [column.name for column in table.carried if not _is_of_its_type(column, now.get(column.name))]
+    gone = (None, None)
+    changed = [item.name for item in table.carried if not _is_of_its_type(item, *now.get(item.name, gone)[:2])]
     if changed:
         raise _lost(described, changed)
     names = [item.column.name for item in described.key]
@@ -76,12 +76,9 @@ def require_unchanged(session: Session, table: Table, collations: str) -> None:
         )
 
 
-def _is_of_its_type(column: ColumnDescription, now: Sequence[Any] | None) -> bool:
+def _is_of_its_type(column: ColumnDescription, type_oid: int | None, typmod: int | None) -> bool:
     """A varchar may get another length: its values stay as they are."""
-    if now is None:
-        return False
-    type_oid, typmod, _ = now
-    return bool(type_oid == column.type_oid and (typmod == column.typmod or type_oid == Oid.VARCHAR))
+    return type_oid == column.type_oid and (typmod == column.typmod or type_oid == Oid.VARCHAR)
 
 
 def require_same_identity(session: Session, table: Table) -> None:
@@ -108,12 +105,11 @@ def require_same_identity(session: Session, table: Table) -> None:
     narrowed = [column.name for column, (_, type_oid, *_) in there.items() if (type_oid, column.type_oid) in WIDENED]
     if narrowed:
         raise _lost(described, narrowed)
-    # Any other type is noticed there. A varchar's values stay as they are, whatever its length; and so do those of a
-    # column that is generated no more.
+    # Any other type is noticed there. The values of a column that is generated no more stay as they are.
     rewritten = [
         column.name
         for column, (_, type_oid, typmod, expression) in there.items()
-        if (type_oid == column.type_oid != Oid.VARCHAR and typmod != column.typmod)
+        if (type_oid == column.type_oid and not _is_of_its_type(column, type_oid, typmod))
         or expression not in (None, column.expression)
     ]
     if rewritten:
