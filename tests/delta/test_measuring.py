@@ -1,15 +1,23 @@
-"""How large a table is taken for."""
+"""How large a table is taken for, and how far so many rows go."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
-from deltalake import write_deltalake
+import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from backfill.adapters import open_upstream
 from backfill.options import parse
+from backfill.plan import Extent, Measure
+from backfill.upstream.delta import measuring, scan
+from backfill.upstream.delta.sorted_keys import SortedKeys
+from backfill.vnode import KeyRange
 
 
 def test_rows_are_as_large_as_they_are_in_memory_whatever_their_files_take(tmp_path: Path) -> None:
@@ -24,3 +32,56 @@ def test_rows_are_as_large_as_they_are_in_memory_whatever_their_files_take(tmp_p
         open_upstream(parse({"path": str(tmp_path / "table"), "keyColumns": "id", "columns": "id"}))
     ) as narrow:
         assert narrow.size().row_bytes < 100
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_rows_end_is_found_while_few_keys_are_held(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is held is cut down to what is asked for again and again, in whatever order the keys lie."""
+    monkeypatch.setattr(measuring, "CHUNK_ROWS", 16)
+    random = Random(seed)
+    keys = random.sample(range(2000), 600)
+    for part in range(0, 600, 20):
+        write_deltalake(tmp_path / "table", pa.table({"id": keys[part : part + 20]}), mode="append")
+    held: list[int] = []
+    needed = SortedKeys.needed
+
+    def watched(found: SortedKeys, requests: Sequence[Measure]) -> pa.Table:
+        held.append(len(found))
+        return needed(found, requests)
+
+    monkeypatch.setattr(SortedKeys, "needed", watched)
+    options = parse({"path": str(tmp_path / "table"), "keyColumns": "id", "startupMode": "snapshot"})
+    with closing(open_upstream(options)) as upstream:
+        pin = upstream.snapshot_epoch(None, max_changes=1).pin
+        assert pin is not None
+        for _ in range(8):
+            measures = [_measure(random, keys, *ends) for ends in _ranges(random)]
+            random.shuffle(measures)
+            assert upstream.measure(pin, [request for request, _ in measures]) == tuple(found for _, found in measures)
+    assert held
+    assert max(held) < 400
+
+
+def _ranges(random: Random) -> list[tuple[int | None, int | None]]:
+    cuts = [None, *sorted(random.sample(range(2000), random.randint(0, 3))), None]
+    return list(pairwise(cuts))
+
+
+def _measure(random: Random, keys: list[int], after: int | None, upto: int | None) -> tuple[Measure, Extent]:
+    """A request, and what it finds."""
+    limit = random.choice([1, 2, 7, 40])
+    inside = sorted(key for key in keys if (after is None or key > after) and (upto is None or key <= upto))
+    last = (str(inside[limit - 1]),) if len(inside) > limit else None
+    first, end = (None if bound is None else (str(bound),) for bound in (after, upto))
+    return Measure(KeyRange(first, end), limit), Extent(min(limit, len(inside)), last)
+
+
+def test_of_wide_rows_few_are_read_at_a_time(tmp_path: Path) -> None:
+    """Else 8,192 rows of 100 kB are in memory several times over."""
+    rows = {"id": range(3000), "doc": [Random(at).randbytes(16_000) for at in range(3000)]}
+    write_deltalake(tmp_path / "table", pa.table(rows))
+    table = DeltaTable(tmp_path / "table")
+    assert scan.in_files(table).row_bytes > 16_000
+    assert max(batch.num_rows for batch in scan.scanned(table, None, None)) < 300

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from backfill.added import NOTHING_ADDED, Added
@@ -36,7 +35,7 @@ from backfill.upstream.delta.log import Log, Stamp
 from backfill.upstream.delta.measuring import bounds, last_before, measured, row_bytes
 from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.reader import DeltaSnapshotReader
-from backfill.upstream.delta.scan import require_condition, require_row_condition
+from backfill.upstream.delta.scan import in_files, require_condition, require_row_condition
 from backfill.upstream.delta.span import DeltaChangeReader, span
 from backfill.upstream.delta.table import (
     Table,
@@ -127,20 +126,15 @@ class DeltaUpstream:
         return Identity("delta", self._uri, self._table.table_id)
 
     def size(self) -> TableSize:
-        """By the files' statistics, which do not count rows that a deletion vector deletes; and by a look at some rows,
-        which take several times as much in memory as in a compressed file.
+        """By the files' statistics, and by a look at some rows, which take several times as much in memory as in a
+        compressed file.
         """
         table = self._latest().table
         with translating(self._uri):
-            actions = pa.table(table.get_add_actions())
-        size = int(pc.sum(actions["size_bytes"]).as_py() or 0)
-        rows = int(pc.sum(actions["num_records"]).as_py() or 0) if "num_records" in actions.column_names else 0
-        rows = max(1, rows or size // 100)
-        compressed = max(1, size // rows)
-        if self._row_bytes is None:
-            with translating(self._uri):
-                self._row_bytes = row_bytes(table, self._table.columns, compressed)
-        return TableSize(rows, max(compressed, self._row_bytes or 1))
+            stored = in_files(table)
+            if self._row_bytes is None:
+                self._row_bytes = row_bytes(table, self._table.columns, stored.row_bytes)
+        return replace(stored, row_bytes=max(stored.row_bytes, self._row_bytes or 1))
 
     def typed(self, keys: Sequence[Key]) -> pa.RecordBatch:
         return self._table.key.typed(keys)

@@ -42,16 +42,32 @@ def row_bytes(table: DeltaTable, columns: pa.Schema, compressed: int) -> int | N
 
 
 def measured(table: DeltaTable, key: KeyColumns, requests: Sequence[Measure], condition: str) -> tuple[Extent, ...]:
-    """How far each request goes over the rows for which the condition holds."""
+    """How far each request goes over the rows for which the condition holds.
+
+    In memory are about twice as many keys as are asked for, however many the ranges hold.
+    """
     batches = _keys_within(table, key, asked(key, requests), condition)
     if min(request.limit for request in requests) < MANY:
-        keys = SortedKeys(key, pa.Table.from_batches(batches, key.schema))
+        keys = SortedKeys(key, _needed(key, requests, batches))
         return tuple(keys.extent(request) for request in requests)
     counts = [0] * len(requests)
     for chunk in coalesced(batches, CHUNK_ROWS):
         keys = SortedKeys(key, pa.Table.from_batches([chunk]))
         counts = [count + keys.extent(request).row_count for count, request in zip(counts, requests, strict=True)]
     return tuple(Extent(count, None) for count in counts)
+
+
+def _needed(key: KeyColumns, requests: Sequence[Measure], batches: Iterator[pa.RecordBatch]) -> pa.Table:
+    """The keys that decide the requests' extents, and maybe others."""
+    found = key.schema.empty_table()
+    most = 2 * CHUNK_ROWS
+    for batch in batches:
+        found = pa.concat_tables([found, pa.Table.from_batches([batch])])
+        if found.num_rows > most:
+            found = SortedKeys(key, found).needed(requests)
+            # What stays is sorted again once as many others have come, and not with each few of them.
+            most = 2 * max(CHUNK_ROWS, found.num_rows)
+    return found
 
 
 def bounds(table: DeltaTable, key: KeyColumns, *, vnodes: int, rows: int, within: KeyRange) -> tuple[Key, ...]:

@@ -39,14 +39,16 @@ class _Watched:
             raise
 
 
-def queried_over(schema: pa.Schema, rows: Iterable[pa.RecordBatch], query: str) -> Iterator[pa.RecordBatch]:
+def queried_over(
+    schema: pa.Schema, rows: Iterable[pa.RecordBatch], query: str, batch_rows: int = BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
     """What DuckDB's SQL gives over the rows, which it knows as `feed`; an error of theirs is raised as it was.
 
     One of DuckDB's own is a `duckdb.Error` before the first batch, and later an OSError with the same text.
     """
     watched = _Watched(iter(rows))
     try:
-        yield from queried(query, {"feed": pa.RecordBatchReader.from_batches(schema, watched)})
+        yield from queried(query, {"feed": pa.RecordBatchReader.from_batches(schema, watched)}, batch_rows)
     except (duckdb.Error, OSError, pa.ArrowException):
         error, watched.error = watched.error, None
         if error is None:
@@ -54,8 +56,8 @@ def queried_over(schema: pa.Schema, rows: Iterable[pa.RecordBatch], query: str) 
         raise error.with_traceback(None) from None
 
 
-def queried(query: str, tables: Tables) -> Iterator[pa.RecordBatch]:
-    """What DuckDB's SQL gives over these tables and streams."""
+def queried(query: str, tables: Tables, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+    """What DuckDB's SQL gives over these tables and streams, so many rows at a time, or up to 2047 more."""
     with in_temporary_folder("rows cannot be kept while they are searched"):
         temporary = tempfile.TemporaryDirectory(prefix="backfill-query-")
     with temporary as folder:
@@ -70,7 +72,7 @@ def queried(query: str, tables: Tables) -> Iterator[pa.RecordBatch]:
             session.execute("SET TimeZone = 'UTC'")  # Else a condition on a time is judged in this machine's.
             for name, table in tables.items():
                 session.register(name, table)
-            yield from session.sql(query).to_arrow_reader(BATCH_ROWS)
+            yield from session.sql(query).to_arrow_reader(batch_rows)
 
 
 def quoted(name: str) -> str:

@@ -17,6 +17,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.schema import PrimitiveType
 
 from backfill.errors import OptionsError
+from backfill.upstream import TableSize
 from backfill.upstream.delta.keys import KeyColumns
 from backfill.upstream.delta.querying import queried, queried_over, quoted
 from backfill.upstream.delta.sorted_keys import require_keys
@@ -36,6 +37,11 @@ of which it does not tell.
 _SESSION: Final = {"datafusion.execution.parquet.coerce_int96": "us"}
 """Spark writes times as INT96, unless told otherwise. Those before 1677 and after 2262 `deltalake` reads as others,
 because it counts them in nanoseconds, but for a query that says how."""
+
+_BATCH_BYTES: Final = 4 << 20
+_BATCH_ROWS: Final = (128, 8192)
+"""About how many bytes of the files are read at a time, and the fewest and the most rows; several such batches are in
+memory at once, and take more than in the files. The most is DataFusion's own."""
 
 
 def rows_within(
@@ -62,13 +68,15 @@ def rows_where(
     if not condition:
         return iter(scanned(table, names, predicate))
     # The condition may name columns that are not carried.
-    return _chosen(scanned(table, None, predicate), names, condition)
+    return _chosen(scanned(table, None, predicate), names, condition, _batch_rows(table))
 
 
-def _chosen(rows: pa.RecordBatchReader, names: Sequence[str], condition: str) -> Iterator[pa.RecordBatch]:
+def _chosen(
+    rows: pa.RecordBatchReader, names: Sequence[str], condition: str, batch_rows: int
+) -> Iterator[pa.RecordBatch]:
     selected = ", ".join(map(quoted, names))
     try:
-        yield from queried_over(rows.schema, rows, f"SELECT {selected} FROM feed WHERE ({condition}\n)")
+        yield from queried_over(rows.schema, rows, f"SELECT {selected} FROM feed WHERE ({condition}\n)", batch_rows)
     except (duckdb.Error, OSError) as error:
         kind = str(error).partition(":")[0]
         if kind not in _OF_A_ROW:
@@ -155,10 +163,25 @@ def scanned(
     selected = "*" if names is None else ", ".join(map(quoted, names))
     query = f"SELECT {selected} FROM feed" + ("" if predicate is None else f" WHERE {predicate}")
     query += "" if most is None else f" LIMIT {most}"
-    found = pa.RecordBatchReader.from_stream(QueryBuilder(_SESSION).register("feed", table).execute(query))
+    session = {**_SESSION, "datafusion.execution.batch_size": str(_batch_rows(table))}
+    found = pa.RecordBatchReader.from_stream(QueryBuilder(session).register("feed", table).execute(query))
     written = {field.name for field in table.schema().fields if field.type == PrimitiveType("string")}
     texts = written.intersection(found.schema.names, table.metadata().partition_columns)
     return _with_nulls(found, texts) if texts else found
+
+
+def in_files(table: DeltaTable) -> TableSize:
+    """By the files' statistics, which do not count rows that a deletion vector deletes, and as they are compressed."""
+    actions = pa.table(table.get_add_actions())
+    size = int(pc.sum(actions["size_bytes"]).as_py() or 0)
+    rows = int(pc.sum(actions["num_records"]).as_py() or 0) if "num_records" in actions.column_names else 0
+    rows = max(1, rows or size // 100)
+    return TableSize(rows, max(1, size // rows))
+
+
+def _batch_rows(table: DeltaTable) -> int:
+    fewest, most = _BATCH_ROWS
+    return max(fewest, min(most, _BATCH_BYTES // in_files(table).row_bytes))
 
 
 def _with_nulls(found: pa.RecordBatchReader, texts: Collection[str]) -> pa.RecordBatchReader:

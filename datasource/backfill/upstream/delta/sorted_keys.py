@@ -26,7 +26,7 @@ class SortedKeys:
         self._columns = columns
         keys = keys.select(columns.names).combine_chunks()
         require_keys(keys)
-        ordered = keys.sort_by(sorting_by(columns.names))
+        self._keys = ordered = keys.sort_by(sorting_by(columns.names))
         self._arrays = [column.comparable(ordered.column(column.name).combine_chunks()) for column in columns.columns]
         require_distinct(self._arrays)
 
@@ -38,10 +38,23 @@ class SortedKeys:
 
     def extent(self, request: Measure) -> Extent:
         """The first `request.limit` keys of the range."""
-        first, end = self._place(request.range.after, 0), self._place(request.range.upto, len(self))
+        first, end = self._places(request)
         if end - first <= request.limit:
             return Extent(max(0, end - first), None)
         return Extent(request.limit, self._columns.key(self._at(first + request.limit - 1)))
+
+    def needed(self, requests: Sequence[Measure]) -> pa.Table:
+        """The keys that decide the requests' extents whatever others are found: of each range the first ones, and one
+        more, which tells that there are more.
+        """
+        decides = np.zeros(len(self), np.bool_)
+        for request in requests:
+            first, end = self._places(request)
+            decides[first : min(end, first + request.limit + 1)] = True
+        return self._keys.filter(pa.array(decides))
+
+    def _places(self, request: Measure) -> tuple[int, int]:
+        return self._place(request.range.after, 0), self._place(request.range.upto, len(self))
 
     def _place(self, end: Key | None, otherwise: int) -> int:
         if end is None:
