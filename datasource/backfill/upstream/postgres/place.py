@@ -245,8 +245,8 @@ class Place:
         if self.own_publication:
             publication.note_membership(session, self.publication, table.description.oid)
             return self
-        found = publication.read_ids(session, self.publication, table.description.oid)
-        return replace(self, published=_told(found) if found else "")
+        found = publication.present(session, self.publication, table.description.oid)
+        return replace(self, published=_told(found.ids) if found else "")
 
     def drop(self, session: Session) -> tuple[str, ...]:
         """Drops what `make` made, where it is there, and names it. DatabaseSetupError, and nothing dropped, on any

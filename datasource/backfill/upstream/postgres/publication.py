@@ -26,6 +26,9 @@ from backfill.wording import FRESH_START
 
 _NOTE: Final = "made by backfill, membership "
 
+_NO_TABLE: Final = 0
+"""No table has this OID."""
+
 _OF_NEW_STREAM: Final = "leave out publicationName, for a new stream, to have one made"
 
 _SCHEMAS_ARE_PUBLISHED: Final = 150000
@@ -60,7 +63,10 @@ _MEMBERSHIP: Final = """
                      WHERE r.prpubid = p.oid AND r.prrelid = %(oid)s), 0)
 """
 
-_IDS: Final = f"SELECT p.oid::int8, {_MEMBERSHIP} FROM pg_catalog.pg_publication p WHERE p.pubname = %(name)s"
+_PRESENT: Final = f"""
+    SELECT p.oid::int8, {_MEMBERSHIP}, pg_catalog.obj_description(p.oid, 'pg_publication')
+    FROM pg_catalog.pg_publication p WHERE p.pubname = %(name)s
+"""
 
 _ABOVE: Final = """
     SELECT c.oid::int8, n.nspname, c.relname
@@ -71,18 +77,15 @@ _ABOVE: Final = """
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class Present:
     """A publication and the table's membership in it, by their OIDs; the latter 0 where it has all tables of a kind.
 
-    Both are others once somebody has dropped the one or the other and made it again. `versions` are those of the rows
-    in the catalog by which the table is published, be it as itself, with its schema or through what it is a partition
-    of: any ALTER PUBLICATION that concerns it changes them, and so does another owner. `noted` is the membership that
-    a publication of ours had when it was made: its comment says so, which somebody may replace.
+    Both are others once somebody has dropped the one or the other and made it again. `noted` is the membership that a
+    publication of ours had when it was made: its comment says so, which somebody may replace.
     """
 
     publication: int
     membership: int
-    versions: tuple[str, ...]
     noted: int | None = field(compare=False)
 
     @property
@@ -91,9 +94,20 @@ class Published:
         return self.publication, self.membership
 
 
+@dataclass(frozen=True, slots=True)
+class Published(Present):
+    """One that publishes all that is carried of the table.
+
+    `versions` are those of the rows in the catalog by which the table is published, be it as itself, with its schema or
+    through what it is a partition of: any ALTER PUBLICATION that concerns it changes them, and so does another owner.
+    """
+
+    versions: tuple[str, ...]
+
+
 def make(connector: Connector, session: Session, name: str, table: TableDescription) -> None:
     """Publishes the table, through its root where it is partitioned; nothing where the name is taken."""
-    if _is_there(session, name):
+    if present(session, name, table.oid):
         return
     statement = creating(session, name, table)
     try:
@@ -135,10 +149,10 @@ def creating(session: Session, name: str, table: TableDescription) -> sql.Compos
 
 def note_membership(session: Session, name: str, oid: int) -> None:
     """Writes into the comment of a publication of ours which membership of the table it was made with."""
-    _, membership = read_ids(session, name, oid) or (0, 0)
-    if noted_in(session, name) == membership:
+    found = present(session, name, oid)
+    if found is None or found.noted == found.membership:
         return  # which only its owner may write
-    statement = noting(name, membership)
+    statement = noting(name, found.membership)
     try:
         with _transaction(session):
             session.execute(statement)
@@ -149,10 +163,16 @@ def note_membership(session: Session, name: str, oid: int) -> None:
         ) from None
 
 
-def read_ids(session: Session, name: str, oid: int) -> tuple[int, int] | None:
-    """As `Published.ids`, of whatever it publishes; None where there is no such publication."""
-    row = session.execute(_IDS, {"name": name, "oid": oid}).fetchone()
-    return None if row is None else (row[0], row[1])
+def present(session: Session, name: str, oid: int) -> Present | None:
+    """The publication of this name, whatever it publishes; None where there is none."""
+    row = session.execute(_PRESENT, {"name": name, "oid": oid}).fetchone()
+    return None if row is None else Present(row[0], row[1], _noted(row[2]))
+
+
+def is_of_stream(session: Session, name: str) -> bool:
+    """Whether it is there, and was made by a stream and not by a person."""
+    found = present(session, name, _NO_TABLE)
+    return found is not None and found.noted is not None
 
 
 def noting(name: str, membership: int) -> sql.Composed:
@@ -163,16 +183,12 @@ def noting(name: str, membership: int) -> sql.Composed:
 
 def require_none_of_others(session: Session, name: str) -> None:
     """Raises where somebody else has made the publication that a stream is about to make."""
-    if _is_there(session, name) and noted_in(session, name) is None:
+    found = present(session, name, _NO_TABLE)
+    if found is not None and found.noted is None:
         raise DatabaseSetupError(
             f"publication {name} is there and was not made by the stream; set publicationName={name} to use it all the "
             "same"
         )
-
-
-def _is_there(session: Session, name: str) -> bool:
-    query = "SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s"
-    return session.execute(query, [name]).fetchone() is not None
 
 
 def require(
@@ -214,7 +230,7 @@ def find(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Pub
     missing = set(columns) - set(found.get("attnames") or columns)
     if missing:
         raise _not_published(session, name, oid, missing)
-    return Published(publication, membership, tuple(chain(*versions)), _noted(comment))
+    return Published(publication, membership, _noted(comment), tuple(chain(*versions)))
 
 
 def _not_published(session: Session, name: str, oid: int, missing: set[str]) -> BackfillError:
@@ -263,20 +279,14 @@ def _not_listed(session: Session, name: str, oid: int) -> BackfillError:
 
 def drop(session: Session, publication: str) -> str:
     """Drops the publication, unless a person made it; says for people what became of it."""
-    if not _is_there(session, publication):
+    found = present(session, publication, _NO_TABLE)
+    if found is None:
         return f"publication {publication} (gone already)"
-    if noted_in(session, publication) is None:
+    if found.noted is None:
         return f"publication {publication} (left: not made by a stream)"
     with _transaction(session):
         session.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(publication)))
     return f"publication {publication}"
-
-
-def noted_in(session: Session, publication: str) -> int | None:
-    """The membership that the comment of a publication of ours tells of."""
-    query = "SELECT pg_catalog.obj_description(oid, 'pg_publication') FROM pg_catalog.pg_publication WHERE pubname = %s"
-    row = session.execute(query, [publication]).fetchone()
-    return _noted(row[0] if row else None)
 
 
 def _noted(comment: str | None) -> int | None:

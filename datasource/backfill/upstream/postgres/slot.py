@@ -16,7 +16,7 @@ from backfill.upstream.postgres.connection import Connector, Session, one_row
 from backfill.upstream.postgres.failures import about_slot, translating
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, format_lsn, parse_lsn
 from backfill.upstream.postgres.publication import drop as drop_publication
-from backfill.upstream.postgres.publication import noted_in
+from backfill.upstream.postgres.publication import is_of_stream
 from backfill.upstream.postgres.server import START_OVER
 
 _LONGEST_NAME: Final = 63
@@ -249,7 +249,7 @@ def drop_if_lost(session: Session, slot: str, publication: str | None) -> None:
     """
     found = find(session, slot)
     remade = (
-        publication is not None and session.info.server_version < _SILENT and noted_in(session, publication) is None
+        publication is not None and session.info.server_version < _SILENT and not is_of_stream(session, publication)
     )
     if found is not None and (found.wal_status == "lost" or remade):
         drop(session, slot, None)
