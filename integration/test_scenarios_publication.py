@@ -115,6 +115,27 @@ def test_a_publication_that_was_made_as_advised_is_not_taken_for_the_streams_own
     run.finish()
 
 
+def test_a_trigger_that_lets_nobody_publish_is_told_with_the_way_round(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 60)
+    database.execute(
+        "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'no publications here'; END $$;"
+        "CREATE EVENT TRIGGER refuse ON ddl_command_start EXECUTE FUNCTION refuse()"
+    )
+    run = start_stream()
+    with pytest.raises(DatabaseSetupError, match="no publications here") as caught:
+        run.batch(20)
+    advised = re.search(r"run: (CREATE PUBLICATION .*?); and set publicationName=(\S+)", caught.value.message)
+    assert advised is not None
+    database.execute("ALTER EVENT TRIGGER refuse DISABLE")
+    database.execute(advised[1])
+    database.execute("ALTER EVENT TRIGGER refuse ENABLE")
+    run.restart(publicationName=advised[2])
+    run.finish()
+
+
 def test_a_role_that_may_not_accept_a_publication_that_was_made_again_is_told_who_may(
     database: Database, start_stream: StartStream, stranger: str
 ) -> None:

@@ -339,6 +339,20 @@ def test_a_batch_of_as_many_columns_as_a_table_may_have_is_refused_at_once(datab
     assert database.execute("SELECT c1, c2, c1599 FROM copy") == [(None, True, True)]
 
 
+def test_a_row_that_is_too_wide_for_the_way_it_goes_is_said_to_be(database: Database, tmp_path: Path) -> None:
+    """The copy has room for it, since a uuid takes 16 bytes there."""
+    names = [f"c{at}" for at in range(460)]
+    database.execute(f"CREATE TABLE copy (id int PRIMARY KEY, {', '.join(f'{name} uuid' for name in names)})")
+    database.execute(f"INSERT INTO copy SELECT 0, {', '.join(['gen_random_uuid()'] * 460)}")
+    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    row = {"id": 1, "_change_type": "insert", "_commit_version": 1, "_sequence": 1}
+    rows = pa.Table.from_pylist([row | dict.fromkeys(names, "0b1c8a4e-3f2d-4c5b-9a6e-7d8c9b0a1f2e")])
+    with pytest.raises(TableError, match=r"row is too big: .* Leave columns out of the batch"):
+        apply(Rows(rows), 0)
+    apply(Rows(rows.drop_columns(names[400:])), 0)
+    assert database.execute("SELECT count(*), count(c399), count(c400) FROM copy") == [(2, 2, 1)]
+
+
 def test_the_rows_of_a_table_that_inherits_from_the_copy_stay(database: Database, tmp_path: Path) -> None:
     database.execute(
         "CREATE TABLE copy (id int PRIMARY KEY); CREATE UNLOGGED TABLE heir () INHERITS (copy); "

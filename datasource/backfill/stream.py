@@ -104,7 +104,7 @@ class Stream:
     def table(self) -> TableSchema:
         return self._upstream.schema()
 
-    @property
+    @cached_property
     def rows(self) -> RowFormat:
         return RowFormat(self.table, self._options.mark_unchanged, self._options.metadata)
 

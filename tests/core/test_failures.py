@@ -65,6 +65,8 @@ TABLE = [
     ("42501", "permission denied for table orders", DatabaseSetupError),
     ("42601", "syntax error", DatabaseSetupError),
     ("XX000", "cache lookup failed", DatabaseSetupError),
+    ("XX000", "invalid memory alloc request size 1132462083", ValueOutOfRangeError),
+    ("54000", "string buffer exceeds maximum allowed length (1073741823 bytes)", ValueOutOfRangeError),
 ]
 
 

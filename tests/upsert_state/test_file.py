@@ -23,6 +23,7 @@ from backfill_state import (
 )
 from backfill_state.upsert import DuckDBUpsertState, Totals, Updates, UpsertLayout, duckdb_state
 from backfill_state.upsert.long_cells import LONG
+from backfill_state.upsert.segments import Segments
 from tests.upsert_state.upserts import LAYOUT, columns_of, diffs_of, entries, keys_of, put, rows_of, updates
 
 
@@ -77,6 +78,22 @@ def test_batches_larger_than_a_segment_leave_no_more_than_twice_what_lives(path:
         assert state.totals().values == 0
     with duckdb.connect(str(path), read_only=True) as plain:
         assert plain.execute("SELECT sum(entries)::BIGINT FROM segments").fetchall()[0][0] <= 4
+
+
+def test_keys_that_are_written_again_and_again_do_not_fill_a_segment_first(path: Path) -> None:
+    """Each look-up of them would read all that they have been."""
+    keys = [("eu", number) for number in range(4)]
+    held = []
+    with DuckDBUpsertState(path, LAYOUT, segment_entries=640) as state:
+        put(state, "cold", *((("us", number), 0, 0, ("y", 1.0)) for number in range(8)))
+        for order in range(24):
+            put(state, f"t{order}", *((key, order, 0, ("x", float(order))) for key in keys))
+            assert [entry[0] for entry in entries(state, *keys)] == [order] * len(keys)
+            if order % 4 == 0:
+                state.close()
+                with duckdb.connect(str(path), read_only=True) as plain:
+                    held.append(plain.execute("SELECT sum(entries)::BIGINT FROM segments").fetchall()[0][0])
+    assert 20 < max(held) <= 8 + len(keys) + 40
 
 
 @pytest.mark.parametrize("tombstones", [True, False])
@@ -421,6 +438,32 @@ def test_rows_of_some_kilobytes_fit_into_the_memory_that_a_stream_has_at_the_lea
         assert some.rows == rows.slice(0, len(some.rows))
         assert 200 <= len(some.rows) <= (1 << 20) // 4000
         assert state.multi_get(keys.slice(47_000)).rows == rows.slice(47_000)
+
+
+def test_of_large_lists_among_small_ones_only_those_that_fit_are_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the average entry, all of them would fit."""
+    key, row = columns_of(("id", pa.int64())), columns_of(("list", pa.list_(pa.int64())))
+    read: list[int] = []
+    entries_of = Segments.entries
+
+    def watched(segments: Segments, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch) -> pa.Table:
+        read.append(keys.num_rows)
+        return entries_of(segments, connection, keys)
+
+    with DuckDBUpsertState(path, UpsertLayout("s", key, row)) as state:
+        put(state, "small", *(((number,), 1, 0, (None,)) for number in range(100, 3000)))
+        put(state, "large", *(((number,), 1, 0, ([number] * 100,)) for number in range(100)))
+        keys = keys_of([(at,) for at in range(100)], state.layout)
+        rows = rows_of([([at] * 100,) for at in range(100)], state.layout)
+        size = state.multi_get(keys).stats.size // 100
+        monkeypatch.setattr(Segments, "entries", watched)
+        assert state.multi_get(keys, most_bytes=10 * size).rows == rows.slice(0, 10)
+        assert state.multi_get(keys, most_bytes=10 * size - 1).rows == rows.slice(0, 9)
+        assert state.multi_get(keys, most_bytes=1).rows == rows.slice(0, 1)
+        assert state.multi_get(keys.slice(0, 0), most_bytes=1).rows == rows.slice(0, 0)
+    assert read == [10, 9, 1, 0]
 
 
 def test_what_was_put_is_let_go_of_while_the_batch_goes_on(path: Path) -> None:

@@ -48,14 +48,17 @@ def look_up(
     most_bytes: int | None = None,
 ) -> tuple[Found, LookedUp]:
     """The entries of stored keys, with stored rows; of the first keys only, where more have too many bytes."""
+    if most_bytes is not None and segments.nested and keys.num_rows > 1:
+        # Lists and structs come with their rows, however large: of a few large ones among many small, all would.
+        sizes = _aligned(segments.heads(connection, keys), keys.num_rows)["size"]
+        keys = keys.slice(0, max(1, _fitting(_reached(sizes), most_bytes)))
     found: list[pa.Table] = []
     count = size = 0
     for begin in range(0, max(1, keys.num_rows), chunk):
         part = _aligned(segments.entries(connection, keys.slice(begin, chunk)), min(chunk, keys.num_rows - begin))
-        reached = size + np.cumsum(part["size"].fill_null(pa.scalar(0)).to_numpy())
+        reached = size + _reached(part["size"])
         if most_bytes is not None:
-            fitting = int(np.searchsorted(reached, most_bytes, side="right"))
-            part = part.slice(0, max(fitting, 0 if count else 1))
+            part = part.slice(0, max(_fitting(reached, most_bytes), 0 if count else 1))
         found.append(segments.whole(connection, part))
         count += part.num_rows
         if count < min(begin + chunk, keys.num_rows):
@@ -67,6 +70,15 @@ def look_up(
     rows = [name for name in table.schema.names if name.startswith(ROW)]
     entries = Found(table.select(ENTRIES.names).cast(ENTRIES), table.select(rows), stats)
     return entries, LookedUp(keys, table.select(_HEADS))
+
+
+def _reached(sizes: Column) -> Numbers:
+    """How many bytes each entry ends at; a null is of none."""
+    return np.cumsum(sizes.fill_null(pa.scalar(0)).to_numpy())
+
+
+def _fitting(reached: Numbers, most_bytes: int) -> int:
+    return int(np.searchsorted(reached, most_bytes, side="right"))
 
 
 def _aligned(found: pa.Table, count: int) -> pa.Table:

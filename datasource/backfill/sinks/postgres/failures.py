@@ -21,6 +21,7 @@ from backfill.upstream.postgres.failures import (
     NOT_IN_ENCODING,
     NOT_THERE,
     ROWS_HIDDEN,
+    TOO_LARGE,
     UNTRANSLATABLE,
     Failure,
     Kind,
@@ -78,6 +79,11 @@ _TOLD: Final = {
         _UNFIT,
         "a column of the sink's table has a type that does not take a value of the batch. Give it the type of the "
         "source's column, with ALTER TABLE … ALTER COLUMN … TYPE …, and start the query again",
+    ),
+    TOO_LARGE: (
+        "a row of the batch does not fit into a page of the temporary table through which it goes, where uuids, times, "
+        "labels and the like are texts, of which a page has some 450 at the most; or a value is too long. Leave "
+        "columns out of the batch with the stream's option columns"
     ),
     _NULL: (
         "a column of the sink's table takes no null, and a row of the batch has one there, or the batch has no such "

@@ -37,6 +37,7 @@ UNTRANSLATABLE: Final = "22P05"
 NO_RIGHTS: Final = "42501"
 DIVISION_BY_ZERO: Final = "22012"
 LIMIT_EXCEEDED: Final = "53400"
+TOO_LARGE: Final = "54000"
 _NO_TABLE: Final = "42P01"
 _NO_COLUMN: Final = "42703"
 _UNDEFINED: Final = "42704"
@@ -68,6 +69,20 @@ _NOT_UTF8: Final = {
     ),
 }
 """What is told of a text that cannot be sent as UTF-8."""
+
+_TOO_LONG: Final = (
+    "the server sends no more than a gigabyte at once, be it one row that is read or one change with the row before, "
+    "in which each byte of a bytea takes two"
+)
+
+_LEFT_OUT: Final = (
+    "leave the column out with the option columns. A change is read with all columns that are published, and stays in "
+    "the log as it is. So where it comes from one, or is to come, begin a new stream with a publication of the columns "
+    "that are carried: CREATE PUBLICATION p FOR TABLE t (id, …) in PostgreSQL 15 or newer, and publicationName=p. "
+    "REPLICA IDENTITY FULL and such a list of columns make updates and deletes fail: ALTER TABLE … REPLICA IDENTITY "
+    "DEFAULT first"
+)
+"""What to do about a value that the server cannot send."""
 
 _OF_THE_SETUP: Final = {
     NO_RIGHTS: (
@@ -133,6 +148,7 @@ class Kind:
 
 ROWS_HIDDEN: Final = Kind("check_enable_rls", "would be affected by row-level security")
 NO_SUCH_LABEL: Final = Kind("enum_in", "invalid input value for enum")
+_NO_MEMORY_FOR_ONE: Final = Kind("MemoryContextSizeFailure", "invalid memory alloc request size")
 
 About: TypeAlias = Callable[[Failure], BackfillError | None]
 """What an error means, by what its statement depends on (a snapshot, a slot, …); None to go by the SQLSTATE alone."""
@@ -233,13 +249,9 @@ def _by_state(failure: Failure) -> BackfillError:
             "granted AND mode = 'AccessExclusiveLock' shows who; without a pid it is one of pg_prepared_xacts"
         )
     if state in _NOT_UTF8:
-        return ValueOutOfRangeError(
-            f"{message}: {_NOT_UTF8[state]}; mend them, or leave the column out with the option columns. A change is "
-            "read with all columns that are published, and stays in the log as it is. So where it comes from one, or "
-            "is to come, begin a new stream with a publication of the columns that are carried: CREATE PUBLICATION p "
-            "FOR TABLE t (id, …) in PostgreSQL 15 or newer, and publicationName=p. REPLICA IDENTITY FULL and such a "
-            "list of columns make updates and deletes fail: ALTER TABLE … REPLICA IDENTITY DEFAULT first"
-        )
+        return ValueOutOfRangeError(f"{message}: {_NOT_UTF8[state]}; mend them, or {_LEFT_OUT}")
+    if state == TOO_LARGE or failure.is_of(_NO_MEMORY_FOR_ONE):
+        return ValueOutOfRangeError(f"{message}: {_TOO_LONG}; make the values shorter, or {_LEFT_OUT}")
     if state in _OF_THE_SETUP:
         return DatabaseSetupError(_OF_THE_SETUP[state].format(message))
     if state in _TRANSIENT_STATES or state.startswith(_TRANSIENT_CLASSES):

@@ -117,6 +117,12 @@ def make(connector: Connector, session: Session, name: str, table: TableDescript
     except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
         # The latter where the server was still making it for a driver that has died, and has been waited for.
         return
+    except psycopg.errors.RaiseException as error:
+        raise DatabaseSetupError(
+            f"the database does not let the stream publish the table: {error.diag.message_primary}. An event trigger "
+            f"may refuse CREATE PUBLICATION: let it pass the role; or let somebody whom it does run: "
+            f"{statement.as_string(session)}; and set publicationName={name}"
+        ) from None
     except psycopg.errors.InsufficientPrivilege as error:
         (role,) = one_row(session.execute("SELECT current_user::text"))
         role, database = (sql.Identifier(text).as_string(session) for text in (role, session.info.dbname))
