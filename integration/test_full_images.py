@@ -149,9 +149,18 @@ def test_an_order_of_any_of_its_types_decides(
         "DELETE FROM t WHERE id = 1"
     )
     assert told(run) == [("update_preimage", 2, "first"), ("update_postimage", 2, "next"), ("delete", 1, "first")]
-    database.execute("UPDATE t SET at = NULL WHERE id = 2")
-    with pytest.raises(StateError, match="the column named by orderColumn holds a null"):
-        told(run)
+
+
+def test_a_row_without_an_order_is_never_late_and_its_key_keeps_the_order_that_it_had(
+    database: Database, start_stream: StartStream
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, at int); INSERT INTO t VALUES (1, 'a', NULL)")
+    run = start_stream(envelope="upsert", orderColumn="at")
+    run.batch()
+    later = (("b", "5"), ("late", "4"), ("c", "NULL"), ("late", "3"), ("d", "6"))
+    for value, order in later:
+        database.execute(f"UPDATE t SET v = '{value}', at = {order}")
+    assert [row[2] for row in told(run) if row[0] == "update_postimage"] == ["b", "c", "d"]
 
 
 @pytest.mark.parametrize(("column", "found"), [("v", "of type string"), ("nowhere", "the stream has columns id, v")])

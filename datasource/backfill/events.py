@@ -134,17 +134,15 @@ class Timely:
 
 
 NO_ORDER = np.iinfo(np.int64).min
-"""Before every order."""
+"""Of what has no order, and before every order."""
 
 
 def timely(events: Events, given: Indices, before: Indices) -> Timely:
-    """`given` is the order of each event's row, and `before` that of each key so far or NO_ORDER.
+    """`given` is the order of each event's row, and `before` that of each key so far; either may be NO_ORDER.
 
-    A removal has no order of its own and is never late; the key keeps its order.
+    An event without an order, as a removal is, is never late; the key keeps its order.
     """
-    orders, rank = np.unique(
-        np.concatenate([[NO_ORDER], before, np.where(events.removes, NO_ORDER, given)]), return_inverse=True
-    )
+    orders, rank = np.unique(np.concatenate([[NO_ORDER], before, given]), return_inverse=True)
     # A line for each key, then one for each event; sorted by key. The key's number counts more than any rank, so that
     # one running maximum is that of each key.
     number = np.concatenate([np.arange(events.count), events.number])
@@ -154,7 +152,7 @@ def timely(events: Events, given: Indices, before: Indices) -> Timely:
     late = np.zeros(len(number), np.bool_)
     late[by_key[1:]] = placed[1:] < reached[:-1]
     last = np.append(np.flatnonzero(np.diff(number[by_key])), len(number) - 1) if len(number) else number
-    kept = events.removes | ~late[events.count :]
+    kept = (given == NO_ORDER) | ~late[events.count :]
     previous = events.previous
     severed = (previous >= 0) & ~kept[previous]
     return Timely(kept, orders[reached[last] % len(orders)], severed)

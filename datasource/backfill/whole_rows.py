@@ -23,7 +23,7 @@ import pyarrow.types as pt
 from backfill.arrays import Indices, Mask, index, mask
 from backfill.batches import as_one_batch
 from backfill.changes import column_of
-from backfill.errors import OptionsError, StateError
+from backfill.errors import OptionsError
 from backfill.events import NO_ORDER, Events, events_of, timely
 from backfill.images import Images, Known, Lost, TooMuch, images
 from backfill.lookup import LookUp, looked_up, without
@@ -216,11 +216,13 @@ class WholeRows:
 
 
 def order_of(column: Any) -> Indices:
-    """A column of whole numbers or of time as numbers of the same order."""
+    """A column of whole numbers or of time as numbers of the same order; NO_ORDER where it is null.
+
+    The two least numbers of 64 bits are one: NO_ORDER is the other.
+    """
     whole = column.cast(pa.int32()) if pt.is_date32(column.type) else column
-    if whole.null_count:
-        raise StateError("the column named by orderColumn holds a null; declare it NOT NULL, or name another")
-    return np.asarray(whole.cast(pa.int64()).to_numpy(), np.int64)
+    numbers = np.maximum(_filled(whole.cast(pa.int64()), NO_ORDER + 1), NO_ORDER + 1)
+    return np.where(mask(whole.is_null()), NO_ORDER, numbers)
 
 
 def updates(

@@ -69,19 +69,24 @@ def apply(change: Change, table: dict[Key, Row]) -> None:
 
 
 def in_order(change: Change) -> Change:
-    """The same change with a whole row, of which `x` is a number: the row's place in an order."""
-    return replace(change, row=(change.row[0] or 0, change.row[1]), left_out=frozenset())
+    """The same change with a whole row, of which `x` is the row's place in an order, if it has one."""
+    return replace(change, left_out=frozenset())
 
 
 def apply_in_order(change: Change, emitted: set[Key], rows: dict[Key, Row], latest: dict[Key, Row]) -> None:
-    """Makes a change to the emitted rows; its row comes late after one of a greater `x`, though that be gone."""
+    """Makes a change to the emitted rows; its row comes late after one of a greater `x`, though that be gone.
+
+    `latest` has the last row of each key with an order. One without is never late.
+    """
     gone = change.key if change.op == DELETE else change.old
     if gone is not None:
         rows.pop(gone, None)
     if change.op != DELETE and change.key in emitted:
-        before = latest.get(change.key, change.row)
-        if (change.row[0] or 0) >= (before[0] or 0):
-            rows[change.key] = latest[change.key] = change.row
+        order, (before, _) = change.row[0], latest.get(change.key, (None, None))
+        if order is None or before is None or order >= before:
+            rows[change.key] = change.row
+            if order is not None:
+                latest[change.key] = change.row
 
 
 def reference(changes: list[Change], sink: dict[Key, Row], emitted: set[Key], *, skips_equal: bool) -> list[Told]:

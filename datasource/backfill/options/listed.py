@@ -234,8 +234,8 @@ OPTIONS: Final = (
     Option(
         "orderColumn",
         "",
-        "With `envelope=upsert`: a row whose value in this column is lower than in the last row of its key is late, "
-        "and is left out",
+        "With `envelope=upsert`: a row whose value in this column (whole numbers, dates or timestamps) is lower than "
+        "any that its key had before is late, and is left out",
     ),
     Option("stateMemory", "512m", "How much memory the last rows may take on the driver; at least 256m", memory),
     Option(
