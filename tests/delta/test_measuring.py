@@ -82,6 +82,9 @@ def test_of_wide_rows_few_are_read_at_a_time(tmp_path: Path) -> None:
     """Else 8,192 rows of 100 kB are in memory several times over."""
     rows = {"id": range(3000), "doc": [Random(at).randbytes(16_000) for at in range(3000)]}
     write_deltalake(tmp_path / "table", pa.table(rows))
-    table = DeltaTable(tmp_path / "table")
-    assert scan.in_files(table).row_bytes > 16_000
-    assert max(batch.num_rows for batch in scan.scanned(table, None, None)) < 300
+    types: dict[str, pa.DataType] = {"id": pa.int64(), "doc": pa.binary()}
+    for condition in ("", "id >= 0 AND doc IS NOT NULL"):
+        read = scan.Rows.of(DeltaTable(tmp_path / "table"), pa.schema(types), condition)
+        found = [batch.num_rows for batch in read.where(None)]
+        assert sum(found) == 3000
+        assert max(found) < 600

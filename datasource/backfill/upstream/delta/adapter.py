@@ -32,10 +32,10 @@ from backfill.upstream.delta.location import (
     require_same_table,
 )
 from backfill.upstream.delta.log import Log, Stamp
-from backfill.upstream.delta.measuring import bounds, last_before, measured, row_bytes
+from backfill.upstream.delta.measuring import bounds, last_before, measured
 from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.reader import DeltaSnapshotReader
-from backfill.upstream.delta.scan import in_files, require_condition, require_row_condition
+from backfill.upstream.delta.scan import in_files, require_condition, require_row_condition, row_bytes
 from backfill.upstream.delta.span import DeltaChangeReader, span
 from backfill.upstream.delta.table import (
     Table,
@@ -133,7 +133,7 @@ class DeltaUpstream:
         with translating(self._uri):
             stored = in_files(table)
             if self._row_bytes is None:
-                self._row_bytes = row_bytes(table, self._table.columns, stored.row_bytes)
+                self._row_bytes = row_bytes(table, self._table.columns)
         return replace(stored, row_bytes=max(stored.row_bytes, self._row_bytes or 1))
 
     def typed(self, keys: Sequence[Key]) -> pa.RecordBatch:

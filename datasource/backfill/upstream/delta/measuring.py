@@ -13,32 +13,16 @@ from backfill.batches import coalesced
 from backfill.order import sorting_by
 from backfill.plan import Extent, Measure
 from backfill.upstream.delta.keys import KeyColumns
-from backfill.upstream.delta.scan import rows_where, scanned
+from backfill.upstream.delta.scan import Rows
 from backfill.upstream.delta.sorted_keys import SortedKeys, asked, require_keys
 from backfill.vnode import Coverage, Key, KeyRange
 
 SAMPLE: Final = 200
 """About how many keys a vnode's bound is chosen from."""
 
-LOOKED_AT: Final = 1000
-LOOKED_AT_BYTES: Final = 8 << 20
-"""How many rows tell how large a row is, and about how many compressed bytes."""
-
 CHUNK_ROWS: Final = 1 << 20
 MANY: Final = 1 << 31
 """A request for so many rows is one for all of them, which need not be in memory together."""
-
-
-def row_bytes(table: DeltaTable, columns: pa.Schema, compressed: int) -> int | None:
-    """About how many bytes these columns of a row take in memory, by the first rows found; None without any.
-
-    `compressed` is what a row takes in its file: of large rows a few are enough.
-    """
-    most = max(10, min(LOOKED_AT, LOOKED_AT_BYTES // compressed))
-    # A text that is there many times is one for `deltalake`, and many as a column of its type.
-    found = [batch.cast(columns) for batch in scanned(table, columns.names, None, most=most)]
-    rows = sum(batch.num_rows for batch in found)
-    return max(1, sum(batch.nbytes for batch in found) // rows) if rows else None
 
 
 def measured(table: DeltaTable, key: KeyColumns, requests: Sequence[Measure], condition: str) -> tuple[Extent, ...]:
@@ -98,8 +82,6 @@ def last_before(table: DeltaTable, key: KeyColumns, end: Key) -> Key | None:
 
 
 def _keys_within(table: DeltaTable, key: KeyColumns, coverage: Coverage, condition: str) -> Iterator[pa.RecordBatch]:
-    columns = key.schema
-    for batch in rows_where(table, key.names, key.predicate(coverage), condition):
-        keys = batch.cast(columns)
+    for keys in Rows.of(table, key.schema, condition).where(key.predicate(coverage)):
         require_keys(keys)
         yield keys.filter(key.covered(keys, coverage))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import duckdb
@@ -19,10 +20,11 @@ from deltalake.schema import PrimitiveType
 from backfill.errors import OptionsError
 from backfill.upstream import TableSize
 from backfill.upstream.delta.keys import KeyColumns
-from backfill.upstream.delta.querying import queried, queried_over, quoted
+from backfill.upstream.delta.passes import passes
+from backfill.upstream.delta.querying import queried, quoted, searching
 from backfill.upstream.delta.sorted_keys import require_keys
 from backfill.upstream.delta.sorting import in_order
-from backfill.vnode import KeyRange
+from backfill.vnode import Coverage, KeyRange
 
 _OF_A_ROW: Final = ("Conversion Error", "Out of Range Error", "Invalid Input Error", "Mismatch Type Error")
 """How DuckDB begins where an expression has no value for a row: a cast that fails, an overflow, a division by zero."""
@@ -38,54 +40,81 @@ _SESSION: Final = {"datafusion.execution.parquet.coerce_int96": "us"}
 """Spark writes times as INT96, unless told otherwise. Those before 1677 and after 2262 `deltalake` reads as others,
 because it counts them in nanoseconds, but for a query that says how."""
 
-_BATCH_BYTES: Final = 4 << 20
-_BATCH_ROWS: Final = (128, 8192)
-"""About how many bytes of the files are read at a time, and the fewest and the most rows; several such batches are in
-memory at once, and take more than in the files. The most is DataFusion's own."""
+_BATCH_BYTES: Final = 8 << 20
+_BATCH_ROWS: Final = 8192
+"""About how many bytes of rows are read at a time, and the most rows, which is DataFusion's own: several such batches
+are in memory at once."""
+
+_LOOKED_AT: Final = (16, 1000)
+_LOOKED_AT_BYTES: Final = 8 << 20
+"""How many rows tell how large a row is: a few, and more if those take no more than about so many bytes."""
 
 
 def rows_within(
-    table: DeltaTable, columns: pa.Schema, key: KeyColumns, item: KeyRange, condition: str
+    table: DeltaTable, columns: pa.Schema, key: KeyColumns, ranges: Sequence[KeyRange], condition: str
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the range in key order, with these columns; only those for which the condition holds, if any."""
-    predicate = key.predicate((item,))
-    found = rows_where(table, columns.names, predicate, condition)
-
-    def inside() -> Iterator[pa.RecordBatch]:
-        for batch in found:
-            rows = batch.cast(columns)
-            chosen = rows.filter(key.covered(rows.select(key.names), (item,)))
-            require_keys(chosen.select(key.names))
-            yield chosen
-
-    return in_order(inside(), columns, key.names)
+    """The rows of each range in turn, in key order and with these columns; only those for which the condition holds, if
+    there is one.
+    """
+    rows = Rows.of(table, columns, condition)
+    for together in passes(table, key, ranges):
+        yield from in_order(_inside(rows, key, together), columns, key.names)
 
 
-def rows_where(
-    table: DeltaTable, names: Sequence[str], predicate: str | None, condition: str
-) -> Iterator[pa.RecordBatch]:
-    """These columns of the rows for which both hold, and maybe of others for which the predicate does not."""
-    if not condition:
-        return iter(scanned(table, names, predicate))
-    # The condition may name columns that are not carried.
-    return _chosen(scanned(table, None, predicate), names, condition, _batch_rows(table))
+def _inside(rows: Rows, key: KeyColumns, coverage: Coverage) -> Iterator[pa.RecordBatch]:
+    for batch in rows.where(key.predicate(coverage)):
+        chosen = batch.filter(key.covered(batch.select(key.names), coverage))
+        require_keys(chosen.select(key.names))
+        yield chosen
 
 
-def _chosen(
-    rows: pa.RecordBatchReader, names: Sequence[str], condition: str, batch_rows: int
-) -> Iterator[pa.RecordBatch]:
-    selected = ", ".join(map(quoted, names))
-    try:
-        yield from queried_over(rows.schema, rows, f"SELECT {selected} FROM feed WHERE ({condition}\n)", batch_rows)
-    except (duckdb.Error, OSError) as error:
-        kind = str(error).partition(":")[0]
-        if kind not in _OF_A_ROW:
-            raise
-        # What follows the kind may be the row's value.
-        raise OptionsError(
-            f"the condition {condition!r} (filter or snapshotFilter) fails for a row of the table: {kind}. Write it so "
-            "that it is true, false or null for each row, such as with TRY_CAST in place of CAST"
-        ) from None
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """These columns of a table's rows for which the condition holds, if there is one; read so many at a time."""
+
+    table: DeltaTable
+    columns: pa.Schema
+    condition: str
+    batch_rows: int
+
+    @classmethod
+    def of(cls, table: DeltaTable, columns: pa.Schema, condition: str) -> Rows:
+        """The condition may name columns that are not carried."""
+        whole: Any = table.schema().to_arrow() if condition else columns
+        try:
+            size = row_bytes(table, pa.schema(whole)) or 1
+        except Exception:  # noqa: BLE001 - deltalake raises Exception itself. What matters the rows' reader will meet.
+            size = in_files(table).row_bytes
+        return cls(table, columns, condition, max(1, min(_BATCH_ROWS, _BATCH_BYTES // size)))
+
+    def where(self, predicate: str | None) -> Iterator[pa.RecordBatch]:
+        """Those for which the predicate holds, and maybe others, in no order."""
+        names = None if self.condition else self.columns.names
+        found = scanned(self.table, names, predicate, batch_rows=self.batch_rows)
+        if self.condition:
+            yield from _chosen(found, self.columns, self.condition)
+        else:
+            for batch in found:
+                yield batch.cast(self.columns)
+
+
+def _chosen(rows: pa.RecordBatchReader, columns: pa.Schema, condition: str) -> Iterator[pa.RecordBatch]:
+    """DuckDB says of each row whether it is chosen. It would hold 2,048 rows at least, were it to give them."""
+    with searching() as session:
+        for batch in rows:
+            session.register("feed", pa.Table.from_batches([batch]))
+            try:
+                found = session.sql(f"SELECT ({condition}\n) FROM feed").to_arrow_table()
+            except duckdb.Error as error:
+                kind = str(error).partition(":")[0]
+                if kind not in _OF_A_ROW:
+                    raise
+                # What follows the kind may be the row's value.
+                raise OptionsError(
+                    f"the condition {condition!r} (filter or snapshotFilter) fails for a row of the table: {kind}. "
+                    "Write it so that it is true, false or null for each row, such as with TRY_CAST in place of CAST"
+                ) from None
+            yield batch.select(columns.names).cast(columns).filter(found.column(0).combine_chunks())
 
 
 def require_condition(table: DeltaTable, option: str, condition: str) -> None:
@@ -105,7 +134,7 @@ def require_condition(table: DeltaTable, option: str, condition: str) -> None:
 
 def _described(table: DeltaTable, query: str) -> list[str]:
     """The types of the columns that a query over the table has; nothing is read for that."""
-    found = queried(f"DESCRIBE {query}", {"feed": scanned(table, None, None)})
+    found = queried(f"DESCRIBE {query}", {"feed": scanned(table, None, None, most=0)})
     return [str(kind) for rows in found for kind in rows["column_type"]]
 
 
@@ -154,20 +183,37 @@ def rows_of(table: DeltaTable, columns: pa.Schema, key: KeyColumns, keys: pa.Rec
 
 
 def scanned(
-    table: DeltaTable, names: Sequence[str] | None, predicate: str | None, *, most: int | None = None
+    table: DeltaTable,
+    names: Sequence[str] | None,
+    predicate: str | None,
+    *,
+    batch_rows: int = _BATCH_ROWS,
+    most: int | None = None,
 ) -> pa.RecordBatchReader:
     """The rows for which the predicate holds, and maybe others, in no order; all columns where none is named.
 
-    No more than `most` of them, if that is given.
+    So many at a time, and no more than `most` of them, if that is given.
     """
     selected = "*" if names is None else ", ".join(map(quoted, names))
     query = f"SELECT {selected} FROM feed" + ("" if predicate is None else f" WHERE {predicate}")
     query += "" if most is None else f" LIMIT {most}"
-    session = {**_SESSION, "datafusion.execution.batch_size": str(_batch_rows(table))}
+    session = {**_SESSION, "datafusion.execution.batch_size": str(batch_rows)}
     found = pa.RecordBatchReader.from_stream(QueryBuilder(session).register("feed", table).execute(query))
     written = {field.name for field in table.schema().fields if field.type == PrimitiveType("string")}
     texts = written.intersection(found.schema.names, table.metadata().partition_columns)
     return _with_nulls(found, texts) if texts else found
+
+
+def row_bytes(table: DeltaTable, columns: pa.Schema) -> int | None:
+    """About how many bytes these columns of a row take in memory, by the first rows found; None without any."""
+    size = rows = 0
+    for most in _LOOKED_AT:
+        if rows and size * most > rows * _LOOKED_AT_BYTES:
+            break
+        # A text that is there many times is one for `deltalake`, and many as a column of its type.
+        found = [batch.cast(columns) for batch in scanned(table, columns.names, None, batch_rows=most, most=most)]
+        rows, size = sum(batch.num_rows for batch in found), sum(batch.nbytes for batch in found)
+    return max(1, size // rows) if rows else None
 
 
 def in_files(table: DeltaTable) -> TableSize:
@@ -177,11 +223,6 @@ def in_files(table: DeltaTable) -> TableSize:
     rows = int(pc.sum(actions["num_records"]).as_py() or 0) if "num_records" in actions.column_names else 0
     rows = max(1, rows or size // 100)
     return TableSize(rows, max(1, size // rows))
-
-
-def _batch_rows(table: DeltaTable) -> int:
-    fewest, most = _BATCH_ROWS
-    return max(fewest, min(most, _BATCH_BYTES // in_files(table).row_bytes))
 
 
 def _with_nulls(found: pa.RecordBatchReader, texts: Collection[str]) -> pa.RecordBatchReader:

@@ -1,0 +1,89 @@
+"""How often a table's files are gone through for the key ranges of one reader."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from backfill.upstream.delta import scan
+from backfill.upstream.delta.keys import KeyColumn, KeyColumns
+from backfill.upstream.delta.passes import passes
+from backfill.vnode import KeyRange, ranges_between
+
+FILES = 8
+ROWS = 80
+
+
+def _dates(numbers: list[int]) -> pa.Array[Any]:
+    return pa.array([date(2026, 1, 1) + timedelta(number) for number in numbers])
+
+
+def _times(numbers: list[int]) -> pa.Array[Any]:
+    return pa.array([datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=number) for number in numbers])
+
+
+KINDS: dict[str, Any] = {
+    "whole numbers": lambda numbers: pa.array(numbers, pa.int64()),
+    "texts": lambda numbers: pa.array([f"k{number:03}" for number in numbers]),
+    "decimals": lambda numbers: pa.array([Decimal(number).scaleb(-2) for number in numbers], pa.decimal128(9, 2)),
+    "dates": _dates,
+    "times": _times,
+    "local times": lambda numbers: _times(numbers).cast(pa.timestamp("us")),
+    "bytes": lambda numbers: pa.array([number.to_bytes(2) for number in numbers]),
+}
+
+
+@pytest.mark.parametrize("by", [[], ["part"], ["id"]], ids=["", "in partitions", "the key is that of the partitions"])
+@pytest.mark.parametrize("clustered", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranges_are_read_at_once_where_each_would_look_at_all_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, by: list[str], *, clustered: bool
+) -> None:
+    if by == ["id"] and kind in ("bytes", "times", "local times", "decimals"):
+        by = []  # Not among the types that every writer of partitions has.
+    numbers = list(range(ROWS)) if clustered else Random(1).sample(range(ROWS), ROWS)
+    for first in range(0, ROWS, ROWS // FILES):
+        some = numbers[first : first + ROWS // FILES]
+        rows = pa.table({"id": KINDS[kind](some), "n": pa.array(some, pa.int64()), "part": [first] * len(some)})
+        write_deltalake(tmp_path, rows, mode="append", partition_by=by or None)
+    table = DeltaTable(tmp_path)
+    columns = pa.schema([pa.field("id", KINDS[kind]([0]).type), pa.field("n", pa.int64())])
+    key = KeyColumns((KeyColumn.of(columns.field("id")),))
+    bounds = key.texts(pa.record_batch([KINDS[kind]([9, 19, 29, 39, 49, 59, 69])], ["id"]))
+    ranges = ranges_between(bounds)
+    scans = _scans(monkeypatch)
+    found = pa.Table.from_batches(scan.rows_within(table, columns, key, ranges, ""), columns)
+    assert found["n"].to_pylist() == list(range(ROWS))
+    together = by != ["id"] and (kind == "bytes" or not clustered)  # Of bytes there are no statistics.
+    assert scans.count(True) == (1 if together else len(ranges))
+
+
+def _scans(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """A line for each time that files are gone through, true where it was not for a few rows."""
+    scans: list[bool] = []
+    scanned = scan.scanned
+
+    def watched(*given: Any, **named: Any) -> pa.RecordBatchReader:
+        scans.append("most" not in named)
+        return scanned(*given, **named)
+
+    monkeypatch.setattr(scan, "scanned", watched)
+    return scans
+
+
+def test_ranges_that_do_not_ascend_are_read_in_their_own_order(tmp_path: Path) -> None:
+    for some in ([0, 3], [1, 4], [2, 5]):
+        write_deltalake(tmp_path, pa.table({"id": pa.array(some, pa.int64())}), mode="append")
+    key = KeyColumns((KeyColumn("id", pa.int64()),))
+    first, second, third = ranges_between([("1",), ("3",)])
+    ranges: list[KeyRange] = [second, first, third]
+    assert passes(DeltaTable(tmp_path), key, ranges) == [(second,), (first,), (third,)]
+    found = pa.Table.from_batches(scan.rows_within(DeltaTable(tmp_path), key.schema, key, ranges, ""), key.schema)
+    assert found["id"].to_pylist() == [2, 3, 0, 1, 4, 5]
