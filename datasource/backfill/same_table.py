@@ -31,8 +31,9 @@ def require_same_table(recorded: StreamIdentity, upstream: Upstream, *, order_ma
     if recorded.table_id != now.table_id:
         raise StateError(
             f"the table {now.table} was dropped and made again since the stream began (it was {recorded.table} with "
-            f"id {recorded.table_id}, and is id {now.table_id}). Where it was only renamed and this one got its name, "
-            f"name that table by its new name; else start over with {FRESH_START}"
+            f"id {recorded.table_id}, and is id {now.table_id}), or the url leads to another database now: then name "
+            "the former there. Where it was only renamed and this one got its name, name that table by its new name; "
+            f"else start over with {FRESH_START}"
         )
     _require_same_key(now.table, recorded.key, upstream.schema().key_schema, order_matters=order_matters)
 

@@ -7,6 +7,7 @@ table       what the table is: columns, key, identity, and what it may not be
 types       Delta's types as Arrow's
 keys, sorted_keys, measuring    values of keys as text and as SQL; in order; counting and cutting ranges of them
 scan        rows of a version by key range, files without such rows left out
+passes      which key ranges are read at once
 sorting     rows in the order of their key, with little memory
 querying    DuckDB's SQL over rows
 position    which version of which table

@@ -60,7 +60,8 @@ def require_same_table(table: DeltaTable, uri: str, table_id: str) -> None:
     if found != table_id:
         raise DataLossError(
             f"the Delta table {uri} was deleted and made again: the stream followed the table with id "
-            f"{table_id}, and the one that is there now has id {found}. {START_OVER}"
+            f"{table_id}, and the one that is there now has id {found}; or a MERGE of deltalake with merge_schema gave "
+            f"it another id. {START_OVER}"
         )
 
 
