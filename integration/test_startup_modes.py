@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from backfill.__main__ import main
-from backfill.errors import OptionsError
+from backfill.adapters import open_upstream
+from backfill.errors import OptionsError, TableError
+from backfill.options import parse
 from backfill.plan import MIN_SPLIT_ROWS
 from backfill.progress import Finished
+from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import churn, table_of
@@ -45,6 +49,29 @@ def test_startup_mode_snapshot_is_one_batch_of_one_state(database: Database, sta
     run.restart()
     assert not run.batch()
     assert database.execute("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()") == []
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        "CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v text)",
+        "CREATE TABLE t (id int PRIMARY KEY, v text); ALTER TABLE t REPLICA IDENTITY NOTHING",
+        """CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+        CREATE TABLE t_1 PARTITION OF t DEFAULT; ALTER TABLE t_1 REPLICA IDENTITY NOTHING""",
+    ],
+    ids=["unlogged", "no identity", "no identity of a partition"],
+)
+def test_a_table_whose_changes_the_log_does_not_have_can_be_read_as_it_is(
+    database: Database, start_stream: StartStream, ddl: str
+) -> None:
+    database.execute(f"{ddl}; INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 100) i")
+    run = start_stream(startupMode="snapshot")
+    run.judged_batch()
+    assert not run.batch()
+    with closing(open_upstream(parse({**database.options, "dbtable": "t"}))) as upstream:
+        assert sum(batch.num_rows for batch in upstream.reader().scan([WHOLE_TABLE])) == 100
+    with pytest.raises(TableError, match=r"unlogged|REPLICA IDENTITY"):
+        start_stream(stateDir=f"{run.options['stateDir']}-2").batch()
 
 
 @pytest.mark.parametrize(

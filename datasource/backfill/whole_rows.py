@@ -24,7 +24,7 @@ from backfill.arrays import Indices, Mask, index, mask
 from backfill.batches import as_one_batch
 from backfill.changes import column_of
 from backfill.errors import OptionsError
-from backfill.events import NO_ORDER, Events, events_of, timely
+from backfill.events import NO_ORDER, Events, events_of, places, timely
 from backfill.images import Images, Known, Lost, TooMuch, images
 from backfill.lookup import LookUp, looked_up, without
 from backfill.mark import Halves
@@ -120,11 +120,13 @@ class WholeRows:
 
     def _whole(self, piece: _Piece, most_bytes: int) -> _Whole | TooMuch:
         """The images of a piece: what has lost values is replaced by rows that are looked up, until nothing has."""
+        told: tuple[Events, Indices] | None = None
         while True:
             piece, order, after_late = self._timely(piece)
+            told = told or (piece.events, order)
             made = self._images(piece, after_late, IMAGES * most_bytes)
             if isinstance(made, Images):
-                return _Whole(piece.events, order, made)
+                return _Whole(piece.events, np.where(made.after.present, order, _of_gone(piece, order, *told)), made)
             if isinstance(made, TooMuch):
                 return made
             replaced = looked_up(
@@ -221,8 +223,17 @@ def order_of(column: Any) -> Indices:
     The two least numbers of 64 bits are one: NO_ORDER is the other.
     """
     whole = column.cast(pa.int32()) if pt.is_date32(column.type) else column
-    numbers = np.maximum(_filled(whole.cast(pa.int64()), NO_ORDER + 1), NO_ORDER + 1)
-    return np.where(mask(whole.is_null()), NO_ORDER, numbers)
+    numbers: Indices = _filled(whole.cast(pa.int64()), NO_ORDER + 1)
+    return np.where(mask(whole.is_null()), NO_ORDER, np.maximum(numbers, NO_ORDER + 1))
+
+
+def _of_gone(piece: _Piece, order: Indices, told: Events, reached: Indices) -> Indices:
+    """The order of each key, also by rows that the log told and that were not there any more when they were looked up.
+
+    `reached` is the order of each key of all `told` events.
+    """
+    of_each: Indices = np.append(reached, NO_ORDER)[places(piece.events.distinct, told.distinct)]
+    return np.maximum(order, of_each)
 
 
 def updates(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from backfill.added import NOTHING_ADDED
 from backfill.arrays import Indices, Mask
-from backfill.changes import INSERT, UPDATE, changes_schema
+from backfill.changes import DELETE, INSERT, UPDATE, changes_schema
 from backfill.epoch import Epoch
 from backfill.handoff import read
 from backfill.lookup import FEW, LookUp
@@ -197,6 +197,24 @@ def test_what_an_update_left_alone_is_not_taken_from_the_row_before_one_that_cam
         assert stream.batch([[late]], {}) == []
         fold(stream.batch([[after]], {("p", 1): (6, 2)}), sink)
     assert sink == {("p", 1): (6, 2)}
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_key_keeps_the_order_of_a_row_whose_values_were_lost_when_it_was_deleted(
+    tmp_path: Path, *, together: bool
+) -> None:
+    update, delete = Change(UPDATE, ("p", 1), None, (10, 1), frozenset({"y"})), Change(DELETE, ("p", 1))
+    table: dict[Key, Row] = {("p", 1): (5, 1)}
+    stream, sink = Stream(tmp_path, {("p", 1)}, table, Rules(order_column="x")), dict(table)
+    if together:
+        fold(stream.batch([[update, delete]], {}), sink)
+    else:
+        fold(stream.batch([[update]], {("p", 1): (10, 1)}), sink)
+        fold(stream.batch([[delete]], {}), sink)
+    assert sink == {}
+    assert stream.batch([[Change(INSERT, ("p", 1), None, (7, 2))]], {}) == []
+    fold(stream.batch([[Change(INSERT, ("p", 1), None, (10, 3))]], {}), sink)
+    assert sink == {("p", 1): (10, 3)}
 
 
 def test_rows_are_looked_up_a_few_at_a_time_where_they_are_large(tmp_path: Path) -> None:

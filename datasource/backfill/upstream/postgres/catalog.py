@@ -70,13 +70,14 @@ class _Column:
     expression: str | None
 
 
-def read_table(session: Session, dbtable: str) -> TableDescription:
+def read_table(session: Session, dbtable: str, *, follows: bool = True) -> TableDescription:
     """Describes the table that `dbtable` names, or raises TableError with what to do about it.
 
+    `follows`: whether its changes are read as well, which the log has to have.
     Columns that the role may not read or that the log does not carry are described here, and refused by
     `selection.select_columns` where they are asked for.
     """
-    table = find_table(session, dbtable)
+    table = find_table(session, dbtable, follows=follows)
     indexes = read_indexes(session, table.oid)
     with session.cursor(row_factory=class_row(_Column)) as cursor:
         rows = cursor.execute(_COLUMNS, [table.oid]).fetchall()
@@ -102,11 +103,11 @@ def read_table(session: Session, dbtable: str) -> TableDescription:
         )
         for row in rows
     )
-    index = choose_index(table, columns, indexes)
+    index = choose_index(table, columns, indexes, follows=follows)
     key = read_key(session, index, columns, collations)
     names = [column.column.name for column in key]
     require_never_null(session, table, names)
-    if table.kind == "p":
+    if table.kind == "p" and follows:
         require_leaves_log(session, table.oid, table.qualified, names, primary=index.primary)
     return TableDescription(
         oid=table.oid,

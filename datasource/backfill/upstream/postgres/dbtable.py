@@ -76,14 +76,17 @@ class RelationRow:
         return QualifiedName(self.schema, self.name)
 
 
-def find_table(session: Session, dbtable: str) -> RelationRow:
-    """The table that `dbtable` names in this session, by the rules of SQL: folding, quotes, `search_path`."""
+def find_table(session: Session, dbtable: str, *, follows: bool) -> RelationRow:
+    """The table that `dbtable` names in this session, by the rules of SQL: folding, quotes, `search_path`.
+
+    `follows`: whether its changes are to be in the log.
+    """
     schema, name = _parsed(session, dbtable)
     with session.cursor(row_factory=class_row(RelationRow)) as cursor:
         found = cursor.execute(_RELATION, {"schema": schema, "name": name}).fetchone()
     if found is None:
         raise TableError(_not_found(session, dbtable, name))
-    _require_streamable(found)
+    _require_usable(found, follows=follows)
     return found
 
 
@@ -123,13 +126,13 @@ def _not_found(session: Session, dbtable: str, name: str) -> str:
     return f"there is no table {dbtable!r} that this role can see. {hint}"
 
 
-def _require_streamable(table: RelationRow) -> None:
+def _require_usable(table: RelationRow, *, follows: bool) -> None:
     name = table.qualified.quoted()
     if table.oid < _FIRST_NORMAL_OID:
         raise TableError(f"{name} belongs to the system catalogs; their changes are not logged for streaming")
     if table.kind in _OTHER_KINDS:
         raise TableError(f"{name} is {_OTHER_KINDS[table.kind]}")
-    if table.persistence == "u":
+    if table.persistence == "u" and follows:
         raise TableError(
             f"{name} is unlogged, so its changes are not in the log. Run ALTER TABLE {name} SET LOGGED. A stream that "
             f"had begun before has missed what was written meanwhile: start over with {FRESH_START}"

@@ -89,7 +89,7 @@ def _found(session: Session, options: Options) -> Iterator[Finding]:
     yield from room.findings(session, options.stream.num_partitions)
     if follows:
         yield from _slots(session, options.slot_name)
-    table = yield from _refused(read_table, session, options.dbtable)
+    table = yield from _refused(partial(read_table, follows=follows), session, options.dbtable)
     if table is not None:
         yield from _columns(session, table, options)
     if follows:

@@ -107,11 +107,13 @@ def read_indexes(session: Session, table_oid: int) -> list[Index]:
         return cursor.execute(_INDEXES, [table_oid]).fetchall()
 
 
-def choose_index(table: RelationRow, columns: Sequence[ColumnDescription], indexes: Sequence[Index]) -> Index:
+def choose_index(
+    table: RelationRow, columns: Sequence[ColumnDescription], indexes: Sequence[Index], *, follows: bool
+) -> Index:
     """The index whose columns are the key; TableError with the ways out where there is none."""
     name = table.qualified.quoted()
     primary = next((index for index in indexes if index.primary), None)
-    if table.replica_identity == "n":
+    if table.replica_identity == "n" and follows:
         raise TableError(
             f"{name} has REPLICA IDENTITY NOTHING, so its updates and deletes do not say which row they concern. "
             f"Run {_mend(table, columns, indexes)}"

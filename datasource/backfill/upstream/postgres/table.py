@@ -131,7 +131,7 @@ def describe(session: Session, options: Options) -> Table:
     with session.transaction():
         session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         server = read_server(session)
-        description = read_table(session, options.dbtable)
+        description = read_table(session, options.dbtable, follows=options.follows)
     selected = select_columns(description, options.columns, of_spark=options.columns_of_spark, follows=options.follows)
     columns = map_columns(selected, dict(options.custom_schema))
     require_same_decimals(session, description, [column.name for column in columns])
