@@ -33,10 +33,11 @@ _KEYS: tuple[list[Cells], ...] = (
     [(0,), (1,), (7,), (255,)],
     [(text, day) for text in ("", "a/", "a", "a\0") for day in _DAYS],
 )
+_LONG_LISTS = [[1.5] * LONG, [2.5] * (LONG // 8 + 1), [float("nan")] * (LONG // 8), [None, *[-0.0] * LONG]]
 _ROWS = (
     st.tuples(st.integers(0, 3), st.floats(width=32)),
     st.tuples(
-        st.none() | st.lists(st.none() | st.floats(), max_size=2),
+        st.none() | st.lists(st.none() | st.floats(), max_size=2) | st.sampled_from(_LONG_LISTS),
         st.none() | st.binary(max_size=2) | st.sampled_from([LONG * b"x", LONG * b"xy", LONG * b"xy" + b"z"]),
         st.none() | st.decimals(-100, 100, places=3),
         st.none() | st.sampled_from(["", "\0", LONG * "é", LONG * "x", LONG * "x" + "y"]),

@@ -20,7 +20,7 @@ duckdb_state     one DuckDB file
 duckdb_tables    its tables
 segments         its entries, and why they are kept so
 pending          its own output while it is consolidated
-long_cells       its long texts and blobs, in pieces
+long_cells       its long texts, blobs and lists, in pieces
 duckdb_writes    going through many keys in chunks
 admission        which calls fit, and their columns as they are stored
 codec, columns   how a column of any type is stored, bit by bit, and under which name

@@ -1,6 +1,6 @@
 """The file of a `DuckDBUpsertState`: its tables, and how it is made and brought forward.
 
-Format version 3, for a key of two columns and a row of three:
+Format version 4, for a key of two columns and a row of three:
 
     entries_1 ... | probe | k0 | k1 | seq | order_key | order_tie | present | size | v0 | v1 | v2 |
     long_1 ...    | seq | cell | piece | data |           long values of `v0` (cell 0) and so on; see `long_cells`
@@ -14,7 +14,8 @@ Format version 3, for a key of two columns and a row of three:
 
 Columns are stored as `codec` says; the schemas are Arrow's own serialization of the user's. `segments` tells what the
 entries are for. Columns that were added to a layout stand last. Version 1 had no `long_…`, `size`, `line` and `digest`;
-what it has written stays in its rows. Version 2 had no `dead_size`.
+what it has written stays in its rows. Version 2 had no `dead_size`. Version 3 kept lists in their rows, and a release
+that wrote it would take those that are not there for null.
 """
 
 from __future__ import annotations
@@ -56,7 +57,11 @@ def _count_dead_bytes(connection: duckdb.DuckDBPyConnection) -> None:
         connection.execute(f"UPDATE segments SET dead_size = ({dead}) WHERE segment = {segment}")
 
 
-STEPS: Final[tuple[Step, ...]] = (_keep_long_cells_apart, _count_dead_bytes)
+def _cut_lists(_: duckdb.DuckDBPyConnection) -> None:
+    """What is there stays as it is."""
+
+
+STEPS: Final[tuple[Step, ...]] = (_keep_long_cells_apart, _count_dead_bytes, _cut_lists)
 """As in `migrations`: `STEPS[n - 1]` turns a file of version `n` into one of version `n + 1`."""
 
 UPSERT_FORMAT_VERSION: Final = 1 + len(STEPS)

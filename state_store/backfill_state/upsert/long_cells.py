@@ -1,4 +1,4 @@
-"""Long texts and blobs of rows, in pieces that DuckDB stores and reads one by one.
+"""Long texts, blobs and lists of numbers of rows, in pieces that DuckDB stores and reads one by one.
 
 DuckDB reads a column by vectors of 2,048 values, and stores one by row groups of 122,880. With 100 kB in each, finding
 10 of 20 thousand rows took 2 s, and 1 took 0.6; from 4 kB on, a checkpoint wanted more memory than the 512 MB that it
@@ -6,7 +6,8 @@ had, and nothing could be written any more. In pieces of 512 bytes 100 of these 
 third of the time to write, and 256 MB are enough. (Pieces of 1 kB needed more memory, and packed worse.)
 
 In a row a long cell is null. Its pieces are found by the row's number, and make a value again without being copied one
-by one: they lie one behind the other, as they did before they were cut.
+by one: they lie one behind the other, as they did before they were cut. A list of numbers is cut as the bytes of these.
+It stays in its row if one of them is null; so does a list of anything else, however long.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from backfill_state.upsert.columns import Array, Field, Numbers
+from backfill_state.upsert.columns import Array, Field, Mask, Numbers, Type
 
 LONG: Final = 512
-"""A text or blob of more bytes than this is kept apart, in pieces of as many."""
+"""A text, blob or list of more bytes than this is kept apart, in pieces of as many."""
+
+_MOST_BYTES: Final = (1 << 31) - 1
+"""Of the lists of one column, which are cut as blobs; where they have more, none is."""
 
 _COLUMNS: Final[list[Field]] = [
     pa.field("seq", pa.int64()),
@@ -34,18 +38,22 @@ PIECES: Final = pa.schema(_COLUMNS)
 """`seq` is the row's number and `cell` that of its column; `piece` counts from 0."""
 
 
-def cut(rows: pa.Table, names: Sequence[str], seq: Numbers) -> tuple[pa.Table, pa.Table]:
-    """The rows without the long cells of these columns, and their pieces; `seq` are the rows' numbers."""
+def cut(rows: pa.Table, names: Sequence[str], seq: Numbers, *, lists: bool = True) -> tuple[pa.Table, pa.Table]:
+    """The rows without the long cells of these columns, and their pieces; `seq` are the rows' numbers.
+
+    `lists`: whether those are cut as well.
+    """
     pieces = [PIECES.empty_table()]
     for cell, name in enumerate(names):
-        if not may_be_long(rows.schema.field(name).type):
+        kind = rows.schema.field(name).type
+        if not (is_cut(kind) if lists else may_be_long(kind)):
             continue
         column: Array = rows[name].combine_chunks()
-        lengths: Array = pc.binary_length(column)
-        long: Array = pc.fill_null(pc.greater(lengths, pa.scalar(LONG)), pa.scalar(False))
-        if long.true_count:
-            pieces.append(_pieces(column.filter(long), cell, seq[long.to_numpy(zero_copy_only=False)]))
-            short = pc.if_else(long, pa.scalar(None, column.type), column)
+        long = _long(column)
+        if long.any():
+            chosen = pa.array(long)
+            pieces.append(_pieces(_as_bytes(column.filter(chosen)), cell, seq[long]))
+            short: Array = pc.if_else(chosen, pa.scalar(None, column.type), column)
             rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), short)
     return rows, pa.concat_tables(pieces)
 
@@ -69,8 +77,58 @@ def mended(rows: pa.Table, names: Sequence[str], pieces: pa.Table) -> pa.Table:
     return rows
 
 
-def may_be_long(stored: pa.DataType) -> bool:
+def is_cut(stored: Type) -> bool:
+    """Whether a cell of these is kept apart where it is long."""
+    return may_be_long(stored) or _width(stored) > 0
+
+
+def may_be_long(stored: Type) -> bool:
+    """Whether these are texts or blobs."""
     return pt.is_string(stored) or pt.is_binary(stored)
+
+
+def _width(stored: Type) -> int:
+    """How many bytes each number of a list has; 0 of everything else."""
+    if not pt.is_list(stored) or not (pt.is_integer(stored.value_type) or pt.is_decimal(stored.value_type)):
+        return 0
+    return int(stored.value_type.bit_width) // 8
+
+
+def _long(column: Array) -> Mask:
+    """Which cells are cut."""
+    width = _width(column.type)
+    if not width:
+        lengths: Array = pc.binary_length(column)
+        return np.asarray(lengths.fill_null(0).to_numpy() > LONG, np.bool_)
+    lengths = pc.list_value_length(column)
+    size = lengths.fill_null(0).to_numpy().astype(np.int64) * width
+    long = np.asarray((size > LONG) & (size.sum() <= _MOST_BYTES), np.bool_)
+    numbers: Array = pc.list_flatten(column)
+    if numbers.null_count:
+        owners: Array = pc.list_parent_indices(column)
+        long[owners.filter(numbers.is_null()).to_numpy()] = False
+    return long
+
+
+def _as_bytes(values: Array) -> Array:
+    """Values none of which is null, as blobs over the same memory."""
+    width = _width(values.type)
+    if not width:
+        return values
+    numbers = values.values
+    offsets = (_offsets(values) + numbers.offset) * width
+    return _blobs(offsets - offsets[0], numbers.buffers()[1].slice(int(offsets[0])), pa.binary())
+
+
+def _from_bytes(blobs: Array, kind: Type) -> Array:
+    """The same back as lists, over a copy, which begins where a number may."""
+    width = _width(kind)
+    offsets = _offsets(blobs)
+    data = np.frombuffer(blobs.buffers()[2], np.uint8)[offsets[0] : offsets[-1]].tobytes()
+    count = (offsets - offsets[0]) // width
+    numbers = pa.Array.from_buffers(kind.value_type, int(count[-1]), [None, pa.py_buffer(data)])
+    ends = pa.py_buffer(count.astype(np.int32).tobytes())
+    return pa.Array.from_buffers(kind, len(blobs), [None, ends], children=[numbers])
 
 
 def _pieces(values: Array, cell: int, seq: Numbers) -> pa.Table:
@@ -88,11 +146,12 @@ def _pieces(values: Array, cell: int, seq: Numbers) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=PIECES)
 
 
-def _values(seq: Numbers, data: Array, kind: pa.DataType) -> tuple[Numbers, Array]:
+def _values(seq: Numbers, data: Array, kind: Type) -> tuple[Numbers, Array]:
     """The numbers of the rows, ascending, and the value of each, from pieces in order."""
     owners, first = np.unique(seq, return_index=True)
     starts = _offsets(data)
-    return owners, _over(np.append(starts[first], starts[-1]), data, kind)
+    ends = np.append(starts[first], starts[-1])
+    return owners, _from_bytes(_over(ends, data, pa.binary()), kind) if _width(kind) else _over(ends, data, kind)
 
 
 def _offsets(array: Array) -> Numbers:
@@ -103,5 +162,8 @@ def _offsets(array: Array) -> Numbers:
 
 def _over(offsets: Numbers, array: Array, kind: pa.DataType) -> Array:
     """Values with other offsets into the same bytes."""
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32).tobytes()), array.buffers()[2]]
-    return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
+    return _blobs(offsets, array.buffers()[2], kind)
+
+
+def _blobs(offsets: Numbers, data: pa.Buffer, kind: pa.DataType) -> Array:
+    return pa.Array.from_buffers(kind, len(offsets) - 1, [None, pa.py_buffer(offsets.astype(np.int32).tobytes()), data])

@@ -47,7 +47,7 @@ class Pending:
             given = lines.append_column("line", pa.array(line))
             # Of long cells a digest is compared: DuckDB can group by what is not long.
             digests = run(connection, given, f"SELECT line, {self._digest} AS digest FROM given").sort_by("line")
-            rows, pieces = cut(given.append_column("digest", digests["digest"]), self._cells, line)
+            rows, pieces = cut(given.append_column("digest", digests["digest"]), self._cells, line, lists=False)
             run(connection, rows, "INSERT INTO pending BY NAME SELECT * FROM given")
             run(connection, pieces, "INSERT INTO long_pending SELECT * FROM given")
 
