@@ -3,10 +3,9 @@
 An entry is appended to the newest segment with the next number, `seq`; of several entries of a key the one with the
 greatest number counts, and the others are noted as dead. A full segment of which at least half is dead, by entries or
 by bytes, is cleaned, and any other of which three quarters are, if these are many: what lives is appended anew, and the
-table is dropped.
-A batch cleans one of them, and more only while over half of all is dead: so it waits for one of `SEGMENT_ENTRIES` or
-for about as much as it has replaced itself, and the file has room for twice what lives and a few segments. Long texts
-and blobs lie in a table beside the segment: `long_cells` says why.
+table is dropped. A batch cleans one of them, and more only while over half of all is dead: so it waits for one of
+`SEGMENT_ENTRIES` or for about as much as it has replaced itself, and the file has room for twice what lives and a few
+segments. Long texts and blobs lie in a table beside the segment: `long_cells` says why.
 
 Why not the obvious ways, in DuckDB 2.0:
 
