@@ -11,7 +11,16 @@ import pytest
 
 from backfill_state.upsert.long_cells import LONG, cut, mended
 
+HIDDEN: Any = pa.Array.from_buffers(
+    pa.list_(pa.int32()),
+    4,
+    [pa.py_buffer(bytes([0b1101])), pa.py_buffer(np.array([0, 200, 400, 402, 602], np.int32).tobytes())],
+    children=[pa.array([*range(400), None, 1, *range(200)], pa.int32())],
+)
+"""The second list is null, and has numbers all the same, as the result of some kernels does."""
+
 LISTS: list[Any] = [
+    HIDDEN,
     pa.array([[7] * LONG, [1, 2], None, [], [None] * LONG, list(range(100)), [8] * LONG], pa.list_(pa.int64())),
     pa.array([[-1] * LONG, [1] * (LONG // 2), [2] * (LONG // 2 + 1)], pa.list_(pa.int16())),
     pa.array([[Decimal("1.5")] * 33, [Decimal(-2)] * 32, [Decimal(3)] * 99], pa.list_(pa.decimal128(20, 2))),

@@ -98,15 +98,15 @@ def _long(column: Array) -> Mask:
     """Which cells are cut."""
     width = _width(column.type)
     if not width:
-        lengths: Array = pc.binary_length(column)
-        return np.asarray(lengths.fill_null(0).to_numpy() > LONG, np.bool_)
-    lengths = pc.list_value_length(column)
-    size = lengths.fill_null(0).to_numpy().astype(np.int64) * width
-    long = np.asarray((size > LONG) & (size.sum() <= _MOST_BYTES), np.bool_)
+        size: Array = pc.binary_length(column)
+        return np.asarray(size.fill_null(0).to_numpy() > LONG, np.bool_)
+    counted: Array = pc.list_value_length(column)
+    lengths = counted.fill_null(0).to_numpy().astype(np.int64)
+    long = np.asarray((lengths * width > LONG) & (lengths.sum() * width <= _MOST_BYTES), np.bool_)
     numbers: Array = pc.list_flatten(column)
     if numbers.null_count:
-        owners: Array = pc.list_parent_indices(column)
-        long[owners.filter(numbers.is_null()).to_numpy()] = False
+        owners = np.repeat(np.arange(len(column)), lengths)
+        long[owners[numbers.is_null().to_numpy(zero_copy_only=False)]] = False
     return long
 
 
