@@ -123,10 +123,11 @@ class WholeRows:
         told: tuple[Events, Indices] | None = None
         while True:
             piece, order, after_late = self._timely(piece)
-            told = told or (piece.events, order)
             made = self._images(piece, after_late, IMAGES * most_bytes)
             if isinstance(made, Images):
-                return _Whole(piece.events, np.where(made.after.present, order, _of_gone(piece, order, *told)), made)
+                if told is not None:
+                    order = np.where(made.after.present, order, _of_gone(piece, order, *told))
+                return _Whole(piece.events, order, made)
             if isinstance(made, TooMuch):
                 return made
             replaced = looked_up(
@@ -140,6 +141,7 @@ class WholeRows:
             )
             if isinstance(replaced, TooMuch):
                 return replaced
+            told = told or (piece.events, order)
             piece = self._with_stored(*replaced)
 
     def _put(self, whole: _Whole, place: int, added: Mask) -> None:

@@ -39,7 +39,14 @@ _CONSTRAINTS: Final = ("23503", "23505", "23514", "23P01")
 _UNFIT: Final = ("22001", "22003", "22007", "22008", "22026", "22P02", "42846")
 """A value is too long, too large or of another form for a column's type; or no cast leads to that."""
 
-_REFUSED: Final = frozenset({DIVISION_BY_ZERO, LIMIT_EXCEEDED, *NOT_THERE})
+_REFUSED: Final = {
+    NO_RIGHTS: (
+        ". The role needs SELECT, INSERT, UPDATE and DELETE on that table and on backfill_batches beside it (GRANT … "
+        "ON … TO …), and until the latter is there, CREATE on their schema (GRANT USAGE, CREATE ON SCHEMA … TO …)"
+    ),
+    **dict.fromkeys((DIVISION_BY_ZERO, LIMIT_EXCEEDED, *NOT_THERE), ""),
+}
+"""What the database refuses, and what to do about it."""
 
 _TOLD_BY_KIND: Final = {
     NO_SUCH_LABEL: (
@@ -118,12 +125,6 @@ def about_target(failure: Failure) -> BackfillError | None:
     told = next((text for kind, text in _TOLD_BY_KIND.items() if failure.is_of(kind)), _TOLD.get(state))
     if told is not None:
         return _ERRORS.get(state, TableError)(f"{message}: {told}")
-    if state == NO_RIGHTS:
-        return DatabaseSetupError(
-            f"the database refused a statement on the sink's table: {message}. The role needs SELECT, INSERT, UPDATE "
-            "and DELETE on that table and on backfill_batches beside it (GRANT … ON … TO …), and until the latter is "
-            "there, CREATE on their schema (GRANT USAGE, CREATE ON SCHEMA … TO …)"
-        )
     if state in _REFUSED:
-        return DatabaseSetupError(f"the database refused a statement on the sink's table: {message}")
+        return DatabaseSetupError(f"the database refused a statement on the sink's table: {message}{_REFUSED[state]}")
     return None

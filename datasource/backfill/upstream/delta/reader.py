@@ -62,7 +62,7 @@ class DeltaSnapshotReader:
     def _within(
         self, opened: DeltaTable, columns: pa.Schema, ranges: Sequence[KeyRange], condition: str
     ) -> Iterator[pa.RecordBatch]:
-        yield from self._distinct(rows_within(opened, columns, self.table.key, ranges, condition))
+        return self._distinct(rows_within(opened, columns, self.table.key, ranges, condition))
 
     def _typed(self, opened: DeltaTable, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         uri = self.table.uri

@@ -81,11 +81,7 @@ class Rows:
     def of(cls, table: DeltaTable, columns: pa.Schema, condition: str) -> Rows:
         """The condition may name columns that are not carried."""
         whole: Any = table.schema().to_arrow() if condition else columns
-        try:
-            size = row_bytes(table, pa.schema(whole)) or 1
-        except Exception:  # noqa: BLE001 - deltalake raises Exception itself. What matters the rows' reader will meet.
-            size = in_files(table).row_bytes
-        return cls(table, columns, condition, max(1, min(_BATCH_ROWS, _BATCH_BYTES // size)))
+        return cls(table, columns, condition, _batch_rows(table, pa.schema(whole)))
 
     def where(self, predicate: str | None) -> Iterator[pa.RecordBatch]:
         """Those for which the predicate holds, and maybe others, in no order."""
@@ -175,7 +171,8 @@ def _nodes(parsed: Any) -> Iterator[dict[str, Any]]:
 
 def rows_of(table: DeltaTable, columns: pa.Schema, key: KeyColumns, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The rows with these keys, in no order."""
-    found = scanned(table, columns.names, key.predicate((key.around(keys),)))
+    predicate = key.predicate((key.around(keys),))
+    found = scanned(table, columns.names, predicate, batch_rows=_batch_rows(table, columns))
     selected, names = (", ".join(map(quoted, each)) for each in (columns.names, key.names))
     query = f"SELECT {selected} FROM feed SEMI JOIN keys USING ({names})"
     for batch in queried(query, {"feed": found, "keys": pa.Table.from_batches([keys])}):
@@ -202,6 +199,18 @@ def scanned(
     written = {field.name for field in table.schema().fields if field.type == PrimitiveType("string")}
     texts = written.intersection(found.schema.names, table.metadata().partition_columns)
     return _with_nulls(found, texts) if texts else found
+
+
+def _batch_rows(table: DeltaTable, columns: pa.Schema) -> int:
+    """How many rows of these columns are read at a time. No file is looked at where their types tell."""
+    if all(pa.types.is_primitive(kind) or pa.types.is_decimal(kind) for kind in columns.types):
+        size = sum(kind.bit_width for kind in columns.types) // 8
+    else:
+        try:
+            size = row_bytes(table, columns) or 1
+        except Exception:  # noqa: BLE001 - deltalake raises Exception itself. What matters the rows' reader will meet.
+            size = in_files(table).row_bytes
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, size)))
 
 
 def row_bytes(table: DeltaTable, columns: pa.Schema) -> int | None:

@@ -120,7 +120,7 @@ def make(connector: Connector, session: Session, name: str, table: TableDescript
     except psycopg.errors.RaiseException as error:
         raise DatabaseSetupError(
             f"the database does not let the stream publish the table: {error.diag.message_primary}. An event trigger "
-            f"may refuse CREATE PUBLICATION: let it pass the role; or let somebody whom it does run: "
+            "may refuse CREATE PUBLICATION: let it pass the role; or let somebody whom it does run: "
             f"{statement.as_string(session)}; and set publicationName={name}"
         ) from None
     except psycopg.errors.InsufficientPrivilege as error:
