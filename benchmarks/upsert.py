@@ -6,7 +6,8 @@ that change. DuckDB has `MEMORY` for each state; what it reads beyond that comes
 still have in its own memory. `--rows 50000000` measures 1, 10 and 50 million keys; it takes 5 GB of disk, and as much
 again with RocksDB beside it.
 
-Then the same for few rows that are long, as those of tables with documents in them.
+Then the same for few rows that are long, as those of tables with documents or vectors in them; and for rows that are
+written again and again, beside others that were written once.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -35,21 +37,53 @@ BATCH = 100_000
 NEWEST = 4 * BATCH
 FILL = 500_000
 FILL_BYTES = 64 << 20
-FILLER = 84
-LONG_FILLERS = (FILLER, 2_000, 20_000)
 LONG_ROWS = 50_000
 LONG_BATCH = 1_000
+HOT_ROWS = 20_000
+HOT_BEFORE = 200
+"""How often rows were written before that are written again and again: four million of them in all."""
+
 MEMORY_BYTES = 512_000_000
 MEMORY = f"{MEMORY_BYTES // 1_000_000}MB"
 ROW_BYTES = 100
-"""About what a row of `LAYOUT` has."""
+"""About what a row of `FILLER` has."""
 
 PARTS = ("get", "get: processor", "put", "put: processor")
 AT_LEAST = 0.5
 
 AID = pa.field("aid", pa.int64())
 NUMBERS: list[pa.Field[Any]] = [pa.field("bid", pa.int32()), pa.field("abalance", pa.int32())]
-LAYOUT = UpsertLayout("benchmark", pa.schema([AID]), pa.schema([AID, *NUMBERS, pa.field("filler", pa.string())]))
+
+
+@dataclass(frozen=True, slots=True)
+class Filler:
+    """What makes a row long: a text of so many bytes, or a list of numbers of 8 bytes."""
+
+    size: int
+    numbers: bool = False
+
+    @property
+    def layout(self) -> UpsertLayout:
+        kind = pa.list_(pa.float64()) if self.numbers else pa.string()
+        return UpsertLayout("benchmark", pa.schema([AID]), pa.schema([AID, *NUMBERS, pa.field("filler", kind)]))
+
+    @property
+    def name(self) -> str:
+        return f"{'lists' if self.numbers else 'texts'} of {self.size:,} bytes"
+
+    def drawn(self, random: np.random.Generator, count: int) -> pa.Array[Any]:
+        """So many of them, which hardly pack."""
+        each = self.size // 8 if self.numbers else self.size
+        ends = np.arange(0, count * each + 1, each).astype(np.int32)
+        if self.numbers:
+            values = pa.array(random.random(count * each), pa.float64())
+            return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), values)
+        letters = random.integers(97, 123, count * each, np.uint8)
+        return pa.StringArray.from_buffers(count, pa.py_buffer(ends.tobytes()), pa.py_buffer(letters.tobytes()))
+
+
+FILLER: Final = Filler(84)
+LONG_FILLERS: Final = (FILLER, Filler(2_000), Filler(20_000), Filler(20_000, numbers=True))
 
 
 def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
@@ -77,6 +111,7 @@ def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
     beside = [Comparison(_anywhere(size), _rocks(size)) for size in sizes if installed()]
     yield ratios("Upsert state: ratio", results, [*newest, *anywhere, *beside])
     yield from _long_rows(folder, rounds)
+    yield from _hot_rows(folder, rounds)
 
 
 def _long_rows(folder: Path, rounds: Rounds) -> Iterator[Table]:
@@ -84,14 +119,31 @@ def _long_rows(folder: Path, rounds: Rounds) -> Iterator[Table]:
     with ExitStack() as stack:
         contenders: dict[str, Callable[[], Run]] = {}
         for filler in LONG_FILLERS:
-            state = stack.enter_context(_filled(folder / f"long-{filler}.duckdb", LONG_ROWS, filler))
-            contenders[f"texts of {filler:,} bytes"] = partial(
-                _batch, state, orders, range(LONG_ROWS), LONG_BATCH, filler
-            )
+            state = stack.enter_context(_filled(folder / f"{filler.name}.duckdb", LONG_ROWS, filler))
+            contenders[filler.name] = partial(_batch, state, orders, range(LONG_ROWS), LONG_BATCH, filler)
         results = take_turns(contenders, rounds)
     notes = [f"Batches of {LONG_BATCH:,} keys from all over {LONG_ROWS:,} rows, {MEMORY} of memory."]
     yield speeds("Upsert state: long rows", results, notes, unit="keys")
     yield where("Upsert state: long rows, where the time goes", results, PARTS)
+
+
+def _hot_rows(folder: Path, rounds: Rounds) -> Iterator[Table]:
+    orders = itertools.count(1)
+    once, often = (f"{HOT_ROWS:,} keys, written {times} before" for times in ("once", f"{HOT_BEFORE} times"))
+    with ExitStack() as stack:
+        states = {
+            name: stack.enter_context(_filled(folder / f"hot-{number}.duckdb", HOT_ROWS))
+            for number, name in enumerate((once, often))
+        }
+        for _ in range(HOT_BEFORE):
+            _batch(states[often], orders, range(HOT_ROWS), HOT_ROWS)
+        results = take_turns(
+            {name: partial(_batch, state, orders, range(HOT_ROWS), HOT_ROWS) for name, state in states.items()}, rounds
+        )
+        file = states[often].usage().file
+    notes = [f"Batches of all {HOT_ROWS:,} keys of a state; the file of the second is {file / 1e6:.0f} MB."]
+    yield speeds("Upsert state: the same rows again and again", results, notes, unit="keys")
+    yield ratios("Upsert state: the same rows, ratio", results, [Comparison(often, once, AT_LEAST)])
 
 
 def _anywhere(size: int) -> str:
@@ -106,10 +158,10 @@ def _rocks(size: int) -> str:
     return f"{size:,} keys, anywhere, {ROCKSDB}"
 
 
-def _filled(path: Path, size: int, filler: int = FILLER) -> DuckDBUpsertState:
-    state = DuckDBUpsertState(path, LAYOUT, memory_limit=MEMORY)
+def _filled(path: Path, size: int, filler: Filler = FILLER) -> DuckDBUpsertState:
+    state = DuckDBUpsertState(path, filler.layout, memory_limit=MEMORY)
     random = np.random.default_rng(size)
-    step = min(FILL, FILL_BYTES // filler)
+    step = min(FILL, FILL_BYTES // filler.size)
     for begin in range(0, size, step):
         with state.batch(f"fill-{begin}"):
             state.multi_put(_updates(np.arange(begin, min(size, begin + step)), 0, random, filler))
@@ -117,7 +169,7 @@ def _filled(path: Path, size: int, filler: int = FILLER) -> DuckDBUpsertState:
 
 
 def _batch(
-    state: DuckDBUpsertState, orders: Iterator[int], among: range, count: int = BATCH, filler: int = FILLER
+    state: DuckDBUpsertState, orders: Iterator[int], among: range, count: int = BATCH, filler: Filler = FILLER
 ) -> Run:
     order = next(orders)
     random = np.random.default_rng(order)
@@ -141,16 +193,16 @@ def _rocks_batch(rocks: Rocks, orders: Iterator[int], among: range) -> Run:
 
 def _drawn(random: np.random.Generator, among: range, count: int) -> Keys:
     """So many keys that differ, in no order."""
+    if count == len(among):
+        return random.permutation(np.arange(among.start, among.stop))
     keys = np.unique(random.integers(among.start, among.stop, count * 2))
     return random.permutation(keys)[:count]
 
 
-def _updates(keys: Keys, order: int, random: np.random.Generator, filler: int) -> Updates:
+def _updates(keys: Keys, order: int, random: np.random.Generator, filler: Filler) -> Updates:
     count = len(keys)
     orders = np.full(count, order, np.int64)
-    letters = random.integers(97, 123, count * filler, np.uint8)
-    ends = np.arange(0, count * filler + 1, filler).astype(np.int32)
-    texts = pa.StringArray.from_buffers(count, pa.py_buffer(ends.tobytes()), pa.py_buffer(letters.tobytes()))
     heads = {"order_key": orders, "order_tie": orders, "present": np.ones(count, np.bool_)}
-    columns = {"aid": keys, "bid": (keys // 100_000).astype(np.int32), "abalance": orders.astype(np.int32)}
-    return Updates(pa.table({"aid": keys}), pa.table(heads), pa.table({**columns, "filler": texts}))
+    numbers = {"bid": (keys // 100_000).astype(np.int32), "abalance": orders.astype(np.int32)}
+    rows = pa.table({"aid": keys, **numbers, "filler": filler.drawn(random, count)})
+    return Updates(pa.table({"aid": keys}), pa.table(heads), rows)

@@ -67,6 +67,8 @@ def environment() -> dict[str, str]:
         # Functions of the tests reach the workers by their module's name.
         "PYTHONPATH": os.pathsep.join(filter(None, [SOURCES, os.environ.get("PYTHONPATH")])),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        # Some machines have it set. Each of Spark's Python processes would then compile all that it imports.
+        "PYTHONDONTWRITEBYTECODE": "",
     }
 
 
