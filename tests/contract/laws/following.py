@@ -158,7 +158,9 @@ class FollowingLaws:
         while (later := held(upstream, epochs[-1], most=2)) != epochs[-1]:
             assert upstream.reached(later, epochs[-1].position)
             epochs.append(later)
-        assert len(epochs) == 4, "two changes at a time"
+        # One may have none: PostgreSQL 14 also tells of transactions that were about nothing here.
+        steps = [len(commits(upstream, *ends)) for ends in pairwise(epochs)]
+        assert [step for step in steps if step] == [1, 1, 1], "two changes at a time"
         open_one.commit()
         for adapter in now_and_then(laboratory, upstream, epochs[-1]):
             epochs.append(held(adapter, epochs[-1]))
