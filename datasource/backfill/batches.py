@@ -13,17 +13,17 @@ _NONE: Final[Mapping[str, pa.Scalar[Any]]] = MappingProxyType({})
 
 
 def coalesced(batches: Iterable[pa.RecordBatch], rows: int, size: int = sys.maxsize) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches, each of at least so many rows or bytes but for the last; none is empty."""
+    """The same rows in fewer batches, each of at most so many rows and bytes, or one of those given; none is empty."""
     held: list[pa.RecordBatch] = []
     held_rows = held_bytes = 0
     for batch in batches:
+        if held and (held_rows + batch.num_rows > rows or held_bytes + batch.nbytes > size):
+            yield as_one_batch(pa.Table.from_batches(held))
+            held, held_rows, held_bytes = [], 0, 0
         if batch.num_rows:
             held.append(batch)
             held_rows += batch.num_rows
             held_bytes += batch.nbytes
-        if held_rows >= rows or held_bytes >= size:
-            yield as_one_batch(pa.Table.from_batches(held))
-            held, held_rows, held_bytes = [], 0, 0
     if held:
         yield as_one_batch(pa.Table.from_batches(held))
 

@@ -25,8 +25,7 @@ PATIENCE: Final = 10.0
 def claim(folder: Path, *, patience: float = PATIENCE) -> TextIO:
     """A file that holds the claim until it is closed or this process ends; StateBusyError names the process with it.
 
-    The claim is of the process, not of the caller: this process gets it as often as it asks, and loses it when it
-    closes any file that it has opened at this path.
+    It is of the process, not of the caller: see `file_lock.hold`.
     """
     path = folder / FILE
     try:

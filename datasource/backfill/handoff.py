@@ -40,7 +40,9 @@ class StagedChanges:
     """Finished output rows, in staged files."""
 
     staging: Staging
-    epoch: int
+    number: int
+    """That of the epoch at which their batch ends."""
+
     names: tuple[str, ...]
     added: Added = NOTHING_ADDED
     """Columns that the files may lack."""
@@ -86,11 +88,11 @@ def read(part: Part, reader: SnapshotReader, rows: RowFormat) -> Iterator[pa.Rec
         case InlineChanges(content=content):
             with ipc.open_stream(pa.py_buffer(content)) as stream:
                 yield from stream
-        case StagedChanges(staging=staging, epoch=epoch, names=names, added=added):
+        case StagedChanges(staging=staging, number=number, names=names, added=added):
             schema = rows.schema
             for name in names:
-                for batch in staging.read(epoch, name):
-                    yield _with_columns(batch, schema, _optional(added, batch.schema), epoch)
+                for batch in staging.read(number, name):
+                    yield _with_columns(batch, schema, _optional(added, batch.schema), number)
         case Chunk():
             for batch in _staged_chunk(part, rows.table.columns):
                 yield rows.snapshot_rows(batch, part.epoch)
@@ -104,13 +106,13 @@ def require_columns(part: StagedChanges | Chunk, rows: RowFormat) -> None:
     other types.
     """
     match part:
-        case StagedChanges(staging=staging, epoch=epoch, names=names, added=added):
+        case StagedChanges(staging=staging, number=number, names=names, added=added):
             for name in names:
-                found = staging.schema(epoch, name)
-                _require_columns(found, rows.schema, _optional(added, found), epoch)
-        case Chunk(staging=staging, epoch=at, name=name, added=added):
-            found = staging.schema(at.number, name)
-            _require_columns(found, rows.table.columns, added.lacked_by(found.names), at.number)
+                found = staging.schema(number, name)
+                _require_columns(found, rows.schema, _optional(added, found), number)
+        case Chunk(staging=staging, epoch=epoch, name=name, added=added):
+            found = staging.schema(epoch.number, name)
+            _require_columns(found, rows.table.columns, added.lacked_by(found.names), epoch.number)
 
 
 def _optional(added: Added, found: pa.Schema) -> Collection[str]:
@@ -151,21 +153,21 @@ def _staged_chunk(chunk: Chunk, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
         yield _with_columns(batch, columns, chunk.added.lacked_by(batch.schema.names), number)
 
 
-def committed_chunk(staging: Staging, epoch: int, name: str, table: TableSchema) -> Iterator[pa.RecordBatch]:
+def committed_chunk(staging: Staging, number: int, name: str, table: TableSchema) -> Iterator[pa.RecordBatch]:
     """The rows of a staged chunk that the sink has, in `table.columns`; null in those that it was not given."""
-    for batch in staging.read(epoch, name):
-        yield _with_columns(batch, table.columns, table.values, epoch)
+    for batch in staging.read(number, name):
+        yield _with_columns(batch, table.columns, table.values, number)
 
 
-def _with_columns(batch: pa.RecordBatch, columns: pa.Schema, optional: Collection[str], epoch: int) -> pa.RecordBatch:
+def _with_columns(batch: pa.RecordBatch, columns: pa.Schema, optional: Collection[str], number: int) -> pa.RecordBatch:
     """These columns of a staged batch, which an earlier run may have written with others; the `optional` ones that it
     lacks are null.
     """
-    _require_columns(batch.schema, columns, optional, epoch)
+    _require_columns(batch.schema, columns, optional, number)
     return in_columns(batch, columns)
 
 
-def _require_columns(found: pa.Schema, columns: pa.Schema, optional: Collection[str], epoch: int) -> None:
+def _require_columns(found: pa.Schema, columns: pa.Schema, optional: Collection[str], number: int) -> None:
     """Refuses a file that an earlier run has staged without one of these columns that is not `optional`, or with other
     types.
     """
@@ -173,7 +175,7 @@ def _require_columns(found: pa.Schema, columns: pa.Schema, optional: Collection[
     missing = [name for name in columns.names if name not in there and name not in optional]
     if missing:
         raise SchemaChangedError(
-            f"a chunk of epoch {epoch} was staged without column {', '.join(missing)}. Name the columns of that time "
+            f"a chunk of epoch {number} was staged without column {', '.join(missing)}. Name the columns of that time "
             f"with the option columns (and metadataColumns); or start over with {FRESH_START}"
         )
     both = [field for field in columns if field.name in there]
@@ -181,7 +183,7 @@ def _require_columns(found: pa.Schema, columns: pa.Schema, optional: Collection[
     if retyped:
         told = ", ".join(f"{field.name} ({field.type}) was {found.field(field.name).type}" for field in retyped)
         raise SchemaChangedError(
-            f"a chunk of epoch {epoch} was staged when column {told}. Until that batch is past, give it the type that "
+            f"a chunk of epoch {number} was staged when column {told}. Until that batch is past, give it the type that "
             "it had, in the table or with customSchema as it was then; or leave it out with the option columns, where "
             f"the sink can do without its values of that batch; or start over with {FRESH_START}"
         )
@@ -203,49 +205,49 @@ def _counted(part: SnapshotPart, reader: SnapshotReader) -> Generator[pa.RecordB
 
 
 def pack(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, staging: Staging, epoch: int, readers: int
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, staging: Staging, number: int, readers: int
 ) -> tuple[InlineChanges | StagedChanges, ...]:
     """Output rows as parts: inline where they are few, staged where not, over at most `readers` parts.
 
     Uses memory for about one file's worth of rows. The same batches make the same parts, and files left by an
     earlier attempt at the same batch are replaced by equal ones.
     """
-    files = _Files(schema, staging, epoch)
+    files = _Files(schema, staging, number)
     files.take(batches)
     if files.count == 0 and files.size <= INLINE_BYTES:
         return _inline(files.held, schema)
-    return staged(staging, epoch, files.finish(), readers)
+    return staged(staging, number, files.finish(), readers)
 
 
-def stage(batches: Iterable[pa.RecordBatch], schema: pa.Schema, staging: Staging, epoch: int) -> int:
+def stage(batches: Iterable[pa.RecordBatch], schema: pa.Schema, staging: Staging, number: int) -> int:
     """As `pack`, but in files however few rows there are, for rows that cannot be made again. Returns the number of
     files.
     """
-    files = _Files(schema, staging, epoch)
+    files = _Files(schema, staging, number)
     files.take(batches)
     return files.finish()
 
 
 def staged(
-    staging: Staging, epoch: int, files: int, readers: int, added: Added = NOTHING_ADDED
+    staging: Staging, number: int, files: int, readers: int, added: Added = NOTHING_ADDED
 ) -> tuple[StagedChanges, ...]:
     """This many files of changes, over at most `readers` parts; they may lack columns that were added since."""
-    names = [_name(number) for number in range(files)]
+    names = [_name(at) for at in range(files)]
     count = min(readers, files)
-    return tuple(StagedChanges(staging, epoch, tuple(names[part::count]), added) for part in range(count))
+    return tuple(StagedChanges(staging, number, tuple(names[part::count]), added) for part in range(count))
 
 
-def _name(number: int) -> str:
-    return f"changes-{number}.arrow"
+def _name(at: int) -> str:
+    return f"changes-{at}.arrow"
 
 
 class _Files:
     """Rows on their way to staged files, of which memory holds one file's worth."""
 
-    def __init__(self, schema: pa.Schema, staging: Staging, epoch: int) -> None:
+    def __init__(self, schema: pa.Schema, staging: Staging, number: int) -> None:
         self._schema = schema
         self._staging = staging
-        self._epoch = epoch
+        self._number = number
         self.held: list[pa.RecordBatch] = []
         self.size = 0
         self.count = 0
@@ -259,7 +261,7 @@ class _Files:
                 self._write()
 
     def _write(self) -> None:
-        self._staging.write(self._epoch, _name(self.count), self._schema, self.held)
+        self._staging.write(self._number, _name(self.count), self._schema, self.held)
         self.held, self.size, self.count = [], 0, self.count + 1
 
     def finish(self) -> int:

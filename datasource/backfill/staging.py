@@ -7,9 +7,9 @@
                                                                           cannot be made again (`backfill.upsert`)
 
 A reader writes its chunk beside passing it on, and the file gets its name before the last rows are passed on. So a
-chunk without a file cannot have been part of a finished batch, and may be read again at a later state; the manifest
-then says at which. File names carry the attempt, so that a reader left over from before a crash, or from a
-checkpoint that was given up for a new one, cannot replace a chunk that was read after it.
+chunk without a file has been read to its end by nobody, and where its batch is run again it may be read at a later
+state; the manifest then says at which. File names carry the attempt, so that a reader left over from before a crash,
+or from a checkpoint that was given up for a new one, cannot replace a chunk that was read after it.
 """
 
 from __future__ import annotations
@@ -70,16 +70,16 @@ class Staging:
         filesystem, root = self._opened
         return filesystem, "/".join(part for part in [root.rstrip("/"), self._stream, *parts] if part)
 
-    def exists(self, epoch: int, name: str) -> bool:
-        filesystem, path = self._path(str(epoch), name)
+    def exists(self, number: int, name: str) -> bool:
+        filesystem, path = self._path(str(number), name)
         with being("read"):
             return bool(filesystem.get_file_info(path).type == fs.FileType.File)
 
-    def manifest(self, epoch: int) -> Manifest | None:
+    def manifest(self, number: int) -> Manifest | None:
         """What the batch that ends at this epoch reads, if it has been planned before."""
-        if not self.exists(epoch, _MANIFEST):
+        if not self.exists(number, _MANIFEST):
             return None
-        filesystem, path = self._path(str(epoch), _MANIFEST)
+        filesystem, path = self._path(str(number), _MANIFEST)
         with being("read"), filesystem.open_input_stream(path) as stream:
             content = stream.read()
         return Manifest.from_text(content)
@@ -102,23 +102,23 @@ class Staging:
         self.manifest(0)
         self.forget(0)
 
-    def require_shared(self, epoch: int) -> None:
+    def require_shared(self, number: int) -> None:
         """For a reader: StagingError unless what the driver wrote for this batch is here too."""
-        if not self.exists(epoch, _MANIFEST):
+        if not self.exists(number, _MANIFEST):
             raise StagingError(
                 f"this executor does not find in stagingDir ({self._uri}) what the driver wrote there; {_SHARE}"
             )
 
-    def keep_manifest(self, epoch: int, manifest: Manifest) -> None:
-        self._replace(epoch, _MANIFEST, manifest.to_text().encode())
+    def keep_manifest(self, number: int, manifest: Manifest) -> None:
+        self._replace(number, _MANIFEST, manifest.to_text().encode())
 
-    def keep_changes(self, epoch: int, files: int) -> None:
+    def keep_changes(self, number: int, files: int) -> None:
         """Says that the changes of this epoch are complete, in this many files."""
-        self._replace(epoch, _CHANGES, json.dumps({"version": CHANGES_VERSION, "files": files}).encode())
+        self._replace(number, _CHANGES, json.dumps({"version": CHANGES_VERSION, "files": files}).encode())
 
-    def change_files(self, epoch: int) -> int:
+    def change_files(self, number: int) -> int:
         """How many files `keep_changes` was told of."""
-        filesystem, path = self._path(str(epoch), _CHANGES)
+        filesystem, path = self._path(str(number), _CHANGES)
         try:
             with filesystem.open_input_stream(path) as stream:
                 value = json.loads(stream.read())
@@ -130,18 +130,18 @@ class Staging:
                 raise failed("read", error) from error
             found = f"cannot be read ({type(error).__name__}: {error})"
         raise StagingError(
-            f"the staged changes of epoch {epoch} cannot be made again, and the list of their files {found}. Restore "
+            f"the staged changes of epoch {number} cannot be made again, and the list of their files {found}. Restore "
             f"stagingDir, or start over with {FRESH_START}"
         )
 
-    def _replace(self, epoch: int, name: str, content: bytes) -> None:
-        replace(*self._path(str(epoch), name), content)
+    def _replace(self, number: int, name: str, content: bytes) -> None:
+        replace(*self._path(str(number), name), content)
 
     def write_through(
-        self, epoch: int, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+        self, number: int, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     ) -> Generator[pa.RecordBatch, None, None]:
         """Passes the batches on and keeps them; the file has its name before the last batch is passed on."""
-        filesystem, path = self._path(str(epoch), name)
+        filesystem, path = self._path(str(number), name)
         held: pa.RecordBatch | None = None
         with new_file(filesystem, path, schema) as writer:
             for batch in batches:
@@ -153,30 +153,30 @@ class Staging:
         if held is not None:
             yield held
 
-    def write(self, epoch: int, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        for _ in self.write_through(epoch, name, schema, batches):
+    def write(self, number: int, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        for _ in self.write_through(number, name, schema, batches):
             pass
 
-    def read(self, epoch: int, name: str) -> Iterator[pa.RecordBatch]:
+    def read(self, number: int, name: str) -> Iterator[pa.RecordBatch]:
         """The batches of a file that `exists`."""
-        with self._reader(epoch, name) as reader:
-            for number in range(reader.num_record_batches):
-                yield reader.get_batch(number)
+        with self._reader(number, name) as reader:
+            for at in range(reader.num_record_batches):
+                yield reader.get_batch(at)
 
-    def schema(self, epoch: int, name: str) -> pa.Schema:
+    def schema(self, number: int, name: str) -> pa.Schema:
         """The columns of a file that `exists`."""
-        with self._reader(epoch, name) as reader:
+        with self._reader(number, name) as reader:
             return reader.schema
 
     @contextmanager
-    def _reader(self, epoch: int, name: str) -> Iterator[ipc.RecordBatchFileReader]:
-        filesystem, path = self._path(str(epoch), name)
+    def _reader(self, number: int, name: str) -> Iterator[ipc.RecordBatchFileReader]:
+        filesystem, path = self._path(str(number), name)
         try:
             with filesystem.open_input_file(path) as source, ipc.open_file(source) as reader:
                 yield reader
         except FileNotFoundError as error:
             raise StagingError(
-                f"the staged file {name} of epoch {epoch} is not in stagingDir ({self._uri}) as this process sees it; "
+                f"the staged file {name} of epoch {number} is not in stagingDir ({self._uri}) as this process sees it; "
                 f"{_SHARE}. Where they do share it, the file was lost: restart the query; if that does not help, "
                 f"start over with {FRESH_START}"
             ) from error
@@ -184,20 +184,20 @@ class Staging:
             if may_pass(error):
                 raise failed("read", error) from error
             raise StagingError(
-                f"the staged file {name} of epoch {epoch} cannot be read ({error}); if stagingDir lost files that a "
+                f"the staged file {name} of epoch {number} cannot be read ({error}); if stagingDir lost files that a "
                 f"batch still needs, start over with {FRESH_START}"
             ) from error
 
-    def forget(self, epoch: int) -> None:
+    def forget(self, number: int) -> None:
         """Removes what belongs to this epoch."""
-        self._delete_folder(*self._path(str(epoch)))
+        self._delete_folder(*self._path(str(number)))
 
-    def forget_before(self, epoch: int) -> None:
+    def forget_before(self, number: int) -> None:
         """Removes what belongs to epochs before this one; what somebody still writes to is left to the next time."""
         filesystem, root = self._path()
         with being("written"):
             for info in filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True)):
-                if info.base_name.isdigit() and int(info.base_name) < epoch:
+                if info.base_name.isdigit() and int(info.base_name) < number:
                     try:
                         _delete(filesystem, info.path)
                     except OSError as error:

@@ -7,7 +7,6 @@ it is how many batches of changes alone have been in a row, which a new process 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,8 +33,6 @@ from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.upsert import LastRows
 from backfill.upstream import Pin, SnapshotReader, Step, TableSchema, Upstream
-
-logger = logging.getLogger("backfill")
 
 MOST_LOST: Final = 10
 """How many states in a row may be lost before a batch is planned; taking one waits for the database by itself."""
@@ -129,7 +126,7 @@ class Stream:
         return {**table, **at, **told, **self._counting.figures(), **lag, **state}
 
     def _waits(self, stands: _Standing) -> bool:
-        """Whether rows are to be read again after those that are."""
+        """Whether requests to read rows again wait for their turn."""
         last = None if stands.again is None else stands.again.request
         return not self._why_never_again() and bool(self._control.waiting(stands.named.stream, last))
 

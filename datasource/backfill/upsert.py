@@ -135,7 +135,8 @@ class LastRows:
         """Raises unless the state is that of one of these barriers: OptionsError where it goes by another order of
         rows.
 
-        So that a query does not run until something changes. The state is closed again: an idle stream needs none.
+        Asked when the query starts: the first change, which would tell as well, may be hours away. The state is closed
+        again, since an idle stream needs none.
         """
         with as_ours(), self._state_of(begin.stream) as state:
             self._require_standing(state, begin, end)

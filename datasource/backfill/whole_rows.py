@@ -30,11 +30,12 @@ from backfill.lookup import LookUp, looked_up, without
 from backfill.mark import Halves
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL
 from backfill.upstream import TableSchema
-from backfill_state.upsert import Found, Updates, UpsertState
+from backfill_state.upsert import CHUNK_ROWS, Found, Updates, UpsertState
 
-ROWS_AT_ONCE: Final = 245_760
+ROWS_AT_ONCE: Final = CHUNK_ROWS
 BYTES_AT_ONCE: Final = 64 << 20
-"""How much is looked up and put at once: each time all of the state is searched for the keys.
+"""How much is looked up and put at once at the most: each time all of the state is searched for the keys, and once more
+for keys beyond what it searches for at once.
 
 Twice as many were no faster, and took 0.2 GB more for rows of 100 bytes.
 """
@@ -61,18 +62,44 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
+class _Stored:
+    """What is stored of some keys, a line for each, as `Found` has it."""
+
+    entries: pa.Table
+    rows: pa.Table
+
+    @classmethod
+    def of(cls, found: Found) -> _Stored:
+        return cls(found.entries, found.rows)
+
+    def of_keys(self, numbers: Indices) -> _Stored:
+        """Of these of the keys."""
+        if len(numbers) == self.entries.num_rows:
+            return self
+        return _Stored(self.entries.take(index(numbers)), self.rows.take(index(numbers)))
+
+    @property
+    def looked_up(self) -> Mask:
+        """Of which keys there is a row that was looked up."""
+        place = _filled(self.entries["order_tie"], 0) & SNAPSHOT_ORDINAL
+        looked_up: Mask = _filled(self.entries["present"], value=False)
+        looked_up &= (place >= LOOKED_UP) & (place < SNAPSHOT_ORDINAL)
+        return looked_up
+
+
+@dataclass(frozen=True, slots=True)
 class _Piece:
     """Changes that are told at once: which halves go forward, the events of these, and what is stored of their keys."""
 
     changes: pa.RecordBatch
     halves: Halves
     events: Events
-    before: Found
+    before: _Stored
 
     def only(self, which: Mask, halves: Halves) -> _Piece:
         """With these of its events."""
         kept = np.unique(self.events.number[which])
-        return _Piece(self.changes, halves, self.events.where(which), _of_keys(self.before, kept))
+        return _Piece(self.changes, halves, self.events.where(which), self.before.of_keys(kept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +190,7 @@ class WholeRows:
         A change that removes a row has its key, and does not tell how long the stored row is.
         """
         events = events_of(changes, halves, self.table.key)
-        before = self.state.multi_get(_table_of(events.distinct), most_bytes=self.rules.most_bytes)
+        before = _Stored.of(self.state.multi_get(_table_of(events.distinct), most_bytes=self.rules.most_bytes))
         read = before.entries.num_rows
         if read == events.count:
             return _Piece(changes, halves, events, before)
@@ -172,24 +199,24 @@ class WholeRows:
         events = events_of(changes[first], halves.of(first), self.table.key)
         if events.count > read:
             return self._with_stored(changes[first], halves.of(first))
-        return _Piece(changes[first], halves.of(first), events, _of_keys(before, np.arange(events.count)))
+        return _Piece(changes[first], halves.of(first), events, before.of_keys(np.arange(events.count)))
 
     def _with_stored(self, changes: pa.RecordBatch, halves: Halves) -> _Piece:
         events = events_of(changes, halves, self.table.key)
-        return _Piece(changes, halves, events, self.state.multi_get(_table_of(events.distinct)))
+        return _Piece(changes, halves, events, _Stored.of(self.state.multi_get(_table_of(events.distinct))))
 
     def _unshown(self, piece: _Piece) -> _Piece:
         """Without changes to keys whose row was looked up for this batch: it shows them already."""
         if self.rules.order_column:
             return piece
         in_this = _filled(piece.before.entries["order_key"], 0) == self.batch
-        shown = (_was_looked_up(piece.before) & in_this)[piece.events.number]
+        shown = (piece.before.looked_up & in_this)[piece.events.number]
         return piece.only(~shown, without(piece.halves, piece.events, shown))
 
     def _images(self, piece: _Piece, after_late: Mask, most_bytes: int) -> Images | Lost | TooMuch:
         present = _filled(piece.before.entries["present"], value=False)
         # The row that is stored need not be the one that the log goes on from.
-        another = present if self.rules.order_column else _was_looked_up(piece.before)
+        another = present if self.rules.order_column else piece.before.looked_up
         severed = after_late.copy()
         severed[piece.events.first[another]] = True
         return images(
@@ -245,21 +272,6 @@ def updates(
     heads: list[Any] = [pa.array(order, pa.int64()), pa.array(tie, pa.int64()), pa.array(present)]
     stored = pa.Table.from_arrays(list[Any](rows.columns), schema=state.layout.row)
     return Updates(_table_of(keys), pa.table(heads, names=["order_key", "order_tie", "present"]), stored)
-
-
-def _of_keys(found: Found, numbers: Indices) -> Found:
-    """What there is of only these keys."""
-    if len(numbers) == found.entries.num_rows:
-        return found
-    return Found(found.entries.take(index(numbers)), found.rows.take(index(numbers)), found.stats)
-
-
-def _was_looked_up(found: Found) -> Mask:
-    """Of which keys there is a row that was looked up."""
-    place = _filled(found.entries["order_tie"], 0) & SNAPSHOT_ORDINAL
-    looked_up: Mask = _filled(found.entries["present"], value=False)
-    looked_up &= (place >= LOOKED_UP) & (place < SNAPSHOT_ORDINAL)
-    return looked_up
 
 
 def _filled(column: Any, value: object) -> Any:

@@ -266,10 +266,11 @@ def test_a_key_has_to_be_of_columns_that_are_there_and_can_be_ordered(tmp_path: 
 def test_a_row_without_a_key_is_refused_in_the_table_and_in_a_change(tmp_path: Path, table: Path) -> None:
     run = all_read(tmp_path, table)
     write_deltalake(table, rows((None, "x")), mode="append")
-    for other in (run, DeltaRun(tmp_path / "other", table)):
-        assert other is not run or other.plan()
-        with pytest.raises(TableError, match="the key column id is null in some rows"):
-            _ = other.read() if other is run else other.plan()
+    assert run.plan()
+    with pytest.raises(TableError, match="the key column id is null in some rows"):
+        run.read()
+    with pytest.raises(TableError, match="the key column id is null in some rows"):
+        DeltaRun(tmp_path / "other", table).plan()
 
 
 def test_two_rows_of_one_key_are_refused_in_the_table_and_in_a_commit(tmp_path: Path, table: Path) -> None:

@@ -190,13 +190,18 @@ OPTIONS: Final = (
     Option(
         "customSchema",
         "",
-        "Other Spark types for columns: `STRING` for any, `DECIMAL(p,s)` for a numeric",
+        "Other Spark types for columns: `STRING` for any, `DECIMAL(p,s)` for a numeric, `TIME` for a time",
         column_types,
         absent=(),
         is_postgresql_only=True,
         chooses_columns=True,
     ),
-    Option("numPartitions", "4", "How many readers a batch may use at most", count(1, 10_000)),
+    Option(
+        "numPartitions",
+        "4",
+        "How many tasks of a batch may read rows at most; its changes may come in as many more",
+        count(1, 10_000),
+    ),
     Option(
         "vnodeCount",
         "256",

@@ -55,12 +55,13 @@ AGAIN_COMPLETED = Metric("backfill_again_vnodes_completed", "gauge", "Those of t
 PASSED_ON = Metric(
     "backfill_changes_passed_on_total",
     "counter",
-    "Changes that were emitted, up to the batch before the last, since stateDir was made.",
+    "Changes that were emitted, up to the batch before the last, since the stream began or its counts were lost.",
 )
 HELD_BACK = Metric(
     "backfill_changes_held_back_total",
     "counter",
-    "Changes left out because the snapshot shows them, up to the batch before the last, since stateDir was made.",
+    "Changes left out because the snapshot has or will have them, up to the batch before the last, since the stream "
+    "began or its counts were lost.",
 )
 INPUT_ROWS = Metric(
     "backfill_input_rows_total",

@@ -144,8 +144,8 @@ class Upstream(Protocol):
     """A table and its change log.
 
     Positions are totally ordered by inclusion: each later position shows every commit that an earlier one shows.
-    `attach` comes before every epoch (`snapshot_epoch`, `log_epoch`, `held_epoch`, `repin`) and before `changes` and
-    `acknowledge`. A stream that reads the table and follows no changes needs none.
+    `attach` comes before every epoch (`snapshot_epoch`, `log_epoch`, `held_epoch`, `repin`) and before `added`,
+    `has_gap_after`, `changes` and `acknowledge`. A stream that reads the table and follows no changes needs none.
     """
 
     name: str

@@ -31,7 +31,7 @@ What is in the file follows from the stream's output, and not from its checkpoin
 
 from __future__ import annotations
 
-from backfill_state.upsert.duckdb_state import DuckDBUpsertState
+from backfill_state.upsert.duckdb_state import CHUNK_ROWS, DuckDBUpsertState
 from backfill_state.upsert.memory import InMemoryUpsertState
 from backfill_state.upsert.state import (
     ConsolidateStats,
@@ -47,6 +47,7 @@ from backfill_state.upsert.state import (
 )
 
 __all__ = [
+    "CHUNK_ROWS",
     "ConsolidateStats",
     "DuckDBUpsertState",
     "Found",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -38,8 +37,6 @@ from backfill.upstream.postgres.size import StoredSize, read_size
 from backfill.upstream.postgres.span import PostgresChangeReader
 from backfill.upstream.postgres.table import Table, describe
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
-
-logger = logging.getLogger("backfill")
 
 
 class PostgresUpstream:

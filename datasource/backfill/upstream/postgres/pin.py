@@ -44,19 +44,20 @@ ENDS_OF_LOG: Final = sql.SQL(
 """Where the log ends, and up to where it has been flushed by then."""
 
 BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_COMMIT: Final = (
-    # One that waits for a synchronous standby would wait with it; flushing here is all that is asked for.
+_NUDGE: Final = (
+    # A commit waits for the synchronous standby, and all that is asked for is that this server flushes its log.
     "SET LOCAL synchronous_commit = local; SELECT pg_catalog.pg_logical_emit_message(true, 'backfill', '')"
 )
-"""Both are one transaction."""
+"""Commits a small message, for which the server flushes its log. Sent together, the two are one transaction."""
 
 FLUSH_PATIENCE: Final = 0.004
-"""What a server that commits all the time takes to flush. The end of the log of one that rests is often not flushed,
-as rows that are read for the first time can write to it; then each state is taken so much later.
+"""Seconds before the server is nudged. A busy one has flushed its log by then. One at rest often has not, since reading
+rows for the first time may write to it; then each state is taken so much later.
 """
 
 FLUSH_INTERVAL: Final = 0.002
 FLUSH_GIVE_UP: Final = 60.0
+"""Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +291,7 @@ def _flushed(session: Session, lsn: Lsn) -> bool:
 
 def _nudge(session: Session, connector: Connector) -> None:
     if session.info.transaction_status is TransactionStatus.IDLE:
-        session.execute(_COMMIT)
+        session.execute(_NUDGE)
     else:
         with translating(), connector.session() as other:
-            other.execute(_COMMIT)
+            other.execute(_NUDGE)

@@ -11,7 +11,8 @@ from typing import Any, Final, LiteralString
 
 from backfill.upstream.postgres.connection import Session
 
-_OPENED_BY_THE_VIEW: Final = range(160_000, 200_000)
+_VIEW_OPENS_TABLES: Final = range(160_000, 200_000)
+"""Releases of which that is known, and what their catalogs say."""
 
 _BY_VIEW: Final = """
     SELECT pg_catalog.to_jsonb(p) FROM pg_catalog.pg_publication_tables p
@@ -61,7 +62,7 @@ def listing(session: Session) -> LiteralString:
     """A query for a row of the view, for the publication `name` and the table `oid`: with `attnames` and `rowfilter`,
     which versions before 15 do not have.
     """
-    return _BY_CATALOGS if session.info.server_version in _OPENED_BY_THE_VIEW else _BY_VIEW
+    return _BY_CATALOGS if session.info.server_version in _VIEW_OPENS_TABLES else _BY_VIEW
 
 
 def listed(session: Session, name: str, oid: int) -> dict[str, Any] | None:

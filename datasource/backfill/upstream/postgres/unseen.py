@@ -28,7 +28,7 @@ INTERVAL: Final = 0.02
 """Seconds between two looks whether it has."""
 
 _NEXT: Final = (
-    # One that waits for a synchronous standby would wait with those that are asked for.
+    # A commit waits for the synchronous standby, as do those that are waited for here.
     "SET LOCAL synchronous_commit = local; SELECT pg_catalog.pg_current_xact_id()::text"
 )
 _OLDEST: Final = """
