@@ -123,3 +123,24 @@ def test_a_condition_that_fails_for_a_row_is_at_fault_and_the_row_stays_untold(
     assert "hunter2" not in caught.value.message
     with pytest.raises(OptionsError, match="snapshotFilter"):
         DeltaRun(tmp_path, folder, options={"snapshotFilter": condition}).plan()
+
+
+@pytest.mark.parametrize("option", ["filter", "snapshotFilter"])
+def test_a_condition_names_no_column_that_is_not_read_rightly(tmp_path: Path, option: str) -> None:
+    """Bytes that partition a table: every comparison with them would be false."""
+    parts = pa.array([b"\x01", b"a", b"\xff", b"zz"])
+    write_deltalake(tmp_path, pa.table({"id": range(4), "b": parts, "v": [1, 2, 3, 4]}), partition_by=["b"])
+    given = {"path": str(tmp_path), "keyColumns": "id", "columns": "id"}
+    with pytest.raises(OptionsError, match=f'the option {option} is no condition .* column "b" not found'):
+        DeltaUpstream(parse({**given, option: "b = 'a'::BLOB"})).schema()
+    by_others = DeltaUpstream(parse({**given, option: "v > 2"}))
+    assert by_others.schema().columns.names == ["id"]
+    if option == "filter":
+        assert {row for batch in by_others.reader().scan([WHOLE_TABLE]) for row in batch["id"].to_pylist()} == {2, 3}
+
+
+def test_a_filter_is_a_condition_on_each_row(table: Path) -> None:
+    """Rows are looked at some at a time: the greatest of each few would be chosen."""
+    condition = "v = (SELECT max(v) FROM feed)"
+    with pytest.raises(OptionsError, match="the option filter has a subselect in it"):
+        DeltaUpstream(parse({"path": str(table), "keyColumns": "id", "filter": condition})).schema()

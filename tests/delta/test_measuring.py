@@ -7,6 +7,7 @@ from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,7 @@ from backfill.options import parse
 from backfill.plan import Extent, Measure
 from backfill.upstream.delta import measuring, scan
 from backfill.upstream.delta.sorted_keys import SortedKeys
-from backfill.vnode import KeyRange
+from backfill.vnode import WHOLE_TABLE, KeyRange
 
 
 def test_rows_are_as_large_as_they_are_in_memory_whatever_their_files_take(tmp_path: Path) -> None:
@@ -88,3 +89,45 @@ def test_of_wide_rows_few_are_read_at_a_time(tmp_path: Path) -> None:
         found = [batch.num_rows for batch in read.where(None)]
         assert sum(found) == 3000
         assert max(found) < 600
+
+
+def test_few_wide_keys_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "CHUNK_BYTES", 10_000)
+    texts = [f"{number:0200}" for number in Random(1).sample(range(2000), 1000)]
+    for first in range(0, 1000, 20):
+        write_deltalake(tmp_path / "table", pa.table({"id": texts[first : first + 20]}), mode="append")
+    held: list[int] = []
+    needed = SortedKeys.needed
+
+    def watched(found: SortedKeys, requests: Sequence[Measure]) -> pa.Table:
+        held.append(len(found))
+        return needed(found, requests)
+
+    monkeypatch.setattr(SortedKeys, "needed", watched)
+    options = parse({"path": str(tmp_path / "table"), "keyColumns": "id", "startupMode": "snapshot"})
+    with closing(open_upstream(options)) as upstream:
+        pin = upstream.snapshot_epoch(None, max_changes=1).pin
+        assert pin is not None
+        [found] = upstream.measure(pin, [Measure(WHOLE_TABLE, 7)])
+    assert found == Extent(7, (sorted(texts)[6],))
+    assert held
+    assert max(held) < 200
+
+
+@pytest.mark.parametrize("condition", ["", "id >= 0"])
+def test_rows_that_become_large_are_read_few_at_a_time(
+    tmp_path: Path, condition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the first rows that are found are small, and whether or not a text is there many times."""
+    monkeypatch.setattr(scan, "row_bytes", lambda *_: 13)
+    table = tmp_path / "table"
+    write_deltalake(table, pa.table({"id": range(2000), "doc": ["small"] * 2000}))
+    large = [f"{number:06}" * 20_000 for number in range(200)]
+    write_deltalake(table, pa.table({"id": range(2000, 2200), "doc": large}), mode="append")
+    write_deltalake(table, pa.table({"id": range(2200, 2400), "doc": [large[0]] * 200}), mode="append")
+    fields: list[pa.Field[Any]] = [pa.field("id", pa.int64()), pa.field("doc", pa.string())]
+    columns = pa.schema(fields)
+    found = list(scan.Rows.of(DeltaTable(table), columns, condition).where(None))
+    rows = {row["id"]: row["doc"] for batch in found for row in batch.to_pylist()}
+    assert rows == dict(enumerate(["small"] * 2000 + large + [large[0]] * 200))
+    assert max(batch.nbytes for batch in found) < 10 << 20

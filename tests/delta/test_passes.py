@@ -85,3 +85,30 @@ def test_ranges_that_do_not_ascend_are_read_in_their_own_order(tmp_path: Path) -
     assert passes(DeltaTable(tmp_path), key, ranges) == [(second,), (first,), (third,)]
     found = pa.Table.from_batches(scan.rows_within(DeltaTable(tmp_path), key.schema, key, ranges, ""), key.schema)
     assert found["id"].to_pylist() == [2, 3, 0, 1, 4, 5]
+
+
+def test_a_structs_field_is_not_taken_for_a_column_with_a_dot_in_its_name(tmp_path: Path) -> None:
+    for first in (0, 3, 6):
+        some = range(first, first + 3)
+        rows = pa.table({"a.b": pa.array(some, pa.int64()), "a": [{"b": 100 - number} for number in some]})
+        write_deltalake(tmp_path, rows, mode="append")
+    columns = pa.schema([pa.field("a.b", pa.int64())])
+    key = KeyColumns((KeyColumn.of(columns.field(0)),))
+    found = scan.rows_within(DeltaTable(tmp_path), columns, key, ranges_between([("2",), ("5",)]), "")
+    assert [row["a.b"] for batch in found for row in batch.to_pylist()] == list(range(9))
+
+
+@pytest.mark.parametrize("zone", ["UTC", None])
+def test_times_of_one_millisecond_in_a_far_future_keep_their_microseconds(tmp_path: Path, zone: str | None) -> None:
+    """deltalake gives what a file's statistics say in their place, which is cut to milliseconds."""
+    kind = pa.timestamp("us", zone)
+    times = [253_400_000_000_000_561 + 1_000_007_000 * file for file in range(20)]
+    for time in times:
+        rows = pa.table({"id": pa.array([time, time + 1, time + 2], pa.int64()).cast(kind)})
+        write_deltalake(tmp_path, rows, mode="append")
+    columns = pa.schema([pa.field("id", kind)])
+    key = KeyColumns((KeyColumn.of(columns.field("id")),))
+    ranges = ranges_between([(str(times[5]),), (str(times[10] + 1),)])
+    found = scan.rows_within(DeltaTable(tmp_path), columns, key, ranges, "")
+    numbers = [number for batch in found for number in batch["id"].cast(pa.int64()).to_pylist()]
+    assert numbers == [time + more for time in times for more in range(3)]

@@ -21,6 +21,7 @@ from backfill.plan import Extent, Measure
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
 from backfill.upstream.delta import feed
 from backfill.upstream.delta.change_files import change_rows
+from backfill.upstream.delta.conditions import require_condition, require_row_condition
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.history import History
 from backfill.upstream.delta.location import (
@@ -35,7 +36,7 @@ from backfill.upstream.delta.log import Log, Stamp
 from backfill.upstream.delta.measuring import bounds, last_before, measured
 from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.reader import DeltaSnapshotReader
-from backfill.upstream.delta.scan import in_files, require_condition, require_row_condition, row_bytes
+from backfill.upstream.delta.scan import in_files, row_bytes
 from backfill.upstream.delta.span import DeltaChangeReader, span
 from backfill.upstream.delta.table import (
     Table,

@@ -20,6 +20,7 @@ from backfill.batches import in_columns
 from backfill.errors import SchemaChangedError, TableError
 from backfill.upstream.delta.deletion_vectors import DamagedVectorError
 from backfill.upstream.delta.file_types import is_form_of
+from backfill.upstream.delta.footers import column_bytes
 from backfill.upstream.delta.location import START_OVER
 from backfill.upstream.delta.log import ChangeFile, Commit, Kind, Log
 from backfill.upstream.delta.table import Table
@@ -29,8 +30,10 @@ VERSION, TIME, THERE = "_commit_version", "_commit_timestamp", "_change_type"
 
 _CHANGE_TYPE: Final = "_change_type"
 
-_BATCH_ROWS: Final = 65_536
+_BATCH_ROWS: Final = 16_384
 _BATCH_BYTES: Final = 8 << 20
+_LOOKED_AT: Final = 64
+"""How many rows tell how large a row is in memory."""
 
 
 def rows_schema(columns: pa.Schema) -> pa.Schema:
@@ -167,20 +170,24 @@ def _batches(parquet: pq.ParquetFile, wanted: list[str], chosen: Chosen | None) 
     """Batches that may have chosen rows, each with its place in the file."""
     at = 0
     for group in range(parquet.num_row_groups):
-        found = parquet.metadata.row_group(group)
-        end = at + found.num_rows
+        end = at + parquet.metadata.row_group(group).num_rows
         if chosen is None or chosen.some(at, end - at):
-            for batch in parquet.iter_batches(_rows_at_once(found, wanted), row_groups=[group], columns=wanted):
+            most = _rows_at_once(parquet, group, wanted)
+            for batch in parquet.iter_batches(most, row_groups=[group], columns=wanted):
                 yield at, batch
                 at += batch.num_rows
         at = end
 
 
-def _rows_at_once(group: pq.RowGroupMetaData, wanted: Collection[str]) -> int:
+def _rows_at_once(parquet: pq.ParquetFile, group: int, wanted: list[str]) -> int:
     """So few rows that they take no more than about `_BATCH_BYTES`, and no more than `_BATCH_ROWS`."""
-    names, columns = set(wanted), map(group.column, range(group.num_columns))
-    sizes = (column.total_uncompressed_size for column in columns if column.path_in_schema.split(".")[0] in names)
-    return max(1, min(_BATCH_ROWS, _BATCH_BYTES * group.num_rows // max(1, sum(sizes))))
+    found = parquet.metadata.row_group(group)
+    size = max(1, column_bytes(found, set(wanted)) // max(1, found.num_rows))
+    if found.num_rows > _LOOKED_AT:
+        # A text that is there many times is one in the file.
+        first = next(parquet.iter_batches(_LOOKED_AT, row_groups=[group], columns=wanted))
+        size = max(size, first.nbytes // _LOOKED_AT)
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // size))
 
 
 def _partition_value(table: Table, commit: Commit, name: str, text: str | None) -> pa.Scalar[Any]:

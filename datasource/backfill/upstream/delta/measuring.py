@@ -15,12 +15,14 @@ from backfill.plan import Extent, Measure
 from backfill.upstream.delta.keys import KeyColumns
 from backfill.upstream.delta.scan import Rows
 from backfill.upstream.delta.sorted_keys import SortedKeys, asked, require_keys
+from backfill.upstream.delta.statistics import leaving_out
 from backfill.vnode import Coverage, Key, KeyRange
 
 SAMPLE: Final = 200
 """About how many keys a vnode's bound is chosen from."""
 
 CHUNK_ROWS: Final = 1 << 20
+CHUNK_BYTES: Final = 32 << 20
 MANY: Final = 1 << 31
 """A request for so many rows is one for all of them, which need not be in memory together."""
 
@@ -28,14 +30,15 @@ MANY: Final = 1 << 31
 def measured(table: DeltaTable, key: KeyColumns, requests: Sequence[Measure], condition: str) -> tuple[Extent, ...]:
     """How far each request goes over the rows for which the condition holds.
 
-    In memory are about twice as many keys as are asked for, however many the ranges hold.
+    In memory are about twice as many keys as are asked for, however many the ranges hold, or `CHUNK_ROWS` or
+    `CHUNK_BYTES` of them.
     """
     batches = _keys_within(table, key, asked(key, requests), condition)
     if min(request.limit for request in requests) < MANY:
         keys = SortedKeys(key, _needed(key, requests, batches))
         return tuple(keys.extent(request) for request in requests)
     counts = [0] * len(requests)
-    for chunk in coalesced(batches, CHUNK_ROWS):
+    for chunk in coalesced(batches, CHUNK_ROWS, CHUNK_BYTES):
         keys = SortedKeys(key, pa.Table.from_batches([chunk]))
         counts = [count + keys.extent(request).row_count for count, request in zip(counts, requests, strict=True)]
     return tuple(Extent(count, None) for count in counts)
@@ -44,13 +47,13 @@ def measured(table: DeltaTable, key: KeyColumns, requests: Sequence[Measure], co
 def _needed(key: KeyColumns, requests: Sequence[Measure], batches: Iterator[pa.RecordBatch]) -> pa.Table:
     """The keys that decide the requests' extents, and maybe others."""
     found = key.schema.empty_table()
-    most = 2 * CHUNK_ROWS
+    most, size = 2 * CHUNK_ROWS, 2 * CHUNK_BYTES
     for batch in batches:
         found = pa.concat_tables([found, pa.Table.from_batches([batch])])
-        if found.num_rows > most:
+        if found.num_rows > most or found.nbytes > size:
             found = SortedKeys(key, found).needed(requests)
             # What stays is sorted again once as many others have come, and not with each few of them.
-            most = 2 * max(CHUNK_ROWS, found.num_rows)
+            most, size = 2 * max(CHUNK_ROWS, found.num_rows), 2 * max(CHUNK_BYTES, found.nbytes)
     return found
 
 
@@ -82,6 +85,6 @@ def last_before(table: DeltaTable, key: KeyColumns, end: Key) -> Key | None:
 
 
 def _keys_within(table: DeltaTable, key: KeyColumns, coverage: Coverage, condition: str) -> Iterator[pa.RecordBatch]:
-    for keys in Rows.of(table, key.schema, condition).where(key.predicate(coverage)):
+    for keys in Rows.of(table, key.schema, condition).where(leaving_out(table, key, coverage)):
         require_keys(keys)
         yield keys.filter(key.covered(keys, coverage))

@@ -11,12 +11,12 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from backfill.arrays import Mask, mask
 from backfill.upstream.delta.keys import KeyColumn, KeyColumns
+from backfill.upstream.delta.statistics import ends
 from backfill.vnode import Coverage, KeyRange, merged
 
 _LOOKS: Final = 2
@@ -32,7 +32,7 @@ def passes(table: DeltaTable, key: KeyColumns, ranges: Sequence[KeyRange]) -> li
     if len(ranges) < 2 or not _ascend(key, ranges):
         return one_by_one
     column = key.columns[0]
-    least, greatest = _ends(table, column)
+    least, greatest = ends(table, column)
     looks = np.array([_may_hold(column, least, greatest, item) for item in ranges])
     return [merged(ranges)] if looks.sum() > _LOOKS * looks.any(axis=0).sum() else one_by_one
 
@@ -42,19 +42,6 @@ def _ascend(key: KeyColumns, ranges: Sequence[KeyRange]) -> bool:
         one.upto is not None and other.after is not None and key.values(one.upto) <= key.values(other.after)
         for one, other in pairwise(ranges)
     )
-
-
-def _ends(table: DeltaTable, column: KeyColumn) -> tuple[Any, Any]:
-    """The least and the greatest value in each file; null where it is not known."""
-    actions = pa.table(table.get_add_actions(flatten=True))
-
-    def found(end: str) -> Any:
-        for name in (f"{end}.{column.name}", f"partition.{column.name}"):
-            if name in actions.column_names:
-                return actions[name].combine_chunks().cast(column.type)
-        return pa.nulls(actions.num_rows).cast(column.type)
-
-    return found("min"), found("max")
 
 
 def _may_hold(column: KeyColumn, least: Any, greatest: Any, item: KeyRange) -> Mask:

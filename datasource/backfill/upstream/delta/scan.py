@@ -6,35 +6,33 @@ Its statistics are only trusted to leave out files: which rows lie in a range is
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.schema import PrimitiveType
 
+from backfill.arrays import Indices
 from backfill.errors import OptionsError
 from backfill.upstream import TableSize
+from backfill.upstream.delta.footers import largest_rows
 from backfill.upstream.delta.keys import KeyColumns
 from backfill.upstream.delta.passes import passes
 from backfill.upstream.delta.querying import queried, quoted, searching
 from backfill.upstream.delta.sorted_keys import require_keys
 from backfill.upstream.delta.sorting import in_order
+from backfill.upstream.delta.statistics import leaving_out
+from backfill.upstream.delta.types import BYTES
 from backfill.vnode import Coverage, KeyRange
 
 _OF_A_ROW: Final = ("Conversion Error", "Out of Range Error", "Invalid Input Error", "Mismatch Type Error")
 """How DuckDB begins where an expression has no value for a row: a cast that fails, an overflow, a division by zero."""
-
-_CHANGING: Final = frozenset(
-    {"age", "localtime", "localtimestamp", "ago", "pg_postmaster_start_time", "pg_conf_load_time"}
-)
-"""What depends on the moment as well: of one time, its age; what DuckDB knows by its name in SQL alone; and its macros,
-of which it does not tell.
-"""
 
 _SESSION: Final = {"datafusion.execution.parquet.coerce_int96": "us"}
 """Spark writes times as INT96, unless told otherwise. Those before 1677 and after 2262 `deltalake` reads as others,
@@ -62,7 +60,7 @@ def rows_within(
 
 
 def _inside(rows: Rows, key: KeyColumns, coverage: Coverage) -> Iterator[pa.RecordBatch]:
-    for batch in rows.where(key.predicate(coverage)):
+    for batch in rows.where(leaving_out(rows.table, key, coverage)):
         chosen = batch.filter(key.covered(batch.select(key.names), coverage))
         require_keys(chosen.select(key.names))
         yield chosen
@@ -80,18 +78,18 @@ class Rows:
     @classmethod
     def of(cls, table: DeltaTable, columns: pa.Schema, condition: str) -> Rows:
         """The condition may name columns that are not carried."""
-        whole: Any = table.schema().to_arrow() if condition else columns
-        return cls(table, columns, condition, _batch_rows(table, pa.schema(whole)))
+        return cls(table, columns, condition, _batch_rows(table, readable(table) if condition else columns))
 
     def where(self, predicate: str | None) -> Iterator[pa.RecordBatch]:
         """Those for which the predicate holds, and maybe others, in no order."""
-        names = None if self.condition else self.columns.names
+        names = readable(self.table).names if self.condition else self.columns.names
         found = scanned(self.table, names, predicate, batch_rows=self.batch_rows)
         if self.condition:
             yield from _chosen(found, self.columns, self.condition)
         else:
             for batch in found:
-                yield batch.cast(self.columns)
+                for piece in _pieces(batch):
+                    yield piece.cast(self.columns)
 
 
 def _chosen(rows: pa.RecordBatchReader, columns: pa.Schema, condition: str) -> Iterator[pa.RecordBatch]:
@@ -110,68 +108,41 @@ def _chosen(rows: pa.RecordBatchReader, columns: pa.Schema, condition: str) -> I
                     f"the condition {condition!r} (filter or snapshotFilter) fails for a row of the table: {kind}. "
                     "Write it so that it is true, false or null for each row, such as with TRY_CAST in place of CAST"
                 ) from None
-            yield batch.select(columns.names).cast(columns).filter(found.column(0).combine_chunks())
+            chosen, at = found.column(0).combine_chunks(), 0
+            for piece in _pieces(batch.select(columns.names)):
+                yield piece.cast(columns).filter(chosen.slice(at, piece.num_rows))
+                at += piece.num_rows
 
 
-def require_condition(table: DeltaTable, option: str, condition: str) -> None:
-    """Refuses what is no condition over the table's columns; none at all is one."""
-    if not condition:
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in pieces that take no more than about `_BATCH_BYTES` with their texts as columns of their types have
+    them: of one that is there many times each row here only says where it is.
+    """
+    sizes = np.zeros(batch.num_rows, np.int64)
+    for column in batch.columns:
+        if column.type in (pa.string_view(), pa.binary_view()):
+            sizes += _lengths(column)
+    ends = np.cumsum(sizes)
+    if not batch.num_rows or ends[-1] <= _BATCH_BYTES:
+        yield batch
         return
-    try:
-        kinds = _described(table, f"SELECT ({condition}\n) FROM feed")
-        _described(table, f"SELECT 1 FROM feed WHERE ({condition}\n)")
-    except duckdb.Error as error:
-        raise OptionsError(
-            f"the option {option} is no condition over the columns of the table, in the SQL of DuckDB: {error}"
-        ) from None
-    if kinds != ["BOOLEAN"]:
-        raise OptionsError(f"the option {option} is of the type {', '.join(kinds)}, and a condition is true or false")
+    starts = [0, *(np.flatnonzero(np.diff(ends // _BATCH_BYTES)) + 1).tolist()]
+    for start, end in pairwise([*starts, batch.num_rows]):
+        yield batch.slice(start, end - start)
 
 
-def _described(table: DeltaTable, query: str) -> list[str]:
-    """The types of the columns that a query over the table has; nothing is read for that."""
-    found = queried(f"DESCRIBE {query}", {"feed": scanned(table, None, None, most=0)})
-    return [str(kind) for rows in found for kind in rows["column_type"]]
-
-
-def require_row_condition(table: DeltaTable, option: str, condition: str) -> None:
-    """Refuses what is no condition on a row alone: rows are counted by it, and read by it again later."""
-    if not condition:
-        return
-    require_condition(table, option, condition)
-    parsed = json.loads(duckdb.execute("SELECT json_serialize_sql(?)", [f"SELECT {condition}\n"]).fetchall()[0][0])
-    if parsed["error"]:  # In parentheses of its own a text may be two conditions: a) OR (b
-        raise OptionsError(f"the option {option} is no condition, but more or less than one")
-    nodes = list(_nodes(parsed))
-    called = {str(node["function_name"]).lower() for node in nodes if "function_name" in node}
-    named = {str(name).lower() for node in nodes for name in node.get("column_names", ())}
-    # DuckDB knows current_timestamp as get_current_timestamp. Functions that are consistent for some types are so for
-    # the others in a fixed time zone, which a query has here.
-    names = "unnest([function_name, replace(function_name, 'get_current', 'current')])"
-    always = "HAVING bool_or(stability <> 'CONSISTENT') AND NOT bool_or(stability = 'CONSISTENT')"
-    found = duckdb.execute(f"SELECT {names} FROM duckdb_functions() GROUP BY function_name {always}").fetchall()
-    columns = {field.name.lower() for field in table.schema().fields}
-    changing = ({name for (name,) in found} | _CHANGING) & (called | named - columns)
-    if any(node.get("class") == "SUBQUERY" for node in nodes):
-        changing.add("a subselect")
-    if changing:
-        raise OptionsError(
-            f"the option {option} has {', '.join(sorted(changing))} in it, and is to depend on nothing but the row: "
-            "rows are counted by it, and read by it again later. Compare with a literal"
-        )
-
-
-def _nodes(parsed: Any) -> Iterator[dict[str, Any]]:
-    """All objects of a JSON value."""
-    if isinstance(parsed, dict):
-        yield parsed
-    for item in parsed.values() if isinstance(parsed, dict) else parsed if isinstance(parsed, list) else ():
-        yield from _nodes(item)
+def _lengths(column: pa.Array[Any]) -> Indices:
+    """How many bytes each text has (Arrow's columnar format, Variable-size Binary View Layout); any for null."""
+    views: Any = column.buffers()[1]
+    if views is None:
+        return np.zeros(len(column), np.int64)
+    found: Indices = np.frombuffer(views, np.int32)[::4][column.offset : column.offset + len(column)].astype(np.int64)
+    return found
 
 
 def rows_of(table: DeltaTable, columns: pa.Schema, key: KeyColumns, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The rows with these keys, in no order."""
-    predicate = key.predicate((key.around(keys),))
+    predicate = leaving_out(table, key, (key.around(keys),))
     found = scanned(table, columns.names, predicate, batch_rows=_batch_rows(table, columns))
     selected, names = (", ".join(map(quoted, each)) for each in (columns.names, key.names))
     query = f"SELECT {selected} FROM feed SEMI JOIN keys USING ({names})"
@@ -179,19 +150,28 @@ def rows_of(table: DeltaTable, columns: pa.Schema, key: KeyColumns, keys: pa.Rec
         yield batch.cast(columns)
 
 
+def readable(table: DeltaTable) -> pa.Schema:
+    """The columns that a condition may name: of those that partition the table `deltalake` (1.6) misreads bytes."""
+    columns: Any = table.schema().to_arrow()
+    partitioned_by = table.metadata().partition_columns
+    return pa.schema(
+        [field for field in pa.schema(columns) if field.name not in partitioned_by or field.type not in BYTES]
+    )
+
+
 def scanned(
     table: DeltaTable,
-    names: Sequence[str] | None,
+    names: Sequence[str],
     predicate: str | None,
     *,
     batch_rows: int = _BATCH_ROWS,
     most: int | None = None,
 ) -> pa.RecordBatchReader:
-    """The rows for which the predicate holds, and maybe others, in no order; all columns where none is named.
+    """The rows for which the predicate holds, and maybe others, in no order.
 
     So many at a time, and no more than `most` of them, if that is given.
     """
-    selected = "*" if names is None else ", ".join(map(quoted, names))
+    selected = ", ".join(map(quoted, names))
     query = f"SELECT {selected} FROM feed" + ("" if predicate is None else f" WHERE {predicate}")
     query += "" if most is None else f" LIMIT {most}"
     session = {**_SESSION, "datafusion.execution.batch_size": str(batch_rows)}
@@ -202,12 +182,14 @@ def scanned(
 
 
 def _batch_rows(table: DeltaTable, columns: pa.Schema) -> int:
-    """How many rows of these columns are read at a time. No file is looked at where their types tell."""
+    """How many rows of these columns are read at a time: the first rows found and the file with the largest ones tell.
+    No file is looked at where the columns' types do.
+    """
     if all(pa.types.is_primitive(kind) or pa.types.is_decimal(kind) for kind in columns.types):
         size = sum(kind.bit_width for kind in columns.types) // 8
     else:
         try:
-            size = row_bytes(table, columns) or 1
+            size = max(row_bytes(table, columns) or 1, largest_rows(table, columns.names))
         except Exception:  # noqa: BLE001 - deltalake raises Exception itself. What matters the rows' reader will meet.
             size = in_files(table).row_bytes
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, size)))

@@ -24,6 +24,9 @@ _PRIMITIVES: Final[dict[str, pa.DataType]] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
+BYTES: Final = (pa.binary(), pa.large_binary())
+"""What columns of bytes are in Arrow."""
+
 _DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 
 

@@ -1,0 +1,82 @@
+"""Refuses options that are no condition on a row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import duckdb
+from deltalake import DeltaTable
+
+from backfill.errors import OptionsError
+from backfill.upstream.delta.querying import queried
+from backfill.upstream.delta.scan import readable, scanned
+
+_CHANGING: Final = frozenset(
+    {"age", "localtime", "localtimestamp", "ago", "pg_postmaster_start_time", "pg_conf_load_time"}
+)
+"""What depends on the moment as well: of one time, its age; what DuckDB knows by its name in SQL alone; and its macros,
+of which it does not tell.
+"""
+
+
+def require_condition(table: DeltaTable, option: str, condition: str) -> None:
+    """Refuses what is no condition over the table's columns; none at all is one."""
+    if not condition:
+        return
+    try:
+        kinds = _described(table, f"SELECT ({condition}\n) FROM feed")
+        _described(table, f"SELECT 1 FROM feed WHERE ({condition}\n)")
+    except duckdb.Error as error:
+        raise OptionsError(
+            f"the option {option} is no condition over the columns of the table, in the SQL of DuckDB: {error}"
+        ) from None
+    if kinds != ["BOOLEAN"]:
+        raise OptionsError(f"the option {option} is of the type {', '.join(kinds)}, and a condition is true or false")
+    if any(node.get("class") == "SUBQUERY" for node in _nodes(_parsed(option, condition))):
+        raise OptionsError(f"the option {option} has a subselect in it, and is to depend on nothing but the row")
+
+
+def _described(table: DeltaTable, query: str) -> list[str]:
+    """The types of the columns that a query over the table has; nothing is read for that."""
+    found = queried(f"DESCRIBE {query}", {"feed": scanned(table, readable(table).names, None, most=0)})
+    return [str(kind) for rows in found for kind in rows["column_type"]]
+
+
+def require_row_condition(table: DeltaTable, option: str, condition: str) -> None:
+    """Refuses what is no condition on a row alone: rows are counted by it, and read by it again later."""
+    if not condition:
+        return
+    require_condition(table, option, condition)
+    nodes = list(_nodes(_parsed(option, condition)))
+    called = {str(node["function_name"]).lower() for node in nodes if "function_name" in node}
+    named = {str(name).lower() for node in nodes for name in node.get("column_names", ())}
+    # DuckDB knows current_timestamp as get_current_timestamp. Functions that are consistent for some types are so for
+    # the others in a fixed time zone, which a query has here.
+    names = "unnest([function_name, replace(function_name, 'get_current', 'current')])"
+    always = "HAVING bool_or(stability <> 'CONSISTENT') AND NOT bool_or(stability = 'CONSISTENT')"
+    found = duckdb.execute(f"SELECT {names} FROM duckdb_functions() GROUP BY function_name {always}").fetchall()
+    columns = {field.name.lower() for field in table.schema().fields}
+    changing = ({name for (name,) in found} | _CHANGING) & (called | named - columns)
+    if changing:
+        raise OptionsError(
+            f"the option {option} has {', '.join(sorted(changing))} in it, and is to depend on nothing but the row: "
+            "rows are counted by it, and read by it again later. Compare with a literal"
+        )
+
+
+def _parsed(option: str, condition: str) -> Any:
+    """What DuckDB makes of it, as JSON."""
+    parsed = json.loads(duckdb.execute("SELECT json_serialize_sql(?)", [f"SELECT {condition}\n"]).fetchall()[0][0])
+    if parsed["error"]:  # In parentheses of its own a text may be two conditions: a) OR (b
+        raise OptionsError(f"the option {option} is no condition, but more or less than one")
+    return parsed
+
+
+def _nodes(parsed: Any) -> Iterator[dict[str, Any]]:
+    """All objects of a JSON value."""
+    if isinstance(parsed, dict):
+        yield parsed
+    for item in parsed.values() if isinstance(parsed, dict) else parsed if isinstance(parsed, list) else ():
+        yield from _nodes(item)

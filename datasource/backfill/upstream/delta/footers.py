@@ -1,0 +1,36 @@
+"""How large rows are in files, by what these say themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from backfill.upstream.delta.files import FileLocation, Files
+
+
+def column_bytes(group: pq.RowGroupMetaData, names: Collection[str]) -> int:
+    """How many bytes these columns take in the row group, not compressed; of equal values there may be only one."""
+    columns = map(group.column, range(group.num_columns))
+    return sum(column.total_uncompressed_size for column in columns if column.path_in_schema.split(".")[0] in names)
+
+
+def largest_rows(table: DeltaTable, names: Collection[str]) -> int:
+    """About how many bytes these columns take in each of the largest rows; 0 where no file tells how many it has."""
+    actions = pa.table(table.get_add_actions())
+    if "num_records" not in actions.column_names:
+        return 0
+    counted: Any = actions["num_records"]
+    rows = counted.fill_null(0).to_numpy()
+    each = np.divide(actions["size_bytes"].to_numpy(), rows, out=np.zeros(len(rows)), where=rows > 0)
+    if not each.any():
+        return 0
+    largest = actions["path"][int(each.argmax())].as_py()
+    with Files(table.table_uri).open(FileLocation.of(largest)) as opened:
+        footer = pq.ParquetFile(opened).metadata
+        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+        return max((column_bytes(group, set(names)) // group.num_rows for group in groups if group.num_rows), default=0)

@@ -1,0 +1,42 @@
+"""What the files' statistics say of the key's first column, and which files are left out by them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from backfill.upstream.delta.keys import KeyColumn, KeyColumns
+from backfill.vnode import Coverage
+
+_MISREAD: Final = 1 << 56
+"""In the year 4253, as microseconds since 1970. Where a file's times are all in one millisecond after that, `deltalake`
+(1.6) gives them without their microseconds if it leaves out files by that column.
+"""
+
+
+def ends(table: DeltaTable, column: KeyColumn) -> tuple[Any, Any]:
+    """The least and the greatest value in each file; null where it is not known."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+
+    def found(end: str) -> Any:
+        for name in (f"{end}.{column.name}", f"partition.{column.name}"):
+            # A struct may have a field of such a name as well.
+            if actions.column_names.count(name) == 1:
+                return actions[name].combine_chunks().cast(column.type)
+        return pa.nulls(actions.num_rows).cast(column.type)
+
+    return found("min"), found("max")
+
+
+def leaving_out(table: DeltaTable, key: KeyColumns, coverage: Coverage) -> str | None:
+    """SQL that holds for every key in these ranges, and for few others, by which files are left out; or None."""
+    column = key.columns[0]
+    if pa.types.is_timestamp(column.type):
+        _, greatest = ends(table, column)
+        last: Any = pc.max(column.comparable(greatest))
+        if last.is_valid and last.as_py() >= _MISREAD:
+            return None
+    return key.predicate(coverage)
