@@ -293,6 +293,23 @@ def test_a_batch_that_is_closed_in_its_midst_stores_nothing(path: Path, *, goes_
         assert [found[2] for found in entries(state, ("eu", 1), ("eu", 2), ("eu", 3))] == [True, None, None]
 
 
+def test_a_batch_that_fails_as_it_begins_may_be_begun_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a Ctrl-C amid its first query."""
+    fill(path)
+    with DuckDBUpsertState(path, LAYOUT) as state:
+        with monkeypatch.context() as patched:
+            patched.setattr(Segments, "newest", _interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                put(state, "u", (("eu", 2), 2, 0, ("y", 2.0)))
+        assert state.token() == "t"
+        put(state, "u", (("eu", 2), 2, 0, ("y", 2.0)))
+        assert (state.token(), state.totals().values) == ("u", 2)
+
+
+def _interrupted(*_: object) -> int:
+    raise KeyboardInterrupt
+
+
 def _close_in_the_midst(state: DuckDBUpsertState, *, goes_on: bool) -> None:
     with state.batch("u"):
         state.multi_put(updates((("eu", 2), 2, 0, ("y", 2.0))))
@@ -440,11 +457,20 @@ def test_rows_of_some_kilobytes_fit_into_the_memory_that_a_stream_has_at_the_lea
         assert state.multi_get(keys.slice(47_000)).rows == rows.slice(47_000)
 
 
+@pytest.mark.parametrize(
+    ("kind", "large"),
+    [
+        (pa.string(), ["x" * 8] * 100),
+        (pa.int64(), [*range(100)]),
+        (pa.int64(), [None, *range(99)]),
+    ],
+    ids=["of texts", "that are cut", "with a null"],
+)
 def test_of_large_lists_among_small_ones_only_those_that_fit_are_read(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType, large: list[object]
 ) -> None:
     """By the average entry, all of them would fit."""
-    key, row = columns_of(("id", pa.int64())), columns_of(("list", pa.list_(pa.string())))
+    key, row = columns_of(("id", pa.int64())), columns_of(("list", pa.list_(kind)))
     read: list[int] = []
     entries_of = Segments.entries
 
@@ -454,9 +480,9 @@ def test_of_large_lists_among_small_ones_only_those_that_fit_are_read(
 
     with DuckDBUpsertState(path, UpsertLayout("s", key, row)) as state:
         put(state, "small", *(((number,), 1, 0, (None,)) for number in range(100, 3000)))
-        put(state, "large", *(((number,), 1, 0, (["x" * 8] * 100,)) for number in range(100)))
+        put(state, "large", *(((number,), 1, 0, (large,)) for number in range(100)))
         keys = keys_of([(at,) for at in range(100)], state.layout)
-        rows = rows_of([(["x" * 8] * 100,)] * 100, state.layout)
+        rows = rows_of([(large,)] * 100, state.layout)
         size = state.multi_get(keys).stats.size // 100
         monkeypatch.setattr(Segments, "entries", watched)
         assert state.multi_get(keys, most_bytes=10 * size).rows == rows.slice(0, 10)

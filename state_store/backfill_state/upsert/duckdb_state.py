@@ -149,9 +149,10 @@ class DuckDBUpsertState(Closable):
         require_no_batch(self._batch, str(self._file))
         with self._transaction() as connection:
             standing = self._standing(connection)
-            self._batch = batch = _Batch(token, standing, standing)
             newest = self._segments.newest(connection)
+            batch = _Batch(token, standing, standing)
             try:
+                self._batch = batch
                 yield not batch.is_replayed
                 with self._using() as (held, standing):
                     if not batch.is_replayed:

@@ -79,7 +79,7 @@ from backfill_state.given import given_to
 from backfill_state.upsert.admission import KEY, ROW, stored_schema
 from backfill_state.upsert.columns import Field
 from backfill_state.upsert.duckdb_tables import LONG_CELLS, column_of
-from backfill_state.upsert.long_cells import LONG, cut, is_cut, mended
+from backfill_state.upsert.long_cells import LONG, cut, mended
 from backfill_state.upsert.state import UpsertLayout
 
 SEGMENT_ENTRIES: Final = 1 << 22
@@ -104,7 +104,8 @@ class Segments:
     def __init__(self, layout: UpsertLayout, *, full: int, full_bytes: int) -> None:
         key, row = stored_schema(layout.key, KEY), stored_schema(layout.row, ROW)
         self.full, self._full_bytes = full, full_bytes
-        self.nested = any(pt.is_nested(field.type) and not is_cut(field.type) for field in row)
+        # Lists of numbers too: those with a null stay in their rows, as all of files of earlier versions do.
+        self.nested = any(pt.is_nested(field.type) for field in row)
         self._key, self._row, self._cells = ", ".join(key.names), ", ".join(row.names), row.names
         self._columns = ", ".join([*key.names, "seq", "order_key", "order_tie", "present", "size", *row.names])
         whole = len(key) == 1 and pt.is_integer(key.field(0).type)

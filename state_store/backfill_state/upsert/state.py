@@ -180,7 +180,8 @@ class UpsertState(Closable, Protocol):
 
     1. Writing happens in a `batch`, and takes effect at its end together with the batch's token, wholly or not at
        all, also if the process is killed. Inside of the block its own writes are seen; what `batch` raises or lets
-       through has stored nothing.
+       through has stored nothing, unless it comes after that end, as a Ctrl-C or a checkpoint's error may: the token
+       tells.
     2. The token of the last batch is known. The same batch again is recognised by it: its block writes nothing, its
        statistics are of nothing, and totals stay as they are. It reads what stands now, which is after itself.
     3. An update takes effect exactly if it is later than the entry of its key: by `order_key`, then by `order_tie`.
