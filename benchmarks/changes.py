@@ -26,8 +26,6 @@ BINARY_PEEK = "bare peek, binary"
 AT_LEAST_PEEK = 0.6
 AT_LEAST_DEBEZIUM = 8
 
-PUBLICATION: Final = "bench"
-
 
 @dataclass(frozen=True, slots=True)
 class Changed:
@@ -60,7 +58,7 @@ class Rewindable:
     def backfilled(cls, bed: Bed, name: str = "bench", of: Changed = ACCOUNTS_CHANGED, **further: str) -> Rewindable:
         """A stream of the whole table, at a point in the log that lies behind its backfill."""
         stream = cls(bed, bed.fresh_folder(), name, of, further)
-        bed.publish(PUBLICATION, of.table)
+        bed.publish(stream.publication, of.table)
         drain(bed.spark, stream.options, stream.checkpoint)
         # A first batch of changes takes it from the backfill's last state to a mere position in the log.
         bed.database.execute(f"UPDATE {of.table} SET {of.value} = 0 WHERE {of.key} <= 100")
@@ -74,6 +72,10 @@ class Rewindable:
     @property
     def slot(self) -> str:
         return f"{self.name}_stream"
+
+    @property
+    def publication(self) -> str:
+        return f"{self.name}_publication"
 
     @property
     def kept(self) -> str:
@@ -99,7 +101,7 @@ class Rewindable:
             "dbtable": self.of.table,
             "stateDir": str(self._live / "state"),
             "slotName": self.slot,
-            "publicationName": PUBLICATION,
+            "publicationName": self.publication,
             "numPartitions": "2",
             **self.further,
         }
@@ -166,15 +168,15 @@ def _compare(bed: Bed, stream: Rewindable, size: int, expected: int, rounds: Rou
         return found
 
     contenders = {
-        PEEK: lambda: bed.psql(f"COPY ({_peek(stream.kept)}) TO STDOUT", expected),
-        BINARY_PEEK: lambda: bed.psql(f"COPY ({_peek(stream.kept)}) TO STDOUT (FORMAT binary)", expected),
+        PEEK: lambda: bed.psql(f"COPY ({_peek(stream)}) TO STDOUT", expected),
+        BINARY_PEEK: lambda: bed.psql(f"COPY ({_peek(stream)}) TO STDOUT (FORMAT binary)", expected),
         OURS: ours,
     }
     comparisons = [Comparison(OURS, PEEK, AT_LEAST_PEEK), Comparison(OURS, BINARY_PEEK)]
     note = debezium.LEFT_OUT
     if debezium.jars():
         contenders[debezium.DEBEZIUM] = lambda: debezium.changes(
-            bed, expected, stream.of.table, stream.kept, PUBLICATION
+            bed, expected, stream.of.table, stream.kept, stream.publication
         )
         comparisons.append(Comparison(OURS, debezium.DEBEZIUM, AT_LEAST_DEBEZIUM))
         note = f"{debezium.DEBEZIUM}: the first {debezium.ROWS} of these changes, without its start."
@@ -195,8 +197,8 @@ def _compare(bed: Bed, stream: Rewindable, size: int, expected: int, rounds: Rou
     yield where(f"{what}: where a stream's time goes", results, [*PARTS, WALL])
 
 
-def _peek(slot: str) -> str:
+def _peek(stream: Rewindable) -> str:
     return (
-        f"SELECT data FROM pg_logical_slot_peek_binary_changes('{slot}', NULL, NULL, 'proto_version', '1', "
-        f"'publication_names', '{PUBLICATION}')"
+        f"SELECT data FROM pg_logical_slot_peek_binary_changes('{stream.kept}', NULL, NULL, 'proto_version', '1', "
+        f"'publication_names', '{stream.publication}')"
     )

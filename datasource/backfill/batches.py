@@ -13,17 +13,23 @@ _NONE: Final[Mapping[str, pa.Scalar[Any]]] = MappingProxyType({})
 
 
 def coalesced(batches: Iterable[pa.RecordBatch], rows: int, size: int = sys.maxsize) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches, each of at most so many rows and bytes, or one of those given; none is empty."""
+    """The same rows in batches of so many, but for the last; of fewer, where more would take more than `size` bytes.
+
+    None is empty. One that is given, and is larger by itself, is not cut by its bytes.
+    """
     held: list[pa.RecordBatch] = []
     held_rows = held_bytes = 0
-    for batch in batches:
-        if held and (held_rows + batch.num_rows > rows or held_bytes + batch.nbytes > size):
-            yield as_one_batch(pa.Table.from_batches(held))
-            held, held_rows, held_bytes = [], 0, 0
-        if batch.num_rows:
-            held.append(batch)
-            held_rows += batch.num_rows
-            held_bytes += batch.nbytes
+    for given in batches:
+        rest = given
+        while rest.num_rows:
+            if held_rows == rows or (held and held_bytes + rest.nbytes > size):
+                yield as_one_batch(pa.Table.from_batches(held))
+                held, held_rows, held_bytes = [], 0, 0
+            some = rest.slice(0, rows - held_rows)
+            held.append(some)
+            held_rows += some.num_rows
+            held_bytes += some.nbytes
+            rest = rest.slice(some.num_rows)
     if held:
         yield as_one_batch(pa.Table.from_batches(held))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,17 +20,24 @@ def numbered(counts: list[int]) -> list[pa.RecordBatch]:
     ]
 
 
+@given(st.lists(st.integers(0, 12)), st.integers(1, 20))
+def test_coalesced_batches_have_all_rows_so_many_in_each(counts: list[int], rows: int) -> None:
+    found = list(coalesced(numbered(counts), rows))
+    assert numbers(found) == list(range(sum(counts)))
+    assert [batch.num_rows for batch in found[:-1]] == [rows] * (len(found) - 1)
+    assert not found or 0 < found[-1].num_rows <= rows
+
+
 @given(st.lists(st.integers(0, 12)), st.integers(1, 20), st.integers(1, 20 * ROW_BYTES))
-def test_coalesced_batches_have_the_same_rows_and_are_as_large_as_they_may_be(
-    counts: list[int], rows: int, size: int
-) -> None:
+def test_coalesced_batches_take_no_more_bytes_than_they_may(counts: list[int], rows: int, size: int) -> None:
     found = list(coalesced(numbered(counts), rows, size))
-    assert [number for batch in found for number in batch["n"].to_pylist()] == list(range(sum(counts)))
-    most = min(rows, size // ROW_BYTES)
+    assert numbers(found) == list(range(sum(counts)))
     ends = [sum(counts[: at + 1]) for at in range(len(counts))]
-    spans = [(batch["n"][0].as_py(), batch["n"][-1].as_py() + 1) for batch in found]
-    for first, end in spans:
-        assert end - first <= most or not any(first < other < end for other in ends), "larger, and put together"
-    for (first, end), _ in pairwise(spans):
-        following = min(other for other in ends if other > end)
-        assert following - first > most, "the next one would have been in it too"
+    for batch in found:
+        first, end = batch["n"][0].as_py(), batch["n"][-1].as_py() + 1
+        assert batch.num_rows <= rows
+        assert batch.nbytes <= size or not any(first < other < end for other in ends), "larger, and put together"
+
+
+def numbers(batches: list[pa.RecordBatch]) -> list[int | None]:
+    return [number for batch in batches for number in batch["n"].to_pylist()]
