@@ -6,7 +6,10 @@ location    opening a table, at its latest version or at another one
 table       what the table is: columns, key, identity, and what it may not be
 types       Delta's types as Arrow's
 keys, sorted_keys, measuring    values of keys as text and as SQL; in order; counting and cutting ranges of them
-scan        rows of a version by key range, files without such rows left out
+scan        rows of a version by key range, so many at a time
+conditions  what may choose among them
+statistics  which files have no such rows, and are left out
+footers     how large rows are in files
 passes      which key ranges are read at once
 sorting     rows in the order of their key, with little memory
 querying    DuckDB's SQL over rows
