@@ -45,14 +45,7 @@ def test_where_rows_end_is_found_while_few_keys_are_held(
     keys = random.sample(range(2000), 600)
     for part in range(0, 600, 20):
         write_deltalake(tmp_path / "table", pa.table({"id": keys[part : part + 20]}), mode="append")
-    held: list[int] = []
-    needed = SortedKeys.needed
-
-    def watched(found: SortedKeys, requests: Sequence[Measure]) -> pa.Table:
-        held.append(len(found))
-        return needed(found, requests)
-
-    monkeypatch.setattr(SortedKeys, "needed", watched)
+    held = _held(monkeypatch)
     options = parse({"path": str(tmp_path / "table"), "keyColumns": "id", "startupMode": "snapshot"})
     with closing(open_upstream(options)) as upstream:
         pin = upstream.snapshot_epoch(None, max_changes=1).pin
@@ -63,6 +56,19 @@ def test_where_rows_end_is_found_while_few_keys_are_held(
             assert upstream.measure(pin, [request for request, _ in measures]) == tuple(found for _, found in measures)
     assert held
     assert max(held) < 400
+
+
+def _held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many keys there are each time that they are cut down to those that are needed."""
+    held: list[int] = []
+    needed = SortedKeys.needed
+
+    def watched(found: SortedKeys, requests: Sequence[Measure]) -> pa.Table:
+        held.append(len(found))
+        return needed(found, requests)
+
+    monkeypatch.setattr(SortedKeys, "needed", watched)
+    return held
 
 
 def _ranges(random: Random) -> list[tuple[int | None, int | None]]:
@@ -96,14 +102,7 @@ def test_few_wide_keys_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     texts = [f"{number:0200}" for number in Random(1).sample(range(2000), 1000)]
     for first in range(0, 1000, 20):
         write_deltalake(tmp_path / "table", pa.table({"id": texts[first : first + 20]}), mode="append")
-    held: list[int] = []
-    needed = SortedKeys.needed
-
-    def watched(found: SortedKeys, requests: Sequence[Measure]) -> pa.Table:
-        held.append(len(found))
-        return needed(found, requests)
-
-    monkeypatch.setattr(SortedKeys, "needed", watched)
+    held = _held(monkeypatch)
     options = parse({"path": str(tmp_path / "table"), "keyColumns": "id", "startupMode": "snapshot"})
     with closing(open_upstream(options)) as upstream:
         pin = upstream.snapshot_epoch(None, max_changes=1).pin
