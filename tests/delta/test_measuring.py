@@ -17,6 +17,7 @@ from backfill.adapters import open_upstream
 from backfill.options import parse
 from backfill.plan import Extent, Measure
 from backfill.upstream.delta import measuring, scan
+from backfill.upstream.delta.footers import largest_rows
 from backfill.upstream.delta.sorted_keys import SortedKeys
 from backfill.vnode import WHOLE_TABLE, KeyRange
 
@@ -130,3 +131,15 @@ def test_rows_that_become_large_are_read_few_at_a_time(
     rows = {row["id"]: row["doc"] for batch in found for row in batch.to_pylist()}
     assert rows == dict(enumerate(["small"] * 2000 + large + [large[0]] * 200))
     assert max(batch.nbytes for batch in found) < 10 << 20
+
+
+def test_a_file_of_one_row_says_little_of_how_large_rows_are(tmp_path: Path) -> None:
+    """It has some bytes for each column, whatever is in that."""
+    columns = {f"c{number}": ["x"] for number in range(200)}
+    write_deltalake(tmp_path / "table", pa.table({"id": [0], "doc": ["small"], **columns}))
+    large = [f"{number:06}" * 5_000 for number in range(300)]
+    columns = {name: values * 300 for name, values in columns.items()}
+    write_deltalake(tmp_path / "table", pa.table({"id": range(1, 301), "doc": large, **columns}), mode="append")
+    table = DeltaTable(tmp_path / "table")
+    assert 30_000 < largest_rows(table, table.schema().to_arrow().names) < 60_000
+    assert largest_rows(table, ["c0", "c1"]) < 10

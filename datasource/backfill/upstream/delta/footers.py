@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from backfill.upstream.delta.files import FileLocation, Files
+
+_FEW: Final = 100
+"""Files of fewer rows count as if they had as many: what they have for each column, whatever its rows, is no row's."""
 
 
 def column_bytes(group: pq.RowGroupMetaData, names: Collection[str]) -> int:
@@ -26,11 +29,11 @@ def largest_rows(table: DeltaTable, names: Collection[str]) -> int:
         return 0
     counted: Any = actions["num_records"]
     rows = counted.fill_null(0).to_numpy()
-    each = np.divide(actions["size_bytes"].to_numpy(), rows, out=np.zeros(len(rows)), where=rows > 0)
-    if not each.any():
+    if not rows.any():
         return 0
+    each = np.where(rows > 0, actions["size_bytes"].to_numpy() / np.maximum(rows, _FEW), 0)
     largest = actions["path"][int(each.argmax())].as_py()
     with Files(table.table_uri).open(FileLocation.of(largest)) as opened:
         footer = pq.ParquetFile(opened).metadata
         groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-        return max((column_bytes(group, set(names)) // group.num_rows for group in groups if group.num_rows), default=0)
+        return max(column_bytes(group, set(names)) // max(group.num_rows, _FEW) for group in groups)
