@@ -62,7 +62,10 @@ def _repeated(batch: pa.RecordBatch, field: pa.Field[Any], others: Mapping[str, 
 
 def as_one_batch(table: pa.Table) -> pa.RecordBatch:
     """The table as one batch."""
-    if table.num_rows and table.num_columns and table.column(0).num_chunks == 1:
+    if not table.num_columns:
+        rows: Any = pa.StructArray.from_buffers(pa.struct([]), table.num_rows, [None])
+        return pa.RecordBatch.from_struct_array(rows)
+    if table.num_rows and table.column(0).num_chunks == 1:
         return table.to_batches()[0]
     columns = [pa.concat_arrays([pa.nulls(0, item.type), *item.chunks]) for item in table.columns]
     return pa.RecordBatch.from_arrays(columns, schema=table.schema)

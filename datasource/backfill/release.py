@@ -51,13 +51,13 @@ class Release:
         self._watch = watch
         self._end_watch: Callable[[], None] | None = None
 
-    def when_staged(self, pin: Pin, staging: Staging, epoch: int, names: Sequence[str]) -> None:
-        """Releases the pin when all these files of the epoch are there."""
+    def when_staged(self, pin: Pin, staging: Staging, number: int, names: Sequence[str]) -> None:
+        """Releases the pin when all these files of the epoch with this number are there."""
         left = deque(names)
 
         def look() -> bool:
             # Stops at the first that is missing: on an object store each question is a request.
-            while left and staging.exists(epoch, left[0]):
+            while left and staging.exists(number, left[0]):
                 left.popleft()
             if not left:
                 self._upstream.release(pin)

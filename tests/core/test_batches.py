@@ -41,3 +41,8 @@ def test_coalesced_batches_take_no_more_bytes_than_they_may(counts: list[int], r
 
 def numbers(batches: list[pa.RecordBatch]) -> list[int | None]:
     return [number for batch in batches for number in batch["n"].to_pylist()]
+
+
+def test_batches_without_columns_keep_their_number_of_rows() -> None:
+    bare = numbered([3])[0].select([])
+    assert [batch.num_rows for batch in coalesced([bare, bare], 4)] == [4, 2]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -16,10 +17,11 @@ from deltalake import DeltaTable, write_deltalake
 from backfill.adapters import open_upstream
 from backfill.options import parse
 from backfill.plan import Extent, Measure
-from backfill.upstream.delta import measuring, scan
+from backfill.upstream.delta import DeltaUpstream, measuring, scan
 from backfill.upstream.delta.footers import largest_rows
 from backfill.upstream.delta.sorted_keys import SortedKeys
 from backfill.vnode import WHOLE_TABLE, KeyRange
+from tests.delta.laboratory import FEED
 
 
 def test_rows_are_as_large_as_they_are_in_memory_whatever_their_files_take(tmp_path: Path) -> None:
@@ -44,19 +46,26 @@ def test_where_rows_end_is_found_while_few_keys_are_held(
     monkeypatch.setattr(measuring, "CHUNK_ROWS", 16)
     random = Random(seed)
     keys = random.sample(range(2000), 600)
-    for part in range(0, 600, 20):
-        write_deltalake(tmp_path / "table", pa.table({"id": keys[part : part + 20]}), mode="append")
     held = _held(monkeypatch)
-    options = parse({"path": str(tmp_path / "table"), "keyColumns": "id", "startupMode": "snapshot"})
-    with closing(open_upstream(options)) as upstream:
-        pin = upstream.snapshot_epoch(None, max_changes=1).pin
-        assert pin is not None
+    with _measured(tmp_path / "table", keys) as measure:
         for _ in range(8):
             measures = [_measure(random, keys, *ends) for ends in _ranges(random)]
             random.shuffle(measures)
-            assert upstream.measure(pin, [request for request, _ in measures]) == tuple(found for _, found in measures)
+            assert measure([request for request, _ in measures]) == tuple(found for _, found in measures)
     assert held
     assert max(held) < 400
+
+
+@contextmanager
+def _measured(table: Path, keys: Sequence[object]) -> Iterator[Callable[[Sequence[Measure]], tuple[Extent, ...]]]:
+    """What measures a table that has these keys, in this order in many files."""
+    for first in range(0, len(keys), 20):
+        write_deltalake(table, pa.table({"id": keys[first : first + 20]}), mode="append")
+    options = parse({"path": str(table), "keyColumns": "id", "startupMode": "snapshot"})
+    with closing(open_upstream(options)) as upstream:
+        pin = upstream.snapshot_epoch(None, max_changes=1).pin
+        assert pin is not None
+        yield partial(upstream.measure, pin)
 
 
 def _held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -101,14 +110,9 @@ def test_of_wide_rows_few_are_read_at_a_time(tmp_path: Path) -> None:
 def test_few_wide_keys_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "CHUNK_BYTES", 10_000)
     texts = [f"{number:0200}" for number in Random(1).sample(range(2000), 1000)]
-    for first in range(0, 1000, 20):
-        write_deltalake(tmp_path / "table", pa.table({"id": texts[first : first + 20]}), mode="append")
     held = _held(monkeypatch)
-    options = parse({"path": str(tmp_path / "table"), "keyColumns": "id", "startupMode": "snapshot"})
-    with closing(open_upstream(options)) as upstream:
-        pin = upstream.snapshot_epoch(None, max_changes=1).pin
-        assert pin is not None
-        [found] = upstream.measure(pin, [Measure(WHOLE_TABLE, 7)])
+    with _measured(tmp_path / "table", texts) as measure:
+        [found] = measure([Measure(WHOLE_TABLE, 7)])
     assert found == Extent(7, (sorted(texts)[6],))
     assert held
     assert max(held) < 200
@@ -143,3 +147,18 @@ def test_a_file_of_one_row_says_little_of_how_large_rows_are(tmp_path: Path) -> 
     table = DeltaTable(tmp_path / "table")
     assert 30_000 < largest_rows(table, table.schema().to_arrow().names) < 60_000
     assert largest_rows(table, ["c0", "c1"]) < 10
+
+
+def test_changes_that_have_one_large_text_many_times_come_few_at_a_time(tmp_path: Path) -> None:
+    """The file has it once."""
+    table = tmp_path / "table"
+    write_deltalake(table, pa.table({"id": [0], "doc": ["small"]}), configuration=FEED)
+    write_deltalake(table, pa.table({"id": range(1, 5001), "doc": ["x" * 20_000] * 5000}), mode="append")
+    with closing(DeltaUpstream(parse({"path": str(table), "keyColumns": "id"}))) as upstream:
+        before = pa.total_allocated_bytes()
+        taken = found = 0
+        for batch in upstream.span("0", "latest").read():
+            found += batch.num_rows
+            taken = max(taken, pa.total_allocated_bytes() - before)
+    assert found == 5000
+    assert taken < 100 << 20

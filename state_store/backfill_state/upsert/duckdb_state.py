@@ -152,7 +152,7 @@ class DuckDBUpsertState(Closable):
             newest = self._segments.newest(connection)
             batch = _Batch(token, standing, standing)
             try:
-                self._batch = batch
+                self._batch = batch  # Not before: after a Ctrl-C in between nobody would end it.
                 yield not batch.is_replayed
                 with self._using() as (held, standing):
                     if not batch.is_replayed:

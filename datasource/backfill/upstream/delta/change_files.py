@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from backfill.arrays import Indices, Mask
-from backfill.batches import in_columns
+from backfill.batches import coalesced, in_columns
 from backfill.errors import SchemaChangedError, TableError
 from backfill.upstream.delta.deletion_vectors import DamagedVectorError
 from backfill.upstream.delta.file_types import is_form_of
@@ -32,8 +32,10 @@ _CHANGE_TYPE: Final = "_change_type"
 
 _BATCH_ROWS: Final = 16_384
 _BATCH_BYTES: Final = 8 << 20
-_LOOKED_AT: Final = 64
-"""How many rows tell how large a row is in memory."""
+_DECODED_ROWS: Final = 2_048
+"""How many rows are decoded at a time: a text that is there many times takes its place in the file only once, so that
+does not tell how many rows are too many.
+"""
 
 
 def rows_schema(columns: pa.Schema) -> pa.Schema:
@@ -172,22 +174,18 @@ def _batches(parquet: pq.ParquetFile, wanted: list[str], chosen: Chosen | None) 
     for group in range(parquet.num_row_groups):
         end = at + parquet.metadata.row_group(group).num_rows
         if chosen is None or chosen.some(at, end - at):
-            most = _rows_at_once(parquet, group, wanted)
-            for batch in parquet.iter_batches(most, row_groups=[group], columns=wanted):
+            for batch in _decoded(parquet, group, wanted):
                 yield at, batch
                 at += batch.num_rows
         at = end
 
 
-def _rows_at_once(parquet: pq.ParquetFile, group: int, wanted: list[str]) -> int:
-    """So few rows that they take no more than about `_BATCH_BYTES`, and no more than `_BATCH_ROWS`."""
+def _decoded(parquet: pq.ParquetFile, group: int, wanted: list[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a row group, decoded few at a time and put together to no more than about `_BATCH_BYTES`."""
     found = parquet.metadata.row_group(group)
-    size = max(1, column_bytes(found, set(wanted)) // max(1, found.num_rows))
-    if found.num_rows > _LOOKED_AT:
-        # A text that is there many times is one in the file.
-        first = next(parquet.iter_batches(_LOOKED_AT, row_groups=[group], columns=wanted))
-        size = max(size, first.nbytes // _LOOKED_AT)
-    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // size))
+    rows = _BATCH_BYTES * found.num_rows // max(1, column_bytes(found, set(wanted)))
+    decoded = parquet.iter_batches(max(1, min(_DECODED_ROWS, rows)), row_groups=[group], columns=wanted)
+    return coalesced(decoded, _BATCH_ROWS, _BATCH_BYTES)
 
 
 def _partition_value(table: Table, commit: Commit, name: str, text: str | None) -> pa.Scalar[Any]:

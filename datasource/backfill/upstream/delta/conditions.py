@@ -23,33 +23,15 @@ of which it does not tell.
 
 def require_condition(table: DeltaTable, option: str, condition: str) -> None:
     """Refuses what is no condition over the table's columns; none at all is one."""
-    if not condition:
-        return
-    try:
-        kinds = _described(table, f"SELECT ({condition}\n) FROM feed")
-        _described(table, f"SELECT 1 FROM feed WHERE ({condition}\n)")
-    except duckdb.Error as error:
-        raise OptionsError(
-            f"the option {option} is no condition over the columns of the table, in the SQL of DuckDB: {error}"
-        ) from None
-    if kinds != ["BOOLEAN"]:
-        raise OptionsError(f"the option {option} is of the type {', '.join(kinds)}, and a condition is true or false")
-    if any(node.get("class") == "SUBQUERY" for node in _nodes(_parsed(option, condition))):
-        raise OptionsError(f"the option {option} has a subselect in it, and is to depend on nothing but the row")
-
-
-def _described(table: DeltaTable, query: str) -> list[str]:
-    """The types of the columns that a query over the table has; nothing is read for that."""
-    found = queried(f"DESCRIBE {query}", {"feed": scanned(table, readable(table).names, None, most=0)})
-    return [str(kind) for rows in found for kind in rows["column_type"]]
+    if condition:
+        _checked(table, option, condition)
 
 
 def require_row_condition(table: DeltaTable, option: str, condition: str) -> None:
     """Refuses what is no condition on a row alone: rows are counted by it, and read by it again later."""
     if not condition:
         return
-    require_condition(table, option, condition)
-    nodes = list(_nodes(_parsed(option, condition)))
+    nodes = _checked(table, option, condition)
     called = {str(node["function_name"]).lower() for node in nodes if "function_name" in node}
     named = {str(name).lower() for node in nodes for name in node.get("column_names", ())}
     # DuckDB knows current_timestamp as get_current_timestamp. Functions that are consistent for some types are so for
@@ -66,12 +48,30 @@ def require_row_condition(table: DeltaTable, option: str, condition: str) -> Non
         )
 
 
-def _parsed(option: str, condition: str) -> Any:
-    """What DuckDB makes of it, as JSON."""
+def _checked(table: DeltaTable, option: str, condition: str) -> list[dict[str, Any]]:
+    """What DuckDB makes of the condition, after what is none has been refused."""
+    try:
+        kinds = _described(table, f"SELECT ({condition}\n) FROM feed")
+        _described(table, f"SELECT 1 FROM feed WHERE ({condition}\n)")
+    except duckdb.Error as error:
+        raise OptionsError(
+            f"the option {option} is no condition over the columns of the table, in the SQL of DuckDB: {error}"
+        ) from None
+    if kinds != ["BOOLEAN"]:
+        raise OptionsError(f"the option {option} is of the type {', '.join(kinds)}, and a condition is true or false")
     parsed = json.loads(duckdb.execute("SELECT json_serialize_sql(?)", [f"SELECT {condition}\n"]).fetchall()[0][0])
     if parsed["error"]:  # In parentheses of its own a text may be two conditions: a) OR (b
         raise OptionsError(f"the option {option} is no condition, but more or less than one")
-    return parsed
+    nodes = list(_nodes(parsed))
+    if any(node.get("class") == "SUBQUERY" for node in nodes):
+        raise OptionsError(f"the option {option} has a subselect in it, and is to depend on nothing but the row")
+    return nodes
+
+
+def _described(table: DeltaTable, query: str) -> list[str]:
+    """The types of the columns that a query over the table has; nothing is read for that."""
+    found = queried(f"DESCRIBE {query}", {"feed": scanned(table, readable(table).names, None, most=0)})
+    return [str(kind) for rows in found for kind in rows["column_type"]]
 
 
 def _nodes(parsed: Any) -> Iterator[dict[str, Any]]:

@@ -28,7 +28,7 @@ from backfill.upstream.delta.querying import queried, quoted, searching
 from backfill.upstream.delta.sorted_keys import require_keys
 from backfill.upstream.delta.sorting import in_order
 from backfill.upstream.delta.statistics import leaving_out
-from backfill.upstream.delta.types import BYTES
+from backfill.upstream.delta.types import misread
 from backfill.vnode import Coverage, KeyRange
 
 _OF_A_ROW: Final = ("Conversion Error", "Out of Range Error", "Invalid Input Error", "Mismatch Type Error")
@@ -151,12 +151,11 @@ def rows_of(table: DeltaTable, columns: pa.Schema, key: KeyColumns, keys: pa.Rec
 
 
 def readable(table: DeltaTable) -> pa.Schema:
-    """The columns that a condition may name: of those that partition the table `deltalake` (1.6) misreads bytes."""
-    columns: Any = table.schema().to_arrow()
-    partitioned_by = table.metadata().partition_columns
-    return pa.schema(
-        [field for field in pa.schema(columns) if field.name not in partitioned_by or field.type not in BYTES]
-    )
+    """The columns that a condition may name."""
+    found: Any = table.schema().to_arrow()
+    columns = pa.schema(found)
+    left_out = misread(columns, table.metadata().partition_columns)
+    return pa.schema([field for field in columns if field.name not in left_out])
 
 
 def scanned(

@@ -16,7 +16,7 @@ from backfill.upstream import TableSchema
 from backfill.upstream.delta.keys import KeyColumn, KeyColumns
 from backfill.upstream.delta.location import GO_ON
 from backfill.upstream.delta.log import FEED, is_on
-from backfill.upstream.delta.types import BYTES, arrow_type, told
+from backfill.upstream.delta.types import arrow_type, misread, told
 from backfill.wording import columns_not_there, in_option, no_column
 
 READABLE_FEATURES: Final = frozenset(
@@ -107,13 +107,12 @@ def described(table: DeltaTable, options: Options) -> Table:
 
 
 def require_partition_values(columns: pa.Schema, partitioned_by: Sequence[str]) -> None:
-    """Refuses what the log has in a form that `deltalake` (1.6) takes for the value itself."""
-    for field in columns:
-        if field.name in partitioned_by and field.type in BYTES:
-            raise UnsupportedTypeError(
-                f"column {field.name!r} is of the type binary and partitions the table, and the values of such columns "
-                "are not read rightly; leave it out with the option columns"
-            )
+    """Refuses columns that are `misread`."""
+    for name in misread(columns, partitioned_by):
+        raise UnsupportedTypeError(
+            f"column {name!r} is of the type binary and partitions the table, and the values of such columns are not "
+            "read rightly; leave it out with the option columns"
+        )
 
 
 def _unknown(names: Sequence[str], present: Sequence[str], uri: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,10 +25,13 @@ _PRIMITIVES: Final[dict[str, pa.DataType]] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
-BYTES: Final = (pa.binary(), pa.large_binary())
-"""What columns of bytes are in Arrow."""
-
 _DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+
+
+def misread(columns: pa.Schema, partitioned_by: Collection[str]) -> list[str]:
+    """The columns of bytes that partition the table: `deltalake` (1.6) takes what the log has for the value itself."""
+    kinds = (pa.binary(), pa.large_binary())
+    return [field.name for field in columns if field.name in partitioned_by and field.type in kinds]
 
 
 def arrow_type(column: str, kind: Any) -> pa.DataType:

@@ -56,6 +56,8 @@ rows for the first time may write to it; then each state is taken so much later.
 """
 
 FLUSH_INTERVAL: Final = 0.002
+"""Seconds between two looks whether it has."""
+
 FLUSH_GIVE_UP: Final = 60.0
 """Seconds."""
 
