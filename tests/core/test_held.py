@@ -34,6 +34,8 @@ EXTREMES: dict[pa.DataType, list[Any]] = {
     pa.list_(pa.int32()): [[2**31 - 1], []],
     pa.list_(pa.int64()): [[2**63 - 1]],
     pa.map_(pa.string(), pa.int32()): [[("k", 1)]],
+    pa.map_(pa.string(), pa.int64()): [[("k", 2**63 - 1)]],
+    pa.map_(pa.large_string(), pa.int64()): [[("k", 2**63 - 1)]],
     STRUCT: [{"a": 1, "b": "x"}],
     pa.struct([*STRUCT, ("c", pa.int8())]): [{"a": 1, "b": "x", "c": 1}],
 }

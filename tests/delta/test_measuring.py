@@ -162,3 +162,17 @@ def test_changes_that_have_one_large_text_many_times_come_few_at_a_time(tmp_path
             taken = max(taken, pa.total_allocated_bytes() - before)
     assert found == 5000
     assert taken < 100 << 20
+
+
+@pytest.mark.parametrize("condition", ["", "id % 2 = 0"])
+def test_rows_that_have_one_large_text_many_times_come_few_at_a_time(tmp_path: Path, condition: str) -> None:
+    table = tmp_path / "table"
+    write_deltalake(table, pa.table({"id": range(5000), "doc": ["x" * 20_000] * 5000}))
+    given = {"path": str(table), "keyColumns": "id"} | ({"filter": condition} if condition else {})
+    found: list[int] = []
+    with closing(DeltaUpstream(parse(given))) as upstream:
+        for batch in upstream.reader().scan([WHOLE_TABLE]):
+            assert batch.nbytes < 20 << 20
+            assert batch["doc"].unique().to_pylist() == ["x" * 20_000]
+            found += batch["id"].to_numpy().tolist()
+    assert sorted(found) == list(range(0, 5000, 2 if condition else 1))

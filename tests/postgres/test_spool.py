@@ -56,6 +56,18 @@ def test_changes_are_in_their_file_before_they_are_read() -> None:
     spool.close()
 
 
+def test_changes_come_in_the_order_in_which_they_were_added_from_memory_and_from_the_file() -> None:
+    batches = [pa.record_batch({"v": pa.array([letter * (IN_MEMORY // 2 + 1)])}) for letter in "abcd"]
+    spool = Spool(batches[0].schema)
+    for count, batch in enumerate(batches, 1):
+        spool.add(batch)
+        assert spool.row_count == count
+    spool.finish()
+    assert list(spool) == batches
+    assert list(spool) == batches
+    spool.close()
+
+
 def test_what_was_read_of_the_log_before_an_error_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
     large = pa.record_batch({"v": pa.array(["x" * (IN_MEMORY + 1)])})
     made: list[Spool] = []

@@ -23,6 +23,7 @@ NESTED: dict[str, tuple[pa.DataType, Any]] = {
     "plain": (TIME, lambda time: time),
     "list": (pa.list_(TIME), lambda time: [None, time]),
     "map": (pa.map_(pa.string(), TIME), lambda time: [("k", time)]),
+    "map by times": (pa.map_(TIME, TIME), lambda time: [(NEAR, time)]),
     "struct": (pa.struct([pa.field("x", pa.list_(TIME))]), lambda time: {"x": [time]}),
 }
 

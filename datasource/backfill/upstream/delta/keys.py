@@ -74,6 +74,12 @@ class KeyColumn:
         found: Any = pa.array([text]).cast(self.type).view(number)
         return int(found[0].as_py())
 
+    @property
+    def form(self) -> str:
+        """What a person is to write."""
+        zoned = pa.types.is_timestamp(self.type) and self.type.tz is not None
+        return f"{self.name} {self.type}" + (", with its offset, such as 2026-01-31T12:00:00Z" if zoned else "")
+
     def text(self, value: Value) -> str:
         if isinstance(value, bytes):
             return value.hex()
@@ -140,8 +146,8 @@ class KeyColumns:
             given = self.key(tuple(column.given(text) for column, text in zip(self.columns, key, strict=True)))
             self.typed([given])
         except (ValueError, ArithmeticError, pa.ArrowException):
-            types = ", ".join(f"{column.name} {column.type}" for column in self.columns)
-            raise KeyTextError(f"a value is not one of the table's key ({types})") from None
+            forms = "; ".join(column.form for column in self.columns)
+            raise KeyTextError(f"a value is not one of the table's key ({forms})") from None
         return given
 
     def typed(self, keys: Sequence[Key]) -> pa.RecordBatch:
