@@ -73,7 +73,7 @@ class Written:
             return pa.concat_arrays([convert(mapped, batch.column(0)) for batch in batches])
 
     def changes(self, mapped: MappedColumn) -> Array:
-        wanted = WantedColumn("v", mapped.type_oid, key=False, decode=lambda text: from_change(mapped, text))
+        wanted = WantedColumn("v", 2, mapped.type_oid, key=False, decode=lambda text: from_change(mapped, text))
         decoder = Decoder(self.table.oid, [wanted], lambda xids, _: np.ones(len(xids), np.bool_))
         query = (
             f"SELECT data FROM pg_logical_slot_peek_binary_changes('{SLOT}', NULL, NULL, "

@@ -10,9 +10,9 @@ import pytest
 from backfill.errors import OffsetError, SchemaChangedError, StateError
 from backfill.requests import ask_again, ask_to_stop
 from integration.database import Database
+from integration.definition import refused
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import StreamRun
-from integration.test_scenarios_schema import refused
 
 REGIONS = (
     "CREATE TYPE region AS ENUM ('west', 'north', 'east', 'south');"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ def integer(values: pa.Array[Any]) -> pa.Array[Any]:
     return values.cast(pa.string()).cast(pa.int64())
 
 
-WANTED = (WantedColumn("id", 20, key=True, decode=integer), WantedColumn("note", 25, key=False, decode=text))
+WANTED = (WantedColumn("id", 2, 20, key=True, decode=integer), WantedColumn("note", 4, 25, key=False, decode=text))
 
 
 def everything(xids: NDArray[np.uint32], _commit_lsns: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -159,6 +160,24 @@ def test_a_changed_wanted_column_is_refused_by_name(problem: str, columns: list[
     assert "public.orders" in refused.value.message
 
 
+OTHERS = {
+    "exchanged": ([NOTE, ID], ["id"]),
+    "the name was that of one added later": ([ID, Column("a"), Column("b"), NOTE], ["note"]),
+    "one before the first": ([Column("a"), Column("b"), ID, NOTE], ["id"]),
+}
+
+
+@pytest.mark.parametrize(("columns", "named"), OTHERS.values(), ids=list(OTHERS))
+def test_another_column_that_had_the_name_of_a_wanted_one_is_refused(columns: list[Column], named: list[str]) -> None:
+    with pytest.raises(SchemaChangedError) as refused:
+        decoder().feed(
+            batch(*transaction(1, wire.relation(ORDERS, columns), wire.insert(ORDERS, [b"1"] * len(columns))))
+        )
+    found = re.findall(r"column '(\w+)' was another one, which had that name", refused.value.message)
+    assert found == named
+    assert ("A column of the key cannot be left out" in refused.value.message) == ("id" in named)
+
+
 def test_a_changed_column_matters_only_to_kept_rows() -> None:
     altered = wire.relation(ORDERS, [ID])
     skipping = decoder(only(1, 4))
@@ -170,8 +189,9 @@ def test_a_changed_column_matters_only_to_kept_rows() -> None:
 
 def test_a_description_in_a_skipped_transaction_is_remembered() -> None:
     skipping = decoder(only(2))
-    skipping.feed(batch(*transaction(1, wire.relation(ORDERS, [NOTE, ID]), wire.insert(ORDERS, [b"x", b"1"]))))
-    (row,) = rows(skipping.feed(batch(*transaction(2, wire.insert(ORDERS, [b"y", b"2"])))))
+    wider = wire.relation(ORDERS, [Column("before"), ID, NOTE])
+    skipping.feed(batch(*transaction(1, wider, wire.insert(ORDERS, [b"x", b"1", b"a"]))))
+    (row,) = rows(skipping.feed(batch(*transaction(2, wire.insert(ORDERS, [b"x", b"2", b"y"])))))
     assert row["new"] == {"id": 2, "note": "y"}
 
 
@@ -282,7 +302,7 @@ def test_values_are_decoded_by_column_not_by_row() -> None:
 
         return counted
 
-    counted = decoder(wanted=[WantedColumn("id", 20, key=True, decode=counting(integer))])
+    counted = decoder(wanted=[WantedColumn("id", 2, 20, key=True, decode=counting(integer))])
     calls.clear()
     inserts = [wire.insert(ORDERS, [str(number).encode(), b"a"]) for number in range(1000)]
     decoded = counted.feed(batch(*transaction(1, DESCRIPTION, *inserts)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ JUNK = b"Zjunk"
 class Stream:
     messages: tuple[bytes, ...]
     wanted: tuple[Column, ...]
+    numbers: Mapping[str, int]
     kept: frozenset[int]
 
     def keep(self, xids: NDArray[np.uint32], _commit_lsns: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -37,8 +38,9 @@ class Stream:
 
     def decoder(self) -> Decoder:
         wanted = [
-            WantedColumn(column.name, column.type_oid, key=column.name == "id", decode=lambda text: text)
+            WantedColumn(column.name, number, column.type_oid, key=column.name == "id", decode=lambda text: text)
             for column in self.wanted
+            for number in [self.numbers[column.name]]
         ]
         return Decoder(OURS, wanted, self.keep)
 
@@ -93,12 +95,17 @@ def streams(draw: st.DrawFn) -> Stream:
         Column(f"c{index}", draw(st.sampled_from([23, 25])), draw(st.booleans()))
         for index in range(draw(st.integers(0, 5)))
     ]
-    columns = [Column("id", 20, True), *others]
-    wanted = draw(st.permutations([columns[0], *(column for column in others if draw(st.booleans()))]))
+    columns = draw(st.permutations([Column("id", 20, True), *others]))
+    wanted = draw(st.permutations([column for column in columns if column.name == "id" or draw(st.booleans())]))
+    gaps = draw(st.lists(st.integers(0, 2), min_size=len(columns), max_size=len(columns)))
+    numbers = {column.name: sum(gaps[: at + 1]) + at + 1 for at, column in enumerate(columns)}
 
     def describe() -> tuple[bytes, list[Column]]:
-        added = [Column(f"added{index}") for index in range(draw(st.integers(0, 2)))]
-        arranged = draw(st.permutations([*columns, *added]))
+        """With columns before others that were dropped, and at the end some that were added."""
+        arranged: list[Column] = []
+        for at, (gap, column) in enumerate(zip(gaps, columns, strict=True)):
+            arranged += [*(Column(f"dropped{at}.{index}") for index in range(draw(st.integers(0, gap)))), column]
+        arranged += [Column(f"added{index}") for index in range(draw(st.integers(0, 2)))]
         return wire.relation(OURS, arranged), arranged
 
     description, arranged = describe()
@@ -123,7 +130,7 @@ def streams(draw: st.DrawFn) -> Stream:
         messages.append(wire.commit(lsn, lsn + 48))
         messages += [wire.stream_abort(900 + number)] * draw(st.integers(0, 2))
     kept = draw(st.frozensets(st.integers(700, 700 + max(count - 1, 0))))
-    return Stream(tuple(messages), tuple(wanted), kept)
+    return Stream(tuple(messages), tuple(wanted), numbers, kept)
 
 
 @st.composite
@@ -209,7 +216,7 @@ def test_a_message_damaged_anywhere_is_refused_or_means_what_it_now_says(change:
     columns = (Column("id", 20, True), Column("b"), Column("c"))
     before = [wire.begin(700, 100), wire.relation(OURS, columns), wire.insert(OURS, [b"0", None, b"0"])]
     after = [wire.insert(OURS, [b"3", b"4", b"5"]), wire.commit(100, 148)]
-    stream = Stream((), columns, frozenset([700]))
+    stream = Stream((), columns, {"id": 1, "b": 2, "c": 3}, frozenset([700]))
     refused = 0
     for message in damaged(CHANGES[change]):
         messages = [*before, message, *after]
@@ -226,6 +233,6 @@ def test_a_message_damaged_anywhere_is_refused_or_means_what_it_now_says(change:
 
 @given(st.lists(st.binary(max_size=40), max_size=8))
 def test_arbitrary_bytes_never_crash_the_decoder(messages: list[bytes]) -> None:
-    stream = Stream((), (Column("id", 20, True),), frozenset())
+    stream = Stream((), (Column("id", 20, True),), {"id": 1}, frozenset())
     with contextlib.suppress(DefiniteError):
         stream.decoder().feed(pa.array(messages, pa.binary()))

@@ -15,6 +15,7 @@ size, locks  about how large the table is; not waiting for long for who has lock
 measuring, counting    how far ranges of keys go
 pin, files, reader  exported snapshots, whether their rows are still there, and reading them on executors
 position, epochs    which transactions a state shows; the states that batches end at
+end_of_log   where the log ends, and waiting until it is flushed up to there
 doctor, room    what would refuse a stream, before it is started; whether there is room for its sessions
 place, slot, unseen    where a stream is in the log; the replication slot; what it does not tell of
 begun        how the table was when its stream began

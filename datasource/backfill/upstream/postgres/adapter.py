@@ -152,7 +152,7 @@ class PostgresUpstream:
         else:
             self._sessions.run(lambda session: self._epochs.log.find_place(session, Position.parse(after.position)))
             self._epochs.log.report_carried()
-        return renewed(bookmark, (*self._epochs.log.place.names, *begun.names))
+        return renewed(bookmark, (*self._epochs.log.place.names, *begun.started(table).names))
 
     def _keeping(self, begun: Begun) -> Begun:
         return begun if self._options.stream.last_rows is None else begun.keeping(self._table)

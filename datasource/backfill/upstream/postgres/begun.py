@@ -34,6 +34,9 @@ class Begun:
     table_id: str
     """The table's OID. `stateDir` has it as well, and may be lost."""
 
+    types: str = ""
+    """See `Table.types`, when the stream was started last. Nothing if that was by an earlier release."""
+
     kept: str = ""
     """The `Table.value_columns` of which last rows are kept, as the columns were when the stream was started last;
     nothing where none are kept, or were by an earlier release.
@@ -48,6 +51,7 @@ class Begun:
             key_types=table.key_types,
             last_column=max(column.attnum for column in table.description.columns),
             table_id=str(table.description.oid),
+            types=table.types,
         )
 
     @classmethod
@@ -59,6 +63,7 @@ class Begun:
             key_types=noted(bookmark, "key_types"),
             last_column=int(noted(bookmark, "last_column")),
             table_id=noted(bookmark, "table_id"),
+            types=dict(bookmark).get("types", ""),
             kept=dict(bookmark).get("kept", ""),
         )
 
@@ -70,7 +75,7 @@ class Begun:
             ("key_types", self.key_types),
             ("last_column", str(self.last_column)),
             ("table_id", self.table_id),
-            *([("kept", self.kept)] if self.kept else []),
+            *((name, value) for name, value in (("types", self.types), ("kept", self.kept)) if value),
         )
 
     def reordered(self, table: Table) -> Begun:
@@ -122,6 +127,20 @@ class Begun:
                 f"({table.collations or 'none'}, expected {self.collations or 'none'}), so its rows are in another "
                 f"order, and {_LOST_TRACK}"
             )
+
+    def started(self, table: Table) -> Begun:
+        """The same for a stream that is started again now."""
+        return replace(self, types=table.types)
+
+    def redefined(self, table: Table) -> tuple[str, ...]:
+        """The columns that are carried and were given another type or expression since the stream was started last."""
+        before = dict(item.split(" ", 1) for item in self.types.split(", ") if item)
+        return tuple(
+            column.name
+            for column, now in zip(table.carried, table.types.split(", "), strict=True)
+            for number, definition in [now.split(" ", 1)]
+            if before.get(number, definition) != definition
+        )
 
     def added(self, table: Table) -> tuple[str, ...]:
         """The columns that are carried and were added since."""

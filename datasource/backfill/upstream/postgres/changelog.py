@@ -158,7 +158,16 @@ class ChangeLog:
             require_leaves_log(session, described.oid, described.name, key, primary=primary)
 
     def report_carried(self) -> None:
-        """Says which columns are carried now that the stream began without."""
+        """Says which columns are carried now that the stream began without, and which are other ones than they were."""
+        redefined = self.begun.redefined(self._table)
+        if redefined:
+            logger.warning(
+                "column %s of %s was given another type, precision, scale, length or expression since the query was "
+                "started last, which may have changed the values of all rows; the change log tells nothing of that. "
+                "Have the rows read again with backfill re-backfill",
+                ", ".join(redefined),
+                self._table.description.name.quoted(),
+            )
         added = self.begun.added(self._table)
         if added:
             logger.warning(

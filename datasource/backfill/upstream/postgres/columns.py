@@ -1,4 +1,4 @@
-"""Whether columns are still those that had their names when the table was described.
+"""Whether columns are still those that had their names when the table was described, and are defined as they were.
 
 A statement names columns by their present names, also when it reads an earlier state: once two columns have exchanged
 their names, which rewrites nothing, a chunk that was planned before would be read from the wrong one. In such a session
@@ -7,35 +7,105 @@ the catalog's tables show the earlier names too, so the catalog's functions are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from psycopg import sql
 
 from backfill.errors import SchemaChangedError
-from backfill.upstream.postgres.description import QualifiedName
+from backfill.upstream.postgres.description import ColumnDescription, QualifiedName
+from backfill.upstream.postgres.oids import Oid
+from backfill.upstream.postgres.relation import WIDENED
+from backfill.wording import FRESH_START
 
-Numbered: TypeAlias = tuple[tuple[str, int], ...]
-"""Columns, each with its number, which it keeps for as long as it is there."""
+Columns: TypeAlias = Sequence[ColumnDescription]
+Definitions: TypeAlias = Mapping[str, Sequence[Any]]
+"""What DEFINITIONS gives: by the column's name its number, type's OID, type modifier and digest of its expression."""
+
+DEFINITIONS: Final = sql.SQL(
+    "coalesce((SELECT pg_catalog.jsonb_object_agg(attname, pg_catalog.jsonb_build_array("
+    "attnum, atttypid::int8, atttypmod, "
+    "(SELECT pg_catalog.md5(d.adbin::text) FROM pg_catalog.pg_attrdef d "
+    "WHERE d.adrelid = attrelid AND d.adnum = attnum AND attgenerated <> ''))) "
+    "FROM pg_catalog.pg_attribute WHERE attrelid = {} AND attnum > 0 AND NOT attisdropped), '{{}}')"
+)
+"""An expression for how the columns of the table with this OID are defined now."""
 
 
-def names_of(table: QualifiedName, columns: Numbered) -> sql.Composed:
+def names_of(table: QualifiedName, columns: Columns) -> sql.Composed:
     """An expression for the names that the columns of these numbers have now, as an array."""
     return sql.SQL(
         "ARRAY(SELECT (pg_catalog.pg_identify_object_as_address("
         "'pg_catalog.pg_class'::pg_catalog.regclass, pg_catalog.to_regclass({}), number)).object_names[3] "
         "FROM pg_catalog.unnest({}::int[]) WITH ORDINALITY AS asked(number, place) ORDER BY place)"
-    ).format(sql.Literal(table.quoted()), sql.Literal([number for _, number in columns]))
+    ).format(sql.Literal(table.quoted()), sql.Literal([column.attnum for column in columns]))
 
 
-def require_names(table: QualifiedName, columns: Numbered, now: Sequence[str | None]) -> None:
+def require_names(table: QualifiedName, columns: Columns, now: Sequence[str | None]) -> None:
     """Raises SchemaChangedError where the columns have other names now."""
-    others = [name for (name, _), found in zip(columns, now, strict=True) if name != found]
+    others = [column.name for column, found in zip(columns, now, strict=True) if column.name != found]
     if others:
-        raise another_column(table, others)
+        raise _another_column(table, others)
 
 
-def another_column(table: QualifiedName, names: Iterable[str]) -> SchemaChangedError:
+def require_there(table: QualifiedName, columns: Columns, now: Definitions) -> None:
+    """Raises SchemaChangedError where a column is gone, or another one has its name."""
+    gone = [column.name for column in columns if column.name not in now]
+    if gone:
+        raise lost(table, gone)
+    others = [column.name for column in columns if now[column.name][0] != column.attnum]
+    if others:
+        raise _another_column(table, others)
+
+
+def require_same_values(table: QualifiedName, columns: Columns, now: Definitions) -> None:
+    """Raises SchemaChangedError where a column, which is there, was defined anew so that its values may be others.
+
+    Not where it has quite another type, of which the change log tells. But the log may have rows of a narrower one from
+    the time before this process began.
+    """
+    types = {column.name: now[column.name][1] for column in columns}
+    narrowed = [column.name for column in columns if (types[column.name], column.type_oid) in WIDENED]
+    if narrowed:
+        raise lost(table, narrowed)
+    rewritten = [column.name for column in columns if _may_be_rewritten(column, *now[column.name][1:])]
+    if rewritten:
+        raise SchemaChangedError(
+            f"column {', '.join(rewritten)} of {table.quoted()} was given another precision, scale, length or "
+            "expression, which may have changed the values of all rows, of which the change log tells nothing. "
+            "Start the query again, and have the rows read again with backfill re-backfill; or start over with "
+            f"{FRESH_START}"
+        )
+
+
+def require_same_types(table: QualifiedName, columns: Columns, now: Definitions) -> None:
+    """Raises SchemaChangedError where a column, which is there, has another type."""
+    others = [column.name for column in columns if now[column.name][1] != column.type_oid]
+    if others:
+        raise lost(table, others)
+
+
+def is_of_its_type(column: ColumnDescription, type_oid: int | None, typmod: int | None) -> bool:
+    """A varchar may get another length: its values stay as they are."""
+    return type_oid == column.type_oid and (typmod == column.typmod or type_oid == Oid.VARCHAR)
+
+
+def _may_be_rewritten(column: ColumnDescription, type_oid: int, typmod: int, expression: str | None) -> bool:
+    """The values of a column that is generated no more stay as they are."""
+    narrower = type_oid == column.type_oid and not is_of_its_type(column, type_oid, typmod)
+    return narrower or expression not in (None, column.expression)
+
+
+def lost(table: QualifiedName, columns: Iterable[str]) -> SchemaChangedError:
+    return SchemaChangedError(
+        f"column {', '.join(columns)} of {table.quoted()} was dropped, renamed or given another type since "
+        "the query began. Start the query again, without what is gone in the option columns: it goes on with the "
+        "columns of now, and backfill re-backfill reads the rows again that came before. Where that is refused, start "
+        f"over with {FRESH_START}"
+    )
+
+
+def _another_column(table: QualifiedName, names: Iterable[str]) -> SchemaChangedError:
     return SchemaChangedError(
         f"column {', '.join(names)} of {table.quoted()} is not the one any more that it was when the query began: it "
         "was dropped, or dropped and added again, or renamed, so that another one may have its name. The change log "

@@ -133,8 +133,11 @@ def _require_usable(table: RelationRow, *, follows: bool) -> None:
     if table.kind in _OTHER_KINDS:
         raise TableError(f"{name} is {_OTHER_KINDS[table.kind]}")
     if table.persistence == "u" and follows:
+        # Up to version 17 a partitioned table may be unlogged, and SET LOGGED does nothing there.
+        again = "Make it again without UNLOGGED, and attach its partitions to the new one; SET LOGGED does nothing"
+        mend = again if table.kind == "p" else f"Run ALTER TABLE {name} SET LOGGED"
         raise TableError(
-            f"{name} is unlogged, so its changes are not in the log. Run ALTER TABLE {name} SET LOGGED. A stream that "
+            f"{name} is unlogged, so its changes are not in the log. {mend}. A stream that "
             f"had begun before has missed what was written meanwhile: start over with {FRESH_START}"
         )
     if table.persistence == "t":

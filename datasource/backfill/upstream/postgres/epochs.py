@@ -16,8 +16,9 @@ from backfill.upstream import Pin, Step
 from backfill.upstream.postgres import unseen
 from backfill.upstream.postgres.changelog import ChangeLog
 from backfill.upstream.postgres.connection import Connector, Session, one_row
+from backfill.upstream.postgres.end_of_log import ENDS_OF_LOG, flushed_end
 from backfill.upstream.postgres.log import MOST_MESSAGES, Peeked
-from backfill.upstream.postgres.pin import CLOCK, ENDS_OF_LOG, Exported, ExportingSession, flushed_end
+from backfill.upstream.postgres.pin import CLOCK, Exported, ExportingSession
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position, Snapshot
 from backfill.upstream.postgres.sessions import ControlSession
 from backfill.upstream.postgres.still_same import require_unchanged

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from psycopg import sql
 from psycopg.rows import class_row
 
 from backfill.errors import TableError
@@ -35,10 +36,8 @@ def with_parts(root: str) -> str:
 
 _LEAVES: Final = f"""
     {with_parts("%(root)s")}
-    SELECT n.nspname AS schema, c.relname AS name, c.relpersistence::text AS persistence,
+    SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname AS name, c.relpersistence::text AS persistence,
            c.relreplident::text AS replica_identity, root.relreplident = 'f' AS told_as_whole,
-           EXISTS (SELECT FROM pg_catalog.pg_attribute a
-                   WHERE a.attrelid = c.oid AND a.attgenerated = 'v' AND NOT a.attisdropped) AS virtual,
            ARRAY(SELECT a.attname::text
                  FROM pg_catalog.pg_index i
                  CROSS JOIN LATERAL pg_catalog.generate_series(0, i.indnkeyatts - 1) k
@@ -54,20 +53,30 @@ _LEAVES: Final = f"""
     ORDER BY 1, 2
 """
 
+_KEY_INDEX: Final = """
+    SELECT x.relname::text
+    FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+    WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid
+      AND i.indpred IS NULL AND i.indexprs IS NULL
+      AND ARRAY(SELECT a.attname::text FROM pg_catalog.generate_series(0, i.indnkeyatts - 1) k
+                JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k] ORDER BY 1)
+          OPERATOR(pg_catalog.=) ARRAY(SELECT k FROM pg_catalog.unnest(%s::text[]) k ORDER BY 1)
+    LIMIT 1
+"""
+"""An index of the table with this OID that tells its rows apart by just these columns: each partition has its own."""
+
 _NAMED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
+    oid: int
     schema: str
     name: str
     persistence: str
     replica_identity: str
     told_as_whole: bool
     """Whether the log says of what it has of an old row that it is the whole row."""
-
-    virtual: bool
-    """Whether it has a virtual generated column: then it cannot have whole rows logged (see `writers`)."""
 
     logged: list[str]
     """The columns that are logged of an old row, where those are not all."""
@@ -93,7 +102,7 @@ def require_leaves_log(session: Session, oid: int, root: QualifiedName, key: Seq
         if leaf.persistence != "p":
             problems.append(f"{name} is unlogged; run ALTER TABLE {name} SET LOGGED")
         elif not leaf.logs(key):
-            identity = "DEFAULT" if primary else "USING INDEX …" if leaf.virtual else "FULL"
+            identity = "DEFAULT" if primary else f"USING INDEX {_key_index(session, leaf, key)}"
             logged = ", ".join(leaf.logged) or "nothing"
             problems.append(
                 f"{name} logs of an old row {logged}, expected {'just ' if leaf.told_as_whole else ''}its key "
@@ -105,6 +114,12 @@ def require_leaves_log(session: Session, oid: int, root: QualifiedName, key: Seq
             f"{'; '.join(problems[:_NAMED])}{'; …' if len(problems) > _NAMED else ''}. A stream that had begun before "
             f"has perhaps missed changes, and is not told of them: then start over with {FRESH_START}"
         )
+
+
+def _key_index(session: Session, leaf: _Leaf, key: Sequence[str]) -> str:
+    """Whole rows are not advised, for with some publications nobody could write to the partition (see `writers`)."""
+    found = session.execute(_KEY_INDEX, [leaf.oid, list(key)]).fetchone()
+    return "…" if found is None else sql.Identifier(found[0]).as_string(session)
 
 
 def without_whole_rows(session: Session, oid: int) -> list[QualifiedName]:

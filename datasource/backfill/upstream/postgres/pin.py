@@ -14,52 +14,39 @@ own. So the token says as well which transactions the snapshot sees.
 
 from __future__ import annotations
 
+import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from psycopg import sql
-from psycopg.pq import TransactionStatus
 
 from backfill.errors import SnapshotGoneError, TransientError
 from backfill.upstream.postgres import locks
-from backfill.upstream.postgres.columns import names_of, require_names
+from backfill.upstream.postgres.columns import (
+    DEFINITIONS,
+    names_of,
+    require_names,
+    require_same_types,
+    require_same_values,
+    require_there,
+)
 from backfill.upstream.postgres.connection import Connector, Cursor, Session, one_row
+from backfill.upstream.postgres.end_of_log import ENDS_OF_LOG, flushed_end
 from backfill.upstream.postgres.failures import about_snapshot, translating
 from backfill.upstream.postgres.files import Files, files_of
 from backfill.upstream.postgres.plans import many_unseen
-from backfill.upstream.postgres.position import Lsn, Position, Snapshot, end_of_last_record, parse_lsn
+from backfill.upstream.postgres.position import Position, Snapshot
 from backfill.upstream.postgres.ranges import KeyedTable
 from backfill.upstream.postgres.server import require_primary_again
+from backfill.wording import FRESH_START
 
 CLOCK: Final = sql.SQL("(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000::numeric)::bigint")
 """The time by the server's clock, in microseconds since 1970."""
 
-ENDS_OF_LOG: Final = sql.SQL(
-    "pg_catalog.pg_current_wal_insert_lsn()::text, pg_catalog.pg_current_wal_flush_lsn()::text"
-)
-"""Where the log ends, and up to where it has been flushed by then."""
-
 BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_NUDGE: Final = (
-    # A commit waits for the synchronous standby, and all that is asked for is that this server flushes its log.
-    "SET LOCAL synchronous_commit = local; SELECT pg_catalog.pg_logical_emit_message(true, 'backfill', '')"
-)
-"""Commits a small message, for which the server flushes its log. Sent together, the two are one transaction."""
-
-FLUSH_PATIENCE: Final = 0.004
-"""Seconds before the server is nudged. A busy one has flushed its log by then. One at rest often has not, since reading
-rows for the first time may write to it; then each state is taken so much later.
-"""
-
-FLUSH_INTERVAL: Final = 0.002
-"""Seconds between two looks whether it has."""
-
-FLUSH_GIVE_UP: Final = 60.0
-"""Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +199,9 @@ def _require_same_state(token: str, cursor: Cursor, table: KeyedTable) -> None:
         raise SnapshotGoneError(
             "the table was truncated or written anew since the state that is read was taken, or a partition of it was, "
             "or was attached, detached or dropped with rows in it; it can no longer be read as it was. A query that "
-            "failed over this reads on at a later state when it is started again"
+            "failed over this reads on at a later state when it is started again. Of the rows of a partition that was "
+            "truncated by itself, attached, detached or dropped the change log tells nothing: if there were any, start "
+            f"over with {FRESH_START}"
         )
 
 
@@ -243,7 +232,25 @@ def enter_pinned(cursor: Cursor, table: KeyedTable, token: str) -> None:
     with translating(about_snapshot):
         cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot).as_string(None))
     cursor.execute(table.lock.as_string(None))
-    _require_same_state(token, cursor, table)
+    try:
+        _require_same_state(token, cursor, table)
+    except SnapshotGoneError:
+        _require_same_definitions(cursor, table)
+        raise
+
+
+def _require_same_definitions(cursor: Cursor, table: KeyedTable) -> None:
+    """Raises SchemaChangedError where columns that are read are defined otherwise by now, so that the table was written
+    anew with other values: the stream would not see it any more once it has started again.
+    """
+    cursor.execute("ROLLBACK")  # The catalog of an earlier state has the earlier definitions.
+    oid = sql.SQL("pg_catalog.to_regclass({})").format(sql.Literal(table.name.quoted()))
+    cursor.execute(sql.SQL("SELECT ({})::text").format(DEFINITIONS.format(oid)).as_string(None))
+    (found,) = cursor.fetchone()
+    now = json.loads(found)
+    require_there(table.name, table.columns, now)
+    require_same_types(table.name, table.columns, now)
+    require_same_values(table.name, table.columns, now)
 
 
 def _require_same_files(before: str, now: str) -> None:
@@ -253,47 +260,3 @@ def _require_same_files(before: str, now: str) -> None:
             "the table was truncated or written anew, or a partition of it, each time its state was taken. Start the "
             "query again when that is over"
         )
-
-
-def flushed_end(session: Session, connector: Connector, inserted: str, flushed: str) -> Lsn:
-    """Where the last record ends by these ENDS_OF_LOG, once the log is flushed up to there."""
-    end = end_of_last_record(parse_lsn(inserted))
-    if parse_lsn(flushed) < end:
-        _wait_for_flush(session, connector, end)
-    return end
-
-
-def _wait_for_flush(session: Session, connector: Connector, lsn: Lsn) -> None:
-    """Waits until the log is flushed up to `lsn`: logical decoding reads no further than that.
-
-    With synchronous_commit=off a visible commit may not be flushed yet. The server flushes within its
-    wal_writer_delay, except for the last, partly filled page, which may wait for the next commit; so a small
-    message is committed to the log where waiting alone did not help.
-    """
-    give_up = time.monotonic() + FLUSH_GIVE_UP
-    nudged = False
-    patience = time.monotonic() + FLUSH_PATIENCE
-    while not _flushed(session, lsn):
-        if not nudged and time.monotonic() > patience:
-            _nudge(session, connector)
-            nudged = True
-            continue
-        if time.monotonic() > give_up:
-            raise TransientError(
-                f"the server has not flushed its log within {FLUSH_GIVE_UP:.0f} s: its disk may be too slow, or hang. "
-                "Start the query again when it writes"
-            )
-        time.sleep(FLUSH_INTERVAL)
-
-
-def _flushed(session: Session, lsn: Lsn) -> bool:
-    (flushed,) = one_row(session.execute("SELECT pg_catalog.pg_current_wal_flush_lsn()::text"))
-    return parse_lsn(flushed) >= lsn
-
-
-def _nudge(session: Session, connector: Connector) -> None:
-    if session.info.transaction_status is TransactionStatus.IDLE:
-        session.execute(_NUDGE)
-    else:
-        with translating(), connector.session() as other:
-            other.execute(_NUDGE)

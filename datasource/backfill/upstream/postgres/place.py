@@ -12,7 +12,7 @@ from backfill.upstream import Bookmark
 from backfill.upstream.noted import noted
 from backfill.upstream.postgres import publication, slot
 from backfill.upstream.postgres.connection import Connector, Session, one_row
-from backfill.upstream.postgres.pin import ENDS_OF_LOG, flushed_end
+from backfill.upstream.postgres.end_of_log import ENDS_OF_LOG, flushed_end
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn
 from backfill.upstream.postgres.publication import Published
 from backfill.upstream.postgres.server import (

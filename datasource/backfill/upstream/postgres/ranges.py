@@ -9,8 +9,7 @@ from typing import TypeAlias
 
 from psycopg import sql
 
-from backfill.upstream.postgres.columns import Numbered
-from backfill.upstream.postgres.description import KeyColumn, QualifiedName
+from backfill.upstream.postgres.description import ColumnDescription, KeyColumn, QualifiedName
 from backfill.upstream.postgres.keys import (
     compare,
     full_name,
@@ -33,7 +32,7 @@ class KeyedTable:
     name: QualifiedName
     partitioned: bool
     key: tuple[KeyColumn, ...]
-    columns: Numbered = ()
+    columns: tuple[ColumnDescription, ...] = ()
     """Those that are read."""
 
     @property

@@ -24,13 +24,14 @@ WIDENED: Final = frozenset({(Oid.INT2, Oid.INT4), (Oid.INT2, Oid.INT8), (Oid.INT
 
 @dataclass(frozen=True, slots=True)
 class WantedColumn:
-    """A column the stream carries; `key` if it belongs to the stream's key.
+    """A column the stream carries; `key` if it belongs to the stream's key. `number` is pg_attribute.attnum.
 
     `decode` turns a binary array of PostgreSQL's text output, nulls included, into an array of the column's
     Arrow type: of the same length, nulls staying null, the type always the same.
     """
 
     name: str
+    number: int
     type_oid: int
     key: bool
     decode: Callable[[pa.Array[Any]], pa.Array[Any]]
@@ -135,13 +136,15 @@ def _string(message: bytes, at: int) -> tuple[str, int]:
 
 
 def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn], added: Added) -> None:
-    """Refuses a relation that lacks a wanted column or has another type for it; names all such columns.
+    """Refuses a relation that lacks a wanted column, has another one of its name or another type for it; names all such
+    columns.
 
     A narrower type is let pass, because rows come as text: such rows are from before the column was widened.
     """
     found = {column.name: column.type_oid for column in relation.columns}
     lacked = added.lacked_by(found)
-    problems = []
+    others = _others(relation, wanted)
+    problems = [f"column {name!r} was another one, which had that name" for name in others]
     for column in wanted:
         type_oid = found.get(column.name)
         if column.name in lacked:
@@ -151,7 +154,7 @@ def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn], added:
         elif type_oid != column.type_oid and (type_oid, column.type_oid) not in WIDENED:
             problems.append(f"column {column.name!r} has the type with OID {type_oid}, expected OID {column.type_oid}")
     where = f"in the change log the table {relation.schema}.{relation.name} is no longer what the stream reads"
-    if any(column.key and column.name not in found for column in wanted):
+    if any(column.key and (column.name in others or column.name not in found) for column in wanted):
         raise SchemaChangedError(
             f"{where}: {'; '.join(problems)}. A column of the key cannot be left out, and these changes stay in the "
             f"log as they are: start over with {FRESH_START}"
@@ -164,6 +167,25 @@ def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn], added:
             f"rows read again with backfill re-backfill; or start over with {FRESH_START}, as for one whose "
             "values changelog=full or envelope=upsert keeps"
         )
+
+
+def _others(relation: Relation, wanted: Sequence[WantedColumn]) -> list[str]:
+    """The wanted columns that are not the relation's of that name, as far as their order tells.
+
+    A relation's columns are sent in the order of their numbers, which they keep for as long as they are there. So two
+    that have exchanged their names stand in the wrong order, and between two others there are no more than there are
+    numbers between theirs.
+    """
+    numbers = {column.name: column.number for column in wanted}
+    others, last, between = [], 0, 0
+    for name in (column.name for column in relation.columns):
+        if name not in numbers:
+            between += 1
+        elif numbers[name] <= last + between:
+            others.append(name)
+        else:
+            last, between = numbers[name], 0
+    return others
 
 
 def require_identified(relation: Relation, wanted: Sequence[WantedColumn]) -> None:

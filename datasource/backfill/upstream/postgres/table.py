@@ -22,6 +22,7 @@ from backfill.upstream.postgres.description import (
 )
 from backfill.upstream.postgres.keys import ordered_locally
 from backfill.upstream.postgres.money import require_same_decimals
+from backfill.upstream.postgres.oids import Oid
 from backfill.upstream.postgres.ranges import KeyedTable
 from backfill.upstream.postgres.relation import WantedColumn
 from backfill.upstream.postgres.selection import select_columns
@@ -56,8 +57,8 @@ class Table:
 
     @property
     def keyed(self) -> KeyedTable:
-        columns = tuple((column.name, column.attnum) for column in self.carried)
-        return KeyedTable(self.description.name, self.description.partitioned, self.description.key, columns)
+        described = self.description
+        return KeyedTable(described.name, described.partitioned, described.key, tuple(self.carried))
 
     @property
     def schema(self) -> TableSchema:
@@ -105,11 +106,25 @@ class Table:
         return ", ".join(str(numbers[name]) for name in self.schema.values)
 
     @property
+    def types(self) -> str:
+        """How the carried columns are defined, by their numbers: the type with its modifier, which for a varchar does
+        not matter to its values, and a digest of what a generated one is computed by.
+        """
+        return ", ".join(
+            f"{column.attnum} {column.type_oid} "
+            f"{-1 if column.type_oid == Oid.VARCHAR else column.typmod} {column.expression or ''}".strip()
+            for column in self.carried
+        )
+
+    @property
     def wanted(self) -> tuple[WantedColumn, ...]:
         """The columns as the change log's decoder needs them."""
         keys = {column.name for column in self.key}
+        numbers = {column.name: column.attnum for column in self.carried}
         return tuple(
-            WantedColumn(column.name, column.type_oid, column.name in keys, partial(from_change, column))
+            WantedColumn(
+                column.name, numbers[column.name], column.type_oid, column.name in keys, partial(from_change, column)
+            )
             for column in self.columns
         )
 

@@ -1,0 +1,207 @@
+"""Columns that are other ones under the same name, or that were given other values in place."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from backfill.errors import SchemaChangedError, SnapshotGoneError
+from integration.database import Database
+from integration.definition import WHEN, refused, started
+from integration.fixtures.streams import StartStream
+from integration.stream_harness import table_of
+from integration.versions import require_version
+
+REPLACED = {
+    "dropped and added again": "ALTER TABLE t DROP COLUMN v; ALTER TABLE t ADD COLUMN v text",
+    "exchanged with another": "ALTER TABLE t RENAME v TO x; ALTER TABLE t RENAME w TO v; ALTER TABLE t RENAME x TO w",
+}
+
+
+@pytest.mark.parametrize("when", ["between chunks", "in the log"])
+@pytest.mark.parametrize("change", REPLACED)
+def test_a_column_that_has_taken_the_name_of_one_that_is_carried_ends_a_running_stream(
+    database: Database, start_stream: StartStream, when: str, change: str
+) -> None:
+    """In the change log it looks the same, and what happened to the rows is not there."""
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD COLUMN w text DEFAULT 'w'")
+    run = started(start_stream, when)
+    database.execute(REPLACED[change])
+    refused(run, SchemaChangedError, "column v.*dropped and added again")
+
+
+@pytest.mark.parametrize("mode", ["initial", "snapshot"])
+@pytest.mark.parametrize("change", REPLACED)
+def test_a_chunk_is_not_read_from_a_column_that_has_taken_the_name_of_another(
+    database: Database, start_stream: StartStream, change: str, mode: str
+) -> None:
+    """Statements name columns as they are now, also in a state from before."""
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD COLUMN w text DEFAULT 'w'")
+    run = start_stream(startupMode=mode)
+    run.plan()
+    (part,) = run.parts()
+    database.execute(REPLACED[change])
+    with pytest.raises(SchemaChangedError, match=r"column v.* of .*dropped and added again"):
+        run.read_part(part)
+    if mode == "snapshot":  # of which nothing has been passed on
+        run.restart()
+        run.batch()
+        run.require_equal()
+
+
+def test_a_row_is_not_looked_up_in_a_column_that_has_taken_the_name_of_another(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 10)
+    database.execute("ALTER TABLE t ADD COLUMN w text DEFAULT 'w'")
+    run = start_stream()
+    run.catch_up()
+    database.execute(REPLACED["exchanged with another"])
+    pin = run.upstream.repin(run.barrier().epoch)
+    with pytest.raises(SchemaChangedError, match=r"column v, w of .*dropped and added again"):
+        list(run.upstream.lookup(pin, run.upstream.typed([("5",)])))
+
+
+@pytest.mark.parametrize("when", ["between chunks", "in the log"])
+@pytest.mark.parametrize("change", ["n TYPE numeric(10,1)", "at TYPE timestamp(0)", "c TYPE char(9)"])
+def test_a_column_that_is_cut_or_rounded_ends_a_running_stream(
+    database: Database, start_stream: StartStream, when: str, change: str
+) -> None:
+    """All its values may be others now, and in the change log there is none of them."""
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD n numeric(10,2) DEFAULT 1.25, ADD at timestamp DEFAULT now(), ADD c char(5)")
+    run = started(start_stream, when)
+    database.execute(f"ALTER TABLE t ALTER {change}; UPDATE t SET v = 'new' WHERE id = 5")
+    refused(run, SchemaChangedError, f"column {change.split(maxsplit=1)[0]} of")
+
+
+@pytest.mark.parametrize("when", ["between chunks", "in the log"])
+def test_a_column_that_is_computed_anew_ends_a_running_stream(
+    database: Database, start_stream: StartStream, when: str
+) -> None:
+    require_version(database, 180_000, "generated columns in the change log")
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD g int GENERATED ALWAYS AS (id * 2) STORED")
+    run = started(start_stream, when)
+    database.execute("ALTER TABLE t ALTER g SET EXPRESSION AS (id * 3); UPDATE t SET v = 'new' WHERE id = 5")
+    refused(run, SchemaChangedError, "column g of .* or expression")
+
+
+def test_a_column_that_is_no_longer_computed_goes_on(database: Database, start_stream: StartStream) -> None:
+    require_version(database, 180_000, "generated columns in the change log")
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD g int GENERATED ALWAYS AS (id * 2) STORED")
+    run = started(start_stream, "in the log")
+    database.execute("ALTER TABLE t ALTER g DROP EXPRESSION; UPDATE t SET g = 7 WHERE id = 5")
+    run.catch_up()
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_a_varchar_may_get_longer(database: Database, start_stream: StartStream, when: str) -> None:
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD c varchar(5) DEFAULT 'short'")
+    run = started(start_stream, when)
+    database.execute("ALTER TABLE t ALTER c TYPE varchar(50); UPDATE t SET c = 'as long as that' WHERE id > 40")
+    run.catch_up(30)
+    run.finish()
+
+
+@pytest.mark.parametrize("change", ["n TYPE numeric(10,1)", "n TYPE text", "v TYPE varchar(1) USING left(v, 1)"])
+def test_a_chunk_is_not_read_of_a_table_that_was_written_anew_with_other_values(
+    database: Database, start_stream: StartStream, change: str
+) -> None:
+    """That it was written anew alone would have the stream go on once it is started again, with values from before."""
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD n numeric(10,2) DEFAULT 1.25; UPDATE t SET v = 'long'")
+    run = started(start_stream, "between chunks")
+    run.plan(30)
+    part = run.parts()[-1]
+    database.execute(f"ALTER TABLE t ALTER {change}")
+    with pytest.raises(SchemaChangedError, match=rf"column {change[0]} of .*backfill re-backfill"):
+        run.read_part(part)
+
+
+def test_a_chunk_of_a_table_that_was_written_anew_with_the_same_values_is_read_later(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD c varchar(5) DEFAULT 'short', ADD x text, ADD n numeric(10,2)")
+    run = started(start_stream, "between chunks", columns="id,v,c", select="id, v, c")
+    run.plan(30)
+    part = run.parts()[-1]
+    database.execute("ALTER TABLE t ALTER c TYPE varchar(50), ALTER n TYPE int, DROP x")
+    with pytest.raises(SnapshotGoneError, match="written anew"):
+        run.read_part(part)
+    run.restart()
+    run.backfill(30)
+
+
+@pytest.mark.parametrize("changelog", ["logged", "full"])
+def test_changes_of_when_another_column_had_the_name_are_not_taken_for_its_own(
+    database: Database, start_stream: StartStream, changelog: str
+) -> None:
+    """When the stream looks the names are as they were."""
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD COLUMN w text DEFAULT 'w'")
+    run = started(start_stream, "in the log", changelog=changelog)
+    exchange = REPLACED["exchanged with another"]
+    database.execute(f"{exchange}; UPDATE t SET v = 'new' WHERE id = 5; {exchange}")
+    refused(run, SchemaChangedError, r"column '\w' was another one, which had that name")
+    run.restart()
+    refused(run, SchemaChangedError, r"column '\w' was another one, which had that name")
+    if changelog == "logged":
+        run.restart(columns="id")
+        run.catch_up()
+
+
+def test_changes_of_when_an_added_column_had_the_name_are_not_taken_for_its_own(
+    database: Database, start_stream: StartStream
+) -> None:
+    """A migration that was taken back."""
+    table_of(database, 100)
+    run = started(start_stream, "in the log")
+    database.execute("ALTER TABLE t ADD n text; ALTER TABLE t RENAME v TO o; ALTER TABLE t RENAME n TO v")
+    database.execute("UPDATE t SET v = 'new' WHERE id = 5; ALTER TABLE t DROP v; ALTER TABLE t RENAME o TO v")
+    refused(run, SchemaChangedError, "column 'v' was another one, which had that name")
+
+
+def test_where_columns_were_dropped_all_others_are_still_the_same(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD a text, ADD b text, ADD w text DEFAULT 'w', ADD c text")
+    run = started(start_stream, "in the log", columns="id,v,w", select="id, v, w")
+    database.execute("UPDATE t SET w = 'x' WHERE id < 20; ALTER TABLE t DROP a, DROP c; ALTER TABLE t RENAME b TO d")
+    database.execute("UPDATE t SET w = 'y' WHERE id > 40; ALTER TABLE t ADD e text; UPDATE t SET w = 'z' WHERE id = 3")
+    run.restart()
+    run.finish()
+
+
+@pytest.mark.parametrize("change", ["n TYPE numeric(10,1)", "g SET EXPRESSION AS (id * 3)"])
+def test_a_column_that_was_given_other_values_while_the_query_was_stopped_is_named_at_the_next_start(
+    database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture, change: str
+) -> None:
+    """A running stream would have ended. One that is started again after that goes on as well."""
+    require_version(database, 180_000, "generated columns in the change log")
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD n numeric(10,2) DEFAULT 1.25, ADD g int GENERATED ALWAYS AS (id * 2) STORED")
+    database.execute("ALTER TABLE t ADD c varchar(5)")
+    run = started(start_stream, "in the log")
+    run.stop()
+    database.execute(f"ALTER TABLE t ALTER {change}, ALTER c TYPE varchar(9)")
+    with caplog.at_level(logging.WARNING, "backfill"):
+        for _ in range(2):
+            run.restart()
+            run.catch_up()
+            (said,) = caplog.messages
+            assert f"column {change[0]} of " in said
+            assert "backfill re-backfill" in said
+            caplog.clear()
+        database.execute("UPDATE t SET v = 'new' WHERE id = 5")
+        run.catch_up()
+        run.restart()
+        run.catch_up()
+    assert caplog.messages == []
