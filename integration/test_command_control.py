@@ -99,12 +99,11 @@ def test_what_is_no_stream_or_no_number_is_refused(tmp_path: Path, capsys: pytes
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(SystemExit):
         main(["throttle", "-5", "--state-dir", str(tmp_path)])
-    with pytest.raises(SystemExit):
-        main(["throttle", "fast", "--state-dir", str(tmp_path)])
-    assert "neither a whole number nor off" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["throttle", str(10**13), "--state-dir", str(tmp_path)])
-    assert "more than 1099511627776, which maxRowsPerTrigger may be" in capsys.readouterr().err
+    for rows in ("fast", "1_000", str(10**13)):
+        capsys.readouterr()
+        with pytest.raises(SystemExit):
+            main(["throttle", rows, "--state-dir", str(tmp_path)])
+        assert "neither a whole number from 0 to 1099511627776 nor off" in capsys.readouterr().err
 
 
 def test_what_several_processes_ask_for_at_once_is_all_asked_for(run: StreamRun) -> None:
@@ -211,6 +210,21 @@ def test_staged_chunks_are_dropped_with_the_stream(
     assert re.search(r"^publication backfill_public_t_\w+$", publication)
     assert chunks == f"removed its staged chunks from {elsewhere}"
     assert list(elsewhere.iterdir()) == []
+
+
+def test_staged_chunks_are_dropped_though_another_place_is_named(
+    run: StreamRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They hold rows, and the command cannot be run again."""
+    run.batch(100)
+    run.stop()
+    staging = Path(run.options["stateDir"]) / "staging"
+    assert len(list(staging.iterdir())) == 1
+    tell(run, "drop", "--url", run.database.url(tmp_path), "--staging-dir", str(tmp_path / "wrong"))
+    said = capsys.readouterr().out
+    assert f"removed its staged chunks from {staging}" in said
+    assert f"found no staged chunks of it in {tmp_path / 'wrong'}" in said
+    assert list(staging.iterdir()) == []
 
 
 def test_where_state_dir_is_lost_dropping_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

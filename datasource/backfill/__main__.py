@@ -22,9 +22,11 @@ from backfill.control import Control
 from backfill.control_file import changing, keep_control, read_control
 from backfill.display import Window, drawn
 from backfill.errors import BackfillError, OptionsError, StateError
-from backfill.opening import STATE_FILE, open_store, remove_state_files
+from backfill.opening import open_store, remove_state_files
 from backfill.options import MOST_ROWS, Options, parse
+from backfill.options.texts import whole
 from backfill.record import has_place
+from backfill.recorded import STATE_FILE
 from backfill.requests import ask_again, ask_to_stop, require_batches
 from backfill.rows import RowFormat
 from backfill.staging import Staging
@@ -187,11 +189,10 @@ def _add_control(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _rows(text: str) -> int | None:
     if text == "off":
         return None
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number nor off")
-    if int(text) > MOST_ROWS:
-        raise argparse.ArgumentTypeError(f"{text} is more than {MOST_ROWS}, which maxRowsPerTrigger may be at the most")
-    return int(text)
+    rows = whole(text)
+    if rows is None or rows > MOST_ROWS:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number from 0 to {MOST_ROWS} nor off")
+    return rows
 
 
 def _option(text: str) -> tuple[str, str]:
@@ -319,21 +320,24 @@ def _drop_stream(folder: Path, given: argparse.Namespace) -> None:
     folders = {"stateDir": str(folder), "stagingDir": given.staging_dir}
     source = source_of(identity.upstream, identity.table, identity.key.names, url=url, user=given.user)
     options = parse({**source, **folders})
-    staging = Staging(options.staging_dir).of_stream(identity.stream_id)
-    staging.manifest(0)  # Where stagingDir cannot be opened, nothing is dropped.
+    # A stream may have got the option later. It is not known here, and one that is named wrongly is not to leave rows.
+    places = dict.fromkeys([options.staging_dir, parse({**source, "stateDir": str(folder)}).staging_dir])
+    staged = {place: Staging(place).of_stream(identity.stream_id) for place in places}
+    for staging in staged.values():
+        staging.manifest(0)  # Where one cannot be opened, nothing is dropped.
     dropped: tuple[str, ...] = ()
     if placed:
         with closing(open_upstream(options, patience=PATIENCE)) as upstream:
             dropped = upstream.detach(identity.properties)
-    emptied = staging.forget_all()
+    emptied = [place for place, staging in staged.items() if staging.forget_all()]
     with open_store(str(folder)) as store:
         store.reset()
     remove_state_files(folder)
     named = ", ".join(dropped)
     _say(f"dropped stream {identity.stream_id} of {identity.table}{f': {named}' if named else ''}")
-    if emptied:
-        _say(f"removed its staged chunks from {options.staging_dir}")
-    else:
+    for place in emptied:
+        _say(f"removed its staged chunks from {place}")
+    if options.staging_dir not in emptied:
         _say(
             f"found no staged chunks of it in {options.staging_dir}; if it had another stagingDir, remove the folder "
             f"{identity.stream_id} there"

@@ -13,6 +13,7 @@ from backfill.counts import Counting
 from backfill.errors import StateError
 from backfill.options import LastRowsOptions, Options
 from backfill.record import Record
+from backfill.recorded import STATE_FILE
 from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.stream import Stream
@@ -22,7 +23,6 @@ from backfill.wording import unusable
 from backfill_state import DuckDBProgressStore
 from backfill_state.upsert import DuckDBUpsertState, UpsertLayout, UpsertState
 
-STATE_FILE = "backfill.duckdb"
 LAST_ROWS_FILE = "upsert.duckdb"
 
 

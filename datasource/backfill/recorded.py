@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -15,6 +15,9 @@ from backfill.upstream import Bookmark, Upstream
 from backfill.vnode import Key
 from backfill_state import Barrier as StoredBarrier
 from backfill_state import ProgressStore, StreamIdentity
+
+STATE_FILE: Final = "backfill.duckdb"
+"""Where it is kept, in stateDir."""
 
 
 def identity(stream: str, bookmark: Bookmark, upstream: Upstream) -> StreamIdentity:
@@ -45,7 +48,7 @@ def barrier(store: ProgressStore) -> Barrier | None:
 
 def _unreadable(why: str) -> StateError:
     return StateError(
-        f"the state directory holds {why}. If it is damaged, delete backfill.duckdb and its .wal there: a checkpoint "
+        f"the state directory holds {why}. If it is damaged, delete {STATE_FILE} and its .wal there: a checkpoint "
         "that goes on rebuilds it"
     )
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 from backfill import recorded
 from backfill.errors import StateError
 from backfill.offset import Barrier
-from backfill.opening import STATE_FILE
 from backfill.options import View
 from backfill.progress import figures
+from backfill.recorded import STATE_FILE
 from backfill.state_errors import as_ours
 from backfill_state import ProgressStore, StreamIdentity, looked_at, stored_names
 

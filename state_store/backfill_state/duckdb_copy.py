@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from backfill_state.duckdb_store import DuckDBProgressStore
-from backfill_state.errors import StateBusyError, StateDamagedError, StateFileError, StateUnwritableError
+from backfill_state.errors import StateBusyError, StateFileError, StateStoreError, StateUnwritableError
 
 REST: Final = 0.02
 """Seconds for which a file must have been left alone before it is copied: the clock of file systems ticks that
@@ -37,10 +37,16 @@ def looked_at(path: Path) -> Iterator[DuckDBProgressStore]:
         try:
             with DuckDBProgressStore(copy) as store:
                 yield store
-        except StateDamagedError as error:
-            raise StateDamagedError(str(path), error.found) from error
         except StateUnwritableError as error:
             raise _no_copy(path, error.found) from error
+        except StateStoreError as error:
+            raise _of_file(path, copy, error) from error
+
+
+def _of_file(path: Path, copy: Path, error: StateStoreError) -> StateStoreError:
+    """The error about the copy as one about the file itself: nobody finds the copy any more."""
+    facts = (fact.replace(str(copy), str(path)) if isinstance(fact, str) else fact for fact in error.args)
+    return type(error)(*facts)
 
 
 def _temporary_folder(path: Path) -> tempfile.TemporaryDirectory[str]:

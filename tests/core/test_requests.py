@@ -57,6 +57,13 @@ def test_a_range_that_ends_before_it_begins_is_refused(
     assert len(read_control(tmp_path).requests) == 4
 
 
+def test_where_the_first_columns_are_equal_the_next_decide(tmp_path: Path) -> None:
+    state = state_of({"a": pa.int32(), "b": pa.int32()}, tmp_path)
+    with pytest.raises(KeyTextError, match="the smaller key goes first"):
+        ask_again(state, ("1", "9"), ("1", "2"))
+    assert "the rows from" in ask_again(state, ("1", "2"), ("1", "9"))
+
+
 @pytest.mark.parametrize(
     ("first", "last", "turned_round"),
     [

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import pickle
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructField, StructType
 
 from backfill.epoch import Epoch
-from backfill.errors import OffsetError, OptionsError
+from backfill.errors import OffsetError, OptionsError, SchemaChangedError
 from backfill.offset import Barrier, Nothing, Offset, to_json
 from backfill.progress import Completed, Finished, Frontier, InProgress
+from backfill.rows import RowFormat
 from backfill.spark import stream_reader
 from backfill.spark.offsets import Offsets
 from backfill.spark.stream_reader import BackfillStreamReader
+from backfill.upstream import TableSchema
 
 COLUMNS = StructType([StructField("id", LongType())])
 GIVEN = {"url": "postgresql://app@db/shop", "dbtable": "orders", "stateDir": "/state"}
@@ -38,6 +41,29 @@ def test_wrong_options_are_reported_by_the_first_call_after_which_spark_ends_all
     for _ in range(2):
         with pytest.raises(OptionsError, match="vnodeCount is 'many'"):
             reader.latestOffset(reader.initialOffset(), limit)
+
+
+class Refused:
+    """A stream of other columns than Spark was told."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+        self.rows = RowFormat(TableSchema(pa.schema([("id", pa.string())]), ("id",), ("id",)), mark_unchanged=False)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_stream_that_is_refused_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else would end its session: the process stays as long as the query is not stopped."""
+    refused = Refused()
+    monkeypatch.setattr("backfill.opening.open_stream", lambda _: refused)
+    reader = BackfillStreamReader(GIVEN, COLUMNS)
+    with pytest.raises(SchemaChangedError):
+        reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert refused.closed == 1
+    reader.stop()
+    assert refused.closed == 1
 
 
 def test_an_offset_that_comes_back_from_spark_is_not_read_again() -> None:

@@ -43,6 +43,7 @@ def test_a_table_gives_back_its_options_and_what_a_read_says_goes_first() -> Non
     assert of_table(columns, {"DBTABLE": "others"}) == {"url": GIVEN["url"], "dbtable": "others"}
     altered = StructType([columns.fields[1], columns.fields[0]])
     assert of_table(altered, {}) == of_table(columns, {})
+    assert of_table(columns, {"columns": "", "customSchema": ""})["columns"] == ""
 
 
 def test_a_declared_list_of_columns_keeps_nothing_and_is_told_apart_from_no_table() -> None:

@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 
 from backfill.errors import TableError
 from backfill.sinks.delta import apply_to
+from backfill.sinks.spark_times import SparkTimes
 from tests.delta import vectors
 from tests.sinks.test_compacted import row
 from tests.sinks.test_delta import Rows
@@ -82,3 +83,17 @@ def test_a_file_is_looked_at_where_statistics_have_far_times(tmp_path: Path, lea
     written(tmp_path, TIME, FAR, old=True, stats=f'{{"numRecords":1,{ends},"nullCount":{{"t":0}}}}')
     with pytest.raises(TableError, match="was written by Spark with times before 1678"):
         apply(tmp_path, TIME)
+
+
+def test_a_file_without_a_time_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, TIME, None, old=True, stats='{"numRecords":1,"nullCount":{"t":1}}')
+    monkeypatch.setattr("backfill.sinks.spark_times.Files.open", None)
+    SparkTimes({}).require_kept(DeltaTable(tmp_path))
+
+
+def test_files_that_the_table_has_not_any_more_are_forgotten(tmp_path: Path) -> None:
+    """A query goes on for months, and each of its batches writes files anew."""
+    written(tmp_path, TIME, NEAR, old=True)
+    seen = SparkTimes({}, {"written anew since"})
+    seen.require_kept(DeltaTable(tmp_path))
+    assert seen.kept == {"a%20b.parquet"}

@@ -8,9 +8,17 @@ import sys
 import tempfile
 from pathlib import Path
 
+import duckdb
 import pytest
 
-from backfill_state import DuckDBProgressStore, StateDamagedError, StateFileError, looked_at
+from backfill_state import (
+    DuckDBProgressStore,
+    StateDamagedError,
+    StateFileError,
+    StateStoreError,
+    duckdb_copy,
+    looked_at,
+)
 from tests.full_disk import room_for
 from tests.state_store.streams import barrier, everything, rows_of, stream
 
@@ -81,6 +89,41 @@ def test_where_no_copy_can_be_kept_the_temporary_folder_is_named_and_not_the_fil
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "nowhere")])
     look()
+
+
+def test_an_error_about_the_copy_names_the_file(path: Path) -> None:
+    """Nobody finds the copy any more."""
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("UPDATE format SET version = 99")
+    told = rf"{re.escape(str(path))} has format version 99"
+    with pytest.raises(StateStoreError, match=told) as caught, looked_at(path) as look:
+        look.epoch()
+    assert "backfill-look-" not in str(caught.value)
+
+
+def test_a_copy_during_which_somebody_wrote_is_made_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[str] = []
+    copy_file = duckdb_copy._copy_file
+
+    def and_written(file: Path, target: Path) -> None:
+        copy_file(file, target)
+        copied.append(file.name)
+        if len(copied) == 1:
+            path.touch()
+
+    monkeypatch.setattr(duckdb_copy, "_copy_file", and_written)
+    with looked_at(path):
+        assert copied == [path.name, f"{path.name}.wal"] * 2
+
+
+def test_a_file_that_was_just_written_is_left_alone_first(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    written = path.stat().st_mtime_ns
+    times = iter([written, written + 10**9])
+    monkeypatch.setattr("backfill_state.duckdb_copy.time.sleep", rests.append)
+    monkeypatch.setattr("backfill_state.duckdb_copy.time.time_ns", lambda: next(times))
+    with looked_at(path):
+        assert len(rests) == 1
 
 
 def test_looks_show_whole_barriers_and_never_keep_the_writer_from_its_file(

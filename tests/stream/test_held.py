@@ -7,6 +7,7 @@ import pytest
 from backfill.control import Control
 from backfill.offset import Nothing
 from backfill.options import StartupMode
+from backfill.whole_rows import Rules
 from tests.simulator.database import Change
 from tests.stream.scenario import KEYS, StartQuery, caught_up, delete, insert, move, row, snapshot_of, step, update
 
@@ -92,3 +93,17 @@ def test_a_snapshot_alone_is_not_held_up_by_what_the_stream_before_it_was_told(s
     assert step(spark, 3) == snapshot_of(*KEYS[:9])
     assert "control" not in spark.stream().report()
     assert spark.stream().parts(Nothing(), Nothing()) == ()  # logged by an earlier version
+
+
+def test_a_state_that_rows_were_looked_up_at_is_let_go(start: StartQuery) -> None:
+    """No reader needs it, and the next batch may be an hour away."""
+    spark = start(KEYS[:6])
+    spark.rules, spark.server.leaves_out = Rules(), True
+    step(spark)
+    spark.control = Control(paused=True)
+    delete(spark, KEYS[0])
+    spark.database.commit([Change(row(KEYS[5], "at first"), row(KEYS[0], "at first"))])
+    assert spark.plan(None)
+    spark.parts()
+    assert spark.server.looked_up
+    assert spark.server.pins == {}

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from backfill.errors import ConnectionLostError, StagingError, StateError
+from backfill.errors import ConnectionLostError, SchemaChangedError, StagingError, StateError
 from backfill.whole_rows import Rules
 from tests.simulator.harness import Spark
 from tests.simulator.upstream import SimulatedUpstream
@@ -18,6 +18,10 @@ NOT_THERE = r"stagingDir .* does not hold what the batch up to epoch \d+ reads"
 
 def _no_connection(*_: object) -> NoReturn:
     raise ConnectionLostError("no connection")
+
+
+def _another_order(*_: object) -> NoReturn:
+    raise SchemaChangedError("another order")
 
 
 def emptied(spark: Spark) -> None:
@@ -135,3 +139,34 @@ def test_where_both_were_lost_a_logged_batch_may_fail_at_first(
     spark.crash()
     caught_up(spark)
     assert spark.sink.rows == spark.database.latest()
+
+
+def test_rows_left_unread_are_not_read_at_the_state_of_the_batch_after(start: StartQuery) -> None:
+    """The session that held theirs was lost; and Spark did not log the batch that was planned then."""
+    spark = start(KEYS[:12], vnodes=3, partitions=2)
+    spark.rules = Rules()
+    spark.plan(4)
+    spark.parts()
+    spark.committed += 1
+    spark.server.pins = None
+    update(spark, KEYS[0])
+    spark.plan(4, logged=False)
+    spark.plan(4)
+    with pytest.raises(StagingError, match="chunks were not read"):
+        spark.read()
+
+
+def test_the_order_of_keys_matters_still_after_the_last_rows_were_read_later(
+    start: StartQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next batch leaves out changes to a range of keys."""
+    spark = start(KEYS[:6])
+    spark.plan(None)
+    spark.crash()
+    update(spark, KEYS[0])
+    spark.commit(spark.read())
+    assert not spark.barrier().order_matters
+    spark.crash()
+    monkeypatch.setattr(SimulatedUpstream, "require_same_order", _another_order)
+    with pytest.raises(SchemaChangedError, match="another order"):
+        step(spark, None)

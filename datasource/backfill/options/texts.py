@@ -25,13 +25,19 @@ def choice(kind: type[enum.Enum]) -> Callable[[str], Any]:
     return parse
 
 
+_DIGITS: Final = "[0-9]{1,18}"
+"""As many as any option takes. Python's own `int` takes more than digits, and of too many says what nobody asked."""
+
+
+def whole(text: str) -> int | None:
+    """The number that this text is, in nothing but digits; None where it is none, or longer than any option's."""
+    return int(text) if re.fullmatch(_DIGITS, text) else None
+
+
 def count(least: int, most: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        try:
-            value = int(text.strip())
-        except ValueError:
-            value = least - 1
-        if not least <= value <= most:
+        value = whole(text.strip())
+        if value is None or not least <= value <= most:
             raise ValueError(f"a whole number from {least} to {most}")
         return value
 
@@ -49,7 +55,7 @@ _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def size(text: str) -> int:
-    matched = re.fullmatch(r"(\d+)\s*([kmg]?)b?", text.strip().lower())
+    matched = re.fullmatch(rf"({_DIGITS})\s*([kmg]?)b?", text.strip().lower())
     if matched is None or not 0 < int(matched[1]) * _UNITS[matched[2]] <= _MOST_BYTES:
         raise ValueError("a size such as 268435456, 256m or 1g")
     return int(matched[1]) * _UNITS[matched[2]]
@@ -170,6 +176,8 @@ def place(text: str) -> str:
         _require_no_credentials(text)
     elif not Path(text).is_absolute():
         raise ValueError("an absolute path, or a URI such as s3://bucket/orders")
+    elif re.search(r"%[0-9A-Fa-f]{2}", text):
+        raise ValueError("a path without % before two hexadecimal digits, which deltalake takes for another letter")
     return text.rstrip("/") or "/"
 
 

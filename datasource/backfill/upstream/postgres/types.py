@@ -35,6 +35,7 @@ from psycopg import sql
 from backfill.errors import BackfillError, OptionsError, UnsupportedTypeError
 from backfill.upstream.postgres.description import ColumnDescription, QualifiedName, TypeDescription
 from backfill.upstream.postgres.oids import Oid
+from backfill.wording import not_read
 
 _VARHDRSZ: Final = 4
 _MOST_DIGITS: Final = 38
@@ -93,11 +94,7 @@ def map_columns(columns: Sequence[ColumnDescription], overrides: Mapping[str, st
     """The columns with the types of `customSchema` where it names them; all problems are reported together."""
     problems: list[BackfillError] = []
     names = [column.name for column in columns]
-    problems.extend(
-        OptionsError(f"customSchema names {name!r}; the columns are {', '.join(names)}")
-        for name in overrides
-        if name not in names
-    )
+    problems.extend(OptionsError(not_read("customSchema", name, names)) for name in overrides if name not in names)
     mapped = []
     for column in columns:
         try:
