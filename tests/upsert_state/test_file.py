@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -22,7 +23,7 @@ from backfill_state import (
     UpsertStateMemoryError,
 )
 from backfill_state.upsert import DuckDBUpsertState, Totals, Updates, UpsertLayout, duckdb_state
-from backfill_state.upsert.long_cells import LONG
+from backfill_state.upsert.long_cells import LONG, mended
 from backfill_state.upsert.segments import Segments
 from tests.upsert_state.upserts import LAYOUT, columns_of, diffs_of, entries, keys_of, put, rows_of, updates
 
@@ -139,6 +140,25 @@ def test_long_texts_go_with_their_rows(path: Path) -> None:
         with state.batch("cleared"):
             state.clear()
         assert list(_long_cells(state).values()) == [0]
+
+
+def test_long_texts_are_put_together_few_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their pieces take memory beside what they make."""
+    asked: list[int] = []
+
+    def and_noted(found: pa.Table, cells: Sequence[str], pieces: pa.Table) -> pa.Table:
+        asked.append(found.num_rows)
+        return mended(found, cells, pieces)
+
+    monkeypatch.setattr("backfill_state.upsert.segments.mended", and_noted)
+    monkeypatch.setattr("backfill_state.upsert.segments._READ_AT_ONCE", 5 * LONG)
+    rows = [("eu", number) for number in range(8)]
+    with DuckDBUpsertState(path, LAYOUT, tombstones=False) as state:
+        put(state, "t", *((key, 1, 0, ("x" * (2 * LONG), 1.0)) for key in rows))
+        found = state.multi_get(keys_of(rows)).rows
+    assert found.column(0).to_pylist() == ["x" * (2 * LONG)] * 8
+    assert sum(asked) == 8
+    assert max(asked) <= 3
 
 
 def _long_cells(state: DuckDBUpsertState) -> dict[str, int]:
