@@ -2,7 +2,9 @@
 
 A *request* is what the client says until the server speaks, an *answer* is what the server then says until the client
 speaks again. Faults can be set to strike at the n-th of them, so that a test can go through all round trips of an
-operation. Threads of this process do the work; all of them end with the `with` block.
+operation. A goodbye is none: sessions that were kept for a while say it at any time.
+
+Threads of this process do the work; all of them end with the `with` block.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ Kind = Literal["refused", "lost", "held", "slow"]
 """Not done; done, but the answer was lost; done when the network comes back; done, in a while."""
 
 CHUNK: Final = 1 << 16
+GOODBYE: Final = b"X\0\0\0\4"
+"""The message Terminate (PostgreSQL manual, 54.7)."""
 
 _Body: TypeAlias = Callable[[], None]
 
@@ -161,7 +165,7 @@ class Proxy:
     def _pump(self, link: _Link, source: socket.socket, target: socket.socket, what: str) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(CHUNK):
-                if link.turn(what) and not self._passes(what):
+                if data != GOODBYE and link.turn(what) and not self._passes(what):
                     break
                 self._flows.wait()
                 self._forward(target, self._request(data) if what == "request" else data)
