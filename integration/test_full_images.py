@@ -163,7 +163,9 @@ def test_a_row_without_an_order_is_never_late_and_its_key_keeps_the_order_that_i
     assert [row[2] for row in told(run) if row[0] == "update_postimage"] == ["b", "c", "d"]
 
 
-@pytest.mark.parametrize(("column", "found"), [("v", "of type string"), ("nowhere", "the stream has columns id, v")])
+@pytest.mark.parametrize(
+    ("column", "found"), [("v", "of type string"), ("nowhere", "the columns are id, v"), ("ID", "did you mean .id.")]
+)
 def test_an_order_is_a_number_or_a_time(database: Database, start_stream: StartStream, column: str, found: str) -> None:
     table_of(database, 1)
     run = start_stream(envelope="upsert", orderColumn=column)

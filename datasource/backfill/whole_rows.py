@@ -30,6 +30,7 @@ from backfill.lookup import LookUp, looked_up, without
 from backfill.mark import Halves
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL
 from backfill.upstream import TableSchema
+from backfill.wording import not_read
 from backfill_state.upsert import CHUNK_ROWS, Found, Updates, UpsertState
 
 ROWS_AT_ONCE: Final = CHUNK_ROWS
@@ -284,7 +285,7 @@ def _table_of(rows: pa.RecordBatch) -> pa.Table:
 def require_order(table: TableSchema, name: str) -> None:
     """Refuses a column by which rows cannot be ordered as numbers."""
     if name not in table.columns.names:
-        raise OptionsError(f"orderColumn names {name!r}, and the stream has columns {', '.join(table.columns.names)}")
+        raise OptionsError(not_read("orderColumn", name, table.columns.names))
     kind = table.columns.field(name).type
     if not (pt.is_signed_integer(kind) or pt.is_timestamp(kind) or pt.is_date32(kind)):
         raise OptionsError(
