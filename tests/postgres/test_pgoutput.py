@@ -161,7 +161,8 @@ def test_a_changed_wanted_column_is_refused_by_name(problem: str, columns: list[
 
 
 OTHERS = {
-    "exchanged": ([NOTE, ID], ["id"]),
+    "dropped and added again": ([NOTE, ID], ["note"]),
+    "exchanged": ([Column("a"), NOTE, Column("b"), ID], ["id"]),
     "the name was that of one added later": ([ID, Column("a"), Column("b"), NOTE], ["note"]),
     "one before the first": ([Column("a"), Column("b"), ID, NOTE], ["id"]),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -170,21 +171,25 @@ def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn], added:
 
 
 def _others(relation: Relation, wanted: Sequence[WantedColumn]) -> list[str]:
-    """The wanted columns that are not the relation's of that name, as far as their order tells.
+    """The wanted columns that are not the relation's of that name, as far as their places tell.
 
-    A relation's columns are sent in the order of their numbers, which they keep for as long as they are there. So two
-    that have exchanged their names stand in the wrong order, and between two others there are no more than there are
-    numbers between theirs.
+    A relation's columns are sent in the order of their numbers, which no other column ever gets. So before one there
+    are at the least those that have lower numbers; and between two there are at the most as many as there are numbers
+    between theirs. The former tells one that was dropped and added again, the latter one whose name a later one had,
+    and both together two that exchanged their names.
     """
-    numbers = {column.name: column.number for column in wanted}
+    there = {column.name for column in relation.columns}
+    numbers = {column.name: column.number for column in wanted if column.name in there}
+    ascending = sorted(numbers.values())
     others, last, between = [], 0, 0
-    for name in (column.name for column in relation.columns):
-        if name not in numbers:
-            between += 1
-        elif numbers[name] <= last + between:
+    for place, name in enumerate(column.name for column in relation.columns):
+        number = numbers.get(name)
+        if number is not None and bisect_left(ascending, number) <= place and last + between < number:
+            last, between = number, 0
+            continue
+        between += 1
+        if number is not None:
             others.append(name)
-        else:
-            last, between = numbers[name], 0
     return others
 
 
