@@ -98,10 +98,12 @@ def _is_storable(text: str) -> bool:
 def _turned_round(key: pa.Schema, request: ReadAgain) -> bool:
     """Whether the last key is known to lie before the first one.
 
-    How the database orders values of types that Arrow does not read, it alone knows: from the first such column on
-    nothing is said.
+    How the database orders values of types that Arrow does not read, it alone knows: from the first such column on in
+    which the two differ, nothing is said.
     """
     for field, first, last in zip(key, request.first or (), request.last or (), strict=False):
+        if first == last:
+            continue
         begin, end = _rank(first, field.type), _rank(last, field.type)
         if begin is None or end is None or begin < end:
             return False

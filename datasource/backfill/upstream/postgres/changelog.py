@@ -89,15 +89,15 @@ class ChangeLog:
 
     def read(self, session: Session, after: Position, shown: Position, upto: Lsn, limit: int) -> log.Peeked:
         """The changes that `shown` shows and `after` does not, up to the LSN `upto` and about `limit` of them."""
-        most = self.expected.of(limit, after)
         try:
-            with saying_which_is_waited_for(self._connector, session, self.place.slot):
-                peeked = log.peek(self._connector, self._feed, after=after, shown=shown, upto=upto, limit=most)
+            peeked = self._peeked(session, after, shown, upto, limit)
         except DataLossError:
-            # The server says less about a slot that is gone than its catalog does.
-            self.place.require_readable(session, after.lsn)
-            self.place.require_same_publication(session, self._table, self._published)
-            raise
+            # The server says less about a slot that is gone than its catalog does. The place may be made again.
+            self.find_place(session, after)
+            if self._fails_on_data_loss:
+                self.place.require_same_publication(session, self._table, self._published)
+                raise
+            peeked = self._peeked(session, after, shown, upto, limit)
         self.expected.learn(peeked, after)
         # After reading, so that a slot which was moved or made again in the meantime is noticed as well. The log lacks
         # changes that are not published; without the publication PostgreSQL 18 gives none at all, and no error.
@@ -112,6 +112,11 @@ class ChangeLog:
         self._require_published(session)
         self._report_added(peeked.ignored)
         return peeked
+
+    def _peeked(self, session: Session, after: Position, shown: Position, upto: Lsn, limit: int) -> log.Peeked:
+        most = self.expected.of(limit, after)
+        with saying_which_is_waited_for(self._connector, session, self.place.slot):
+            return log.peek(self._connector, self._feed, after=after, shown=shown, upto=upto, limit=most)
 
     def _note_moved(self, session: Session, after: Lsn) -> None:
         """Says once that the slot was moved or made again beyond where reading began."""
