@@ -139,6 +139,29 @@ def test_a_chunk_of_a_table_that_was_written_anew_with_the_same_values_is_read_l
     run.backfill(30)
 
 
+@pytest.mark.parametrize("when", ["planned", "between chunks", "stopped"])
+@pytest.mark.parametrize("change", REPLACED)
+def test_rows_are_not_chosen_by_another_column_that_has_the_name_of_the_one_before(
+    database: Database, start_stream: StartStream, when: str, change: str
+) -> None:
+    """A stream does not carry all columns by which it chooses."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, w text)")
+    database.execute("INSERT INTO t SELECT i, i % 2, 1 - i % 2 FROM generate_series(1, 100) i; ANALYZE t")
+    run = start_stream(columns="id", snapshotFilter="v = '0'", vnodeCount="2", numPartitions="1")
+    run.batch(10)
+    assert run.plan(10)
+    if when != "planned":
+        run.commit(run.read())
+    if when == "stopped":
+        run.stop()
+    database.execute(REPLACED[change])
+    with pytest.raises(SchemaChangedError, match=r"column v of|a column of .* that snapshotFilter names"):
+        run.commit(run.read()) if when == "planned" else run.batch(10)
+    run.restart()
+    with pytest.raises(SchemaChangedError, match=r"a column of .* that snapshotFilter names"):
+        run.batch(10)
+
+
 @pytest.mark.parametrize("changelog", ["logged", "full"])
 def test_changes_of_when_another_column_had_the_name_are_not_taken_for_its_own(
     database: Database, start_stream: StartStream, changelog: str
@@ -219,6 +242,22 @@ def test_a_column_that_was_given_other_values_while_the_query_was_stopped_is_nam
             caplog.clear()
         database.execute("UPDATE t SET v = 'new' WHERE id = 5")
         run.catch_up()
+        run.restart()
+        run.catch_up()
+    assert caplog.messages == []
+
+
+def test_that_a_column_is_no_longer_computed_is_not_said(
+    database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its values stay."""
+    require_version(database, 180_000, "generated columns in the change log")
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD g int GENERATED ALWAYS AS (id * 2) STORED")
+    run = started(start_stream, "in the log")
+    run.stop()
+    database.execute("ALTER TABLE t ALTER g DROP EXPRESSION")
+    with caplog.at_level(logging.WARNING, "backfill"):
         run.restart()
         run.catch_up()
     assert caplog.messages == []

@@ -72,7 +72,12 @@ def test_where_the_first_columns_are_equal_the_next_decide(tmp_path: Path) -> No
         (("1", "b", "2"), ("1", "a", "1"), False),
         (("1", "b", "2"), ("2", "a", "1"), False),
     ],
-    ids=["the first column decides", "the same text is the same value", "how texts are ordered the database knows", "in order"],
+    ids=[
+        "the first column decides",
+        "the same text is the same value",
+        "how texts are ordered the database knows",
+        "in order",
+    ],
 )
 def test_of_several_columns_the_first_that_differ_decide(
     first: tuple[str, ...], last: tuple[str, ...], turned_round: bool, tmp_path: Path

@@ -143,6 +143,7 @@ class PostgresUpstream:
         place.require_named(self._options)
         if after is not None:
             begun.require_same_table(table)
+            begun.require_same_filter(table)
             begun = self._keeping(begun)
         self._epochs.attach(ChangeLog(self._connector, self._options, table, place, begun))
         require_primary(table.server)

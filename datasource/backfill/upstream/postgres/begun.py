@@ -37,6 +37,9 @@ class Begun:
     types: str = ""
     """See `Table.types`, when the stream was started last. Nothing if that was by an earlier release."""
 
+    filter_columns: str = ""
+    """See `Table.filter_columns`. Nothing where all rows are read, or that is not known."""
+
     kept: str = ""
     """The `Table.value_columns` of which last rows are kept, as the columns were when the stream was started last;
     nothing where none are kept, or were by an earlier release.
@@ -52,6 +55,7 @@ class Begun:
             last_column=max(column.attnum for column in table.description.columns),
             table_id=str(table.description.oid),
             types=table.types,
+            filter_columns=table.filter_columns,
         )
 
     @classmethod
@@ -64,6 +68,7 @@ class Begun:
             last_column=int(noted(bookmark, "last_column")),
             table_id=noted(bookmark, "table_id"),
             types=dict(bookmark).get("types", ""),
+            filter_columns=dict(bookmark).get("filter_columns", ""),
             kept=dict(bookmark).get("kept", ""),
         )
 
@@ -75,8 +80,22 @@ class Begun:
             ("key_types", self.key_types),
             ("last_column", str(self.last_column)),
             ("table_id", self.table_id),
-            *((name, value) for name, value in (("types", self.types), ("kept", self.kept)) if value),
+            *((name, value) for name, value in self._if_known if value),
         )
+
+    @property
+    def _if_known(self) -> Bookmark:
+        return (("types", self.types), ("filter_columns", self.filter_columns), ("kept", self.kept))
+
+    def require_same_filter(self, table: Table) -> None:
+        """Raises where other columns than at the beginning decide which rows are read, under the same names."""
+        if self.filter_columns and table.filter_columns and self.filter_columns != table.filter_columns:
+            raise SchemaChangedError(
+                f"a column of {table.description.name.quoted()} that snapshotFilter names was dropped and added again, "
+                f"or another one got its name (by their numbers, they are {table.filter_columns}; expected "
+                f"{self.filter_columns}), so other rows would be read than before. Give them back their names; or, "
+                f"where all rows have been read once, leave snapshotFilter out; or {_START_OVER}"
+            )
 
     def reordered(self, table: Table) -> Begun:
         """The same, for positions in the order that keys have now."""
@@ -139,10 +158,15 @@ class Begun:
             column.name
             for column, now in zip(table.carried, table.types.split(", "), strict=True)
             for number, definition in [now.split(" ", 1)]
-            if before.get(number, definition) != definition
+            if not _has_same_values(before.get(number, definition), definition)
         )
 
     def added(self, table: Table) -> tuple[str, ...]:
         """The columns that are carried and were added since."""
         numbers = {column.name: column.attnum for column in table.description.columns}
         return tuple(name for name in table.names if numbers[name] > self.last_column)
+
+
+def _has_same_values(before: str, now: str) -> bool:
+    """Those of a column that is generated no more stay as they are; see `columns.require_same_values`."""
+    return before == now or before.startswith(f"{now} ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 import psycopg
@@ -13,6 +14,7 @@ from psycopg import sql
 from backfill.errors import OptionsError
 from backfill.upstream.postgres import locks
 from backfill.upstream.postgres.connection import Session
+from backfill.upstream.postgres.description import ColumnDescription
 from backfill.upstream.postgres.ranges import KeyedTable, operand
 
 logger = logging.getLogger("backfill")
@@ -33,6 +35,8 @@ _TOKEN: Final = re.compile(
 )
 """A comment, a name or a literal."""
 
+_WORD: Final = re.compile(r'"(?:[^"]|"")+"|[\w$]+')
+
 _LITERALS: Final = ("escaped", "plain", "dollar")
 """The groups that a literal has one of; the others are comments and names."""
 
@@ -45,6 +49,13 @@ SELECT pg_catalog.pg_get_expr(indpred, indrelid) FROM pg_catalog.pg_index WHERE 
 
 _PASSES: Final = ("08", "57", "55P03")
 """Classes of errors that concern the session and not the statement; and that somebody has locked the table."""
+
+
+def columns_named(condition: str, columns: Iterable[ColumnDescription]) -> tuple[ColumnDescription, ...]:
+    """The columns whose names are words of the condition, in or outside of literals: all that it is of, or more."""
+    words = {word.strip('"').replace('""', '"') for word in _WORD.findall(condition)}
+    words |= {word.lower() for word in words}
+    return tuple(column for column in columns if column.name in words)
 
 
 def require_condition(session: Session, table: KeyedTable, option: str, text: str) -> None:

@@ -12,7 +12,7 @@ from psycopg import sql
 from backfill.options import Options
 from backfill.upstream import TableSchema
 from backfill.upstream.postgres.catalog import read_table
-from backfill.upstream.postgres.condition import require_condition, require_row_condition
+from backfill.upstream.postgres.condition import columns_named, require_condition, require_row_condition
 from backfill.upstream.postgres.connection import Session
 from backfill.upstream.postgres.description import (
     ColumnDescription,
@@ -41,6 +41,9 @@ class Table:
     columns: tuple[MappedColumn, ...]
     """The selected columns, then the key columns that were not selected."""
 
+    filtering: tuple[ColumnDescription, ...]
+    """Those that decide which rows are read, and perhaps some more."""
+
     output: tuple[str, ...]
     ordered_locally: bool
     """Whether Arrow compares keys exactly as the key's index does."""
@@ -56,9 +59,19 @@ class Table:
         return [column for column in self.description.columns if column.name in names]
 
     @property
+    def read(self) -> tuple[ColumnDescription, ...]:
+        """The columns that reading rows goes by."""
+        return tuple(dict.fromkeys([*self.carried, *self.filtering]))
+
+    @property
+    def filter_columns(self) -> str:
+        """By which columns rows are chosen, by their numbers."""
+        return ", ".join(str(column.attnum) for column in self.filtering)
+
+    @property
     def keyed(self) -> KeyedTable:
         described = self.description
-        return KeyedTable(described.name, described.partitioned, described.key, tuple(self.carried))
+        return KeyedTable(described.name, described.partitioned, described.key, self.read)
 
     @property
     def schema(self) -> TableSchema:
@@ -153,7 +166,8 @@ def describe(session: Session, options: Options) -> Table:
     by_name = {column.name: column for column in columns}
     local = [ordered_locally(item, by_name[item.column.name]) for item in description.key]
     output = options.columns or tuple(column.name for column in description.columns)
-    table = Table(server, description, columns, output, all(local))
+    filtering = columns_named(f"{options.filter} {options.stream.snapshot_filter}", description.columns)
+    table = Table(server, description, columns, filtering, output, all(local))
     if options.filter:
         require_condition(session, table.keyed, "filter", options.filter)
     if options.stream.snapshot_filter:
