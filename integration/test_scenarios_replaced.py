@@ -162,6 +162,22 @@ def test_rows_are_not_chosen_by_another_column_that_has_the_name_of_the_one_befo
         run.batch(10)
 
 
+def test_a_column_that_is_added_with_the_name_of_a_word_of_the_filter_is_none_that_it_is_of(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 100)
+    run = start_stream(columns="id", snapshotFilter="v <> 'open' AND lower(v) <> 'shut' -- w", select="id")
+    run.batch(10)
+    run.stop()
+    database.execute("ALTER TABLE t ADD open text, ADD shut text, ADD w text, ADD lower text")
+    run.restart()
+    run.finish()
+    run.stop()
+    database.execute("ALTER TABLE t DROP open, DROP shut, DROP w")
+    run.restart()
+    run.finish()
+
+
 @pytest.mark.parametrize("changelog", ["logged", "full"])
 def test_changes_of_when_another_column_had_the_name_are_not_taken_for_its_own(
     database: Database, start_stream: StartStream, changelog: str

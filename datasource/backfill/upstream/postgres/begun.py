@@ -88,8 +88,9 @@ class Begun:
         return (("types", self.types), ("filter_columns", self.filter_columns), ("kept", self.kept))
 
     def require_same_filter(self, table: Table) -> None:
-        """Raises where other columns than at the beginning decide which rows are read, under the same names."""
-        if self.filter_columns and table.filter_columns and self.filter_columns != table.filter_columns:
+        """Raises where a column that decided at the beginning which rows are read, has not its name any more."""
+        before, now = (set(item.split(", ")) for item in (self.filter_columns, table.filter_columns))
+        if self.filter_columns and table.filter_columns and not before <= now:
             raise SchemaChangedError(
                 f"a column of {table.description.name.quoted()} that snapshotFilter names was dropped and added again, "
                 f"or another one got its name (by their numbers, they are {table.filter_columns}; expected "

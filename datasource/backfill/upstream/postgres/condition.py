@@ -52,8 +52,9 @@ _PASSES: Final = ("08", "57", "55P03")
 
 
 def columns_named(condition: str, columns: Iterable[ColumnDescription]) -> tuple[ColumnDescription, ...]:
-    """The columns whose names are words of the condition, in or outside of literals: all that it is of, or more."""
-    words = {word.strip('"').replace('""', '"') for word in _WORD.findall(condition)}
+    """The columns whose names are words of the condition, but for those of literals: all that it is of, or more."""
+    names = _TOKEN.sub(lambda token: token[0] if token[0].startswith('"') else " ", condition)
+    words = {word.strip('"').replace('""', '"') for word in _WORD.findall(names)}
     words |= {word.lower() for word in words}
     return tuple(column for column in columns if column.name in words)
 

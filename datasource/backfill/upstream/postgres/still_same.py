@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from psycopg import sql
@@ -12,7 +11,6 @@ from backfill.upstream.postgres.columns import (
     DEFINITIONS,
     is_of_its_type,
     lost,
-    require_names,
     require_same_values,
     require_there,
 )
@@ -23,7 +21,7 @@ from backfill.wording import FRESH_START
 
 _AS_IT_IS: Final = """
     SELECT pg_catalog.to_regclass(%s)::oid::int8, coalesce(pg_catalog.jsonb_object_agg(
-               a.attname, pg_catalog.jsonb_build_array(a.atttypid::int8, a.atttypmod, c.name, a.attnum)), '{}')
+               a.attname, pg_catalog.jsonb_build_array(a.attnum, a.atttypid::int8, a.atttypmod, c.name)), '{}')
     FROM pg_catalog.pg_attribute a
     LEFT JOIN (SELECT c.oid, pg_catalog.jsonb_build_array(n.nspname, c.collname) AS name
                FROM pg_catalog.pg_collation c JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace) c
@@ -66,13 +64,13 @@ def require_unchanged(session: Session, table: Table, collations: str) -> None:
     now: dict[str, Any] = found
     if oid != described.oid:
         raise _another_table(session, described)
-    gone = (None, None)
-    changed = [item.name for item in table.read if not is_of_its_type(item, *now.get(item.name, gone)[:2])]
+    gone = (None, None, None)
+    changed = [item.name for item in table.read if not is_of_its_type(item, *now.get(item.name, gone)[1:3])]
     if changed:
         raise lost(described.name, changed)
-    require_names(described.name, table.filtering, [_name_of(now, column.attnum) for column in table.filtering])
+    require_there(described.name, table.filtering, now)
     names = [item.column.name for item in described.key]
-    sorted_now = listed_collations((name, QualifiedName(*now[name][2]) if now[name][2] else None) for name in names)
+    sorted_now = listed_collations((name, QualifiedName(*now[name][3]) if now[name][3] else None) for name in names)
     if sorted_now != collations:
         raise SchemaChangedError(
             f"the key of {described.name.quoted()} was given another collation since the stream began ({sorted_now}, "
@@ -80,10 +78,6 @@ def require_unchanged(session: Session, table: Table, collations: str) -> None:
             "what has not. Give it back the collation that it had; or, where all rows have been read once, start the "
             f"query again; or start over with {FRESH_START}"
         )
-
-
-def _name_of(columns: Mapping[str, Any], number: int) -> str | None:
-    return next((name for name, (*_, attnum) in columns.items() if attnum == number), None)
 
 
 def require_same_identity(session: Session, table: Table) -> None:
