@@ -277,3 +277,21 @@ def test_that_a_column_is_no_longer_computed_is_not_said(
         run.restart()
         run.catch_up()
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize("change", ["DROP v", "RENAME v TO other", "ALTER v TYPE int USING v::int"])
+def test_a_column_that_rows_are_chosen_by_and_is_gone_is_named_with_what_goes_on(
+    database: Database, start_stream: StartStream, change: str
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, w text)")
+    database.execute("INSERT INTO t SELECT i, i % 2, i FROM generate_series(1, 100) i; ANALYZE t")
+    run = start_stream(columns="id", snapshotFilter="v IN ('0')", vnodeCount="2", numPartitions="1", select="id")
+    run.batch(10)
+    database.execute(f"ALTER TABLE t {change}")
+    with pytest.raises(SchemaChangedError, match=r"column v of .*, by which snapshotFilter chooses rows, was dropped"):
+        run.batch(10)
+    if change.startswith("RENAME"):
+        database.execute("ALTER TABLE t RENAME other TO v")
+        run.restart()
+        run.batch(100)
+        assert sorted(run.fold.rows) == [(number,) for number in range(2, 101, 2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from psycopg import sql
@@ -65,9 +66,12 @@ def require_unchanged(session: Session, table: Table, collations: str) -> None:
     if oid != described.oid:
         raise _another_table(session, described)
     gone = (None, None, None)
-    changed = [item.name for item in table.read if not is_of_its_type(item, *now.get(item.name, gone)[1:3])]
+    changed = [item for item in table.read if not is_of_its_type(item, *now.get(item.name, gone)[1:3])]
+    carried = [item.name for item in table.carried if item in changed]
+    if carried:
+        raise lost(described.name, carried)
     if changed:
-        raise lost(described.name, changed)
+        raise _chosen_by(described, [item.name for item in changed])
     require_there(described.name, table.filtering, now)
     names = [item.column.name for item in described.key]
     sorted_now = listed_collations((name, QualifiedName(*now[name][3]) if now[name][3] else None) for name in names)
@@ -101,6 +105,15 @@ def require_same_identity(session: Session, table: Table) -> None:
             "was dropped, has other columns now or was made deferrable, or its columns may be null, so rows cannot be "
             f"told apart by it. Start over with {FRESH_START}"
         )
+
+
+def _chosen_by(described: TableDescription, columns: Sequence[str]) -> SchemaChangedError:
+    return SchemaChangedError(
+        f"column {', '.join(columns)} of {described.name.quoted()}, by which snapshotFilter chooses rows, was dropped, "
+        "renamed or given another type since the query began. Where it has another name, give it back the one that it "
+        "had; then start the query again. Where it was dropped, what is left of the rows cannot be chosen as those "
+        f"were that have been read: start over with {FRESH_START}"
+    )
 
 
 def _another_table(session: Session, described: TableDescription) -> TableError:
