@@ -75,7 +75,8 @@ Where things are; each module may import only those that stand after it:
     backfill.spark              Spark's calls and types; the only package that imports pyspark
     backfill.__main__           the command
     backfill.sinks              keyed targets that follow a stream, for foreachBatch
-    backfill.display, status    the command's picture of a stream
+    backfill.display, watching, status
+                                the command's picture of a stream, and how fast it reads
     backfill.reported           a running query's own word of where it is
     backfill.metrics_server     metrics over HTTP
     backfill.requests           how a person asks for rows to be read again

@@ -9,7 +9,6 @@ import os
 import shutil
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -30,14 +29,13 @@ from backfill.recorded import STATE_FILE
 from backfill.requests import ask_again, ask_to_stop, require_batches
 from backfill.rows import RowFormat
 from backfill.staging import Staging
-from backfill.status import Status, as_json, lag_of, pace, status
+from backfill.status import as_json, lag_of, status
 from backfill.upstream.findings import Finding, refused
+from backfill.watching import Watching
 from backfill.whole_rows import require_order
 from backfill_state import StateStoreError
 
 WATCH_INTERVAL: Final = 1.0
-LOOKS: Final = 30
-"""The rate is taken over so many looks that differ from one another."""
 
 
 class UnsaidError(Exception):
@@ -270,16 +268,14 @@ def _folder_of(given: argparse.Namespace) -> Path:
 
 
 def _status(given: argparse.Namespace) -> None:
-    recent = deque[Status](maxlen=LOOKS)
+    watching = Watching()
     live = given.watch and not given.json and sys.stdout.isatty()
     while True:
         now = status(given.state_dir)
         if given.url or now.upstream == DELTA:
             lag, unreachable = lag_of(now, given.url, given.user)
             now = replace(now, lag=lag, unreachable=unreachable)
-        if not recent or recent[-1].as_of != now.as_of:
-            recent.append(now)
-        at = pace(recent[0], now)
+        at = watching.pace(now, time.monotonic())
         text = json.dumps(as_json(now, at)) if given.json else drawn(now, at, _window(), time.time())
         # To the corner, then each line to its end and what is left below: so that nothing flickers.
         _say("\x1b[H" + text.replace("\n", "\x1b[K\n") + "\x1b[K\x1b[J" if live else text)

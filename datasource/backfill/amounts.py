@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from typing import Final, Literal
+
+import numpy as np
+
+_LAST_MOMENT: Final = (1 << 63) - 1
 
 
 def size(count: int) -> str:
@@ -39,5 +43,17 @@ def pace(rows_per_second: float, seconds_left: float | None) -> str:
 
 
 def iso(microseconds: int) -> str:
-    """A moment given in µs since 1970, as text."""
-    return datetime.fromtimestamp(microseconds / 1_000_000, UTC).isoformat(timespec="milliseconds")
+    """A moment given in µs since 1970, as text for programs: to the millisecond, in UTC."""
+    return f"{_cut(microseconds, 'ms')}+00:00"
+
+
+def moment(microseconds: int) -> str:
+    """A moment given in µs since 1970, as text for people: to the second, in UTC."""
+    return f"{_cut(microseconds, 's').replace('T', ' ')} UTC"
+
+
+def _cut(microseconds: int, unit: Literal["ms", "s"]) -> str:
+    """Not by Python's own, which end with the year 9999: some program may have written a commit's time in another unit,
+    and what is only shown must not end what shows it.
+    """
+    return str(np.datetime64(min(microseconds, _LAST_MOMENT), "us").astype(f"datetime64[{unit}]"))

@@ -30,9 +30,6 @@ COUNTS_VERSION: Final = 1
 NOTE_INTERVAL: Final = 1_000_000
 """How often, in microseconds, a stream with nothing to read notes that it is complete."""
 
-_LAST_MOMENT: Final = 253_402_300_799_000_000
-"""The last second of the year 9999, after which Python has no moments."""
-
 
 @dataclass(frozen=True, slots=True)
 class Counts:
@@ -70,14 +67,13 @@ class Counts:
 
     @classmethod
     def from_text(cls, text: str) -> Counts | None:
-        """None where it is not of this version, or has a moment that is none."""
+        """None where it is not of this version."""
         try:
             value = json.loads(text)
             if stored.whole(value.pop("version")) != COUNTS_VERSION:
                 return None
             stream = stored.text(value.pop("stream"))
-            found = cls(stream, **{name: stored.whole(number) for name, number in value.items()})
-            return found if max(found.since, found.complete_until) <= _LAST_MOMENT else None
+            return cls(stream, **{name: stored.whole(number) for name, number in value.items()})
         except stored.UNREADABLE:
             return None
 

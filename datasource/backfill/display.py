@@ -5,13 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
-from backfill.amounts import duration, lag, pace
+from backfill.amounts import duration, lag, moment, pace
 from backfill.counts import Counts
 from backfill.lag import UNKNOWN
-from backfill.status import MICROSECONDS, Pace, RowsRead, Status, VnodeState
+from backfill.status import Pace, RowsRead, Status, VnodeState
 
 MOST_GRID_LINES: Final = 12
 WIDEST: Final = 120
@@ -57,11 +56,10 @@ def _lines(of: Status, at: Pace | None, window: Window, now: float) -> Iterator[
 
 
 def _changes(counts: Counts) -> list[str]:
-    since = datetime.fromtimestamp(counts.since / MICROSECONDS, UTC)
     return [
         f"changes passed on {counts.passed_on:,}",
         f"held back {counts.held_back:,}",
-        f"counted since {since:%Y-%m-%d %H:%M:%S} UTC",
+        f"counted since {moment(counts.since)}",
     ]
 
 
@@ -73,8 +71,7 @@ def _facts(of: Status, now: float) -> list[str]:
     if of.waiting:
         facts.append(f"{of.waiting} request{'s wait' if of.waiting > 1 else ' waits'} to read rows again")
     if of.as_of is not None:
-        taken = datetime.fromtimestamp(of.as_of / MICROSECONDS, UTC)
-        facts.append(f"as of {taken:%Y-%m-%d %H:%M:%S} UTC, {duration(now - taken.timestamp())} ago")
+        facts.append(f"as of {moment(of.as_of)}, {duration(now - of.as_of / 1_000_000)} ago")
     return facts
 
 

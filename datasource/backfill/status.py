@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from enum import Enum, auto
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from backfill.adapters import open_upstream, source_of
+from backfill.amounts import iso
 from backfill.control import Control
 from backfill.control_file import read_control
 from backfill.counts import Counts, counted
@@ -33,8 +33,6 @@ from backfill.progress import (
 from backfill.record import has_place
 from backfill.upstream import Bookmark
 from backfill.views import standing
-
-MICROSECONDS: Final = 1_000_000
 
 
 class VnodeState(Enum):
@@ -178,23 +176,8 @@ def _complete_epoch(of: Status) -> Epoch | None:
     return replace(epoch, timestamp=max(epoch.timestamp, 0 if of.counts is None else of.counts.complete_until))
 
 
-def pace(before: Status, now: Status) -> Pace | None:
-    """The pace between two looks; None where reading stood still, or nothing is being read."""
-    if now.phase not in ("snapshot", "again") or (before.phase, before.stream) != (now.phase, now.stream):
-        return None
-    if now.control.holds or before.as_of is None or now.as_of is None:
-        return None
-    seconds = (now.as_of - before.as_of) / MICROSECONDS
-    reading = now.reading
-    rows = reading.rows - before.reading.rows
-    if seconds <= 0 or rows <= 0:
-        return None
-    return Pace(rows / seconds, None if reading.rows_left is None else reading.rows_left / (rows / seconds))
-
-
 def as_json(of: Status, at: Pace | None) -> dict[str, Any]:
     """For programs: the names are those of the view `summary` and of Spark's progress."""
-    taken = None if of.as_of is None else datetime.fromtimestamp(of.as_of / MICROSECONDS, UTC).isoformat()
     return {
         "stream": of.stream,
         "table": of.table,
@@ -202,7 +185,7 @@ def as_json(of: Status, at: Pace | None) -> dict[str, Any]:
         "paused": of.control.paused,
         "max_rows": of.control.max_rows,
         "epoch": None if of.barrier is None else of.barrier.epoch.number,
-        "as_of": taken,
+        "as_of": None if of.as_of is None else iso(of.as_of),
         "snapshot_rows": of.first.rows,
         **({} if of.first.rows_left is None else {"snapshot_rows_left": of.first.rows_left}),
         "vnodes": len(of.first.vnodes),

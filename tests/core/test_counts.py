@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from backfill.counts import Counting, Counts, Tally, counted
+from backfill.counts import Counting, Counts, Tally
 from backfill.counts_file import keep_counts, read_counts
 
 
@@ -29,16 +28,6 @@ def test_counts_that_cannot_be_kept_are_said_once_until_they_are(
         assert kept.passed_on == 3 * said
         (folder / "counts.json").unlink()
         folder.rmdir()
-
-
-def test_counts_with_an_impossible_moment_are_as_good_as_none() -> None:
-    """They are only shown, and must not end what shows them."""
-    last, beyond = 253_402_300_799_000_000, 253_402_300_800_000_000
-    counts = Counts("1f0c9a77", last, 1, complete_until=last)
-    assert Counts.from_text(counts.to_text()) == counts
-    assert counted(counts)
-    for wrong in (replace(counts, since=beyond), replace(counts, complete_until=beyond)):
-        assert Counts.from_text(wrong.to_text()) is None
 
 
 def test_the_moment_of_a_clock_that_was_set_back_is_noted() -> None:

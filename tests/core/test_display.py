@@ -1,4 +1,4 @@
-"""The picture of a status in windows of all widths, and the pace between two looks."""
+"""The picture of a status in windows of all widths."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.amounts import duration, size
+from backfill.amounts import duration, iso, moment, size
 from backfill.control import Control
 from backfill.counts import Counts
 from backfill.display import MOST_GRID_LINES, Window, drawn
@@ -15,7 +15,7 @@ from backfill.epoch import Epoch
 from backfill.lag import Lag
 from backfill.offset import Barrier
 from backfill.progress import Finished
-from backfill.status import Pace, RowsRead, Status, VnodeState, as_json, pace
+from backfill.status import Pace, RowsRead, Status, VnodeState, as_json
 
 SECOND = 1_000_000
 VNODES = (VnodeState.COMPLETED,) * 3 + (VnodeState.IN_PROGRESS,) + (VnodeState.NOT_STARTED,) * 4
@@ -75,9 +75,7 @@ def test_it_is_said_that_the_snapshot_is_held() -> None:
 def test_rows_that_are_read_again_have_a_picture_and_a_pace_of_their_own() -> None:
     again = RowsRead(500, 400, (VnodeState.COMPLETED,) * 4 + (VnodeState.IN_PROGRESS,))
     of = replace(at(10, 1234), phase="again", again=again, waiting=2)
-    before = replace(of, barrier=at(6, 1234).barrier, again=replace(again, rows=300))
-    found = pace(before, of)
-    assert found == Pace(50.0, 8.0)
+    found = Pace(50.0, 8.0)
     assert drawn(of, found, Window(80, plain=True), now=75.0).splitlines() == [
         '"public"."t"  stream s1',
         "phase again, 1,234 rows read, 500 rows read again,",
@@ -125,28 +123,6 @@ def test_colours_change_nothing_but_colours() -> None:
     assert re.sub("\x1b\\[\\d*m", "", coloured) == drawn(of, None, Window(40), now=10.0)
 
 
-def test_the_pace_is_rows_over_the_time_between_two_states() -> None:
-    assert pace(at(10, 1000), at(14, 3000)) == Pace(500.0, None)
-    assert pace(at(10, 1000), at(14, 3000, left=3400)) == Pace(500.0, 3400 / 500)
-
-
-@pytest.mark.parametrize(
-    ("before", "now"),
-    [
-        (at(10, 5), at(10, 5)),
-        (at(10, 5), at(12, 5)),
-        (replace(at(10, 5), barrier=None), at(12, 9)),
-        (replace(at(10, 5), stream="s2"), at(12, 9)),
-        (at(10, 5), replace(at(12, 9), phase="changes")),
-        (at(10, 5), replace(at(12, 9), control=Control(max_rows=0))),
-        (at(10, 5), replace(at(12, 9), phase="again", again=RowsRead(9, 0, VNODES))),
-    ],
-    ids=["one look", "standing still", "just begun", "another stream", "over", "held", "something else is read"],
-)
-def test_where_the_pace_is_not_known_there_is_none(before: Status, now: Status) -> None:
-    assert pace(before, now) is None
-
-
 def test_programs_get_the_names_of_the_views() -> None:
     of = replace(at(1, 7, left=9), lag=Lag(lag_bytes=3), counts=Counts("s1", 0, 1, 5, 6))
     assert as_json(of, Pace(2.0, None)) == {
@@ -156,7 +132,7 @@ def test_programs_get_the_names_of_the_views() -> None:
         "paused": False,
         "max_rows": None,
         "epoch": 1,
-        "as_of": "1970-01-01T00:00:01+00:00",
+        "as_of": "1970-01-01T00:00:01.000+00:00",
         "snapshot_rows": 7,
         "snapshot_rows_left": 9,
         "vnodes": 8,
@@ -170,6 +146,13 @@ def test_programs_get_the_names_of_the_views() -> None:
         "changes_counted_since": "1970-01-01T00:00:00.000+00:00",
         "lag_bytes": 3,
     }
+
+
+@pytest.mark.parametrize("microseconds", [1_900_000_000_123_456_789, 1 << 70])
+def test_a_moment_that_lies_too_far_away_for_python_is_shown_like_any(microseconds: int) -> None:
+    """As of a commit to a Delta table that said its time in another unit."""
+    assert re.fullmatch(r"\d{5,6}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", iso(microseconds))
+    assert re.fullmatch(r"\d{5,6}-\d\d-\d\d \d\d:\d\d:\d\d UTC", moment(microseconds))
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,9 @@ class Epochs:
             return None
         if not peeked.complete:
             exporter.release(exported.token)
-            epoch = _next(after, replace(now, lsn=peeked.end), exported.timestamp)
+            # A state of the past, from which it is told how far behind a stream is that has stopped at it.
+            cut = replace(now, lsn=peeked.end)
+            epoch = _next(after, cut, max(peeked.timestamp or 0, after.timestamp))
         self._keep(after, epoch, peeked, now.lsn, exported.timestamp)
         return Step(epoch, Pin(epoch, exported.token) if peeked.complete else None)
 
