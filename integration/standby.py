@@ -1,10 +1,14 @@
-"""A server of the tests as a standby, and as a primary again; it follows nobody."""
+"""Standbys: a server that follows nobody for a while, and one that follows another until it is promoted."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 
+import psycopg
+
 from integration.servers import LocalServer
+from integration.waiting import eventually
 
 
 def become_standby(server: LocalServer) -> None:
@@ -19,3 +23,40 @@ def become_primary(server: LocalServer) -> None:
     server.stop()
     (server.folder / "data" / "standby.signal").unlink()
     server.start()
+
+
+def follow(server: LocalServer, primary: LocalServer) -> None:
+    """Makes `server` a standby of `primary`, which takes over its slots from version 17 on; what it had is gone."""
+    server.stop()
+    data = server.folder / "data"
+    shutil.rmtree(data)
+    with psycopg.connect(primary.dsn, autocommit=True) as session:
+        session.execute("SELECT pg_create_physical_replication_slot('standby', true)")
+    source = f"{primary.dsn}?application_name=standby"
+    backup = server.bin("pg_basebackup")
+    options = ("--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--slot=standby")
+    server._site.sandbox.run([backup, f"--pgdata={data}", f"--dbname={source}", *options])
+    server.settings = {**server.settings, "hot_standby_feedback": "on", "sync_replication_slots": "on"}
+    server._configure()
+    server.start()
+
+
+def catch_up(server: LocalServer, primary: LocalServer) -> None:
+    """Waits until the standby has all that the primary has written."""
+    with psycopg.connect(primary.dsn) as session:
+        (end,) = session.execute("SELECT pg_current_wal_insert_lsn()").fetchone() or ()
+    with psycopg.connect(server.dsn, autocommit=True) as session:
+        eventually(lambda: session.execute("SELECT pg_last_wal_replay_lsn() >= %s", [end]).fetchone() == (True,))
+
+
+def cut_off(server: LocalServer) -> None:
+    """The standby gets no more of the primary's log."""
+    with psycopg.connect(server.dsn, autocommit=True) as session:
+        session.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        session.execute("SELECT pg_reload_conf()")
+        eventually(lambda: session.execute("SELECT FROM pg_stat_wal_receiver WHERE pid IS NOT NULL").fetchone() is None)
+
+
+def promote(server: LocalServer) -> None:
+    with psycopg.connect(server.dsn, autocommit=True) as session:
+        session.execute("SELECT pg_promote()")

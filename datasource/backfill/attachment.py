@@ -76,7 +76,7 @@ class Attachment:
             # Before anything is written: without them the same start is to fail again, and another one may go on.
             self._require_last_rows(committed, planned)
         if not self._options.only_snapshot:
-            bookmark = self._upstream.attach(bookmark, barrier.epoch)
+            bookmark = self._upstream.attach(bookmark, barrier.epoch, self._seen(committed, planned))
         if found is None and committed is not None:
             self._replace_lost_manifest(committed)
         if committed is None or committed.epoch != planned.epoch:
@@ -84,6 +84,18 @@ class Attachment:
         self._record.adopt(barrier, found, bookmark)
         self._attached = NamedStream(planned.stream, bookmark)
         return self._attached
+
+    def _seen(self, committed: Barrier | None, planned: Barrier) -> set[str]:
+        """The positions of the later states of which the sink may have something: it may have got some of the batch
+        that is planned; and chunks may have been read again, later than planned.
+        """
+        barriers = [planned] if committed is None else [committed, planned]
+        seen = {item.position for barrier in barriers for item in barrier.ahead}
+        for barrier in barriers:
+            manifest = self.staging(barrier.stream).manifest(barrier.epoch.number) if barrier.has_manifest else None
+            splits = () if manifest is None else manifest.splits
+            seen |= {item.reading.position for item in splits if isinstance(item.reading, Later)}
+        return {planned.epoch.position, *seen}
 
     def _order_matters(self, committed: Barrier | None, planned: Barrier, control: Control) -> bool:
         """Whether something is left to do, in the batch that is planned or after it, that goes by the order of keys."""

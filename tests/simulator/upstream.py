@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -104,7 +104,7 @@ class SimulatedUpstream:
     def bookmark(self, stream: str) -> Bookmark:
         return ((SLOT, f"slot_{stream}"),)
 
-    def attach(self, bookmark: Bookmark, after: Epoch | None) -> Bookmark:
+    def attach(self, bookmark: Bookmark, after: Epoch | None, ahead: Collection[str] = ()) -> Bookmark:
         self._slot = dict(bookmark)[SLOT]
         begin = self._database.slots.get(self._slot)
         if after is None:
@@ -112,6 +112,8 @@ class SimulatedUpstream:
             self._database.slots.setdefault(self._slot, min([now.lsn, *now.hidden]))
         elif begin is None or begin > _first_unshown(View.parse(after.position)):
             raise DataLossError("the changes after the checkpoint are gone")
+        if any(View.parse(position).lsn > self._database.now.lsn for position in ahead):
+            raise DataLossError("the database has not come as far as the stream")
         return bookmark
 
     def require_same_order(self, bookmark: Bookmark) -> None:

@@ -10,7 +10,7 @@ is found before a stream is started).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -198,13 +198,16 @@ class Upstream(Protocol):
         """
         ...
 
-    def attach(self, bookmark: Bookmark, after: Epoch | None) -> Bookmark:
+    def attach(self, bookmark: Bookmark, after: Epoch | None, ahead: Collection[str] = ()) -> Bookmark:
         """Makes (where `after` is None) or finds the stream's place in the change log. Idempotent.
+
+        `ahead` are positions of later states than that at `after`, of which the sink may have something already.
 
         Returns the bookmark to go on with: another one where the stream is to go on although changes were lost, and the
         loss would be found again by the old one; or where other columns are noted in it than the table has now.
 
-        Raises DataLossError where changes after `after` are gone or the log is not the one the bookmark names.
+        Raises DataLossError where changes after `after` are gone, or the log is not the one the bookmark names, or has
+        not come as far as `ahead`.
         """
         ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -168,7 +168,7 @@ class DeltaUpstream:
     def _columns(self) -> str:
         return ", ".join(map(in_option, self._table.names))
 
-    def attach(self, bookmark: Bookmark, after: Epoch | None) -> Bookmark:
+    def attach(self, bookmark: Bookmark, after: Epoch | None, ahead: Collection[str] = ()) -> Bookmark:
         latest = open_latest(self._uri)
         require_followable(latest, self._uri)
         _require_of_delta(bookmark)
@@ -179,7 +179,8 @@ class DeltaUpstream:
             return now
         position = Position.parse(after.position)
         require_same_table(latest, self._uri, position.table_id)
-        require_not_older(latest, self._uri, position)
+        for reached in (position, *map(Position.parse, ahead)):
+            require_not_older(latest, self._uri, reached)
         require_same_history(latest, self._uri, position, after.timestamp)
         if latest.version() > position.version:
             # The oldest go first. The others are looked for when they are needed.

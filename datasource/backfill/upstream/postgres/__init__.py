@@ -18,6 +18,7 @@ position, epochs    which transactions a state shows; the states that batches en
 end_of_log   where the log ends, and waiting until it is flushed up to there
 doctor, room    what would refuse a stream, before it is started; whether there is room for its sessions
 place, slot, unseen    where a stream is in the log; the replication slot; what it does not tell of
+timelines    where the log of a server parted from the one before
 begun        how the table was when its stream began
 blockers, standbys    whom making a slot waits for; and reading one
 publication, published    the publication, and what it passes on of the table

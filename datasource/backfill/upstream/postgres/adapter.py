@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from backfill.upstream.postgres.key_space import covered_by_database, cut, range
 from backfill.upstream.postgres.log import MOST_MESSAGES, Peeked
 from backfill.upstream.postgres.measuring import Measuring
 from backfill.upstream.postgres.place import Place
-from backfill.upstream.postgres.position import Position
+from backfill.upstream.postgres.position import LOG_BEGIN, Position
 from backfill.upstream.postgres.reader import PostgresSnapshotReader
 from backfill.upstream.postgres.retries import RetryPolicy
 from backfill.upstream.postgres.server import require_lasting_snapshots, require_logical, require_primary
@@ -138,22 +138,24 @@ class PostgresUpstream:
             place = self._sessions.run(lambda session: place.accepting_publication(session, self._table))
         return (*place.names, *self._keeping(Begun.with_table(self._table)).names)
 
-    def attach(self, bookmark: Bookmark, after: Epoch | None) -> Bookmark:
+    def attach(self, bookmark: Bookmark, after: Epoch | None, ahead: Collection[str] = ()) -> Bookmark:
         table, place, begun = self._table, Place.of(bookmark), Begun.of(bookmark)
         place.require_named(self._options)
         if after is not None:
             begun.require_same_table(table)
             begun.require_same_filter(table)
             begun = self._keeping(begun)
-        self._epochs.attach(ChangeLog(self._connector, self._options, table, place, begun))
+        log = ChangeLog(self._connector, self._options, table, place, begun)
+        log.ahead = max((Position.parse(item).lsn for item in ahead), default=LOG_BEGIN)
+        self._epochs.attach(log)
         require_primary(table.server)
         require_logical(table.server)
         if after is None:
             self._sessions.run(lambda session: place.begin(self._connector, session, table))
         else:
-            self._sessions.run(lambda session: self._epochs.log.find_place(session, Position.parse(after.position)))
-            self._epochs.log.report_carried()
-        return renewed(bookmark, (*self._epochs.log.place.names, *begun.started(table).names))
+            self._sessions.run(lambda session: log.find_place(session, Position.parse(after.position)))
+            log.report_carried()
+        return renewed(bookmark, (*log.place.names, *begun.started(table).names))
 
     def _keeping(self, begun: Begun) -> Begun:
         return begun if self._options.stream.last_rows is None else begun.keeping(self._table)
@@ -274,7 +276,7 @@ class PostgresUpstream:
             reached, complete_until = Position.parse(epoch.position).lsn, epoch.timestamp
 
         def look(session: Session) -> Lag:
-            place.require_kept(session, reached)
+            place.require_kept(self._connector, session, reached)
             return slot.lag(session, place.slot, reached, complete_until)
 
         return self._sessions.run(look)

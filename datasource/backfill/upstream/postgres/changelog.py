@@ -64,6 +64,9 @@ class ChangeLog:
         self.lost_up_to = LOG_BEGIN
         """The LSN up to which changes that the slot has not any more are known to be lost."""
 
+        self.ahead = LOG_BEGIN
+        """The LSN of the latest state of which the sink may have something, as far as it lies ahead of the stream."""
+
     def has_gap_after(self, position: Position) -> bool:
         """Whether changes behind this position are lost which the stream was told to go on without."""
         return position.lsn < self.lost_up_to
@@ -72,15 +75,22 @@ class ChangeLog:
         """Requires the place at which the stream goes on, which stands at `after`; makes it again where it may go on
         without what was lost.
         """
-        place = self.place
-        place.require_reached(session, after.lsn)
+        before = self.place
+        place = before.on_timeline_of_now(self._connector, session, max(after.lsn, self.ahead))
         # Each by itself, because none says anything of the others: a standby that was promoted may lack the slot.
         checks: tuple[Callable[[], object], ...] = (
-            lambda: place.require_same_log(session, after.lsn),
+            lambda: place.require_synced(session, before),
             lambda: slot.require_readable(session, place.slot, after.lsn),
             lambda: place.require_same_publication(session, self._table),
         )
         passed = [self._passes(check) for check in checks]
+        self.place = place
+        if all(passed) and place != before:
+            logger.warning(
+                "the server is on timeline %s, and was on %s: it was promoted or restored. Its log has all that was "
+                "read, and replication slot %s came along, so nothing is lost",
+                *(place.timeline, before.timeline, place.slot),
+            )
         if not all(passed):
             slot.drop_if_lost(session, place.slot, place.publication if place.own_publication else None)
             self._make_place_again(session)
@@ -92,7 +102,9 @@ class ChangeLog:
         try:
             peeked = self._peeked(session, after, shown, upto, limit)
         except DataLossError:
-            # The server says less about a slot that is gone than its catalog does. The place may be made again.
+            # The server says less about a slot that is gone than its catalog does. The place may be made again; but
+            # another timeline is to be noted, as only a start does.
+            self.place.require_same_log(session, max(after.lsn, self.ahead))
             self.find_place(session, after)
             if self._fails_on_data_loss:
                 self.place.require_same_publication(session, self._table, self._published)
@@ -102,11 +114,10 @@ class ChangeLog:
         # After reading, so that a slot which was moved or made again in the meantime is noticed as well. The log lacks
         # changes that are not published; without the publication PostgreSQL 18 gives none at all, and no error.
         # And up to where the batch ends: had the log been put back to before that, the rest would be taken for nothing.
-        reached = max(after.lsn, upto)
+        self.place.require_same_log(session, max(after.lsn, upto, self.ahead))
         if self._fails_on_data_loss:
-            self.place.require_readable(session, after.lsn, upto=reached)
+            slot.require_readable(session, self.place.slot, after.lsn)
         else:
-            self.place.require_reached(session, reached)
             self._note_moved(session, after.lsn)
         self._require_told(session)  # first: what the table has not any more is not for the publication to publish
         self._require_published(session)

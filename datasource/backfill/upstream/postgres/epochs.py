@@ -131,6 +131,8 @@ class Epochs:
             return exported
 
         exported = self._sessions.retry(attempt)
+        if self._log is not None:
+            self._log.ahead = max(self._log.ahead, exported.position.lsn)
         epoch = Epoch(after.number, str(exported.position), exported.position.lsn, exported.timestamp)
         return Pin(epoch, exported.token)
 

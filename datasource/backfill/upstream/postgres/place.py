@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from psycopg import sql
 
@@ -10,23 +11,24 @@ from backfill.errors import DatabaseSetupError, DataLossError, OptionsError
 from backfill.options import Options
 from backfill.upstream import Bookmark
 from backfill.upstream.noted import noted
-from backfill.upstream.postgres import publication, slot
+from backfill.upstream.postgres import publication, slot, timelines
 from backfill.upstream.postgres.connection import Connector, Session, one_row
 from backfill.upstream.postgres.end_of_log import ENDS_OF_LOG, flushed_end
-from backfill.upstream.postgres.position import LOG_BEGIN, Lsn
+from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, format_lsn
 from backfill.upstream.postgres.publication import Published
 from backfill.upstream.postgres.server import (
     START_OVER,
     read_server,
     require_log,
     require_primary,
-    require_same_log,
 )
 from backfill.upstream.postgres.standbys import saying_which_is_waited_for
 from backfill.upstream.postgres.table import Table
 from backfill.upstream.postgres.unseen import wait_for_open, wait_for_unseen
 from backfill.upstream.postgres.writers import require_writable
 from backfill.wording import FRESH_START, another_option
+
+_AGAIN: Final = "Start the query again: it goes on if nothing is lost by that, and else says what is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,17 +223,52 @@ class Place:
         self.require_same_log(session, after if upto is None else upto, way_out=way_out)
         slot.require_readable(session, self.slot, after, way_out=way_out)
 
-    def require_same_log(self, session: Session, reached: Lsn, *, way_out: str = START_OVER) -> None:
-        """Raises DataLossError unless this server goes on with the log in which the LSN was reached."""
-        require_same_log(session, system=self.system, timeline=self.timeline, reached=reached, way_out=way_out)
+    def require_same_log(self, session: Session, reached: Lsn, *, way_out: str = _AGAIN) -> None:
+        """Raises DataLossError unless this server goes on with the log in which the LSN was reached, on its timeline.
 
-    def require_kept(self, session: Session, reached: Lsn | None) -> None:
+        By default as while a query runs: the next start finds out whether anything is lost.
+        """
+        now = require_log(session, system=self.system, reached=reached)
+        if now != self.timeline:
+            raise DataLossError(
+                f"the log that was read is of timeline {self.timeline} and this server is on timeline {now}: it was "
+                f"restored, or was a standby and is promoted. {way_out}"
+            )
+
+    def on_timeline_of_now(self, connector: Connector, session: Session, reached: Lsn) -> Place:
+        """The same on the timeline that the server is on.
+
+        Raises DataLossError unless all that was read, up to the LSN `reached`, is in the log of that. What is not was
+        undone, and what has come in its place lies where the stream has been: there is no going on from there.
+        """
+        now = require_log(session, system=self.system, reached=reached)
+        if now == self.timeline:
+            return self
+        left = timelines.left_at(connector, self.timeline, now)
+        if left is None or left < reached:
+            end = f"as far as {format_lsn(left)}" if left is not None else "nowhere"
+            raise DataLossError(
+                f"the log was read as far as {format_lsn(reached)} on timeline {self.timeline}, and this server is on "
+                f"timeline {now}, which has that log {end}: it was restored to an earlier point in time, or is a "
+                "standby that was promoted without the last of the log. Some of what was read may be undone, and what "
+                "is new may lie before that position, so there is nothing to go on from, whatever failOnDataLoss says. "
+                f"Start over, a stream with {FRESH_START}"
+            )
+        return replace(self, timeline=now)
+
+    def require_synced(self, session: Session, before: Place) -> None:
+        """Raises DataLossError where this is on another timeline than `before`, and the slot may lack changes of it."""
+        if self.timeline != before.timeline:
+            slot.require_synced(session, self.slot, before=before.timeline, now=self.timeline)
+
+    def require_kept(self, connector: Connector, session: Session, reached: Lsn | None) -> None:
         """Raises unless this is the server of the log in which the LSN was reached, and the slot still keeps what comes
         after it. Where the slot stands is not looked at, which a stream that runs moves; None: it may not be made yet.
         """
         require_primary(read_server(session))
-        require_log(session, system=self.system, reached=reached or LOG_BEGIN)
+        now = self.on_timeline_of_now(connector, session, reached or LOG_BEGIN)
         if reached is not None:
+            now.require_synced(session, self)
             slot.require_kept(session, self.slot, reached)
 
     def require_reached(self, session: Session, lsn: Lsn) -> None:

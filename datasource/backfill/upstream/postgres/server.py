@@ -94,16 +94,6 @@ def require_lasting_snapshots(server: ServerDescription) -> None:
         )
 
 
-def require_same_log(session: Session, *, system: str, timeline: str, reached: Lsn, way_out: str = START_OVER) -> None:
-    """Raises DataLossError unless this primary goes on with the log that was known up to the LSN `reached`."""
-    now = require_log(session, system=system, reached=reached)
-    if now != timeline:
-        raise DataLossError(
-            f"the log that was read is of timeline {timeline} and this server is on timeline {now}: it was restored "
-            f"or failed over, so changes may be missing or different. {way_out}"
-        )
-
-
 def require_log(session: Session, *, system: str, reached: Lsn) -> str:
     """The timeline of this primary; DataLossError unless its log is of `system` and comes as far as the LSN `reached`.
 

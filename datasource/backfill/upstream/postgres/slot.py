@@ -21,6 +21,9 @@ from backfill.upstream.postgres.server import START_OVER
 
 _LONGEST_NAME: Final = 63
 
+_FAILS_OVER: Final = 170000
+"""From this version on a slot comes along to a standby that synchronizes slots, if it was made so."""
+
 _SILENT: Final = 180000
 """From this version on changes are passed over that were made while there was no publication."""
 
@@ -37,6 +40,10 @@ _RIGHT: Final = """
     FROM pg_catalog.pg_roles r LEFT JOIN pg_catalog.pg_roles g ON g.rolname = 'rds_replication'
     WHERE r.rolname = CURRENT_USER
 """
+
+
+_MAKE: Final = "SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput')"
+_MAKE_TO_FAIL_OVER: Final = "SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput', failover => true)"
 
 
 def default_name(schema: str, table: str, stream: str) -> str:
@@ -59,6 +66,9 @@ class SlotState:
     two_phase: bool
     """Whether it tells of transactions when they are prepared, and not when they are committed."""
 
+    synced: bool
+    """Whether the server had it from its primary before it was promoted: from version 17 on."""
+
 
 _WHAT_KEEPS_IT: Final = {
     "idle_timeout": "set idle_replication_slot_timeout to 0, or to longer than the stream is ever stopped, and than a "
@@ -71,7 +81,8 @@ def find(session: Session, slot: str) -> SlotState | None:
     """The slot; None where there is none. While it is still being made, `confirmed` is LOG_BEGIN."""
     row = session.execute(
         "SELECT plugin, database, confirmed_flush_lsn::text, wal_status, "
-        "pg_catalog.to_jsonb(s) ->> 'invalidation_reason'::text, two_phase "
+        "pg_catalog.to_jsonb(s) ->> 'invalidation_reason'::text, two_phase, "
+        "coalesce((pg_catalog.to_jsonb(s) ->> 'synced')::boolean, false) "
         "FROM pg_catalog.pg_replication_slots s WHERE slot_name = %s",
         [slot],
     ).fetchone()
@@ -102,6 +113,18 @@ def require_not_beyond(slot: str, found: SlotState, after: Lsn, *, way_out: str 
             f"replication slot {slot} stands at {format_lsn(found.confirmed)}, beyond {format_lsn(after)}, where "
             "reading was to begin, so the changes between are gone: somebody else advanced it or made it again, or an "
             f"older checkpoint was restored. {way_out}"
+        )
+
+
+def require_synced(session: Session, slot: str, *, before: str, now: str) -> None:
+    """DataLossError unless the slot came along from timeline `before` with all that it has to tell."""
+    found = find(session, slot)
+    if found is None or not found.synced:
+        raise DataLossError(
+            f"the log that was read is of timeline {before} and this server is on timeline {now}: it was restored, or "
+            "was a standby and is promoted. It has all that was read; but the replication slot "
+            f"{slot} {'is not there' if found is None else 'did not come along by slot synchronization'}, so later "
+            f"changes may be missing. {START_OVER}"
         )
 
 
@@ -156,7 +179,7 @@ def make_slot(connector: Connector, session: Session, name: str) -> bool:
         return False
     try:
         with saying_what_blocks(connector, session.info.backend_pid, f"replication slot {name}"):
-            session.execute("SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
+            session.execute(_MAKE_TO_FAIL_OVER if session.info.server_version >= _FAILS_OVER else _MAKE, [name])
     except psycopg.errors.DuplicateObject:
         return False
     except psycopg.errors.ConfigurationLimitExceeded as error:

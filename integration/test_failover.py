@@ -1,0 +1,183 @@
+"""A standby is promoted: the stream goes on where nothing that it has read is undone, and nothing is missing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+
+import psycopg
+import pytest
+
+from backfill.__main__ import main
+from backfill.errors import DataLossError
+from integration import standby
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.scenarios import AT_ANY_TIME, following, refused
+from integration.servers import LocalServer
+from integration.stream_harness import StreamRun, churn, table_of
+from integration.versions import require_version
+from integration.waiting import eventually
+
+NOTHING_LOST = "server is on timeline 2, and was on 1.*nothing is lost"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A primary, its standby, and a stream of the primary's table."""
+
+    primary: LocalServer
+    other: LocalServer
+    run: StreamRun
+
+    def synchronize(self) -> None:
+        """Has the standby take over the stream's slot: it needs to have come further than when it was made."""
+        with psycopg.connect(self.other.dsn, autocommit=True) as session:
+            asked = "SELECT FROM pg_replication_slots WHERE slot_name = %s AND synced AND NOT temporary"
+
+            def has_come_along() -> bool:
+                churn(self.run.database, next(numbers))
+                self.run.batch(1)
+                self.run.database.execute("SELECT pg_log_standby_snapshot()")
+                return session.execute(asked, [self.run.slot]).fetchone() is not None
+
+            numbers = count()
+            eventually(has_come_along)
+
+    def fail_over(self) -> None:
+        """The primary dies, and the standby takes its place; the stream is told of it."""
+        self.primary.stop("immediate")
+        standby.promote(self.other)
+        self.run.database = Database(self.other, "postgres")
+
+
+@pytest.fixture
+def pair(start_postgres: Callable[..., LocalServer], start_stream: StartStream) -> Callable[..., Pair]:
+    def start(rows: int = 400, **options: str) -> Pair:
+        primary, other = start_postgres(), start_postgres()
+        database = Database(primary, "postgres")
+        require_version(database, 170_000, "slot synchronization")
+        standby.follow(other, primary)
+        table_of(database, rows)
+        return Pair(primary, other, start_stream(database=database, vnodeCount="4", numPartitions="2", **options))
+
+    return start
+
+
+def go_on(run: StreamRun, **options: str) -> None:
+    run.restart(**run.database.options, **options)
+
+
+@AT_ANY_TIME
+@pytest.mark.parametrize("logged", [False, True], ids=["between batches", "in a batch"])
+def test_a_stream_goes_on_by_itself_with_the_slot_that_came_along(
+    pair: Callable[..., Pair], caplog: pytest.LogCaptureFixture, when: str, *, logged: bool
+) -> None:
+    servers = pair(4000)
+    run = servers.run
+    following(run, when)
+    if when == "while the log is followed":
+        run.catch_up()
+    servers.synchronize()
+    churn(run.database, 1)
+    if logged:
+        assert run.plan(50)
+    churn(run.database, 2)
+    run.stop()
+    standby.catch_up(servers.other, servers.primary)
+    servers.fail_over()
+    churn(run.database, 3)
+    go_on(run)
+    with caplog.at_level(logging.WARNING, "backfill"):
+        run.batch(50)
+        churn(run.database, 4)
+        run.batch(50)  # The timeline is noted with the first batch that is planned on it.
+    (said,) = [record.getMessage() for record in caplog.records if "timeline" in record.getMessage()]
+    assert "server is on timeline 2, and was on 1" in said
+    caplog.clear()
+    run.restart()
+    churn(run.database, 5)
+    with caplog.at_level(logging.WARNING, "backfill"):
+        run.finish()
+    assert "timeline" not in caplog.text
+
+
+def test_a_query_that_runs_ends_and_goes_on_when_it_is_started_again(pair: Callable[..., Pair]) -> None:
+    servers = pair()
+    run = servers.run
+    ports = f"{servers.primary.port},{servers.other.port}"
+    run.restart(url=f"host=127.0.0.1,127.0.0.1 port={ports} user=postgres dbname=postgres")
+    run.batch(50)
+    servers.synchronize()
+    run.catch_up()
+    standby.catch_up(servers.other, servers.primary)
+    servers.fail_over()
+    churn(run.database, 500)
+    with pytest.raises(DataLossError, match=r"timeline 1 and this server is on timeline 2.*Start the query again"):
+        run.catch_up()
+    run.restart()
+    run.finish()
+
+
+@AT_ANY_TIME
+@pytest.mark.parametrize("fails", [True, False], ids=["failing", "going on"])
+def test_what_the_standby_had_not_is_found_however_much_it_has_written_since(
+    pair: Callable[..., Pair], when: str, *, fails: bool
+) -> None:
+    servers = pair(failOnDataLoss=str(fails).lower())
+    run = servers.run
+    following(run, when)
+    servers.synchronize()
+    standby.cut_off(servers.other)
+    run.database.execute("UPDATE t SET v = 'of the old primary alone'")
+    run.batch(30)
+    run.stop()
+    servers.fail_over()
+    run.database.execute("UPDATE t SET v = repeat('x', 1000); INSERT INTO t VALUES (5000, 'new')")
+    go_on(run)
+    refused(run, DataLossError, "(?!.*failOnDataLoss=false).*which has that log as far as .*Start over", restarts=True)
+
+
+def test_a_chunk_that_was_read_later_than_the_standby_had_come_is_not_forgotten(pair: Callable[..., Pair]) -> None:
+    servers = pair(failOnDataLoss="false")
+    run = servers.run
+    run.batch(50)
+    servers.synchronize()
+    assert run.plan(50)
+    assert not run.backfilled
+    run.stop()
+    standby.catch_up(servers.other, servers.primary)
+    standby.cut_off(servers.other)
+    run.database.execute("UPDATE t SET v = 'of the old primary alone'")
+    run.commit(run.read())
+    run.stop()
+    servers.fail_over()
+    run.database.execute("UPDATE t SET v = repeat('x', 1000) WHERE id % 2 = 0")
+    go_on(run)
+    refused(run, DataLossError, "which has that log as far as .*Start over", restarts=True)
+
+
+def test_a_slot_that_did_not_come_along_may_lack_changes(
+    pair: Callable[..., Pair], caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = pair()
+    run = servers.run
+    run.batch(50)
+    run.batch(50)
+    run.stop()
+    standby.catch_up(servers.other, servers.primary)
+    servers.fail_over()
+    go_on(run)
+    refused(
+        run, DataLossError, "timeline 2.*has all that was read; but.*is not there.*failOnDataLoss=false", restarts=True
+    )
+    assert main(["status", "--state-dir", run.options["stateDir"], "--url", run.options["url"]]) == 0
+    assert f"but the replication slot {run.slot} is not there" in " ".join(capsys.readouterr().out.split())
+    go_on(run, failOnDataLoss="false")
+    with caplog.at_level(logging.ERROR, "backfill"):
+        run.batch(50)
+    assert "timeline 1" in caplog.text
+    go_on(run, failOnDataLoss="true")
+    run.finish()
