@@ -162,6 +162,17 @@ def test_rows_are_not_chosen_by_another_column_that_has_the_name_of_the_one_befo
         run.batch(10)
 
 
+def test_a_column_with_quotes_in_its_name_is_watched_too(database: Database, start_stream: StartStream) -> None:
+    database.execute("""CREATE TABLE t (id int PRIMARY KEY, "a""\" text, b text)""")
+    database.execute("INSERT INTO t SELECT i, i % 2, 1 - i % 2 FROM generate_series(1, 100) i; ANALYZE t")
+    run = start_stream(columns="id", snapshotFilter=""""a""\" = '0'""", vnodeCount="2", numPartitions="1")
+    run.batch(10)
+    database.execute("""ALTER TABLE t RENAME "a""\" TO c""")
+    database.execute("""ALTER TABLE t RENAME b TO "a""\" """)
+    with pytest.raises(SchemaChangedError, match="column a"):
+        run.batch(10)
+
+
 def test_a_column_that_is_added_with_the_name_of_a_word_of_the_filter_is_none_that_it_is_of(
     database: Database, start_stream: StartStream
 ) -> None:

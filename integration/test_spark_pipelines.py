@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
+from backfill.__main__ import main
 from integration.database import Database
 from integration.java import java_home
 from integration.spark_session import configuration, environment, quick_jvm
@@ -95,10 +96,13 @@ def connected(folder: Path, url: str, login: dict[str, str]) -> dict[str, object
     return found
 
 
-def run_pipeline(spec: Path, folder: Path, conf: dict[str, str], classes: Path | None = None) -> None:
+def run_pipeline(
+    spec: Path, folder: Path, conf: dict[str, str], classes: Path | None = None, *, full_refresh: bool = False
+) -> None:
     program = str(Path(sys.executable).with_name("spark-pipelines"))
     settled = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
-    run([program, "run", *settled, "--spec", str(spec)], folder, classes)
+    refresh = ["--full-refresh-all"] if full_refresh else []
+    run([program, "run", *settled, "--spec", str(spec), *refresh], folder, classes)
 
 
 def compiled(source: Path, folder: Path) -> Path:
@@ -126,10 +130,14 @@ def test_a_connect_session_then_a_pipeline_over_the_table_it_has_made(database: 
     }
     assert database.execute("TABLE orders_copy ORDER BY id") == database.execute("TABLE orders ORDER BY id")
     database.execute("DELETE FROM orders WHERE id = 300")
-    run_pipeline(project("orders", tmp_path, url), tmp_path, kept(tmp_path))
-    warehouse = tmp_path / "warehouse"
+    warehouse, spec = tmp_path / "warehouse", project("orders", tmp_path, url)
+    run_pipeline(spec, tmp_path, kept(tmp_path))
+    database.execute("DELETE FROM orders WHERE id = 299; INSERT INTO orders VALUES (301)")
+    for state in ("state/orders_log", "feed"):
+        assert main(["drop", "--state-dir", str(tmp_path / state), "--url", url]) == 0
+    run_pipeline(spec, tmp_path, kept(tmp_path), full_refresh=True)
     assert pq.read_table(warehouse / "orders_log").num_rows == 299
-    assert set(pq.read_table(warehouse / "orders_from_table")["id"].to_pylist()) == set(range(1, 300))
+    assert set(pq.read_table(warehouse / "orders_from_table")["id"].to_pylist()) == {*range(1, 299), 301}
     (kinds,) = pq.read_table(warehouse / "changes_by_kind").to_pylist()
     assert kinds == {"_change_type": "insert", "changes": 299}
     left = [file for file in tmp_path.rglob("*") if file.is_file()]

@@ -13,7 +13,8 @@ _NONE: Final[Mapping[str, pa.Scalar[Any]]] = MappingProxyType({})
 
 
 def coalesced(batches: Iterable[pa.RecordBatch], rows: int, size: int = sys.maxsize) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of so many, but for the last; of fewer, where more would take more than `size` bytes.
+    """The same rows in batches of `rows` rows, the last of which may have fewer; and others, where what was given next
+    would have made them larger than `size` bytes.
 
     None is empty. One that is given, and is larger by itself, is not cut by its bytes.
     """
@@ -22,10 +23,11 @@ def coalesced(batches: Iterable[pa.RecordBatch], rows: int, size: int = sys.maxs
     for given in batches:
         rest = given
         while rest.num_rows:
-            if held_rows == rows or (held and held_bytes + rest.nbytes > size):
+            some = rest.slice(0, rows - held_rows)
+            if held_rows == rows or (held and held_bytes + some.nbytes > size):
                 yield as_one_batch(pa.Table.from_batches(held))
                 held, held_rows, held_bytes = [], 0, 0
-            some = rest.slice(0, rows - held_rows)
+                some = rest.slice(0, rows)
             held.append(some)
             held_rows += some.num_rows
             held_bytes += some.nbytes
@@ -35,7 +37,7 @@ def coalesced(batches: Iterable[pa.RecordBatch], rows: int, size: int = sys.maxs
 
 
 def without_first(batches: Iterable[pa.RecordBatch], passed_on: int) -> Iterator[pa.RecordBatch]:
-    """The batches without so many of their first rows; none is empty."""
+    """The batches without the first `passed_on` of their rows; none is empty."""
     for batch in batches:
         if batch.num_rows > passed_on:
             yield batch.slice(passed_on)
@@ -65,7 +67,7 @@ def as_one_batch(table: pa.Table) -> pa.RecordBatch:
     if not table.num_columns:
         rows: Any = pa.StructArray.from_buffers(pa.struct([]), table.num_rows, [None])
         return pa.RecordBatch.from_struct_array(rows)
-    if table.num_rows and table.column(0).num_chunks == 1:
+    if table.num_rows and all(column.num_chunks == 1 for column in table.columns):
         return table.to_batches()[0]
     columns = [pa.concat_arrays([pa.nulls(0, item.type), *item.chunks]) for item in table.columns]
     return pa.RecordBatch.from_arrays(columns, schema=table.schema)

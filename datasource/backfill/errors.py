@@ -68,6 +68,10 @@ class DatabaseSetupError(DefiniteError):
     """The database's settings, rights or free slots do not allow the stream."""
 
 
+class DriverError(DefiniteError):
+    """The database's driver cannot be used in this process: it cannot be loaded, or may not have enough memory."""
+
+
 class DataLossError(DefiniteError):
     """Changes the stream has not read are gone: the slot, the system or the timeline is not the one it followed."""
 

@@ -24,7 +24,9 @@ def holds(now: pa.DataType, before: pa.DataType) -> bool:
 
 
 def throughout(now: Any, before: Any, holds_value: Callable[[pa.DataType, pa.DataType], bool]) -> bool:
-    """Whether this is so of all the values that those of two types are made of; of equal types it is."""
+    """Whether `holds_value` is true of every pair of types that the values of the two are made of. Equal types need no
+    check.
+    """
     if now == before:
         return True
     if isinstance(before, pa.BaseExtensionType):

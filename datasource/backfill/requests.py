@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from backfill.control import Control, ReadAgain, Stop
 from backfill.control_file import changing, keep_control, read_control
-from backfill.errors import KeyTextError, StateError
+from backfill.errors import KeyTextError, StateBusyError, StateError
 from backfill.offset import Barrier
 from backfill.record import has_place, keeps_the_latest
 from backfill.views import looking, standing
@@ -58,7 +58,7 @@ def ask_to_stop(state_dir: str) -> str:
 def require_batches(state_dir: str) -> None:
     """Refuses to hold up a stream that is one batch; one whose state cannot be read may be held up all the same."""
     found = None
-    with contextlib.suppress(StateError), looking(state_dir) as store:
+    with contextlib.suppress(StateError, StateBusyError), looking(state_dir) as store:
         found = store.identity()
     if found is not None and not has_place(found.properties):
         raise StateError("a stream with startupMode=snapshot is one batch, which cannot be held up; stop the query")

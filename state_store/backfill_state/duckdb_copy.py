@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import BinaryIO, Final, TypeAlias
 
 from backfill_state.duckdb_store import DuckDBProgressStore
 from backfill_state.errors import StateBusyError, StateFileError, StateStoreError, StateUnwritableError
@@ -89,11 +88,20 @@ def _copy_file(file: Path, target: Path) -> None:
         return  # The log was taken into the file and removed.
     except OSError as error:
         raise StateUnwritableError(str(file), error.strerror or str(error)) from error
+    with source:
+        try:
+            with target.open("wb") as sink:
+                while read := _read(source, file):
+                    sink.write(read)
+        except OSError as error:
+            raise _no_copy(file, error.strerror or str(error)) from error
+
+
+def _read(source: BinaryIO, file: Path) -> bytes:
     try:
-        with source, target.open("wb") as sink:
-            shutil.copyfileobj(source, sink, COPIED_AT_ONCE)
+        return source.read(COPIED_AT_ONCE)
     except OSError as error:
-        raise _no_copy(file, error.strerror or str(error)) from error
+        raise StateUnwritableError(str(file), error.strerror or str(error)) from error
 
 
 def _stamp(files: tuple[Path, ...]) -> _Stamp:

@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.batches import coalesced
+from backfill.batches import as_one_batch, coalesced
 
 ROW_BYTES = 8
 
@@ -46,3 +46,13 @@ def numbers(batches: list[pa.RecordBatch]) -> list[int | None]:
 def test_batches_without_columns_keep_their_number_of_rows() -> None:
     bare = numbered([3])[0].select([])
     assert [batch.num_rows for batch in coalesced([bare, bare], 4)] == [4, 2]
+
+
+def test_as_many_rows_as_fit_are_put_together_also_of_a_larger_batch() -> None:
+    found = coalesced(numbered([3, 9]), 5, 5 * ROW_BYTES)
+    assert [batch.num_rows for batch in found] == [5, 5, 2]
+
+
+def test_a_table_whose_columns_lie_in_different_pieces_is_one_batch_of_all_its_rows() -> None:
+    table = pa.table({"a": pa.chunked_array([[1, 2, 3]]), "b": pa.chunked_array([[1], [2, 3]])})
+    assert as_one_batch(table).to_pydict() == {"a": [1, 2, 3], "b": [1, 2, 3]}

@@ -20,7 +20,7 @@ def test_counts_that_cannot_be_kept_are_said_once_until_they_are(
     for said in (1, 2):
         for epoch in (3 * said, 3 * said + 1):
             counting.add(epoch, Tally(passed_on=1))
-        assert caplog.text.count("what has been counted is not kept") == said
+            assert caplog.text.count("what has been counted is not kept") == said
         folder.mkdir()
         counting.add(3 * said + 2, Tally(passed_on=1))
         kept = read_counts(folder)

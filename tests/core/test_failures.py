@@ -16,6 +16,7 @@ from backfill.errors import (
     DatabaseSetupError,
     DataLossError,
     DefiniteError,
+    DriverError,
     SchemaChangedError,
     SlotBusyError,
     SnapshotGoneError,
@@ -27,6 +28,7 @@ from backfill.sinks.postgres.failures import about_target
 from backfill.upstream.postgres.failures import (
     About,
     about_anything,
+    about_init_statement,
     about_slot,
     about_snapshot,
     translated,
@@ -79,6 +81,53 @@ def test_the_sqlstate_decides_what_an_error_is(state: str, text: str, kind: type
         assert text.partition('"')[0] in found.message
         assert state in found.message
         assert VALUE not in found.message
+
+
+@pytest.mark.parametrize("state", ["P0001", "P0004"])
+def test_what_somebodys_function_says_of_a_row_is_not_told(state: str) -> None:
+    for error in (from_psycopg(state, VALUE), from_adbc(state, f"ERROR:  {VALUE}", VALUE)):
+        found = translated(error)
+        assert type(found) is DatabaseSetupError
+        assert "a function in the database refuses a statement" in found.message
+        assert VALUE not in found.message
+    assert translated(from_psycopg(state, "not here"), about_init_statement).message == f"not here ({state})"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f"[libpq] Failed to execute query 'SELECT {VALUE}\nFROM t': out of memory for query result", "pyspark.memory"),
+        (
+            f"[libpq] Failed to execute query '{VALUE}': ' OR ': cannot allocate memory for output buffer",
+            "allow at least",
+        ),
+        ("NOT_FOUND: [Driver Manager] Could not load x.so: failed to map segment from shared object", "pyspark.memory"),
+        ("NOT_FOUND: [Driver Manager] Could not load libadbc_driver_postgresql.so", "install it again"),
+    ],
+)
+def test_what_goes_wrong_in_this_process_is_not_told_as_a_lost_connection(text: str, told: str) -> None:
+    found = translated(from_adbc(None, text))
+    assert type(found) is DriverError
+    assert told in found.message
+    assert VALUE not in found.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bad value for connect_timeout: 'abc'",
+        'connection failed: FATAL:  unrecognized configuration parameter "work_memm"',
+        'connection failed: FATAL:  invalid value for parameter "work_mem": "x"',
+        "connection failed: FATAL:  invalid command-line argument for server process: -x",
+        "connection failed: could not match 3 port numbers to 2 hosts",
+        'connection failed: invalid "ssl_min_protocol_version" value: "TLSv9"',
+        "connection failed: GSSAPI authentication not supported",
+    ],
+)
+def test_a_mistake_in_the_url_is_not_tried_again(text: str) -> None:
+    found = translated(psycopg.ProgrammingError(text))
+    assert type(found) is DatabaseSetupError
+    assert "check the options url" in found.message
 
 
 def test_a_table_of_more_partitions_than_the_server_has_locks_is_answered_with_the_setting() -> None:

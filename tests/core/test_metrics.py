@@ -28,15 +28,16 @@ def test_samples_of_a_metric_stand_together_below_its_description() -> None:
     assert exposition([]) == ""
 
 
-def test_the_server_gives_what_holds_when_it_is_asked() -> None:
+@pytest.mark.parametrize(("host", "named"), [(LOOPBACK, LOOPBACK), ("::1", "[::1]")])
+def test_the_server_gives_what_holds_when_it_is_asked(host: str, named: str) -> None:
     texts = iter(["a 1\n", "a 2\n"])
-    server = MetricsServer(lambda: next(texts), port=0, host=LOOPBACK)
+    server = MetricsServer(lambda: next(texts), port=0, host=host)
     try:
         for text in ("a 1\n", "a 2\n"):
-            with urllib.request.urlopen(f"http://{LOOPBACK}:{server.port}/metrics?x=1") as answer:
+            with urllib.request.urlopen(f"http://{named}:{server.port}/metrics?x=1") as answer:
                 assert (answer.read().decode(), answer.headers["Content-Type"]) == (text, CONTENT_TYPE)
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(f"http://{LOOPBACK}:{server.port}/")
+            urllib.request.urlopen(f"http://{named}:{server.port}/")
         refused.value.close()
         assert refused.value.code == 404
     finally:

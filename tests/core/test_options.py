@@ -88,6 +88,7 @@ def test_two_options_are_enough_to_look_at_a_table() -> None:
         ("url", "postgres://db:5433/shop?sslmode=require", "url", "postgres://db:5433/shop?sslmode=require"),
         ("url", "host=db dbname=shop passfile=/run/pass", "url", "host=db dbname=shop passfile=/run/pass"),
         ("url", "service=shop", "url", "service=shop"),
+        ("url", "host=db options='-c app.home=http://h/'", "url", "host=db options='-c app.home=http://h/'"),
         ("url", "postgresql://app:@db/shop", "url", "postgresql://app:@db/shop"),
         ("dbtable", '"My Schema"."Orders"', "dbtable", '"My Schema"."Orders"'),
         ("user", "app", "user", "app"),

@@ -11,15 +11,15 @@ import pytest
 
 from backfill.control_file import read_control
 from backfill.epoch import Epoch
-from backfill.errors import KeyTextError, StateError
+from backfill.errors import KeyTextError, StateBusyError, StateError
 from backfill.offset import Barrier, to_text
 from backfill.opening import open_store
 from backfill.progress import Again, CompletedRun, Finished, Frontier, Progress
-from backfill.requests import ask_again, ask_to_stop
+from backfill.requests import ask_again, ask_to_stop, require_batches
 from backfill.status import status
 from backfill.vnode import WHOLE_TABLE
 from backfill_state import Barrier as StoredBarrier
-from backfill_state import StreamIdentity
+from backfill_state import StreamIdentity, duckdb_copy
 
 
 def state_of(key: dict[str, pa.DataType], folder: Path) -> str:
@@ -137,3 +137,14 @@ def test_a_folder_in_which_no_stream_has_begun_says_when_to_try_again(
         store.reset()
     with pytest.raises(StateError, match=r"is of no stream yet; try again when the query has begun$"):
         ask(str(tmp_path))
+
+
+def test_a_stream_whose_state_is_written_all_the_time_may_be_held_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = state_of({"id": pa.int64()}, tmp_path)
+    monkeypatch.setattr(duckdb_copy, "PATIENCE", 0.1)
+    monkeypatch.setattr(duckdb_copy, "_at_rest", lambda _: False)
+    with pytest.raises(StateBusyError):
+        status(folder)
+    require_batches(folder)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import adbc_driver_postgresql
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from backfill.errors import OptionsError
+from backfill.upstream.postgres import environment
 from backfill.upstream.postgres.arrow_session import require_driver
 from backfill.upstream.postgres.connection import Connector
 
@@ -35,3 +39,27 @@ def test_one_that_does_not_is_refused_before_anything_is_opened(
     session = Connector("host=nowhere.invalid").arrow_session()
     with pytest.raises(OptionsError, match=rf"is {installed}, which .*; expected 1\.13 or newer"), session:
         pass
+
+
+def test_executors_go_where_the_driver_goes_whatever_is_in_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"PGHOST": "db", "PGPORT": "5433", "PGDATABASE": "shop", "PGUSER": "app"}.items():
+        monkeypatch.setenv(name, value)
+    found = conninfo_to_dict(Connector.of("dbname=other", user="", password="", init_statement="").conninfo)
+    assert [found[name] for name in ("host", "port", "dbname", "user")] == ["db", "5433", "other", "app"]
+    monkeypatch.setenv("PGSERVICE", "shop")  # Its entries stand before the environment's.
+    found = conninfo_to_dict(Connector.of("dbname=other", user="", password="", init_statement="").conninfo)
+    assert not found.keys() & {"host", "port", "user"}
+
+
+@pytest.mark.parametrize("url", ["postgresql://:5433/shop", "port=5433 dbname=shop"])
+def test_both_drivers_look_for_the_socket_in_one_folder(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PGHOST", raising=False)
+    folders = [tmp_path / "one", tmp_path / "other"]
+    monkeypatch.setattr(environment, "_SOCKETS", folders)
+    assert "host" not in conninfo_to_dict(Connector.of(url, user="", password="", init_statement="").conninfo)
+    folders[1].mkdir()
+    (folders[1] / ".s.PGSQL.5433").touch()
+    found = conninfo_to_dict(Connector.of(url, user="", password="", init_statement="").conninfo)
+    assert found["host"] == str(folders[1])

@@ -81,14 +81,15 @@ def column_names(text: str) -> tuple[str, ...]:
         found = _COLUMN.match(text, at)
         if found is None:
             break
-        names.append(_unquoted(found[1]))
+        names.append(unquoted(found[1]))
         at, more = found.end(), bool(found[2])
     if more or len(set(names)) != len(names):
         raise ValueError("distinct column names, separated by commas")
     return tuple(names)
 
 
-def _unquoted(name: str) -> str:
+def unquoted(name: str) -> str:
+    """The name that stands in double quotes, or by itself."""
     return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
 
@@ -111,7 +112,7 @@ _TYPED_COLUMN: Final = re.compile(rf"\s*({_QUOTED}|\w+)\s+([A-Za-z]+\s*(?:\([^)]
 
 
 def column_types(text: str) -> tuple[tuple[str, str], ...]:
-    pairs = [(_unquoted(name), re.sub(r"\s+", "", kind).upper()) for name, kind in _TYPED_COLUMN.findall(text)]
+    pairs = [(unquoted(name), re.sub(r"\s+", "", kind).upper()) for name, kind in _TYPED_COLUMN.findall(text)]
     if not pairs or len(dict(pairs)) < len(pairs) or _TYPED_COLUMN.sub("", text).strip():
         raise ValueError('distinct columns and their types, such as: price DECIMAL(38,10), "my note" STRING')
     return tuple(pairs)
@@ -123,15 +124,15 @@ def slot_name(text: str) -> str:
     return text
 
 
-_SECRETS: Final = ("password", "secret")
-"""How libpq's parameters with secrets end: password, sslpassword, oauth_client_secret."""
+_SECRETS: Final = ("password", "secret", "scram_client_key", "scram_server_key")
+"""How libpq's parameters with secrets end: password, sslpassword, oauth_client_secret, …"""
 
 
 def url(text: str) -> str:
     text = text.strip()  # What a file ends with, libpq would take for a part of the database's name.
     if text.startswith("jdbc:"):
         raise ValueError("a PostgreSQL URI or libpq connection string, without the leading jdbc:")
-    if "://" in text:
+    if re.match(r"[\w+.-]*://", text):
         try:
             parts = urlsplit(text)
         except ValueError:

@@ -40,14 +40,15 @@ class SparkTimes:
         files, doubtful = Files(table.table_uri, self.storage_options), set(_doubtful(table, names))
         self.kept.intersection_update(doubtful)  # Else they would become ever more.
         for path in sorted(doubtful - self.kept):
-            with files.open(FileLocation.of(path)) as opened:
+            location = FileLocation.of(path)
+            with files.open(location) as opened:
                 if any(map(_are_far, _old_times(pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")))):
                     raise TableError(
-                        f"the file {path} of the Delta table {table.table_uri} was written by Spark with times before "
-                        "1678 or after 2261 in Parquet's INT96, and deltalake would make others of them. Write the "
-                        "table anew with Spark's setting spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS, as "
-                        f"by INSERT OVERWRITE delta.`{table.table_uri}` SELECT * FROM delta.`{table.table_uri}`; and "
-                        "let whoever else writes to it, as by OPTIMIZE, have that setting as well"
+                        f"the file {location} of the Delta table {table.table_uri} was written by Spark with times "
+                        "before 1678 or after 2261 in Parquet's INT96, and deltalake would make others of them. Write "
+                        "the table anew with Spark's setting spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS, "
+                        f"as by INSERT OVERWRITE delta.`{table.table_uri}` SELECT * FROM delta.`{table.table_uri}`; "
+                        "and let whoever else writes to it, as by OPTIMIZE, have that setting as well"
                     )
             self.kept.add(path)
 

@@ -20,6 +20,7 @@ from backfill.upstream.postgres.failures import (
     NO_SUCH_LABEL,
     NOT_IN_ENCODING,
     NOT_THERE,
+    RAISED,
     ROWS_HIDDEN,
     TOO_LARGE,
     UNTRANSLATABLE,
@@ -30,9 +31,6 @@ from backfill.upstream.postgres.failures import (
 _ROW_TWICE: Final = "21000"
 _READ_ONLY: Final = "25006"
 """As a primary may be for a moment, while it changes places with another one."""
-
-_RAISED: Final = ("P0001", "P0004")
-"""By RAISE and ASSERT in a function of somebody's."""
 
 _NULL: Final = "23502"
 _CONSTRAINTS: Final = ("23503", "23505", "23514", "23P01")
@@ -116,7 +114,7 @@ _ERRORS: Final[dict[str, type[BackfillError]]] = {
 def about_target(failure: Failure) -> BackfillError | None:
     """An `About` for the table that a sink writes to. Without it these errors would advise on a stream's source."""
     state, message = failure.state, failure.message
-    if state in _RAISED:
+    if state in RAISED:
         return TableError(
             f"a trigger or a function in the database of the sink's table refuses the batch ({state}). Its words may "
             "quote a row, so they are in the server's log alone. Let it take all rows of the source, or drop it, and "

@@ -2,7 +2,8 @@
 
 adapter     the Upstream contract, composed of what follows
 connection, arrow_session, sessions    sessions and the settings that give a value one text; those of one upstream
-failures     which errors are definite
+environment  where the server is, as far as the url does not say it
+failures, connecting    which errors are definite; what those mean of which the server has no word
 retries, resuming    the one retry policy; reading on after a lost connection
 server, catalog, dbtable, identity, selection, partitions, description, column_types    what the table is
 condition    the options filter and snapshotFilter

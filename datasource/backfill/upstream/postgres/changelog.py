@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from backfill.added import Added
 from backfill.epoch import Epoch
-from backfill.errors import DataLossError
+from backfill.errors import ConnectionLostError, DataLossError
 from backfill.options import Options
 from backfill.upstream.postgres import log, slot
 from backfill.upstream.postgres.begun import Begun
@@ -108,7 +108,10 @@ class ChangeLog:
             self.find_place(session, after)
             if self._fails_on_data_loss:
                 self.place.require_same_publication(session, self._table, self._published)
-                raise
+                raise ConnectionLostError(
+                    f"replication slot {self.place.slot} could not be read, and it is there, in order: another server "
+                    "has answered than before, as where url leads to standbys as well. Point it at the primary alone"
+                ) from None
             peeked = self._peeked(session, after, shown, upto, limit)
         self.expected.learn(peeked, after)
         # After reading, so that a slot which was moved or made again in the meantime is noticed as well. The log lacks

@@ -12,6 +12,7 @@ import psycopg
 from psycopg import sql
 
 from backfill.errors import OptionsError
+from backfill.options.texts import unquoted
 from backfill.upstream.postgres import locks
 from backfill.upstream.postgres.connection import Session
 from backfill.upstream.postgres.description import ColumnDescription
@@ -54,7 +55,7 @@ _PASSES: Final = ("08", "57", "55P03")
 def columns_named(condition: str, columns: Iterable[ColumnDescription]) -> tuple[ColumnDescription, ...]:
     """The columns whose names are words of the condition, but for those of literals: all that it is of, or more."""
     names = _TOKEN.sub(lambda token: token[0] if token[0].startswith('"') else " ", condition)
-    words = {word.strip('"').replace('""', '"') for word in _WORD.findall(names)}
+    words = {unquoted(word) for word in _WORD.findall(names)}
     words |= {word.lower() for word in words}
     return tuple(column for column in columns if column.name in words)
 

@@ -20,7 +20,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from backfill.errors import OptionsError
 from backfill.options import Options
 from backfill.upstream.postgres.arrow_session import ArrowSession, require_driver
-from backfill.upstream.postgres.failures import about_init_statement, behind_a_pooler, translated, translating
+from backfill.upstream.postgres.connecting import behind_a_pooler
+from backfill.upstream.postgres.environment import completed
+from backfill.upstream.postgres.failures import about_init_statement, translated, translating
 
 SETTINGS: Final = {
     "DateStyle": "ISO",
@@ -174,6 +176,7 @@ class Connector:
             given["user"] = user
         if password:
             given["password"] = password
+        given = completed(given)
         for name, value in NETWORK.items():
             given.setdefault(name, value)
         given.setdefault("fallback_application_name", "backfill")

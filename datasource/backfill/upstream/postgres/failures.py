@@ -29,6 +29,7 @@ from backfill.errors import (
     TableLockedError,
     ValueOutOfRangeError,
 )
+from backfill.upstream.postgres.connecting import without_state
 from backfill.wording import FRESH_START
 
 LOCKED: Final = "55P03"
@@ -36,6 +37,9 @@ NOT_IN_ENCODING: Final = "22021"
 UNTRANSLATABLE: Final = "22P05"
 NO_RIGHTS: Final = "42501"
 DIVISION_BY_ZERO: Final = "22012"
+RAISED: Final = ("P0001", "P0004")
+"""By RAISE and ASSERT in a function of somebody's."""
+
 LIMIT_EXCEEDED: Final = "53400"
 TOO_LARGE: Final = "54000"
 _NO_TABLE: Final = "42P01"
@@ -85,6 +89,11 @@ _LEFT_OUT: Final = (
 """What to do about a value that the server cannot send."""
 
 _OF_THE_SETUP: Final = {
+    **dict.fromkeys(
+        RAISED,
+        "a function in the database refuses a statement of the stream: one that filter or snapshotFilter calls, for "
+        "instance. Its words may quote a row, so they are in the server's log alone",
+    ),
     NO_RIGHTS: (
         "the database refused a statement: {}. The role lacks a right; backfill doctor, with the options of the "
         "stream, may say which one, and the SQL that gives it"
@@ -99,30 +108,19 @@ _OF_THE_SETUP: Final = {
         "however many they are, and rows may be sorted, of which a smaller maxBytesPerTrigger makes a batch have fewer"
     ),
 }
-"""What is told of such an error, with the server's words in it."""
+"""What is told of such an error, with the server's words in it where they are of no row."""
 
-_REFUSED_FOR_GOOD: Final = re.compile(
-    r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry|pg_hba\.conf rejects|"
-    r"permission denied|is not permitted to log in|not currently accepting connections|"
-    r" certificate|private key|alert unknown ca|SSL was required|encryption, but it was required|channel binding|"
-    r"authentication method requirement|service file|definition of service|"
-    r"invalid (connection option|URI|port|dsn|\w+ value)|missing \"=\"",
-    re.IGNORECASE,
-)
-"""In the words of the server, of libpq and of its TLS library, as no host or database is likely to be named. Each asks
-for something to be changed.
-"""
-
-_TOO_MANY_SESSIONS: Final = re.compile(r"too many (clients|connections)|connection slots are reserved", re.IGNORECASE)
 _WHERE_IT_LASTS: Final = {
     "53200": "; where it is shared memory, the server has no room for more locks, of which each session that reads a "
     "partitioned table takes one for every partition and one for its key's index: let a superuser run ALTER SYSTEM SET "
-    "max_locks_per_transaction = 512 and restart the server, or make numPartitions smaller"
+    "max_locks_per_transaction = 512 and restart the server, or make numPartitions smaller",
+    "40001": "; a standby cancels a query that reads what its primary has removed: let a superuser set "
+    "hot_standby_feedback = on there, or a longer max_standby_streaming_delay; or point url at the primary",
 }
 """What to do about errors that mostly pass by themselves."""
 
+_STATEMENT: Final = re.compile(r"(?<=query) '.*'(?=: )", re.DOTALL)
 _PRIMARY: Final = b"PG_DIAG_MESSAGE_PRIMARY"
-_NO_PARAMETERS: Final = re.compile(r"unsupported startup parameter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,50 +183,20 @@ def about_slot(failure: Failure) -> BackfillError | None:
 
 def about_init_statement(failure: Failure) -> BackfillError | None:
     """For the user's own statement: only the server knows what is wrong with it."""
-    return DatabaseSetupError(failure.message) if failure.state in NOT_THERE | {NO_RIGHTS} else None
+    may_be_told = (*NOT_THERE, NO_RIGHTS, *RAISED)
+    return DatabaseSetupError(failure.message) if failure.state in may_be_told else None
 
 
 def translated(error: Exception, about: About = about_anything) -> BackfillError:
     """The error as one of ours."""
     state, message = getattr(error, "sqlstate", None), _message(error)
     if not state:
-        return _without_state(error, message)
+        return without_state(error, message)
     if state.startswith(_DATA_EXCEPTION) and state != _INVALID_PARAMETER:
         message = _BYTES.sub("0x…", _QUOTED.sub('"…"', message))
     routine = getattr(getattr(error, "diag", None), "source_function", None)
     failure = Failure(state, f"{message} ({state})", routine)
     return about(failure) or _by_state(failure)
-
-
-def _without_state(error: Exception, message: str) -> BackfillError:
-    message = message.removeprefix("connection failed: ")
-    if _NO_PARAMETERS.search(message):
-        return behind_a_pooler(message)
-    if _REFUSED_FOR_GOOD.search(message):
-        return DatabaseSetupError(
-            f"the database refused the connection: {message}; check the options url, user and password, and that the "
-            "server lets them in: pg_hba.conf, ALTER ROLE … LOGIN, ALTER DATABASE … ALLOW_CONNECTIONS true"
-        )
-    if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return DatabaseSetupError(
-            f"psycopg could not carry out a statement of the stream: {message}; please report this"
-        )
-    if _TOO_MANY_SESSIONS.search(message):
-        return ConnectionLostError(
-            f"no connection to the database: {message}. Each stream takes two sessions, and while it reads its table "
-            "some more. End sessions that nobody needs, or let a superuser run ALTER SYSTEM SET max_connections = 300 "
-            "and restart the server; where the limit is that of the role or the database, ALTER ROLE … CONNECTION "
-            "LIMIT or ALTER DATABASE … CONNECTION LIMIT"
-        )
-    return ConnectionLostError(f"no connection to the database: {message}; check url, and that the server is up")
-
-
-def behind_a_pooler(found: str) -> DatabaseSetupError:
-    """The error for a connection pooler that does not pass on a session's settings; `found` says how that showed."""
-    return DatabaseSetupError(
-        f"a connection pooler does not pass on the settings under which values are read: {found}. A stream needs "
-        "sessions of its own on the server: put the host and port of PostgreSQL itself into the option url"
-    )
 
 
 def _by_state(failure: Failure) -> BackfillError:
@@ -299,7 +267,8 @@ def _message(error: Exception) -> str:
         if name in (_PRIMARY, _PRIMARY.decode()):
             primary = value.decode(errors="replace")
     text = str(primary or error).strip()
-    # Without those ADBC has the server's part after words of its own, behind its level, and appends the query.
+    # Without those ADBC has the server's part after words of its own, behind its level, and tells the query.
+    text = text if primary else _STATEMENT.sub("", text)
     found = None if primary else re.search(r"(?:ERROR|FATAL|PANIC):\s*(.*)", text)
     return (found[1] if found else text.splitlines()[0] if text else type(error).__name__).strip()
 

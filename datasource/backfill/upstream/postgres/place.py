@@ -296,7 +296,8 @@ class Place:
                 f"replication slot {self.slot} is of system {self.system}, and url leads to system "
                 f"{server.system_identifier}; nothing was dropped. Point url at the former. Where that is gone for "
                 "good, delete stateDir, or name an empty one; if its slot came along to the new one, as with "
-                f"pg_upgrade, run SELECT pg_drop_replication_slot('{self.slot}') there"
+                f"pg_upgrade, run SELECT pg_drop_replication_slot('{self.slot}')"
+                f"{f'; DROP PUBLICATION IF EXISTS {self.publication}' if self.own_publication else ''} there"
             )
         return slot.drop(session, self.slot, self.publication if self.own_publication else None)
 

@@ -36,9 +36,12 @@ def select_columns(
             for name in named
             if found[name].readable and not (follows and found[name].logged is Logged.NEVER)
         )
+        # The key is read whatever is named.
+        may_do_without = all(item.column.readable for item in table.key)
+        leave_out = f'. {"Or leave" if not_readable else "Leave"} them out with .option("columns", "{rest}")'
         raise TableError(
-            f"{table.name.quoted()} cannot be {'streamed' if follows else 'read'} whole: {'; '.join(problems)}. "
-            f'{"Or leave" if not_readable else "Leave"} them out with .option("columns", "{rest}")'
+            f"{table.name.quoted()} cannot be {'streamed' if follows else 'read'} whole: {'; '.join(problems)}"
+            + (leave_out if may_do_without else "")
         )
     return selected
 

@@ -58,6 +58,11 @@ class SlotState:
 
     plugin: str | None
     database: str | None
+    """Its name; in one with an encoding other than UTF8, the server tells it wrongly."""
+
+    here: bool
+    """Whether it is of the session's database."""
+
     confirmed: Lsn
     wal_status: str | None
     invalidation: str | None
@@ -80,7 +85,8 @@ _WHAT_KEEPS_IT: Final = {
 def find(session: Session, slot: str) -> SlotState | None:
     """The slot; None where there is none. While it is still being made, `confirmed` is LOG_BEGIN."""
     row = session.execute(
-        "SELECT plugin, database, confirmed_flush_lsn::text, wal_status, "
+        "SELECT plugin, database, datoid IS NOT DISTINCT FROM (SELECT oid FROM pg_catalog.pg_database "
+        "WHERE datname = pg_catalog.current_database()), confirmed_flush_lsn::text, wal_status, "
         "pg_catalog.to_jsonb(s) ->> 'invalidation_reason'::text, two_phase, "
         "coalesce((pg_catalog.to_jsonb(s) ->> 'synced')::boolean, false) "
         "FROM pg_catalog.pg_replication_slots s WHERE slot_name = %s",
@@ -88,8 +94,8 @@ def find(session: Session, slot: str) -> SlotState | None:
     ).fetchone()
     if row is None:
         return None
-    plugin, database, confirmed, *others = row
-    return SlotState(plugin, database, parse_lsn(confirmed) if confirmed else LOG_BEGIN, *others)
+    plugin, database, here, confirmed, *others = row
+    return SlotState(plugin, database, here, parse_lsn(confirmed) if confirmed else LOG_BEGIN, *others)
 
 
 def _require_committed_alone(name: str, found: SlotState) -> None:
@@ -148,7 +154,7 @@ def _require_kept(session: Session, slot: str, found: SlotState | None, after: L
             f"replication slot {slot} uses {found.plugin or 'no plugin'} and not pgoutput, so it is not the slot "
             f"that was read: drop it, if nobody needs it (SELECT pg_drop_replication_slot('{slot}')). {way_out}"
         )
-    if found.database != session.info.dbname:
+    if not found.here:
         raise DatabaseSetupError(
             f"replication slot {slot} is of database {found.database}, and url names {session.info.dbname}; name "
             f"{found.database} in url. Where the stream is to follow {session.info.dbname} from now on, start over "
@@ -215,7 +221,7 @@ def require_usable(session: Session, name: str, found: SlotState) -> None:
         raise DatabaseSetupError(
             f"replication slot {name} exists and uses {found.plugin or 'no plugin'}; choose another slotName"
         )
-    if found.database != session.info.dbname:
+    if not found.here:
         raise DatabaseSetupError(
             f"replication slot {name} is of database {found.database}, and url names {session.info.dbname}; choose "
             "another slotName"
@@ -285,7 +291,7 @@ def drop(session: Session, slot: str, publication: str | None) -> tuple[str, ...
     Raises DatabaseSetupError, and drops nothing, where the slot is of another database, as the publication then is.
     """
     found = find(session, slot)
-    if found is not None and found.database != session.info.dbname:
+    if found is not None and not found.here:
         raise DatabaseSetupError(
             f"replication slot {slot} is of database {found.database}, and url names {session.info.dbname}; nothing "
             f"was dropped. Name {found.database} in url"

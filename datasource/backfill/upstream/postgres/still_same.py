@@ -121,8 +121,8 @@ def _another_table(session: Session, described: TableDescription) -> TableError:
     found = session.execute(_NAME, [described.oid]).fetchone()
     if found is None:
         return TableError(
-            f"{name} is not the table any more that the stream began with, which was dropped. Start over with "
-            f"{FRESH_START}"
+            f"{name} is not the table any more that the stream began with, which was dropped. Where another one has "
+            f"its name, start over with {FRESH_START}; else end the stream with backfill drop, as its slot keeps log"
         )
     now = QualifiedName(*found)
     left = (

@@ -12,6 +12,4 @@ spark = SparkSession.active()
 def orders_log() -> DataFrame:
     """A streaming table: each run adds what has happened since the one before."""
     feed = spark.readStream.format("backfill").option("url", "postgresql://app@db/shop")
-    feed = feed.option("dbtable", "public.orders").option("stateDir", "/data/state/orders_log")
-    # A full refresh begins with a new checkpoint.
-    return feed.option("onExistingState", "restart").load()
+    return feed.option("dbtable", "public.orders").option("stateDir", "/data/state/orders_log").load()

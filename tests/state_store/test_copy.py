@@ -1,0 +1,17 @@
+"""What is told of a state file that cannot be copied: whether it or the copy is at fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backfill_state import duckdb_copy
+from backfill_state.errors import StateUnwritableError
+
+
+def test_a_file_that_cannot_be_read_is_not_told_as_a_full_temporary_folder(tmp_path: Path) -> None:
+    memory = Path("/proc/self/mem")  # It can be opened; of its first page the kernel says EIO.
+    with pytest.raises(StateUnwritableError, match=str(memory)) as caught:
+        duckdb_copy._copy_file(memory, tmp_path / "copy")
+    assert "temporary folder" not in str(caught.value)
