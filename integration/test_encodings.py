@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from psycopg import sql
 
+from backfill.__main__ import main
 from backfill.errors import TableError, ValueOutOfRangeError
 from backfill.sinks.postgres import apply_to
 from integration.database import Database, drop, maintenance, new_name
@@ -22,8 +23,8 @@ KEYS = ["Äpfel", "Birne", "straße", "Zürich", "é", "£"]
 
 
 @contextmanager
-def database_of(server: Server, encoding: str) -> Iterator[Database]:
-    database = Database(server, new_name())
+def database_of(server: Server, encoding: str, ending: str = "") -> Iterator[Database]:
+    database = Database(server, new_name() + ending)
     name = sql.Identifier(database.name)
     with maintenance(server) as connection:
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE template0 LOCALE 'C' ENCODING {}")
@@ -55,6 +56,26 @@ def test_text_arrives_as_it_is(postgres: Server, start_stream: StartStream, enco
         run.judged_batch(2)
         database.execute("UPDATE t SET v = 'ö'; UPDATE t SET \"größe\" = 'ü' WHERE \"größe\" = 'é'")
         run.finish()
+
+
+def test_a_database_whose_name_its_encoding_writes_otherwise_is_told_from_others(
+    postgres: Server, start_stream: StartStream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with database_of(postgres, "LATIN1", "ü") as database:
+        filled(database)
+        run = start_stream(database=database, key=("größe",))
+        run.judged_batch(2)
+        database.execute("UPDATE t SET v = 'ö'")
+        run.finish()
+        state = run.options["stateDir"]
+        assert main(["drop", "--state-dir", state, "--url", run.options["url"]]) == 0
+        assert f"dropped stream {run.barrier().stream}" in capsys.readouterr().out
+        assert database.execute("SELECT FROM pg_replication_slots WHERE datoid = %s", [oid_of(database)]) == []
+
+
+def oid_of(database: Database) -> int:
+    ((oid,),) = database.execute("SELECT oid FROM pg_database WHERE datname = current_database()")
+    return int(oid)
 
 
 @pytest.mark.parametrize("column", ["v", "many"])

@@ -12,6 +12,7 @@ import pytest
 
 from backfill.__main__ import main
 from backfill.errors import DataLossError
+from backfill.upstream.postgres.connection import Connector
 from integration import standby
 from integration.database import Database
 from integration.fixtures.streams import StartStream
@@ -119,6 +120,21 @@ def test_a_query_that_runs_ends_and_goes_on_when_it_is_started_again(pair: Calla
         run.catch_up()
     run.restart()
     run.finish()
+
+
+def test_a_standby_that_answers_in_place_of_the_primary_is_not_taken_for_a_loss(
+    pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a proxy that leads to both. The next try finds the slot."""
+    servers = pair()
+    run = servers.run
+    run.backfill()
+    churn(run.database, 1)
+    ours = Connector.arrow_session
+    elsewhere = iter([Connector.of(servers.other.dsn, user="", password="", init_statement="", primary=False)])
+    monkeypatch.setattr(Connector, "arrow_session", lambda connector: ours(next(elsewhere, connector)))
+    run.finish()
+    assert next(elsewhere, None) is None
 
 
 @AT_ANY_TIME

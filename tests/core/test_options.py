@@ -516,6 +516,8 @@ def test_a_url_is_read_without_the_blanks_around_it(url: str) -> None:
         f"host='db'password={SECRET}",
         f"host=db sslpassword={SECRET}",
         f"host=db oauth_client_secret={SECRET}",
+        f"host=db scram_client_key={SECRET}",
+        f"postgresql://db/shop?scram_server_key={SECRET}",
         f"mysql://app:{SECRET}@db/shop",
         f"jdbc:postgresql://db/shop?password={SECRET}",
         f"postgresql://app:#{SECRET}@db/shop",
