@@ -37,3 +37,12 @@ def test_a_driver_that_cannot_be_used_says_why() -> None:
     )
     assert "needs a package that cannot be used (" in found.stderr
     assert "'ctypes'" in found.stderr.splitlines()[-1]
+
+
+def test_a_release_of_pyarrow_that_reads_other_times_is_not_used_for_delta() -> None:
+    script = "import pyarrow; pyarrow.__version__ = '23.0.1'\nfrom backfill.sinks import delta"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    last = found.stderr.splitlines()[-1]
+    assert "pyarrow is 23.0.1" in last
+    assert "expected 24 or newer" in last
+    assert "pip install 'pyspark-backfill[delta]'" in last

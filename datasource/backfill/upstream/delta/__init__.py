@@ -29,6 +29,14 @@ so nothing is tried again here.
 
 from __future__ import annotations
 
+import pyarrow as pa
+
+if int(pa.__version__.partition(".")[0]) < 24:
+    raise ImportError(
+        f"pyarrow is {pa.__version__}, which takes some times in files of Spark for others, or cannot tell how large "
+        "texts are; expected 24 or newer"
+    )
+
 from backfill.upstream.delta.adapter import DeltaUpstream
 
 __all__ = ["DeltaUpstream"]
