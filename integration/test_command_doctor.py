@@ -316,7 +316,7 @@ def test_too_little_room_for_sessions_is_said_of_the_limit_that_leaves_it(
     code, text = doctor(url=url)
     assert code == 0
     assert f'note: the CONNECTION LIMIT of the role "{role}" leaves room for 10 more sessions at this moment' in text
-    assert "it takes up to 11: three, and two for each of numPartitions=4 readers" in text
+    assert "it takes up to 11: 3, and 2 for each of numPartitions=4 readers" in text
     assert f'    ALTER ROLE "{role}" CONNECTION LIMIT 11;' in text
     assert "CONNECTION LIMIT" not in doctor("--option", "numPartitions=3", url=url)[1]
     database.execute(f"ALTER ROLE {role} CONNECTION LIMIT 22; ALTER DATABASE {role} CONNECTION LIMIT 3")

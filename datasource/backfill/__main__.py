@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from backfill.adapters import DELTA, examine, open_upstream, source_of
+from backfill.adapters import examine, open_upstream, source_of
 from backfill.claim import PATIENCE, claim
 from backfill.control import Control
 from backfill.control_file import changing, keep_control, read_control
@@ -30,6 +30,7 @@ from backfill.requests import ask_again, ask_to_stop, require_batches
 from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.status import as_json, lag_of, status
+from backfill.upstream import DELTA
 from backfill.upstream.findings import Finding, refused
 from backfill.watching import Watching
 from backfill.whole_rows import require_order

@@ -7,12 +7,9 @@ from contextlib import contextmanager
 
 from backfill.errors import OptionsError
 from backfill.options import Options
-from backfill.upstream import Upstream
+from backfill.upstream import DELTA, Upstream
 from backfill.upstream.findings import Finding
 from backfill.wording import in_option
-
-DELTA = "delta"
-"""What a stream over a Delta table has recorded as its upstream."""
 
 
 def open_upstream(options: Options, *, patience: float | None = None) -> Upstream:

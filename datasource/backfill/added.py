@@ -11,8 +11,9 @@ from typing import Final
 class Added:
     """Columns that the table got since the stream began: rows and changes from before lack them, and get null.
 
-    Not where such a row has a column that is not among those the table has now, `all`: it may be one of these, under
-    the name it had then. Who says so has to see that the table still has each of them, as the one it was.
+    A row with a column that the table no longer has (`all` are those that it has) is not taken to lack anything: that
+    column may be one of `names`, under its earlier name. The caller must see to it that each column in `all` is still
+    the same one.
     """
 
     names: frozenset[str] = frozenset()

@@ -72,8 +72,8 @@ class Chunks:
         return self.upstream.added() if may_lack else NOTHING_ADDED
 
     def read_rest(self, pin: Pin) -> None:
-        """Stages what no reader has read to its end, as far as `pin` shows it; it may be that of the batch after, which
-        was planned and which Spark did not log.
+        """Stages what no reader has read to its end, as far as `pin` shows it: it may belong to the next batch, which
+        was planned and never logged by Spark.
 
         A sink may leave rows unread: for one, Spark skips one side of a join if the other is empty.
         """

@@ -263,7 +263,7 @@ def _listed(lists: pa.Array[Any]) -> Mapping[str, Mask]:
 
 
 def _fitting(values: Iterable[_Column], forest: _Forest, most_bytes: int) -> int:
-    """Of how many of the first changes the values that were left out take no more than so many bytes."""
+    """How many of the first changes have values left out that together take no more than `most_bytes`."""
     events = forest.events
     size = np.zeros(len(events), np.int64)
     for column in values:

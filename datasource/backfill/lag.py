@@ -14,7 +14,7 @@ class Lag:
 
     complete_until: int | None = None
     """The last moment, in microseconds since 1970 by the upstream's clock, of which it is known that everything
-    committed until then is in the last step."""
+    committed until then is in the batch that was planned last."""
 
     lag_seconds: int | None = None
     """How long ago that was."""

@@ -51,7 +51,7 @@ ONLY_SNAPSHOT: Final = "only_snapshot"
 """The same for what a stream with startupMode=snapshot has there and no other."""
 
 ORDER_COLUMN: Final = "order_column"
-"""The same for what decides between the rows of a key. Whether it is still the same, the last rows' own state says."""
+"""The same for the column that orders the rows of a key. The upsert state itself checks that it is still the same."""
 
 FOLLOW_INTERVAL: Final = 1.0
 """Seconds between two recordings once the backfill is over: then nothing but the epoch changes."""

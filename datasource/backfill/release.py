@@ -17,7 +17,7 @@ RELEASE_INTERVAL: Final = 0.1
 """Seconds between two looks at whether all chunks of a batch are staged."""
 
 Watch: TypeAlias = Callable[[Callable[[], bool]], Callable[[], None]]
-"""Starts to call a look now and then, until one returns true. What this returns is called to end the watch earlier."""
+"""Calls a look again and again until it returns true. Returns a function that ends the watch earlier."""
 
 
 def in_background(look: Callable[[], bool]) -> Callable[[], None]:

@@ -10,7 +10,7 @@ from backfill.errors import StagingError
 
 
 @contextmanager
-def in_temporary_folder(what: str) -> Iterator[None]:
+def explaining_temporary_folder(what: str) -> Iterator[None]:
     """Raises what the system refuses as `what`, such as "rows cannot be kept", with the way out."""
     try:
         yield

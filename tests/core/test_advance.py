@@ -10,7 +10,7 @@ import pytest
 from backfill.advance import ENOUGH_CHANGES, UNLIMITED, advance, grown
 from backfill.control import Control
 from backfill.epoch import Epoch
-from backfill.options import OnExistingState, OnTruncate, StartupMode, StreamOptions
+from backfill.options import OnExistingState, OnTruncate, StartupMode, StreamOptions, parse
 from backfill.plan import Extent, Measure
 from backfill.progress import Frontier
 from backfill.upstream import Pin, TableSize
@@ -88,3 +88,7 @@ def test_each_batch_that_only_works_off_changes_may_take_twice_as_many_up_to_eno
 @pytest.mark.parametrize("rows", [ENOUGH_CHANGES, ENOUGH_CHANGES + 1, UNLIMITED])
 def test_a_batch_that_may_take_enough_stays_as_it_is(rows: int) -> None:
     assert {grown(rows, before) for before in (0, 1, 1 << 40)} == {rows}
+
+
+def test_enough_changes_are_what_a_batch_takes_by_default() -> None:
+    assert parse({"path": "/t", "keyColumns": "id"}).stream.max_rows == ENOUGH_CHANGES

@@ -48,7 +48,7 @@ class Compacted:
         )
 
 
-def columns_of(key: Sequence[str]) -> tuple[str, ...]:
+def key_of(key: Sequence[str]) -> tuple[str, ...]:
     """The key as the sinks keep it; OptionsError for none, and for a bare name, which is a sequence of letters too."""
     if isinstance(key, str) or not key:
         raise OptionsError(f"key is {key!r}; expected a list of columns, such as key=[{key or 'id'!r}]")

@@ -25,7 +25,7 @@ from backfill.events import canonical
 from backfill.options.texts import as_refused, place
 from backfill.sinks.applied import Applied, is_new, named
 from backfill.sinks.batch import Batch
-from backfill.sinks.compacted import Compacted, columns_of, compacted
+from backfill.sinks.compacted import Compacted, compacted, key_of
 from backfill.sinks.merge_source import DELETED, column_name, kept_name, merge_source
 from backfill.wording import FRESH_START
 
@@ -74,7 +74,7 @@ def apply_to(
     far apart, or the key has a float or a decimal of more than 15 digits. So let batches be large if the table is.
     """
     options = dict(storage_options or {})
-    return DeltaSink(_place(path), columns_of(key), named(query), merge_schema, options, SparkTimes(options))
+    return DeltaSink(_place(path), key_of(key), named(query), merge_schema, options, SparkTimes(options))
 
 
 def start_over(*, path: str, query: str, storage_options: Mapping[str, str] | None = None) -> None:

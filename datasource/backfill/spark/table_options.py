@@ -18,16 +18,13 @@ from pyspark.sql.types import StructField, StructType
 
 from backfill.errors import OptionsError
 from backfill.options import BY_KEY, Options
-from backfill.rows import METADATA, UNCHANGED_COLUMNS
+from backfill.rows import METADATA, RESERVED
 
 PREFIX: Final = "option."
 
 KEY: Final = "__file_source_generated_metadata_col"
 """A key that means nothing beside a table's column, and that Spark's writers of files leave out of what they write:
 any other would put the options into the footer of each Parquet file."""
-
-_MADE_UP: Final = frozenset({*METADATA.names, UNCHANGED_COLUMNS})
-"""What rows of a stream have beside the table's columns."""
 
 
 def of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
@@ -88,7 +85,7 @@ def of_table(columns: StructType, given: Mapping[str, str]) -> dict[str, str]:
 def _require_its_columns(columns: StructType, made_with: Mapping[str, str], given: Mapping[str, str]) -> None:
     """Refuses options of a read that would give other columns than the table has."""
     had: dict[str, Any] = {
-        "columns": tuple(name for name in columns.names if name not in _MADE_UP),
+        "columns": tuple(name for name in columns.names if name not in RESERVED),
         "metadatacolumns": tuple(name for name in METADATA.names if name in columns.names),
     }
     others = []
@@ -108,7 +105,7 @@ def _require_its_columns(columns: StructType, made_with: Mapping[str, str], give
 
 def with_columns(options: Options, columns: StructType) -> Options:
     """The options, so that they name exactly these columns of the table."""
-    made_up = _MADE_UP if options.has_metadata else ()
+    made_up = RESERVED if options.has_metadata else ()
     names = tuple(name for name in columns.names if name not in made_up)
     return replace(options, columns=names, columns_of_spark=names != options.columns)
 

@@ -117,6 +117,9 @@ class SnapshotReader(Protocol):
         ...
 
 
+DELTA: Final = "delta"
+"""The name of the Delta adapter, which needs no server: what a stream over such a table has recorded."""
+
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 

@@ -238,7 +238,7 @@ class Segments:
         return True
 
     def take_in(self, connection: duckdb.DuckDBPyConnection, source: str, count: int, pieces: str) -> None:
-        """Adds so many entries that are in the file already, given in SQL, with the pieces of their long cells."""
+        """Adds entries that are in the file already, given in SQL, with the pieces of their long cells."""
         room = self._room(connection)
         self._add(connection, room, source, count, number(connection, f"SELECT sum(size)::BIGINT FROM {source}"))
         connection.execute(f"INSERT INTO long_{room} {pieces}")

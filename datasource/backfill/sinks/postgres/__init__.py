@@ -20,7 +20,7 @@ from typing import Final
 from backfill.adapters import needing
 from backfill.sinks.applied import Applied, is_new, named
 from backfill.sinks.batch import Batch
-from backfill.sinks.compacted import Compacted, columns_of, compacted
+from backfill.sinks.compacted import Compacted, compacted, key_of
 
 with needing("writing to PostgreSQL", "postgres"):
     from psycopg import sql
@@ -53,7 +53,7 @@ def apply_to(
     `maxRowsPerTrigger` bound what that takes. Each batch is to be applied, also one without rows.
     """
     connector = Connector.of(url, user=user, password=password, init_statement="")
-    return PostgresSink(connector, table, columns_of(key), named(query), RetryPolicy())
+    return PostgresSink(connector, table, key_of(key), named(query), RetryPolicy())
 
 
 def start_over(*, url: str, table: str, query: str, user: str = "", password: str = "") -> None:

@@ -18,7 +18,7 @@ from backfill.lag import UNKNOWN, Lag
 from backfill.options import Options
 from backfill.options.texts import column_names
 from backfill.plan import Extent, Measure
-from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema, TableSize
+from backfill.upstream import DELTA, Bookmark, Identity, Pin, Step, TableSchema, TableSize
 from backfill.upstream.delta import feed
 from backfill.upstream.delta.change_files import change_rows
 from backfill.upstream.delta.conditions import require_condition, require_row_condition
@@ -78,7 +78,7 @@ class Head:
 class DeltaUpstream:
     """One Delta table. Keeps nothing that another process would miss."""
 
-    name = "delta"
+    name = DELTA
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -124,7 +124,7 @@ class DeltaUpstream:
         return span(self._table, self._latest().table, starting, ending)
 
     def identity(self) -> Identity:
-        return Identity("delta", self._uri, self._table.table_id)
+        return Identity(DELTA, self._uri, self._table.table_id)
 
     def size(self) -> TableSize:
         """By the files' statistics, and by a look at some rows, which take several times as much in memory as in a

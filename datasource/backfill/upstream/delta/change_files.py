@@ -106,12 +106,12 @@ class Chosen:
     taken: bool
 
     def some(self, at: int, count: int) -> bool:
-        """Whether there may be some among so many from this place on."""
+        """Whether any of the `count` rows from the place `at` on may be among them."""
         first, end = np.searchsorted(self.places, (at, at + count))
         return bool(end > first) or not self.taken
 
     def mask(self, at: int, count: int) -> Mask:
-        """Which of so many from this place on they are."""
+        """Which of the `count` rows from the place `at` on are among them."""
         result = np.full(count, not self.taken)
         first, end = np.searchsorted(self.places, (at, at + count))
         result[self.places[first:end] - at] = self.taken

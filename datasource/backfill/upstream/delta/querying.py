@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import duckdb
 import pyarrow as pa
 
-from backfill.temporary import in_temporary_folder
+from backfill.temporary import explaining_temporary_folder
 
 MEMORY: Final = "256MB"
 """What one query may take before it uses the disk."""
@@ -23,7 +23,7 @@ Tables: TypeAlias = Mapping[str, pa.RecordBatchReader | pa.Table]
 @contextmanager
 def searching() -> Iterator[duckdb.DuckDBPyConnection]:
     """A session that reads what is registered with it, and no file."""
-    with in_temporary_folder("rows cannot be kept while they are searched"):
+    with explaining_temporary_folder("rows cannot be kept while they are searched"):
         temporary = tempfile.TemporaryDirectory(prefix="backfill-query-")
     with temporary as folder:
         # One thread: Spark has as many readers at work as there are cores.

@@ -30,7 +30,7 @@ from pyarrow import ipc
 
 from backfill.batches import as_one_batch
 from backfill.order import sorting_by, within
-from backfill.temporary import in_temporary_folder
+from backfill.temporary import explaining_temporary_folder
 
 RUN_BYTES: Final = 32 << 20
 """About how much is sorted in memory: all, where there is no more than that, else a run."""
@@ -60,7 +60,7 @@ def in_order(rows: Iterable[pa.RecordBatch], schema: pa.Schema, columns: Sequenc
     if second is None:
         yield from _cut(first, BATCH_ROWS, BATCH_BYTES)
         return
-    with in_temporary_folder(_NOT_SORTED):
+    with explaining_temporary_folder(_NOT_SORTED):
         temporary = tempfile.TemporaryDirectory(prefix="backfill-sort-")
     with temporary as folder:
         kept = _Runs(Path(folder), schema, columns)
@@ -104,7 +104,7 @@ class _Run:
     def __init__(self, file: Path, schema: pa.Schema, blocks: Iterable[pa.RecordBatch]) -> None:
         self._file = file
         self._read = 0
-        with in_temporary_folder(_NOT_SORTED), ipc.new_file(str(file), schema) as writer:
+        with explaining_temporary_folder(_NOT_SORTED), ipc.new_file(str(file), schema) as writer:
             for block in blocks:
                 writer.write_batch(block)
         self._block = self._next()
@@ -116,7 +116,7 @@ class _Run:
     def _next(self) -> pa.RecordBatch | None:
         # Opened for each block, so that a run which is given up half-way leaves no file open.
         with (
-            in_temporary_folder(_NOT_SORTED),
+            explaining_temporary_folder(_NOT_SORTED),
             pa.OSFile(str(self._file), "rb") as source,
             ipc.open_file(source) as reader,
         ):
@@ -132,7 +132,7 @@ class _Run:
         return self._block
 
     def take(self, count: int) -> pa.RecordBatch:
-        """The first of the rows at hand, so many, which are no longer at hand then."""
+        """The first `count` of the rows at hand, which are no longer at hand then."""
         if self._block is None:
             raise ValueError("the run is used up")
         taken, self._block = self._block.slice(0, count), self._block.slice(count)

@@ -69,7 +69,7 @@ class ArrowSession:
         self._connection.close()
 
     def read(self, statement: str, *, batch_bytes: int) -> Iterator[pa.RecordBatch]:
-        """The statement's rows as they arrive, in batches of about so many bytes; one result at a time."""
+        """The statement's rows as they arrive, in batches of about the given number of bytes; one result at a time."""
         with self._reading as open_ones:
             prepared = open_ones.enter_context(closing(AdbcStatement(self._connection)))
             prepared.set_options(**{BATCH_BYTES: str(batch_bytes)})

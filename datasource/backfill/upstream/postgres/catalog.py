@@ -15,6 +15,7 @@ from backfill.upstream.postgres.column_types import read_types, resolve
 from backfill.upstream.postgres.connection import Session
 from backfill.upstream.postgres.dbtable import find_table
 from backfill.upstream.postgres.description import (
+    EXPRESSION,
     STORED_ARE_PUBLISHED,
     CollationDescription,
     ColumnDescription,
@@ -26,13 +27,12 @@ from backfill.upstream.postgres.description import (
 from backfill.upstream.postgres.identity import choose_index, read_indexes, read_key, require_never_null
 from backfill.upstream.postgres.partitions import require_leaves_log
 
-_COLUMNS: Final = """
+_COLUMNS: Final = f"""
     SELECT a.attname AS name, a.attnum::int AS attnum, a.atttypid::int8 AS type_oid, a.atttypmod AS typmod,
            pg_catalog.format_type(a.atttypid, a.atttypmod) AS declared,
            a.attcollation::int8 AS collation_oid, a.attnotnull AS not_null, a.attgenerated::text AS generated,
            pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'SELECT') AS readable,
-           (SELECT pg_catalog.md5(d.adbin::text) FROM pg_catalog.pg_attrdef d
-            WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum AND a.attgenerated <> '') AS expression
+           {EXPRESSION} AS expression
     FROM pg_catalog.pg_attribute a
     WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
     ORDER BY a.attnum

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from psycopg import sql
 
 from backfill.errors import SchemaChangedError
-from backfill.upstream.postgres.description import ColumnDescription, QualifiedName
+from backfill.upstream.postgres.description import EXPRESSION, ColumnDescription, QualifiedName
 from backfill.upstream.postgres.oids import Oid
 from backfill.upstream.postgres.relation import WIDENED
 from backfill.wording import FRESH_START
@@ -25,9 +25,8 @@ Definitions: TypeAlias = Mapping[str, Sequence[Any]]
 DEFINITIONS: Final = sql.SQL(
     "coalesce((SELECT pg_catalog.jsonb_object_agg(attname, pg_catalog.jsonb_build_array("
     "attnum, atttypid::int8, atttypmod, "
-    "(SELECT pg_catalog.md5(d.adbin::text) FROM pg_catalog.pg_attrdef d "
-    "WHERE d.adrelid = attrelid AND d.adnum = attnum AND attgenerated <> ''))) "
-    "FROM pg_catalog.pg_attribute WHERE attrelid = {} AND attnum > 0 AND NOT attisdropped), '{{}}')"
+    + EXPRESSION
+    + ")) FROM pg_catalog.pg_attribute a WHERE attrelid = {} AND attnum > 0 AND NOT attisdropped), '{{}}')"
 )
 """An expression for how the columns of the table with this OID are defined now."""
 

@@ -16,6 +16,11 @@ STORED_ARE_PUBLISHED: Final = 180000
 """From this version on a publication may have stored generated columns."""
 
 
+EXPRESSION: Final = """(SELECT pg_catalog.md5(d.adbin::text) FROM pg_catalog.pg_attrdef d
+    WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum AND a.attgenerated <> '')"""
+"""A digest of what a generated column, the row `a` of pg_attribute, is computed by; else null."""
+
+
 @dataclass(frozen=True, slots=True)
 class QualifiedName:
     """The name of a type, function, operator, collation or table within its schema."""
@@ -89,7 +94,7 @@ class Logged(enum.Enum):
 class ColumnDescription:
     """`type_oid` and `typmod` are the declared ones, which pgoutput's Relation message repeats; `type` is resolved.
 
-    `readable`: the role may SELECT this column. `expression` is a digest of what a generated column is computed by.
+    `readable`: the role may SELECT this column. `expression` is what EXPRESSION gives.
     """
 
     name: str

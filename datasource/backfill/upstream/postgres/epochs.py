@@ -49,8 +49,8 @@ class Epochs:
         """The LSN up to which the log was read whole for a step without rows to read."""
 
         self._left_at = ""
-        """The position from which the last such reading found changes; empty if it found none. Asked again from there,
-        the changes before `_idle_at` have to be given again.
+        """Where the last such reading began, if it found changes; else empty. Asked again from there, these changes are
+        due again although they lie before `_idle_at`.
         """
 
         self._held_at: Position | None = None

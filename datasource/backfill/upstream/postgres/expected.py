@@ -1,4 +1,4 @@
-"""How many messages of the log are to be asked for, where about so many changes are wanted.
+"""How many messages of the log are to be asked for, where a certain number of changes is wanted.
 
 The server's limit counts messages, and each commit has two more of them than it has changes. So as many messages for
 each change are expected as there were lately: then a backlog of small commits makes as few batches as one of large
@@ -28,7 +28,7 @@ class ExpectedMessages:
         """How many messages that took from where the slot stands."""
 
     def of(self, changes: int, after: Position) -> int:
-        """How many messages have about so many changes after this position."""
+        """How many messages have about that many changes after this position."""
         return min(int(changes * self._per_change) + self._met_again(after), MOST_MESSAGES)
 
     def _met_again(self, after: Position) -> int:

@@ -53,7 +53,7 @@ class Measuring:
         return max(1, min(self.readers + 1, MOST_SESSIONS, parts, rows // ROWS_PER_SESSION))
 
     def measure(self, requests: Sequence[Measure], table_rows: int) -> tuple[Extent, ...]:
-        """See `Upstream.measure`; the table has about so many rows."""
+        """See `Upstream.measure`; `table_rows` is about how many the table has."""
         sessions = self._sessions(requests, table_rows)
         shares = [requests[at::sessions] for at in range(sessions)]
         counting = [self.exporter.held(self.state.token).session]

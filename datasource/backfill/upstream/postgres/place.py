@@ -17,7 +17,7 @@ from backfill.upstream.postgres.end_of_log import ENDS_OF_LOG, flushed_end
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, format_lsn
 from backfill.upstream.postgres.publication import Published
 from backfill.upstream.postgres.server import (
-    START_OVER,
+    START_OVER_OR_GO_ON,
     read_server,
     require_log,
     require_primary,
@@ -179,14 +179,14 @@ class Place:
                 f"publication {self.publication} was dropped and made again since the stream began, or the table was "
                 f"taken out of it and put back (OIDs {_told(found.ids)}, expected {self.published}): the changes made "
                 "in between are not in the log. If both were done in one transaction nothing is lost: start the query "
-                f"once with failOnDataLoss=false. Else: {START_OVER}"
+                f"once with failOnDataLoss=false. Else: {START_OVER_OR_GO_ON}"
             )
         if before not in (None, found):
             raise DataLossError(
                 f"publication {self.publication} was altered, or dropped and made again, or the table or its schema "
                 "was taken out of it and put back: the changes made in between may not be in the log. Where nothing "
                 "but its owner was changed nothing is lost, and the query may be started again as it is. Else: "
-                f"{START_OVER}"
+                f"{START_OVER_OR_GO_ON}"
             )
         return found
 
@@ -196,7 +196,7 @@ class Place:
         if found is None:
             raise DataLossError(
                 f"publication {self.publication}, which was made for the stream, was dropped: the changes made since "
-                f"then are not in the log. {START_OVER}"
+                f"then are not in the log. {START_OVER_OR_GO_ON}"
             )
         if noted and found.noted is None:
             put_back = publication.noting(self.publication, found.membership).as_string(session)
@@ -204,17 +204,17 @@ class Place:
                 f"publication {self.publication} has no comment any more that says that it was made for a stream: it "
                 "was dropped and made again, and the changes made in between may not be in the log; or somebody gave "
                 f"it another comment, and then nothing is lost: run {put_back} and start the query again. Else: "
-                f"{START_OVER}"
+                f"{START_OVER_OR_GO_ON}"
             )
         if noted and found.noted != found.membership:
             raise DataLossError(
                 f"the table was taken out of publication {self.publication} and put back: the changes made in between "
-                f"may not be in the log. {START_OVER}"
+                f"may not be in the log. {START_OVER_OR_GO_ON}"
             )
         return found
 
     def require_readable(
-        self, session: Session, after: Lsn, *, upto: Lsn | None = None, way_out: str = START_OVER
+        self, session: Session, after: Lsn, *, upto: Lsn | None = None, way_out: str = START_OVER_OR_GO_ON
     ) -> None:
         """Raises DataLossError unless every change after the LSN `after` can be had, where `upto` is given up to that.
 

@@ -117,7 +117,7 @@ class Position:
 
 
 def end_of_last_record(insert_lsn: Lsn) -> Lsn:
-    """Where the last record ends, from where the next one will begin, which is what `pg_current_wal_insert_lsn` tells.
+    """Where the last record ends, given where the next one will begin, as `pg_current_wal_insert_lsn` tells.
 
     It is the same place, unless the last record fills its page: then the head of a page lies between, of 24 bytes, or
     of 40 where a segment begins (PostgreSQL, xlog_internal.h). No commit is that short, so whatever the size of pages,

@@ -14,7 +14,7 @@ from backfill.wording import FRESH_START
 
 OLDEST: Final = 140000
 
-START_OVER: Final = (
+START_OVER_OR_GO_ON: Final = (
     f"Start over with {FRESH_START}, or start the query again with failOnDataLoss=false to go on without the changes "
     "that are lost"
 )

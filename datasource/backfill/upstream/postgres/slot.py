@@ -17,7 +17,7 @@ from backfill.upstream.postgres.failures import about_slot, translating
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, format_lsn, parse_lsn
 from backfill.upstream.postgres.publication import drop as drop_publication
 from backfill.upstream.postgres.publication import is_of_stream
-from backfill.upstream.postgres.server import START_OVER
+from backfill.upstream.postgres.server import START_OVER_OR_GO_ON
 
 _LONGEST_NAME: Final = 63
 
@@ -88,7 +88,7 @@ def find(session: Session, slot: str) -> SlotState | None:
         "SELECT plugin, database, datoid IS NOT DISTINCT FROM (SELECT oid FROM pg_catalog.pg_database "
         "WHERE datname = pg_catalog.current_database()), confirmed_flush_lsn::text, wal_status, "
         "pg_catalog.to_jsonb(s) ->> 'invalidation_reason'::text, two_phase, "
-        "coalesce((pg_catalog.to_jsonb(s) ->> 'synced')::boolean, false) "
+        "coalesce((pg_catalog.to_jsonb(s) ->> 'synced'::text)::boolean, false) "
         "FROM pg_catalog.pg_replication_slots s WHERE slot_name = %s",
         [slot],
     ).fetchone()
@@ -106,13 +106,13 @@ def _require_committed_alone(name: str, found: SlotState) -> None:
         )
 
 
-def require_readable(session: Session, slot: str, after: Lsn, *, way_out: str = START_OVER) -> None:
+def require_readable(session: Session, slot: str, after: Lsn, *, way_out: str = START_OVER_OR_GO_ON) -> None:
     """DataLossError that says what is lost unless the slot still holds every change after the LSN `after`."""
     found = require_kept(session, slot, after, way_out=way_out)
     require_not_beyond(slot, found, after, way_out=way_out)
 
 
-def require_not_beyond(slot: str, found: SlotState, after: Lsn, *, way_out: str = START_OVER) -> None:
+def require_not_beyond(slot: str, found: SlotState, after: Lsn, *, way_out: str = START_OVER_OR_GO_ON) -> None:
     """DataLossError where the slot stands beyond the LSN `after`: it has not got what lies between the two."""
     if found.confirmed > after:
         raise DataLossError(
@@ -130,11 +130,11 @@ def require_synced(session: Session, slot: str, *, before: str, now: str) -> Non
             f"the log that was read is of timeline {before} and this server is on timeline {now}: it was restored, or "
             "was a standby and is promoted. It has all that was read; but the replication slot "
             f"{slot} {'is not there' if found is None else 'did not come along by slot synchronization'}, so later "
-            f"changes may be missing. {START_OVER}"
+            f"changes may be missing. {START_OVER_OR_GO_ON}"
         )
 
 
-def require_kept(session: Session, slot: str, after: Lsn, *, way_out: str = START_OVER) -> SlotState:
+def require_kept(session: Session, slot: str, after: Lsn, *, way_out: str = START_OVER_OR_GO_ON) -> SlotState:
     """The slot, which can be read from, wherever it stands; DataLossError where it has not what is after `after`.
 
     DatabaseSetupError where it is of another database than the session's: nothing is lost then, and what the session
@@ -248,7 +248,7 @@ def advance(session: Session, slot: str, to: Lsn) -> None:
     """
     found = find(session, slot)
     if found is not None and found.confirmed < to:
-        _require_kept(session, slot, found, to, START_OVER)
+        _require_kept(session, slot, found, to, START_OVER_OR_GO_ON)
         with translating(about_slot):
             session.execute("SELECT pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)", [slot, format_lsn(to)])
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import ipc
 
-from backfill.temporary import in_temporary_folder
+from backfill.temporary import explaining_temporary_folder
 
 IN_MEMORY: Final = 16 << 20
 """Bytes above which a spool goes on in a file, so that one huge transaction does not live in the driver's memory."""
@@ -31,7 +31,7 @@ class Spool:
         self.row_count = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        with in_temporary_folder(_NOT_KEPT):
+        with explaining_temporary_folder(_NOT_KEPT):
             self._add(batch)
 
     def _add(self, batch: pa.RecordBatch) -> None:
@@ -51,7 +51,7 @@ class Spool:
     def finish(self) -> None:
         """What is not in the file yet is written, so that reading writes nothing."""
         if self._writer is not None:
-            with in_temporary_folder(_NOT_KEPT):
+            with explaining_temporary_folder(_NOT_KEPT):
                 self._writer.close()
                 self._file.flush()
             self._writer = None
