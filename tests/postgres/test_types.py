@@ -132,7 +132,7 @@ def test_what_spark_cannot_hold_is_refused_in_the_snapshot(of: TypeDescription, 
     target = mapped(of, "When")
     driver = pa.time64("us") if of is TIME else target.arrow
     with pytest.raises(ValueOutOfRangeError) as caught:
-        from_snapshot(target, pa.array([0, None, value], raw).view(driver))
+        from_snapshot(target, pa.array([0, None, value], raw).view(driver), "")
     assert "'When'" in caught.value.message
     assert '.option("customSchema", "When STRING")' in caught.value.message
     assert str(value) not in caught.value.message
@@ -151,12 +151,12 @@ def test_the_first_and_last_value_are_the_same_on_both_ways(of: TypeDescription,
     target = mapped(of)
     text = decode_text(target, pa.array([first, None, last]))
     driver = pa.time64("us") if of is TIME else target.arrow
-    assert from_snapshot(target, text.cast(driver)).equals(text)
+    assert from_snapshot(target, text.cast(driver), "").equals(text)
 
 
 def test_another_type_than_was_looked_at_is_refused_as_an_altered_table() -> None:
     with pytest.raises(SchemaChangedError, match=r"was int4 when .* is read as int64 now, expected int32.* load\(\) "):
-        from_snapshot(mapped(INT4), pa.array([1], pa.int64()))
+        from_snapshot(mapped(INT4), pa.array([1], pa.int64()), "")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_every_nan_of_the_snapshot_is_the_one_of_the_change_log(of: int, bits: i
     target = mapped(stored(of, f"float{bits // 8}"))
     unsigned: Any = {32: pa.uint32(), 64: pa.uint64()}[bits]
     numbers = pa.array([1.0, None, -0.0], target.arrow).view(unsigned)
-    read = from_snapshot(target, pa.concat_arrays([numbers, pa.array([raw], unsigned)]).view(target.arrow))
+    read = from_snapshot(target, pa.concat_arrays([numbers, pa.array([raw], unsigned)]).view(target.arrow), "")
     text = decode_text(target, pa.array(["1", None, "-0", "NaN"]))
     assert read.view(unsigned).equals(text.view(unsigned))
 

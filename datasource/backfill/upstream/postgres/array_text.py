@@ -41,7 +41,7 @@ class Elements:
     text: pa.Array[Any]
 
 
-def split_arrays(text: pa.Array[Any], delimiter: str = ",") -> Elements:
+def split_arrays(text: pa.Array[Any], delimiter: str) -> Elements:
     """The elements of one-dimensional array literals whose first index is 1; UnreadableTextError for others."""
     flat = flatten(text)
     data = flat.data

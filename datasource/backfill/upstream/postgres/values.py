@@ -67,7 +67,7 @@ def _parsed(mapped: MappedColumn, text: pa.Array[Any], met: _Met) -> pa.Array[An
     return pa.Array.from_buffers(mapped.arrow, len(text), [elements.validity, offsets], children=[values])
 
 
-def from_snapshot(mapped: MappedColumn, array: pa.Array[Any], sent: str = "") -> pa.Array[Any]:
+def from_snapshot(mapped: MappedColumn, array: pa.Array[Any], sent: str) -> pa.Array[Any]:
     """The values of what the driver returned for `snapshot_expression`; the server called their type `sent`."""
     if not mapped.native:
         return _parsed(mapped, array, _Met.ROW)
