@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -178,7 +179,7 @@ def test_a_change_that_spark_cannot_hold_is_refused_by_column(of: TypeDescriptio
 
 
 @pytest.mark.parametrize(("of", "text"), [(TEXT, b"caf\xe9"), (UUID, b"\xff"), (array_of(TEXT), b"{a,caf\xe9}")])
-@pytest.mark.parametrize("read", [from_snapshot, from_change])
+@pytest.mark.parametrize("read", [partial(from_snapshot, sent=""), from_change], ids=["snapshot", "change"])
 def test_bytes_that_are_no_text_are_refused_and_reading_them_as_text_is_not_advised(
     read: Callable[[MappedColumn, pa.Array[Any]], pa.Array[Any]], of: TypeDescription, text: bytes
 ) -> None:

@@ -22,6 +22,7 @@ from backfill.adapters import needing
 from backfill.batches import as_one_batch, coalesced
 from backfill.errors import OptionsError, TableError
 from backfill.events import canonical
+from backfill.held import holds
 from backfill.options.texts import as_refused, place
 from backfill.sinks.applied import Applied, is_new, named
 from backfill.sinks.batch import Batch
@@ -138,7 +139,7 @@ class DeltaSink:
         else:
             require_columns(table, last.rows.schema)
         rows = replace(last, rows=fitted(last.rows, table))
-        _require_apart(self.key, last.rows, rows.rows)
+        _require_apart(self.key, last.rows.schema, rows.rows.schema)
         require_partitions(table, self.key, rows.rows)
         _require_kept(table, self.key, rows)
         self.times.require_kept(table)
@@ -209,17 +210,20 @@ def _names(query: str) -> tuple[str, ...]:
     return query, *(f"{query}/{part}" for part in ("rows", "version", "sequence", "timestamp"))
 
 
-def _require_apart(key: Sequence[str], given: pa.Table, fitting: pa.Table) -> None:
-    """Refuses keys of a batch that are one where they have the types of the table: a MERGE would insert both."""
-    found = fitting.select(list(key))
-    if found.schema.types == given.select(list(key)).schema.types:
-        return  # They are different, as it was given.
-    keys = pa.Table.from_batches([canonical(as_one_batch(found))])
-    if keys.group_by(list(key)).aggregate([]).num_rows < keys.num_rows:
-        raise TableError(
-            f"the key column {', '.join(key)} of the Delta table takes different values of the batch for the same one, "
-            "by its type. Make the table with the source's type, or cast the column in foreachBatch as it is to be"
-        )
+def _require_apart(key: Sequence[str], given: pa.Schema, fitting: pa.Schema) -> None:
+    """Refuses a key whose columns have other types in the table, by which different keys may become the same one: a
+    MERGE would insert both of one batch, and make one row of those of two.
+    """
+    for name in key:
+        kind, wanted = given.field(name).type, fitting.field(name).type
+        # A value that a narrower type would cut is refused by `fitted`; only floats take the nearest one.
+        narrower = holds(kind, wanted) and not pa.types.is_floating(wanted)
+        if not (narrower or holds(wanted, kind)):
+            raise TableError(
+                f"the key column {name} of the Delta table is {wanted}, which may take different values of the source, "
+                f"whose type is {kind}, for the same one. Make the table with the source's type, or cast the column in "
+                "foreachBatch as it is to be"
+            )
 
 
 def _require_kept(table: DeltaTable, key: Sequence[str], last: Compacted) -> None:
