@@ -25,16 +25,16 @@ def become_primary(server: LocalServer) -> None:
     server.start()
 
 
-def follow(server: LocalServer, primary: LocalServer) -> None:
+def follow(server: LocalServer, primary: LocalServer, name: str = "standby") -> None:
     """Makes `server` a standby of `primary`, which takes over its slots from version 17 on; what it had is gone."""
     server.stop()
     data = server.folder / "data"
     shutil.rmtree(data)
     with psycopg.connect(primary.dsn, autocommit=True) as session:
-        session.execute("SELECT pg_create_physical_replication_slot('standby', true)")
-    source = f"{primary.dsn}?application_name=standby"
+        session.execute("SELECT pg_create_physical_replication_slot(%s, true)", [name])
+    source = f"{primary.dsn}?application_name={name}"
     backup = server.bin("pg_basebackup")
-    options = ("--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--slot=standby")
+    options = ("--write-recovery-conf", "--checkpoint=fast", "--no-sync", f"--slot={name}")
     server._site.sandbox.run([backup, f"--pgdata={data}", f"--dbname={source}", *options])
     server.settings = {**server.settings, "hot_standby_feedback": "on", "sync_replication_slots": "on"}
     server._configure()

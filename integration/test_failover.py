@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import psycopg
@@ -74,7 +74,12 @@ def go_on(run: StreamRun, **options: str) -> None:
 @AT_ANY_TIME
 @pytest.mark.parametrize("logged", [False, True], ids=["between batches", "in a batch"])
 def test_a_stream_goes_on_by_itself_with_the_slot_that_came_along(
-    pair: Callable[..., Pair], caplog: pytest.LogCaptureFixture, when: str, *, logged: bool
+    pair: Callable[..., Pair],
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    when: str,
+    *,
+    logged: bool,
 ) -> None:
     servers = pair(4000)
     run = servers.run
@@ -103,6 +108,78 @@ def test_a_stream_goes_on_by_itself_with_the_slot_that_came_along(
     with caplog.at_level(logging.WARNING, "backfill"):
         run.finish()
     assert "timeline" not in caplog.text
+    assert main(["status", "--state-dir", run.options["stateDir"], "--url", run.options["url"]]) == 0
+    shown = capsys.readouterr().out
+    assert "behind" in shown
+    assert "database:" not in shown
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_chunk_that_was_read_later_on_the_new_timeline_is_not_taken_for_one_of_the_old(
+    pair: Callable[..., Pair], *, committed: bool
+) -> None:
+    servers = pair(4000)
+    run = servers.run
+    run.batch(50)
+    servers.synchronize()
+    assert run.plan(50)
+    run.stop()
+    standby.catch_up(servers.other, servers.primary)
+    servers.fail_over()
+    churn(run.database, 3)
+    go_on(run)
+    rows = run.read()
+    if committed:
+        run.commit(rows)
+    run.restart()
+    run.finish()
+
+
+def test_another_log_whose_timeline_has_the_same_number_is_told_from_the_one_that_was_read(
+    pair: Callable[..., Pair], start_postgres: Callable[..., LocalServer]
+) -> None:
+    """As if two standbys are promoted one after the other, and the second has not followed the first."""
+    servers, third = pair(), start_postgres()
+    run = servers.run
+    standby.follow(third, servers.primary, "third")
+    run.backfill()
+    servers.synchronize()
+    replace(servers, other=third).synchronize()
+    standby.cut_off(third)
+    churn(run.database, 1)
+    run.catch_up()
+    run.stop()
+    standby.catch_up(servers.other, servers.primary)
+    servers.fail_over()
+    run.database.execute("UPDATE t SET v = 'of the second'")
+    go_on(run)
+    run.catch_up()
+    run.stop()
+    servers.other.stop("immediate")
+    standby.promote(third)
+    run.database = Database(third, "postgres")
+    run.database.execute("UPDATE t SET v = repeat('of the third', 500)")
+    go_on(run)
+    refused(run, DataLossError, "of a timeline 2 that began at .*, and that of this server began at", restarts=True)
+
+
+def test_a_primary_that_stayed_behind_is_told_from_the_one_that_took_its_place(pair: Callable[..., Pair]) -> None:
+    servers = pair()
+    run = servers.run
+    run.backfill()
+    servers.synchronize()
+    standby.catch_up(servers.other, servers.primary)
+    run.stop()
+    servers.fail_over()
+    go_on(run)
+    run.database.execute("UPDATE t SET v = 'of the new one'")
+    run.catch_up()
+    run.stop()
+    servers.primary.start()
+    run.database = Database(servers.primary, "postgres")
+    run.database.execute("UPDATE t SET v = repeat('x', 3000)")
+    go_on(run)
+    refused(run, DataLossError, "on timeline 1, which has that log nowhere.*point url at that", restarts=True)
 
 
 def test_a_query_that_runs_ends_and_goes_on_when_it_is_started_again(pair: Callable[..., Pair]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from random import Random
 from typing import Any, TypeAlias
@@ -64,7 +65,7 @@ class Written:
         query = sql.SQL("SELECT {} FROM {} ORDER BY id").format(
             snapshot_expression(mapped), self.table.name.identifier()
         )
-        return self._fetch(from_snapshot, mapped, query.as_string(None))
+        return self._fetch(partial(from_snapshot, sent=""), mapped, query.as_string(None))
 
     def _fetch(self, convert: Any, mapped: MappedColumn, query: str) -> Array:
         with self.connector.arrow_session() as session:

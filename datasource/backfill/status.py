@@ -126,6 +126,7 @@ def _at(of: Status, barrier: Barrier) -> Status:
     again = barrier.again if waiting.stop is None else None
     return replace(
         of,
+        bookmark=barrier.bookmark,  # In it is what was noted since the stream began, such as another timeline.
         phase=phase(barrier.progress, again),
         barrier=barrier,
         first=_reading(barrier.progress),

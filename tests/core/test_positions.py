@@ -118,6 +118,7 @@ def test_a_position_comes_back_from_its_text_and_has_one_text(lsn: Lsn, snapshot
         ("FFFFFFFF/FFFFFFFF", Position(Lsn(2**64 - 1))),
         ("16/B374D848 740:745:741,743", Position(Lsn(0x16B374D848), Snapshot(740, 745, (741, 743)))),
         ("0/1 8589934592:8589934592:", Position(Lsn(1), Snapshot(1 << 33, 1 << 33, ()))),
+        ("0/1 740:745:741,743 2", Position(Lsn(1), Snapshot(740, 745, (741, 743)), timeline="2")),
     ],
 )
 def test_positions_are_written_as_postgresql_writes_them(text: str, position: Position) -> None:

@@ -28,7 +28,7 @@ from backfill.upstream.postgres.key_space import covered_by_database, cut, range
 from backfill.upstream.postgres.log import MOST_MESSAGES, Peeked
 from backfill.upstream.postgres.measuring import Measuring
 from backfill.upstream.postgres.place import Place
-from backfill.upstream.postgres.position import LOG_BEGIN, Position
+from backfill.upstream.postgres.position import Position
 from backfill.upstream.postgres.reader import PostgresSnapshotReader
 from backfill.upstream.postgres.retries import RetryPolicy
 from backfill.upstream.postgres.server import require_lasting_snapshots, require_logical, require_primary
@@ -146,12 +146,14 @@ class PostgresUpstream:
             begun.require_same_filter(table)
             begun = self._keeping(begun)
         log = ChangeLog(self._connector, self._options, table, place, begun)
-        log.ahead = max((Position.parse(item).lsn for item in ahead), default=LOG_BEGIN)
+        for item in ahead:
+            log.goes_ahead(Position.parse(item))
         self._epochs.attach(log)
         require_primary(table.server)
         require_logical(table.server)
         if after is None:
             self._sessions.run(lambda session: place.begin(self._connector, session, table))
+            log.place = place.with_beginning(self._connector)
         else:
             self._sessions.run(lambda session: log.find_place(session, Position.parse(after.position)))
             log.report_carried()

@@ -64,8 +64,18 @@ class ChangeLog:
         self.lost_up_to = LOG_BEGIN
         """The LSN up to which changes that the slot has not any more are known to be lost."""
 
-        self.ahead = LOG_BEGIN
-        """The LSN of the latest state of which the sink may have something, as far as it lies ahead of the stream."""
+        self._ahead: dict[str, Lsn] = {}
+        """By timeline, the LSN of the latest state that the sink may have something of, and the stream has not come to.
+        """
+
+    def goes_ahead(self, position: Position) -> None:
+        """The sink may have something of this state already, which is later than where the stream stands."""
+        timeline = position.timeline or self.place.timeline
+        self._ahead[timeline] = max(self._ahead.get(timeline, LOG_BEGIN), position.lsn)
+
+    def _reached(self, lsn: Lsn) -> Lsn:
+        """How far the server's log must have come, where the stream has come to this LSN."""
+        return max([lsn, *self._ahead.values()])
 
     def has_gap_after(self, position: Position) -> bool:
         """Whether changes behind this position are lost which the stream was told to go on without."""
@@ -76,7 +86,8 @@ class ChangeLog:
         without what was lost.
         """
         before = self.place
-        place = before.on_timeline_of_now(self._connector, session, max(after.lsn, self.ahead))
+        reached = {**self._ahead, before.timeline: max(after.lsn, self._ahead.get(before.timeline, LOG_BEGIN))}
+        place = before.on_timeline_of_now(self._connector, session, reached)
         # Each by itself, because none says anything of the others: a standby that was promoted may lack the slot.
         checks: tuple[Callable[[], object], ...] = (
             lambda: place.require_synced(session, before),
@@ -84,7 +95,7 @@ class ChangeLog:
             lambda: place.require_same_publication(session, self._table),
         )
         passed = [self._passes(check) for check in checks]
-        self.place = place
+        self.place = place.with_beginning(self._connector)
         if all(passed) and place != before:
             logger.warning(
                 "the server is on timeline %s, and was on %s: it was promoted or restored. Its log has all that was "
@@ -104,7 +115,7 @@ class ChangeLog:
         except DataLossError:
             # The server says less about a slot that is gone than its catalog does. The place may be made again; but
             # another timeline is to be noted, as only a start does.
-            self.place.require_same_log(session, max(after.lsn, self.ahead))
+            self.place.require_same_log(session, self._reached(after.lsn))
             self.find_place(session, after)
             if self._fails_on_data_loss:
                 self.place.require_same_publication(session, self._table, self._published)
@@ -117,7 +128,7 @@ class ChangeLog:
         # After reading, so that a slot which was moved or made again in the meantime is noticed as well. The log lacks
         # changes that are not published; without the publication PostgreSQL 18 gives none at all, and no error.
         # And up to where the batch ends: had the log been put back to before that, the rest would be taken for nothing.
-        self.place.require_same_log(session, max(after.lsn, upto, self.ahead))
+        self.place.require_same_log(session, self._reached(max(after.lsn, upto)))
         if self._fails_on_data_loss:
             slot.require_readable(session, self.place.slot, after.lsn)
         else:

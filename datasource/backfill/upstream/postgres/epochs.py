@@ -23,6 +23,7 @@ from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position, Snapsh
 from backfill.upstream.postgres.sessions import ControlSession
 from backfill.upstream.postgres.still_same import require_unchanged
 from backfill.upstream.postgres.table import Table
+from backfill.upstream.postgres.timelines import FIRST
 
 logger = logging.getLogger("backfill")
 
@@ -131,9 +132,12 @@ class Epochs:
             return exported
 
         exported = self._sessions.retry(attempt)
+        position = exported.position
         if self._log is not None:
-            self._log.ahead = max(self._log.ahead, exported.position.lsn)
-        epoch = Epoch(after.number, str(exported.position), exported.position.lsn, exported.timestamp)
+            timeline = self._log.place.timeline
+            position = replace(position, timeline="" if timeline == FIRST else timeline)
+            self._log.goes_ahead(position)
+        epoch = Epoch(after.number, str(position), position.lsn, exported.timestamp)
         return Pin(epoch, exported.token)
 
     def _sees_all(self, before: Position, now: Position) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from psycopg import sql
 
-from backfill.errors import DatabaseSetupError, DataLossError, OptionsError
+from backfill.errors import BackfillError, DatabaseSetupError, DataLossError, OptionsError
 from backfill.options import Options
 from backfill.upstream import Bookmark
 from backfill.upstream.noted import noted
@@ -31,6 +32,12 @@ from backfill.wording import FRESH_START, another_option
 _AGAIN: Final = "Start the query again: it goes on if nothing is lost by that, and else says what is"
 
 
+_UNDONE: Final = (
+    "Some of what was read may be undone, and what is new may lie before that position, so there is nothing to go on "
+    f"from, whatever failOnDataLoss says. Start over, a stream with {FRESH_START}"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A replication slot and a publication, and the log they belong to."""
@@ -42,6 +49,9 @@ class Place:
 
     system: str
     timeline: str
+    began: str = ""
+    """Where the timeline began, once that was asked: another log may have a timeline of the same number."""
+
     published: str = ""
     """The OIDs of a publication that somebody else has made, and of the table's membership in it, as they were when the
     stream began, or went on although changes had been lost; "" where it was not there.
@@ -85,6 +95,7 @@ class Place:
             own_publication=noted(bookmark, "own_publication") == "true",
             system=noted(bookmark, "system"),
             timeline=noted(bookmark, "timeline"),
+            began=dict(bookmark).get("began", ""),
             published=dict(bookmark).get("published", ""),
         )
 
@@ -96,6 +107,7 @@ class Place:
             ("own_publication", "true" if self.own_publication else "false"),
             ("system", self.system),
             ("timeline", self.timeline),
+            *((("began", self.began),) if self.began else ()),
             *((("published", self.published),) if self.published else ()),
         )
 
@@ -235,26 +247,44 @@ class Place:
                 f"restored, or was a standby and is promoted. {way_out}"
             )
 
-    def on_timeline_of_now(self, connector: Connector, session: Session, reached: Lsn) -> Place:
+    def on_timeline_of_now(self, connector: Connector, session: Session, reached: Mapping[str, Lsn]) -> Place:
         """The same on the timeline that the server is on.
 
-        Raises DataLossError unless all that was read, up to the LSN `reached`, is in the log of that. What is not was
-        undone, and what has come in its place lies where the stream has been: there is no going on from there.
+        Raises DataLossError unless all that was read is in the log of that, `reached` being as far as each timeline was
+        read. What is not was undone, and what has come in its place lies where the stream has been: there is no going
+        on from there.
         """
-        now = require_log(session, system=self.system, reached=reached)
-        if now == self.timeline:
+        now = require_log(session, system=self.system, reached=max(reached.values(), default=LOG_BEGIN))
+        others = {timeline: lsn for timeline, lsn in reached.items() if timeline != now}
+        left = timelines.history(connector, now) if others else {}
+        for timeline, lsn in others.items():
+            if left.get(timeline, LOG_BEGIN) < lsn:
+                has = f"as far as {format_lsn(left[timeline])}" if timeline in left else "nowhere"
+                raise DataLossError(
+                    f"the log was read as far as {format_lsn(lsn)} on timeline {timeline}, and this server is on "
+                    f"timeline {now}, which has that log {has}: it was restored to an earlier point in time, or is a "
+                    "standby that was promoted without the last of the log, or a primary that stayed behind when "
+                    f"another one took its place: then point url at that. {_UNDONE}"
+                )
+        return self if now == self.timeline else replace(self, timeline=now, began="")
+
+    def with_beginning(self, connector: Connector) -> Place:
+        """The same with where its timeline began, as far as the server tells that to the role.
+
+        Raises DataLossError where it began elsewhere than is noted: each of two standbys may have been promoted by
+        itself, or a server restored twice.
+        """
+        try:
+            left = timelines.history(connector, self.timeline)
+        except BackfillError:
             return self
-        left = timelines.left_at(connector, self.timeline, now)
-        if left is None or left < reached:
-            end = f"as far as {format_lsn(left)}" if left is not None else "nowhere"
+        began = format_lsn(max(left.values())) if left else ""
+        if self.began not in ("", began):
             raise DataLossError(
-                f"the log was read as far as {format_lsn(reached)} on timeline {self.timeline}, and this server is on "
-                f"timeline {now}, which has that log {end}: it was restored to an earlier point in time, or is a "
-                "standby that was promoted without the last of the log. Some of what was read may be undone, and what "
-                "is new may lie before that position, so there is nothing to go on from, whatever failOnDataLoss says. "
-                f"Start over, a stream with {FRESH_START}"
+                f"the log that was read is of a timeline {self.timeline} that began at {self.began}, and that of this "
+                f"server began at {began}: it is another server's, which parted from the same one. {_UNDONE}"
             )
-        return replace(self, timeline=now)
+        return replace(self, began=began)
 
     def require_synced(self, session: Session, before: Place) -> None:
         """Raises DataLossError where this is on another timeline than `before`, and the slot may lack changes of it."""
@@ -266,7 +296,7 @@ class Place:
         after it. Where the slot stands is not looked at, which a stream that runs moves; None: it may not be made yet.
         """
         require_primary(read_server(session))
-        now = self.on_timeline_of_now(connector, session, reached or LOG_BEGIN)
+        now = self.on_timeline_of_now(connector, session, {self.timeline: reached or LOG_BEGIN})
         if reached is not None:
             now.require_synced(session, self)
             slot.require_kept(session, self.slot, reached)

@@ -7,6 +7,8 @@ sees it:
   alone would be wrong, because a commit record is in the log before the commit becomes visible, and stays so for as
   long as a synchronous standby does not answer.
 - `(lsn, snapshot)` with an earlier LSN: a part of that, in commit order, to work off a backlog in bounded batches.
+- `(lsn, snapshot, timeline)`: the same, of a state at which rows were read later than planned. Which timeline of the
+  server's log it is of tells whether it was undone when a standby was promoted.
 - `(lsn,)`: once no snapshot rows are read any more, visibility no longer matters. But rows may be read again, and then
   a snapshot follows, which must see all that this position shows. So what readers did not see yet when the position was
   taken stays in the log until a later one says that they do: `unseen` is where that begins.
@@ -15,7 +17,7 @@ Two transactions that write the same row or key never are on the wrong sides of 
 the earlier to become visible before it can commit.
 
 Text: `16/B374D848`, or with a snapshot as PostgreSQL writes it `16/B374D848 740:745:741,743`, or with `unseen`
-`16/B374D848 16/B374D000`.
+`16/B374D848 16/B374D000`; a timeline stands behind the snapshot.
 """
 
 from __future__ import annotations
@@ -79,6 +81,9 @@ class Position:
     unseen: Lsn | None = None
     """Without a snapshot: where the first commit stands that readers might not see; None where they saw all."""
 
+    timeline: str = ""
+    """Nothing where it is that which the stream's bookmark names."""
+
     @classmethod
     def parse(cls, text: str) -> Position:
         """The position of this text; OffsetError where it is none."""
@@ -86,7 +91,8 @@ class Position:
         try:
             if "/" in more:
                 return cls(parse_lsn(lsn), unseen=parse_lsn(more))
-            return cls(parse_lsn(lsn), Snapshot.parse(more) if more else None)
+            snapshot, _, timeline = more.partition(" ")
+            return cls(parse_lsn(lsn), Snapshot.parse(snapshot) if snapshot else None, timeline=timeline)
         except ValueError:
             raise OffsetError(
                 f"the position {text!r} is not one of PostgreSQL: it is damaged, or of another upstream. "
@@ -95,7 +101,7 @@ class Position:
 
     def __str__(self) -> str:
         more = self.snapshot if self.unseen is None else format_lsn(self.unseen)
-        return format_lsn(self.lsn) + (f" {more}" if more else "")
+        return " ".join([format_lsn(self.lsn), *(str(part) for part in (more, self.timeline) if part)])
 
     @property
     def seen(self) -> Lsn:

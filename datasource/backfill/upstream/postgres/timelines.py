@@ -1,41 +1,51 @@
 """Where the log of a server that was restored, or of a standby that was promoted, parted from the log before.
 
 Each such server begins a new timeline (PostgreSQL manual, 25.3.5), whose history names the earlier ones, and where each
-of them was left. Whoever may replicate is given it (manual, 53.4, TIMELINE_HISTORY).
+of them was left. Whoever may replicate is given it (manual, 53.4, TIMELINE_HISTORY). The first timeline has none.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Final
 
 import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import ExecStatus
 
-from backfill.errors import ConnectionLostError
+from backfill.errors import DatabaseSetupError
 from backfill.upstream.postgres.connection import Connector
-from backfill.upstream.postgres.failures import translating
+from backfill.upstream.postgres.failures import translated
 from backfill.upstream.postgres.position import Lsn, parse_lsn
 
-_LEFT_AT = re.compile(rb"^\s*(\d+)\s+([0-9A-Fa-f]+/[0-9A-Fa-f]+)", re.MULTILINE)
+FIRST: Final = "1"
+
+_LEFT_AT: Final = re.compile(rb"^\s*(\d+)\s+([0-9A-Fa-f]+/[0-9A-Fa-f]+)", re.MULTILINE)
 
 
-def left_at(connector: Connector, before: str, now: str) -> Lsn | None:
-    """The LSN up to which the log of timeline `now`, which the server is on, is that of timeline `before`.
-
-    None where it does not come from that one.
-    """
-    left = {int(number): parse_lsn(at.decode()) for number, at in _LEFT_AT.findall(_history(connector, int(now)))}
-    return left.get(int(before))
-
-
-def _history(connector: Connector, timeline: int) -> bytes:
-    """Lines of a number, an LSN and a reason, with tabs between them; also empty lines, and such as begin with #."""
-    with translating(), psycopg.connect(make_conninfo(connector.conninfo, replication="database")) as connection:
+def history(connector: Connector, timeline: str) -> Mapping[str, Lsn]:
+    """For each timeline that this one, which the server is on, comes from: the LSN up to which they have one log."""
+    if timeline == FIRST:
+        return {}
+    with closing(_replicating(connector, timeline)) as connection:
         # Such a connection takes commands in the simple protocol alone.
-        found = connection.pgconn.exec_(f"TIMELINE_HISTORY {timeline}".encode())
+        found = connection.pgconn.exec_(f"TIMELINE_HISTORY {int(timeline)}".encode())
         text = found.get_value(0, 1) if found.status == ExecStatus.TUPLES_OK else None
         if text is None:
             said = connection.pgconn.get_error_message()
-            raise ConnectionLostError(f"the server does not say where its timeline {timeline} began: {said}")
-        return text
+            raise DatabaseSetupError(f"the server does not say where its timeline {timeline} began: {said}")
+    # Lines of a number, an LSN and a reason; also empty ones, and such as begin with #.
+    return {number.decode(): parse_lsn(at.decode()) for number, at in _LEFT_AT.findall(text)}
+
+
+def _replicating(connector: Connector, timeline: str) -> psycopg.Connection[tuple[object, ...]]:
+    try:
+        return psycopg.connect(make_conninfo(connector.conninfo, replication="database"))
+    except psycopg.Error as error:
+        found = translated(error)
+        raise type(found)(
+            f"where the server's timeline {timeline} began cannot be asked, for which the role that logs in needs "
+            f"REPLICATION, and the server a WAL sender that is free (max_wal_senders): {found.message}"
+        ) from None
