@@ -47,6 +47,11 @@ class Pair:
             numbers = count()
             eventually(has_come_along)
 
+    def hand_over(self) -> None:
+        """As `fail_over`, once the standby has all that the primary has written."""
+        standby.catch_up(self.other, self.primary)
+        self.fail_over()
+
     def fail_over(self) -> None:
         """The primary dies, and the standby takes its place; the stream is told of it."""
         self.primary.stop("immediate")
@@ -92,8 +97,7 @@ def test_a_stream_goes_on_by_itself_with_the_slot_that_came_along(
         assert run.plan(50)
     churn(run.database, 2)
     run.stop()
-    standby.catch_up(servers.other, servers.primary)
-    servers.fail_over()
+    servers.hand_over()
     churn(run.database, 3)
     go_on(run)
     with caplog.at_level(logging.WARNING, "backfill"):
@@ -124,8 +128,7 @@ def test_a_chunk_that_was_read_later_on_the_new_timeline_is_not_taken_for_one_of
     servers.synchronize()
     assert run.plan(50)
     run.stop()
-    standby.catch_up(servers.other, servers.primary)
-    servers.fail_over()
+    servers.hand_over()
     churn(run.database, 3)
     go_on(run)
     rows = run.read()
@@ -149,8 +152,7 @@ def test_another_log_whose_timeline_has_the_same_number_is_told_from_the_one_tha
     churn(run.database, 1)
     run.catch_up()
     run.stop()
-    standby.catch_up(servers.other, servers.primary)
-    servers.fail_over()
+    servers.hand_over()
     run.database.execute("UPDATE t SET v = 'of the second'")
     go_on(run)
     run.catch_up()
@@ -168,9 +170,8 @@ def test_a_primary_that_stayed_behind_is_told_from_the_one_that_took_its_place(p
     run = servers.run
     run.backfill()
     servers.synchronize()
-    standby.catch_up(servers.other, servers.primary)
     run.stop()
-    servers.fail_over()
+    servers.hand_over()
     go_on(run)
     run.database.execute("UPDATE t SET v = 'of the new one'")
     run.catch_up()
@@ -190,8 +191,7 @@ def test_a_query_that_runs_ends_and_goes_on_when_it_is_started_again(pair: Calla
     run.batch(50)
     servers.synchronize()
     run.catch_up()
-    standby.catch_up(servers.other, servers.primary)
-    servers.fail_over()
+    servers.hand_over()
     churn(run.database, 500)
     with pytest.raises(DataLossError, match=r"timeline 1 and this server is on timeline 2.*Start the query again"):
         run.catch_up()
@@ -260,8 +260,7 @@ def test_a_slot_that_did_not_come_along_may_lack_changes(
     run.batch(50)
     run.batch(50)
     run.stop()
-    standby.catch_up(servers.other, servers.primary)
-    servers.fail_over()
+    servers.hand_over()
     go_on(run)
     refused(
         run, DataLossError, "timeline 2.*has all that was read; but.*is not there.*failOnDataLoss=false", restarts=True

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from backfill.chunks import planned_manifest, rows_to_read
 from backfill.control import Control
-from backfill.manifest import AsPlanned, Later, Manifest
+from backfill.manifest import AsPlanned, Manifest
 from backfill.offset import Ahead, Barrier
 from backfill.options import StreamOptions
 from backfill.record import NamedStream, Record
@@ -89,13 +89,14 @@ class Attachment:
         """The positions of the later states of which the sink may have something: it may have got some of the batch
         that is planned; and chunks may have been read again, later than planned.
         """
-        barriers = [planned] if committed is None else [committed, planned]
-        seen = {item.position for barrier in barriers for item in barrier.ahead}
-        for barrier in barriers:
-            manifest = self.staging(barrier.stream).manifest(barrier.epoch.number) if barrier.has_manifest else None
-            splits = () if manifest is None else manifest.splits
-            seen |= {item.reading.position for item in splits if isinstance(item.reading, Later)}
-        return {planned.epoch.position, *seen}
+        barriers = [planned] if committed in (None, planned) else [committed, planned]
+        ahead = {item.position for barrier in barriers for item in barrier.ahead}
+        manifests = filter(None, map(self._manifest_of, barriers))
+        return {planned.epoch.position, *ahead, *(position for manifest in manifests for _, position in manifest.later)}
+
+    def _manifest_of(self, barrier: Barrier) -> Manifest | None:
+        """That of the batch which ends at this barrier, where it had one that is not lost."""
+        return self.staging(barrier.stream).manifest(barrier.epoch.number) if barrier.has_manifest else None
 
     def _order_matters(self, committed: Barrier | None, planned: Barrier, control: Control) -> bool:
         """Whether something is left to do, in the batch that is planned or after it, that goes by the order of keys."""
@@ -105,7 +106,7 @@ class Attachment:
             return False  # It was the only batch.
         if committed.again is not None and control.waiting(committed.stream, committed.again.request).stop is not None:
             return replace(committed, again=None).order_matters
-        found = self.staging(committed.stream).manifest(committed.epoch.number) if committed.has_manifest else None
+        found = self._manifest_of(committed)
         missed = found is not None and any(item.reading != AsPlanned() for item in found.splits)
         return missed or committed.order_matters
 
@@ -163,7 +164,4 @@ class Attachment:
     def ahead(self, begin: Barrier) -> tuple[Ahead, ...]:
         """The keys that were read later than `begin`, as far as the state at `begin` does not show that yet."""
         carried = [item for item in begin.ahead if not self._upstream.reached(begin.epoch, item.position)]
-        splits = self.manifest(begin).splits
-        later = [(item.reading.position, item.split.ranges) for item in splits if isinstance(item.reading, Later)]
-        found = [Ahead(span, position) for position, ranges in later for span in ranges]
-        return (*carried, *found)
+        return (*carried, *(Ahead(span, position) for span, position in self.manifest(begin).later))

@@ -98,6 +98,16 @@ class Manifest:
         return tuple(span for item in self.splits if item.given_up for span in item.split.ranges)
 
     @property
+    def later(self) -> tuple[tuple[KeyRange, str], ...]:
+        """The key ranges that were read at later states than planned, each with the position of that."""
+        return tuple(
+            (span, item.reading.position)
+            for item in self.splits
+            if isinstance(item.reading, Later)
+            for span in item.split.ranges
+        )
+
+    @property
     def chunks(self) -> dict[str, PlannedSplit]:
         """All that is read, by the names of the files."""
         return {name: item for name, item in self._named if not item.given_up}

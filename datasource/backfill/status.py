@@ -85,6 +85,10 @@ class Status:
     key: tuple[str, ...] = ()
 
     @property
+    def epoch(self) -> int | None:
+        return None if self.barrier is None else self.barrier.epoch.number
+
+    @property
     def as_of(self) -> int | None:
         return None if self.barrier is None else self.barrier.epoch.timestamp
 
@@ -185,7 +189,7 @@ def as_json(of: Status, at: Pace | None) -> dict[str, Any]:
         "phase": of.phase,
         "paused": of.control.paused,
         "max_rows": of.control.max_rows,
-        "epoch": None if of.barrier is None else of.barrier.epoch.number,
+        "epoch": of.epoch,
         "as_of": None if of.as_of is None else iso(of.as_of),
         "snapshot_rows": of.first.rows,
         **({} if of.first.rows_left is None else {"snapshot_rows_left": of.first.rows_left}),

@@ -31,7 +31,7 @@ class Watching:
         before, self._before = self._before, now
         if before is None or _what_is_read(before) != _what_is_read(now):
             self._ends.clear()
-        if before is not None and _epoch(before) != _epoch(now):
+        if before is not None and before.epoch != now.epoch:
             self._ends.append((seconds, now))
         if _what_is_read(now) is None or not self._ends:
             return None
@@ -42,10 +42,6 @@ class Watching:
         left = now.reading.rows_left
         rate = rows / (ended - began)
         return Pace(rate, None if left is None else left / rate)
-
-
-def _epoch(of: Status) -> int | None:
-    return None if of.barrier is None else of.barrier.epoch.number
 
 
 def _what_is_read(of: Status) -> tuple[str, str | None] | None:

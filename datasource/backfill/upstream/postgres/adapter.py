@@ -147,7 +147,7 @@ class PostgresUpstream:
             begun = self._keeping(begun)
         log = ChangeLog(self._connector, self._options, table, place, begun)
         for item in ahead:
-            log.goes_ahead(Position.parse(item))
+            log.has_reached(Position.parse(item))
         self._epochs.attach(log)
         require_primary(table.server)
         require_logical(table.server)

@@ -64,18 +64,13 @@ class ChangeLog:
         self.lost_up_to = LOG_BEGIN
         """The LSN up to which changes that the slot has not any more are known to be lost."""
 
-        self._ahead: dict[str, Lsn] = {}
-        """By timeline, the LSN of the latest state that the sink may have something of, and the stream has not come to.
-        """
+        self._reached: dict[str, Lsn] = {}
+        """By timeline, the LSN of the latest state of which the sink may have something."""
 
-    def goes_ahead(self, position: Position) -> None:
-        """The sink may have something of this state already, which is later than where the stream stands."""
+    def has_reached(self, position: Position) -> None:
+        """The sink may have something of this state, be the stream there yet or not: no log that lacks it will do."""
         timeline = position.timeline or self.place.timeline
-        self._ahead[timeline] = max(self._ahead.get(timeline, LOG_BEGIN), position.lsn)
-
-    def _reached(self, lsn: Lsn) -> Lsn:
-        """How far the server's log must have come, where the stream has come to this LSN."""
-        return max([lsn, *self._ahead.values()])
+        self._reached[timeline] = max(self._reached.get(timeline, LOG_BEGIN), position.lsn)
 
     def has_gap_after(self, position: Position) -> bool:
         """Whether changes behind this position are lost which the stream was told to go on without."""
@@ -86,8 +81,8 @@ class ChangeLog:
         without what was lost.
         """
         before = self.place
-        reached = {**self._ahead, before.timeline: max(after.lsn, self._ahead.get(before.timeline, LOG_BEGIN))}
-        place = before.on_timeline_of_now(self._connector, session, reached)
+        self.has_reached(after)
+        place = before.on_timeline_of_now(self._connector, session, self._reached)
         # Each by itself, because none says anything of the others: a standby that was promoted may lack the slot.
         checks: tuple[Callable[[], object], ...] = (
             lambda: place.require_synced(session, before),
@@ -95,7 +90,7 @@ class ChangeLog:
             lambda: place.require_same_publication(session, self._table),
         )
         passed = [self._passes(check) for check in checks]
-        self.place = place.with_beginning(self._connector)
+        self.place = place if place != before else place.with_beginning(self._connector)
         if all(passed) and place != before:
             logger.warning(
                 "the server is on timeline %s, and was on %s: it was promoted or restored. Its log has all that was "
@@ -110,12 +105,13 @@ class ChangeLog:
 
     def read(self, session: Session, after: Position, shown: Position, upto: Lsn, limit: int) -> log.Peeked:
         """The changes that `shown` shows and `after` does not, up to the LSN `upto` and about `limit` of them."""
+        self.has_reached(after)
         try:
             peeked = self._peeked(session, after, shown, upto, limit)
         except DataLossError:
             # The server says less about a slot that is gone than its catalog does. The place may be made again; but
             # another timeline is to be noted, as only a start does.
-            self.place.require_same_log(session, self._reached(after.lsn))
+            self.place.require_same_log(session, max(self._reached.values()))
             self.find_place(session, after)
             if self._fails_on_data_loss:
                 self.place.require_same_publication(session, self._table, self._published)
@@ -128,7 +124,7 @@ class ChangeLog:
         # After reading, so that a slot which was moved or made again in the meantime is noticed as well. The log lacks
         # changes that are not published; without the publication PostgreSQL 18 gives none at all, and no error.
         # And up to where the batch ends: had the log been put back to before that, the rest would be taken for nothing.
-        self.place.require_same_log(session, self._reached(max(after.lsn, upto)))
+        self.place.require_same_log(session, max(upto, *self._reached.values()))
         if self._fails_on_data_loss:
             slot.require_readable(session, self.place.slot, after.lsn)
         else:

@@ -136,7 +136,7 @@ class Epochs:
         if self._log is not None:
             timeline = self._log.place.timeline
             position = replace(position, timeline="" if timeline == FIRST else timeline)
-            self._log.goes_ahead(position)
+            self._log.has_reached(position)
         epoch = Epoch(after.number, str(position), position.lsn, exported.timestamp)
         return Pin(epoch, exported.token)
 

@@ -18,6 +18,7 @@ from backfill.upstream.postgres.end_of_log import ENDS_OF_LOG, flushed_end
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, format_lsn
 from backfill.upstream.postgres.publication import Published
 from backfill.upstream.postgres.server import (
+    NO_WAY_ON,
     START_OVER_OR_GO_ON,
     read_server,
     require_log,
@@ -32,10 +33,7 @@ from backfill.wording import FRESH_START, another_option
 _AGAIN: Final = "Start the query again: it goes on if nothing is lost by that, and else says what is"
 
 
-_UNDONE: Final = (
-    "Some of what was read may be undone, and what is new may lie before that position, so there is nothing to go on "
-    f"from, whatever failOnDataLoss says. Start over, a stream with {FRESH_START}"
-)
+_UNDONE: Final = f"Some of what was read may be undone, and what is new may lie before that position, {NO_WAY_ON}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +264,7 @@ class Place:
                     "standby that was promoted without the last of the log, or a primary that stayed behind when "
                     f"another one took its place: then point url at that. {_UNDONE}"
                 )
-        return self if now == self.timeline else replace(self, timeline=now, began="")
+        return self if now == self.timeline else replace(self, timeline=now, began=_beginning(left))
 
     def with_beginning(self, connector: Connector) -> Place:
         """The same with where its timeline began, as far as the server tells that to the role.
@@ -278,7 +276,7 @@ class Place:
             left = timelines.history(connector, self.timeline)
         except BackfillError:
             return self
-        began = format_lsn(max(left.values())) if left else ""
+        began = _beginning(left)
         if self.began not in ("", began):
             raise DataLossError(
                 f"the log that was read is of a timeline {self.timeline} that began at {self.began}, and that of this "
@@ -330,6 +328,11 @@ class Place:
                 f"{f'; DROP PUBLICATION IF EXISTS {self.publication}' if self.own_publication else ''} there"
             )
         return slot.drop(session, self.slot, self.publication if self.own_publication else None)
+
+
+def _beginning(left: Mapping[str, Lsn]) -> str:
+    """Where a timeline of this history began; nothing for the first one."""
+    return format_lsn(max(left.values())) if left else ""
 
 
 def _told(ids: tuple[int, int]) -> str:

@@ -20,6 +20,10 @@ START_OVER_OR_GO_ON: Final = (
 )
 """What a stream can do about changes that are lost. It goes on without them from its beginning, not in the middle."""
 
+NO_WAY_ON: Final = (
+    f"so there is nothing to go on from, whatever failOnDataLoss says. Start over, a stream with {FRESH_START}"
+)
+
 _TIMELINE: Final = """
     ('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))
         ::pg_catalog.bit(32)::int
@@ -111,7 +115,6 @@ def require_log(session: Session, *, system: str, reached: Lsn) -> str:
     if parse_lsn(end) < reached:
         raise DataLossError(
             f"the log had come to {format_lsn(reached)} and this server's log ends at {end}: it was restored to an "
-            "earlier point in time, or is a standby that was promoted without the last of the log, so there is "
-            f"nothing to go on from, whatever failOnDataLoss says. Start over, a stream with {FRESH_START}"
+            f"earlier point in time, or is a standby that was promoted without the last of the log, {NO_WAY_ON}"
         )
     return str(timeline)
