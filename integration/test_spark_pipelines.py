@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import shutil
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
@@ -145,7 +148,10 @@ def test_a_connect_session_then_a_pipeline_over_the_table_it_has_made(database: 
     assert [file for file in left if login["password"].encode() in file.read_bytes()] == []
 
 
-COPIED = "CREATE MATERIALIZED VIEW orders_copied AS SELECT id, status, total FROM lake.default.orders_copy"
+SEEN = """
+    CREATE MATERIALIZED VIEW orders_copied AS SELECT id, status, total FROM lake.default.orders_copy;
+    CREATE MATERIALIZED VIEW orders_past AS SELECT * FROM lake.default.orders_history
+"""
 
 CHANGES = """
     UPDATE orders SET status = 'sent' WHERE id % 10 = 0;
@@ -158,19 +164,34 @@ CHANGES = """
 
 
 @pytest.mark.timeout(2 * PATIENCE + 60)
-def test_an_auto_cdc_flow_keeps_a_copy_of_the_table(database: Database, tmp_path: Path) -> None:
+def test_auto_cdc_flows_keep_a_copy_of_the_table_and_its_history(database: Database, tmp_path: Path) -> None:
     """In a catalog of our own, because none that Spark brings has tables that know MERGE."""
     database.execute(TABLE)
     classes = compiled(PROJECTS / "catalog" / "FolderCatalog.scala", tmp_path)
     spec = project("orders_copy", tmp_path, database.url(tmp_path))
     catalog = {"spark.sql.catalog.lake": "backfill.FolderCatalog", "spark.sql.catalog.lake.path": f"{tmp_path}/lake"}
     spec.write_text(spec.read_text() + f"configuration: {json.dumps(catalog)}\n")
-    (spec.parent / "transformations" / "copied.sql").write_text(COPIED)
+    (spec.parent / "transformations" / "seen.sql").write_text(SEEN)
     for statements in ("", CHANGES):
         database.execute(statements)
-        # Spark's own catalog forgets the table that is for us to look at, and leaves its rows.
+        # Spark's own catalog forgets the tables that are for us to look at, and leaves their rows.
         shutil.rmtree(tmp_path / "spark-warehouse", ignore_errors=True)
         run_pipeline(spec, tmp_path, settings(tmp_path), classes)
         # spark-pipelines does not pass on where the warehouse is.
-        copied = pq.read_table(tmp_path / "spark-warehouse" / "orders_copied").to_pylist()
-        assert sorted(tuple(row.values()) for row in copied) == database.execute("TABLE orders ORDER BY id")
+        copied, past = (
+            pq.read_table(tmp_path / "spark-warehouse" / name).to_pylist() for name in ("orders_copied", "orders_past")
+        )
+        table = database.execute("TABLE orders ORDER BY id")
+        assert sorted(tuple(row.values()) for row in copied) == table
+        assert sorted(_values(row) for row in past if row["__END_AT"] is None) == table
+    versions = sorted((row for row in past if row["id"] == 4), key=operator.itemgetter("__START_AT"))
+    assert [_values(row) for row in versions] == [(4, "paid", 4), (4, "paid", Decimal("0.5")), (4, "again", None)]
+    updated, deleted, added = versions
+    assert updated["__END_AT"] == deleted["__START_AT"] < deleted["__END_AT"] < added["__START_AT"]
+    assert updated["_commit_timestamp"] < deleted["_commit_timestamp"] <= added["_commit_timestamp"]
+    # 30 were updated, 30 got another key, row 4 had two more versions, and the short one had two keys.
+    assert len(past) == 300 + 30 + 30 + 2 + 2
+
+
+def _values(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["id"], row["status"], row["total"]
