@@ -66,16 +66,68 @@ def test_a_row_is_not_looked_up_in_a_column_that_has_taken_the_name_of_another(
 
 
 @pytest.mark.parametrize("when", ["between chunks", "in the log"])
-@pytest.mark.parametrize("change", ["n TYPE numeric(10,1)", "at TYPE timestamp(0)", "c TYPE char(9)"])
+@pytest.mark.parametrize(
+    "change", ["n TYPE numeric(10,1)", "at TYPE timestamp(0)", "c TYPE char(9)", "u TYPE varchar(4)"]
+)
 def test_a_column_that_is_cut_or_rounded_ends_a_running_stream(
     database: Database, start_stream: StartStream, when: str, change: str
 ) -> None:
     """All its values may be others now, and in the change log there is none of them."""
     table_of(database, 100)
     database.execute("ALTER TABLE t ADD n numeric(10,2) DEFAULT 1.25, ADD at timestamp DEFAULT now(), ADD c char(5)")
+    database.execute("ALTER TABLE t ADD u varchar DEFAULT 'cut    '")
     run = started(start_stream, when)
     database.execute(f"ALTER TABLE t ALTER {change}; UPDATE t SET v = 'new' WHERE id = 5")
     refused(run, SchemaChangedError, f"column {change.split(maxsplit=1)[0]} of")
+
+
+@pytest.mark.parametrize("when", ["between chunks", "in the log"])
+@pytest.mark.parametrize("change", ["n TYPE bigint USING n * 2", "n TYPE text USING 'x' || n", "id TYPE numeric"])
+def test_another_type_ends_a_running_stream_also_where_no_row_is_written_after_it(
+    database: Database, start_stream: StartStream, when: str, change: str
+) -> None:
+    """What was written before it is read first, by the process that still can."""
+    table_of(database, 100)
+    database.execute("ALTER TABLE t ADD n int DEFAULT 1")
+    run = started(start_stream, when)
+    if when == "in the log":
+        database.execute("UPDATE t SET n = 7 WHERE id = 5")
+    database.execute(f"ALTER TABLE t ALTER {change}")
+    if when == "in the log":
+        run.catch_up()
+        assert run.fold.rows[5,]["n"] == 7
+        database.execute("CREATE TABLE another ()")
+    refused(run, SchemaChangedError, f"column {change.split(maxsplit=1)[0]} of .* another type")
+
+
+def test_a_key_that_gets_shorter_ends_the_stream_and_a_backfill_does_not_go_on(
+    database: Database, start_stream: StartStream
+) -> None:
+    """The server takes it where only blanks go."""
+    database.execute("CREATE TABLE t (id varchar(9) PRIMARY KEY, v text)")
+    database.execute("INSERT INTO t SELECT i || '  ', 'old' FROM generate_series(100, 199) i; ANALYZE t")
+    run = started(start_stream, "between chunks")
+    database.execute("ALTER TABLE t ALTER id TYPE varchar(3)")
+    refused(run, SchemaChangedError, "column id of")
+    run.restart()
+    refused(run, SchemaChangedError, "column id of the key .* length .* start over")
+
+
+def test_a_key_that_got_shorter_while_the_query_was_stopped_is_named_with_the_way_out(
+    database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.execute("CREATE TABLE t (id varchar(9) PRIMARY KEY, v text)")
+    database.execute("INSERT INTO t SELECT i || '  ', 'old' FROM generate_series(100, 199) i; ANALYZE t")
+    run = start_stream()
+    run.catch_up()
+    run.stop()
+    database.execute("ALTER TABLE t ALTER id TYPE varchar(3)")
+    with caplog.at_level(logging.WARNING, "backfill"):
+        run.restart()
+        run.batch()
+    (said,) = caplog.messages
+    assert "column id of " in said
+    assert "start over with a fresh checkpointLocation" in said
 
 
 @pytest.mark.parametrize("when", ["between chunks", "in the log"])
@@ -247,7 +299,7 @@ def test_where_columns_were_dropped_all_others_are_still_the_same(
     run.finish()
 
 
-@pytest.mark.parametrize("change", ["n TYPE numeric(10,1)", "g SET EXPRESSION AS (id * 3)"])
+@pytest.mark.parametrize("change", ["n TYPE numeric(10,1)", "g SET EXPRESSION AS (id * 3)", "u TYPE varchar(9)"])
 def test_a_column_that_was_given_other_values_while_the_query_was_stopped_is_named_at_the_next_start(
     database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture, change: str
 ) -> None:
@@ -255,7 +307,7 @@ def test_a_column_that_was_given_other_values_while_the_query_was_stopped_is_nam
     require_version(database, 180_000, "generated columns in the change log")
     table_of(database, 100)
     database.execute("ALTER TABLE t ADD n numeric(10,2) DEFAULT 1.25, ADD g int GENERATED ALWAYS AS (id * 2) STORED")
-    database.execute("ALTER TABLE t ADD c varchar(5)")
+    database.execute("ALTER TABLE t ADD c varchar(5), ADD u varchar DEFAULT 'cut         '")
     run = started(start_stream, "in the log")
     run.stop()
     database.execute(f"ALTER TABLE t ALTER {change}, ALTER c TYPE varchar(9)")

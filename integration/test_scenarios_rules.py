@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import ExecStatus
 
 from backfill.errors import (
     DatabaseSetupError,
@@ -189,6 +192,32 @@ def test_a_slot_that_tells_of_prepared_transactions_is_not_used(database: Databa
     with pytest.raises(DatabaseSetupError, match="two_phase"):
         run.batch()
     database.execute("SELECT pg_drop_replication_slot('early')")
+
+
+def test_a_slot_that_is_made_to_tell_of_prepared_transactions_is_named_and_may_be_put_back(
+    database: Database, start_stream: StartStream
+) -> None:
+    """Also where it has told of one, in a message that no stream asks for."""
+    require_version(database, 180_000, "slots whose two_phase can be altered")
+    table_of(database, 10)
+    run = start_stream()
+    run.catch_up()
+
+    def two_phase(value: str) -> None:
+        with psycopg.connect(make_conninfo(database.dsn, replication="database"), autocommit=True) as replication:
+            command = f"ALTER_REPLICATION_SLOT {run.slot} (TWO_PHASE {value})"
+            assert replication.pgconn.exec_(command.encode()).status == ExecStatus.COMMAND_OK
+
+    two_phase("true")
+    prepared = ("BEGIN", "UPDATE t SET v = 'new' WHERE id = 5", "PREPARE TRANSACTION 'two'")
+    with database.connect() as writer:
+        for statement in prepared:
+            writer.execute(statement)
+    refused(run, DatabaseSetupError, r"two_phase.*TWO_PHASE false\)")
+    two_phase("false")
+    database.execute("COMMIT PREPARED 'two'")
+    run.restart()
+    run.finish()
 
 
 def test_a_stream_keeps_to_its_slot_and_publication(database: Database, start_stream: StartStream) -> None:

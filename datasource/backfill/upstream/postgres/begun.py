@@ -8,6 +8,7 @@ from typing import Final
 from backfill.errors import SchemaChangedError, TableError
 from backfill.upstream import Bookmark
 from backfill.upstream.noted import noted
+from backfill.upstream.postgres.columns import keeps_values
 from backfill.upstream.postgres.table import Table
 from backfill.wording import FRESH_START
 
@@ -141,11 +142,18 @@ class Begun:
                 f"got the name of one (the numbers of its columns, each with its type's OID, are {table.key_types}; "
                 f"expected {self.key_types}), so {_LOST_TRACK}"
             )
+        rewritten = [name for name in self.redefined(table) if name in table.schema.key]
+        if rewritten:
+            raise SchemaChangedError(
+                f"column {', '.join(rewritten)} of the key of {table.description.name.quoted()} was given another "
+                "precision, scale, length or expression since the stream was started last, so rows may have got other "
+                f"keys, and {_LOST_TRACK}"
+            )
         if self.collations != table.collations:
             raise SchemaChangedError(
                 f"the key of {table.description.name.quoted()} was given another collation since the stream began "
                 f"({table.collations or 'none'}, expected {self.collations or 'none'}), so its rows are in another "
-                f"order, and {_LOST_TRACK}"
+                f"order, unless that or its schema was only renamed, and {_LOST_TRACK}"
             )
 
     def started(self, table: Table) -> Begun:
@@ -169,5 +177,10 @@ class Begun:
 
 
 def _has_same_values(before: str, now: str) -> bool:
-    """Those of a column that is generated no more stay as they are; see `columns.require_same_values`."""
-    return before == now or before.startswith(f"{now} ")
+    """Of two definitions of a column, each as in `Table.types`; see `columns.require_same_values`.
+
+    An earlier release noted no room for a varchar, but -1.
+    """
+    (type_before, room_before, *computed_before), (type_now, room_now, *computed_now) = before.split(), now.split()
+    same_type = type_before == type_now and keeps_values(int(type_now), int(room_before), int(room_now))
+    return same_type and computed_now in ([], computed_before)

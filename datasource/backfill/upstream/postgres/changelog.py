@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from backfill.added import Added
 from backfill.epoch import Epoch
-from backfill.errors import ConnectionLostError, DataLossError
+from backfill.errors import ConnectionLostError, DataLossError, DefiniteError
 from backfill.options import Options
 from backfill.upstream.postgres import log, slot
 from backfill.upstream.postgres.begun import Begun
@@ -24,6 +24,7 @@ from backfill.upstream.postgres.publication import Published
 from backfill.upstream.postgres.standbys import saying_which_is_waited_for
 from backfill.upstream.postgres.still_same import require_same_identity
 from backfill.upstream.postgres.table import Table
+from backfill.wording import FRESH_START
 
 logger = logging.getLogger("backfill")
 
@@ -120,6 +121,10 @@ class ChangeLog:
                     "has answered than before, as where url leads to standbys as well. Point it at the primary alone"
                 ) from None
             peeked = self._peeked(session, after, shown, upto, limit)
+        except DefiniteError:
+            # What cannot be read may be what a slot tells that somebody has made two_phase.
+            slot.require_kept(session, self.place.slot, after.lsn)
+            raise
         self.expected.learn(peeked, after)
         # After reading, so that a slot which was moved or made again in the meantime is noticed as well. The log lacks
         # changes that are not published; without the publication PostgreSQL 18 gives none at all, and no error.
@@ -129,7 +134,9 @@ class ChangeLog:
             slot.require_readable(session, self.place.slot, after.lsn)
         else:
             self._note_moved(session, after.lsn)
-        self._require_told(session)  # first: what the table has not any more is not for the publication to publish
+        self._require_told(
+            session, all_read=peeked.is_idle
+        )  # first: what the table has not any more is not for the publication to publish
         self._require_published(session)
         self._report_added(peeked.ignored)
         return peeked
@@ -174,9 +181,9 @@ class ChangeLog:
             raise lost
         logger.error("going on although changes were lost, as failOnDataLoss=false asks: %s", lost)
 
-    def _require_told(self, session: Session) -> None:
+    def _require_told(self, session: Session, *, all_read: bool) -> None:
         """Refuses what the log does not tell, although it concerns the rows that have been emitted."""
-        require_same_identity(session, self._table)
+        require_same_identity(session, self._table, all_read=all_read)
         described = self._table.description
         if described.partitioned:
             key = [item.column.name for item in described.key]
@@ -190,9 +197,12 @@ class ChangeLog:
             logger.warning(
                 "column %s of %s was given another type, precision, scale, length or expression since the query was "
                 "started last, which may have changed the values of all rows; the change log tells nothing of that. "
-                "Have the rows read again with backfill re-backfill",
+                "Have the rows read again with backfill re-backfill%s",
                 ", ".join(redefined),
                 self._table.description.name.quoted(),
+                f"; or start over with {FRESH_START}, if keys were changed: rows stay under those that they had"
+                if not set(redefined).isdisjoint(self._table.schema.key)
+                else "",
             )
         added = self.begun.added(self._table)
         if added:

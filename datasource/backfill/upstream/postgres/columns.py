@@ -18,6 +18,8 @@ from backfill.upstream.postgres.oids import Oid
 from backfill.upstream.postgres.relation import WIDENED
 from backfill.wording import FRESH_START
 
+_UNLIMITED: Final = (1 << 31) - 1
+
 Columns: TypeAlias = Sequence[ColumnDescription]
 Definitions: TypeAlias = Mapping[str, Sequence[Any]]
 """What DEFINITIONS gives: by the column's name its number, type's OID, type modifier and digest of its expression."""
@@ -60,8 +62,8 @@ def require_there(table: QualifiedName, columns: Columns, now: Definitions) -> N
 def require_same_values(table: QualifiedName, columns: Columns, now: Definitions) -> None:
     """Raises SchemaChangedError where a column, which is there, was defined anew so that its values may be others.
 
-    Not where it has quite another type, of which the change log tells. But the log may have rows of a narrower one from
-    the time before this process began.
+    Not where it has quite another type, of which the change log tells with the next row; `require_same_types` goes
+    before that. But the log may have rows of a narrower one from the time before this process began.
     """
     types = {column.name: now[column.name][1] for column in columns}
     narrowed = [column.name for column in columns if (types[column.name], column.type_oid) in WIDENED]
@@ -72,8 +74,8 @@ def require_same_values(table: QualifiedName, columns: Columns, now: Definitions
         raise SchemaChangedError(
             f"column {', '.join(rewritten)} of {table.quoted()} was given another precision, scale, length or "
             "expression, which may have changed the values of all rows, of which the change log tells nothing. "
-            "Start the query again, and have the rows read again with backfill re-backfill; or start over with "
-            f"{FRESH_START}"
+            "Start the query again, and have the rows read again with backfill re-backfill; or, where a column of the "
+            f"key is among them, so that rows may be left under the keys that they had, start over with {FRESH_START}"
         )
 
 
@@ -85,8 +87,22 @@ def require_same_types(table: QualifiedName, columns: Columns, now: Definitions)
 
 
 def is_of_its_type(column: ColumnDescription, type_oid: int | None, typmod: int | None) -> bool:
-    """A varchar may get another length: its values stay as they are."""
-    return type_oid == column.type_oid and (typmod == column.typmod or type_oid == Oid.VARCHAR)
+    """Whether it has the type that it had, or is a varchar that got longer."""
+    if type_oid is None or typmod is None or type_oid != column.type_oid:
+        return False
+    return keeps_values(type_oid, room(type_oid, column.typmod), room(type_oid, typmod))
+
+
+def room(type_oid: int, typmod: int) -> int:
+    """The type's modifier, but that a varchar without one has more room than any other."""
+    return _UNLIMITED if type_oid == Oid.VARCHAR and typmod == -1 else typmod
+
+
+def keeps_values(type_oid: int, before: int, now: int) -> bool:
+    """Whether the values of a type that had so much `room` are the same now; a varchar that gets shorter loses blanks
+    at its end.
+    """
+    return before <= now if type_oid == Oid.VARCHAR else before == now
 
 
 def _may_be_rewritten(column: ColumnDescription, type_oid: int, typmod: int, expression: str | None) -> bool:

@@ -248,8 +248,9 @@ def _not_published(session: Session, name: str, oid: int, missing: set[str]) -> 
             f"without what is gone in the option columns; where that is refused, start over with {FRESH_START}"
         )
     return DatabaseSetupError(
-        f"publication {name} does not publish column {', '.join(sorted(missing))}; publish it, or leave it out with "
-        "the option columns"
+        f"publication {name} does not publish column {', '.join(sorted(missing))}; publish it (a stored generated one, "
+        f"from PostgreSQL 18 on, by ALTER PUBLICATION {sql.Identifier(name).as_string(session)} SET "
+        "(publish_generated_columns = stored)), or, where no last rows are kept, leave it out with the option columns"
     )
 
 

@@ -101,8 +101,10 @@ def find(session: Session, slot: str) -> SlotState | None:
 def _require_committed_alone(name: str, found: SlotState) -> None:
     if found.two_phase:
         raise DatabaseSetupError(
-            f"replication slot {name} was made with two_phase and tells of transactions before they are committed; "
-            "drop it and make it without, or leave it to the stream to make one"
+            f"replication slot {name} is two_phase, and tells of transactions before they are committed. From "
+            f"PostgreSQL 18 on run ALTER_REPLICATION_SLOT {name} (TWO_PHASE false) over a replication connection (psql "
+            "'replication=database'), which loses nothing; else drop it and make it without, or leave it to the stream "
+            "to make one"
         )
 
 

@@ -12,6 +12,7 @@ from backfill.upstream.postgres.columns import (
     DEFINITIONS,
     is_of_its_type,
     lost,
+    require_same_types,
     require_same_values,
     require_there,
 )
@@ -79,16 +80,19 @@ def require_unchanged(session: Session, table: Table, collations: str) -> None:
         raise SchemaChangedError(
             f"the key of {described.name.quoted()} was given another collation since the stream began ({sorted_now}, "
             f"expected {collations}), so its rows are in another order, and what has been read cannot be told from "
-            "what has not. Give it back the collation that it had; or, where all rows have been read once, start the "
-            f"query again; or start over with {FRESH_START}"
+            "what has not. Give it back the collation that it had, or that its name, if it or its schema was renamed; "
+            "or, where all rows have been read once, start the query again; or start over with "
+            f"{FRESH_START}"
         )
 
 
-def require_same_identity(session: Session, table: Table) -> None:
+def require_same_identity(session: Session, table: Table, *, all_read: bool) -> None:
     """Refuses to read on where the table, its key or a column is not the one any more that it was, by the same name.
 
     The change log goes by the table's OID and the columns' names. It has no word of a table that got this one's name,
-    of rows that share what was a key, or of the values that a column lost which was dropped and added again.
+    of rows that share what was a key, or of the values that a column lost which was dropped and added again; nor of
+    those that another type gave it, until the next row. That is waited for only where not `all_read`: what was written
+    before can be read by this process, and maybe by none that comes after.
     """
     described = table.description
     key = sorted(item.column.attnum for item in described.key)
@@ -97,6 +101,8 @@ def require_same_identity(session: Session, table: Table) -> None:
     if not same:
         raise _another_table(session, described)
     require_there(described.name, table.carried, now)
+    if all_read:
+        require_same_types(described.name, table.carried, now)
     require_same_values(described.name, table.carried, now)
     if not unique:
         names = ", ".join(item.column.name for item in described.key)

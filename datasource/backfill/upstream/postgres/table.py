@@ -12,6 +12,7 @@ from psycopg import sql
 from backfill.options import Options
 from backfill.upstream import TableSchema
 from backfill.upstream.postgres.catalog import read_table
+from backfill.upstream.postgres.columns import room
 from backfill.upstream.postgres.condition import columns_named, require_condition, require_row_condition
 from backfill.upstream.postgres.connection import Session
 from backfill.upstream.postgres.description import (
@@ -22,7 +23,6 @@ from backfill.upstream.postgres.description import (
 )
 from backfill.upstream.postgres.keys import ordered_locally
 from backfill.upstream.postgres.money import require_same_decimals
-from backfill.upstream.postgres.oids import Oid
 from backfill.upstream.postgres.ranges import KeyedTable
 from backfill.upstream.postgres.relation import WantedColumn
 from backfill.upstream.postgres.selection import select_columns
@@ -120,13 +120,12 @@ class Table:
 
     @property
     def types(self) -> str:
-        """How the carried columns are defined, by their numbers: the type with its modifier, which for a varchar does
-        not matter to its values, and a digest of what a generated one is computed by.
+        """How the carried columns are defined, by their numbers: the type with its `room`, and a digest of what a
+        generated one is computed by.
         """
         return ", ".join(
-            f"{column.attnum} {column.type_oid} "
-            f"{-1 if column.type_oid == Oid.VARCHAR else column.typmod} {column.expression or ''}".strip()
-            for column in self.carried
+            f"{item.attnum} {item.type_oid} {room(item.type_oid, item.typmod)} {item.expression or ''}".strip()
+            for item in self.carried
         )
 
     @property
