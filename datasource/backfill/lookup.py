@@ -54,14 +54,13 @@ def looked_up(
     kept = without(halves, events, gone)
     place = places(keys, rows.select(keys.schema.names))
     added = _changes(changes, events.change[events.last[numbers]], keys, rows, place)
-    table = pa.Table.from_batches([changes, added]).combine_chunks()
     present = place >= 0
     halves = Halves(
         np.concatenate([kept.old, ~present]),
         np.concatenate([kept.new, present]),
         np.concatenate([kept.moves, np.zeros(len(present), np.bool_)]),
     )
-    return table.to_batches()[0], halves
+    return as_one_batch(pa.Table.from_batches([changes, added])), halves
 
 
 def _rows(keys: pa.RecordBatch, look_up: LookUp, most_bytes: int) -> pa.RecordBatch | int:

@@ -131,22 +131,17 @@ class Manifest:
         """The manifest; StagingError where it is of a newer version or damaged."""
         try:
             value = json.loads(text)
-            newer = value["version"] > MANIFEST_VERSION
-            found = None if newer else cls._from_json(value)
+            version = stored.whole(value["version"])
+            if version > MANIFEST_VERSION:
+                raise StagingError(
+                    f"the staging directory holds a manifest of version {version}, and this release reads up to "
+                    f"{MANIFEST_VERSION}; install the release that wrote it, or a newer one"
+                )
+            found = cls(tuple(map(PlannedSplit.from_json, value["splits"])))
+            stored.require_canonical(found.to_json(), value)
         except stored.UNREADABLE as error:
             raise StagingError(
                 f"the staging directory holds a damaged manifest ({type(error).__name__}: {error}); start over with "
                 f"{FRESH_START}"
             ) from error
-        if found is None:
-            raise StagingError(
-                f"the staging directory holds a manifest of version {value['version']}, and this release reads up to "
-                f"{MANIFEST_VERSION}; install the release that wrote it, or a newer one"
-            )
-        return found
-
-    @classmethod
-    def _from_json(cls, value: dict[str, Any]) -> Manifest:
-        found = cls(tuple(map(PlannedSplit.from_json, value["splits"])))
-        stored.require_canonical(found.to_json(), value)
         return found

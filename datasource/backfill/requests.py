@@ -143,10 +143,10 @@ def _when(stream: str, barrier: Barrier | None, control: Control) -> str:
     after = []
     if barrier is None or barrier.progress.unfinished:
         after.append("when the table has been read for the first time")
-    before = control.waiting(stream, _taken_up(barrier)).to_read
-    under_way = barrier is not None and barrier.takes_again
-    if before or under_way:
-        count = len(before) + under_way
+    before = control.waiting(stream, _taken_up(barrier))
+    under_way = barrier is not None and barrier.takes_again and before.stop is None
+    count = len(before.to_read) + under_way
+    if count:
         after.append(f"after {count} request{'s' if count > 1 else ''} that came before")
     if control.holds:
         after.append("when the stream is resumed")

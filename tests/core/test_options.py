@@ -363,6 +363,19 @@ def test_only_rows_that_are_all_inserts_do_without_their_change_type(chosen: str
     assert parse({**NEEDED, "metadataColumns": chosen}).has_metadata is False
 
 
+@pytest.mark.parametrize(
+    ("wrong", "options"),
+    [
+        ("path", {"path": "data", "keyColumns": "id", "startingPosition": "3"}),
+        ("envelope", {**NEEDED, "stateDir": "/s", "envelope": "upserts", "orderColumn": "at"}),
+        ("startupMode", {**NEEDED, "stateDir": "/s", "startupMode": "snapshots", "metadataColumns": "none"}),
+    ],
+)
+def test_nothing_follows_from_a_value_that_is_wrong_by_itself(wrong: str, options: dict[str, str]) -> None:
+    with pytest.raises(OptionsError, match=rf"its options:\n  - {wrong} is '.*'; expected [^\n]*$"):
+        parse(options)
+
+
 def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(OptionsError) as caught:
         parse(

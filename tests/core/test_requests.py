@@ -129,6 +129,19 @@ def test_rows_that_the_last_batch_may_have_given_up_are_not_read_once_somebody_a
         ask_to_stop(state)
 
 
+def test_a_request_waits_for_those_before_it_but_for_what_was_stopped(tmp_path: Path) -> None:
+    state = state_of({"id": pa.int64()}, tmp_path)
+    again = Again("asked", Frontier.at_start(()))
+    barrier = Barrier("s1", (), Epoch(1, "p", 1, 1), Finished(1, 6), again=again)
+    with open_store(state) as store:
+        store.commit(StoredBarrier(1, to_text(barrier), store.progress()))
+    assert ask_again(state, None, None).endswith("after 1 request that came before")
+    assert ask_again(state, None, None).endswith("after 2 requests that came before")
+    ask_to_stop(state)
+    assert ask_again(state, None, None).endswith("from the next batch on")
+    assert ask_again(state, None, None).endswith("after 1 request that came before")
+
+
 @pytest.mark.parametrize("ask", [status, ask_to_stop, lambda folder: ask_again(folder, None, None)])
 def test_a_folder_in_which_no_stream_has_begun_says_when_to_try_again(
     ask: Callable[[str], object], tmp_path: Path

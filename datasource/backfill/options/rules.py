@@ -43,7 +43,7 @@ def contradictions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
         problems.append(
             "changelog=full and envelope=upsert follow a table from its snapshot on; leave out startupMode, or them"
         )
-    if values["ordercolumn"] and values.get("envelope") is not Envelope.UPSERT:
+    if values["ordercolumn"] and values.get("envelope", Envelope.UPSERT) is not Envelope.UPSERT:
         problems.append("orderColumn is for envelope=upsert; set that, or leave orderColumn out")
     return problems
 
@@ -51,7 +51,8 @@ def contradictions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
 def _metadata(values: Mapping[str, Any]) -> list[str]:
     has_metadata = values["statedir"] or values["startingposition"]
     chosen = values.get("metadatacolumns", ("_change_type",))
-    if not has_metadata or "_change_type" in chosen or values.get("startupmode") is StartupMode.SNAPSHOT:
+    only_snapshot = values.get("startupmode", StartupMode.SNAPSHOT) is StartupMode.SNAPSHOT
+    if not has_metadata or "_change_type" in chosen or only_snapshot:
         return []
     problem = (
         "metadataColumns leaves out _change_type, without which a deleted row looks like an inserted one; name it as "
@@ -68,7 +69,7 @@ def _positions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
     if not starting:
         return ["endingPosition needs startingPosition, from where the changes are read"] if ending else []
     problems = []
-    if not values.get("path") and not values.get("slotname", "invalid"):
+    if not values.get("path", "wrong") and not values.get("slotname", "wrong"):
         problems.append("startingPosition needs slotName: the replication slot that holds the changes")
     if values["filter"]:
         problems.append("filter is for the table as it is now, not for changes; leave it out, and use where() instead")
