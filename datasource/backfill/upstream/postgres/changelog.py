@@ -134,9 +134,8 @@ class ChangeLog:
             slot.require_readable(session, self.place.slot, after.lsn)
         else:
             self._note_moved(session, after.lsn)
-        self._require_told(
-            session, all_read=peeked.is_idle
-        )  # first: what the table has not any more is not for the publication to publish
+        # First, because what the table has not any more is not for the publication to publish.
+        self._require_told(session, all_read=peeked.is_idle)
         self._require_published(session)
         self._report_added(peeked.ignored)
         return peeked

@@ -81,8 +81,7 @@ def require_unchanged(session: Session, table: Table, collations: str) -> None:
             f"the key of {described.name.quoted()} was given another collation since the stream began ({sorted_now}, "
             f"expected {collations}), so its rows are in another order, and what has been read cannot be told from "
             "what has not. Give it back the collation that it had, or that its name, if it or its schema was renamed; "
-            "or, where all rows have been read once, start the query again; or start over with "
-            f"{FRESH_START}"
+            f"or, where all rows have been read once, start the query again; or start over with {FRESH_START}"
         )
 
 
