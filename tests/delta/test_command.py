@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -72,6 +73,21 @@ def test_a_stream_is_looked_at_and_ended_without_a_url(
     status, text = said(capsys, "drop", *state)
     assert (status, text.splitlines()[0]) == (0, f"dropped stream {figures['stream']} of {table}")
     assert not (tmp_path / "state" / "backfill.duckdb").exists()
+
+
+def test_of_a_table_that_was_made_again_no_lag_is_told(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    DeltaTable(table).alter.set_table_properties(FEED)
+    run = DeltaRun(tmp_path, table)
+    run.catch_up()
+    run.restart()
+    shutil.rmtree(table)
+    write_deltalake(table, pa.table({"id": range(10), "n": range(10)}), configuration=FEED)
+    status, text = said(capsys, "status", "--state-dir", str(tmp_path / "state"), "--json")
+    figures = json.loads(text)
+    assert (status, "lag_versions" in figures) == (0, False)
+    assert "was deleted and made again: the stream followed the table with id" in figures["unreachable"]
 
 
 def test_a_stream_whose_key_has_quotes_and_commas_in_its_name_is_looked_at_and_ended_too(

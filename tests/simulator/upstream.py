@@ -256,7 +256,11 @@ class SimulatedUpstream:
         return Lag(lag_bytes=0) if self._slot in self._database.slots else UNKNOWN
 
     def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> Lag:
-        return Lag(lag_bytes=0) if dict(bookmark)[SLOT] in self._database.slots and epoch is not None else UNKNOWN
+        if epoch is None:
+            return UNKNOWN
+        if dict(bookmark)[SLOT] not in self._database.slots:
+            raise DataLossError("the changes after the stream's epoch are gone")
+        return Lag(lag_bytes=0)
 
     def close(self) -> None:
         self._server.pins = None

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from backfill.epoch import Epoch
-from backfill.errors import DataLossError
+from backfill.errors import DataLossError, DefiniteError
+from backfill.lag import UNKNOWN
 from backfill.upstream import Upstream
 from tests.contract.laboratory import Laboratory, Write, delete, insert, update
 from tests.contract.laws.moves import STREAM, begun, commits, fill, followed, now_and_then, pinned, reopened
@@ -64,6 +65,15 @@ class PlaceLaws:
         laboratory.lose_changes(upstream.bookmark(STREAM))
         with pytest.raises(DataLossError):
             reopened(laboratory, epoch)
+
+    def test_a_lag_is_told_of_a_stream_whose_log_is_kept_and_of_no_other(self, laboratory: Laboratory) -> None:
+        upstream = begun(laboratory)
+        bookmark, epoch = upstream.bookmark(STREAM), pinned(upstream).epoch
+        laboratory.write(insert(laboratory.keys[0]))
+        assert laboratory.open().lag_of(bookmark, epoch) != UNKNOWN
+        laboratory.lose_changes(bookmark)
+        with pytest.raises(DefiniteError):
+            laboratory.open().lag_of(bookmark, epoch)
 
     def test_letting_go_of_the_place_may_be_done_again_and_then_it_may_be_made_again(
         self, laboratory: Laboratory

@@ -357,7 +357,14 @@ class DeltaUpstream:
         return UNKNOWN if reached is None else self._lately.lag(lambda: self._lag_of(reached))
 
     def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> Lag:  # noqa: ARG002 - one log for all
-        return UNKNOWN if epoch is None else self._lag_of(Position.parse(epoch.position))
+        if epoch is None:
+            return UNKNOWN
+        reached, latest = Position.parse(epoch.position), self._latest()
+        require_same_table(latest.table, self._uri, reached.table_id)
+        require_not_older(latest.table, self._uri, reached)
+        if latest.position.version > reached.version:
+            self._history.require_kept(reached.version + 1)
+        return self._lag_of(reached)
 
     def _lag_of(self, reached: Position) -> Lag:
         """How many versions are to be read, how large the files with their changes are, and since when they wait."""

@@ -37,7 +37,7 @@ class History:
         with translating(uri):
             found = self.log.commit(version)
         if found is None:
-            self._lost(f"the log of the Delta table {uri} no longer has version {version}: it was cleaned up")
+            self._lost(self._cleaned_up(version))
         elif found.definition is not None:
             require_unmapped(found.definition.properties, uri)
             columns = found.definition.columns
@@ -48,6 +48,16 @@ class History:
                     "changes after it were not kept"
                 )
         return found
+
+    def require_kept(self, version: int) -> None:
+        """DataLossError where the log has lost it, also with failOnDataLoss=false."""
+        with translating(self.table.uri):
+            found = self.log.commit(version)
+        if found is None:
+            raise DataLossError(f"{self._cleaned_up(version)}, and the stream has not recorded that it was read")
+
+    def _cleaned_up(self, version: int) -> str:
+        return f"the log of the Delta table {self.table.uri} no longer has version {version}: it was cleaned up"
 
     def _to_come(self, found: Schema, version: int) -> set[str]:
         """Which of the stream's columns this version lacks because they were added after it: null, as in its rows.
