@@ -55,13 +55,18 @@ def test_the_doctor_says_what_would_refuse_a_stream(table: Path, capsys: pytest.
     assert said(capsys, "doctor", "--path", "/nowhere", "--option", "keyColumns=id")[0] == 1
 
 
+def followed(table: Path, folder: Path) -> None:
+    """Has a stream read all of the table, and end."""
+    DeltaTable(table).alter.set_table_properties(FEED)
+    run = DeltaRun(folder, table)
+    run.catch_up()
+    run.restart()
+
+
 def test_a_stream_is_looked_at_and_ended_without_a_url(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    DeltaTable(table).alter.set_table_properties(FEED)
-    run = DeltaRun(tmp_path, table)
-    run.catch_up()
-    run.restart()
+    followed(table, tmp_path)
     DeltaTable(table).delete("id = 1")
     state = ("--state-dir", str(tmp_path / "state"))
     status, text = said(capsys, "status", *state, "--json")
@@ -78,10 +83,7 @@ def test_a_stream_is_looked_at_and_ended_without_a_url(
 def test_of_a_table_that_was_made_again_no_lag_is_told(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    DeltaTable(table).alter.set_table_properties(FEED)
-    run = DeltaRun(tmp_path, table)
-    run.catch_up()
-    run.restart()
+    followed(table, tmp_path)
     shutil.rmtree(table)
     write_deltalake(table, pa.table({"id": range(10), "n": range(10)}), configuration=FEED)
     status, text = said(capsys, "status", "--state-dir", str(tmp_path / "state"), "--json")
