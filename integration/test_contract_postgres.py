@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from integration.databases import Databases
 from integration.fixtures.postgres import show_log_of
 from integration.servers import LocalServers
 from tests.contract.laboratory import Held, KeyValue, Rows, Write, update
-from tests.contract.laws import HidingUpstreamLaws, UpstreamLaws
+from tests.contract.laws import GrowingUpstreamLaws, HidingUpstreamLaws, LosingUpstreamLaws, UpstreamLaws
 from tests.contract.laws.moves import STREAM, begun, fill, followed, pinned
 
 PATIENCE = 60.0
@@ -139,7 +139,7 @@ class PostgresLaboratory:
         self.shape = shape
         database.execute(f"CREATE TABLE t (v text, {shape.columns}); ALTER TABLE t REPLICA IDENTITY {identity}")
         self.keys: Sequence[KeyValue] = self._ascending(shape.keys)
-        self._options = parse({**database.options, "dbtable": "public.t"})
+        self._given = {**database.options, "dbtable": "public.t"}
         self._opened: PostgresUpstream | None = None
         self._reading: list[PostgresUpstream] = []
 
@@ -152,13 +152,23 @@ class PostgresLaboratory:
         return result
 
     def open(self) -> PostgresUpstream:
+        return self._open({})
+
+    def open_forgiving(self) -> PostgresUpstream:
+        return self._open({"failOnDataLoss": "false"})
+
+    def open_impatient(self) -> PostgresUpstream:
+        """As `open`, of an adapter that waits for nothing."""
+        return self._open({}, RetryPolicy(give_up_after=0.0))
+
+    def _open(self, given: Mapping[str, str], retries: RetryPolicy | None = None) -> PostgresUpstream:
         self.close()
-        self._opened = PostgresUpstream.of(self._options)
+        self._opened = PostgresUpstream.of(parse({**self._given, **given}), retries)
         return self._opened
 
     def reading(self, bookmark: Bookmark) -> PostgresUpstream:
         slot = dict(bookmark)["slot"]
-        given = {**self.database.options, "dbtable": "public.t", "slotName": slot, "startingPosition": "earliest"}
+        given = {**self._given, "slotName": slot, "startingPosition": "earliest"}
         self._reading.append(PostgresUpstream.of(parse(given)))
         return self._reading[-1]
 
@@ -187,6 +197,10 @@ class PostgresLaboratory:
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
             [dict(bookmark)["slot"]],
         )
+
+    def add_column(self, name: str) -> None:
+        with self.database.connect() as connection:
+            connection.execute(sql.SQL("ALTER TABLE t ADD COLUMN {} text").format(sql.Identifier(name)))
 
     def do(self, connection: psycopg.Connection[Any], writes: Sequence[Write]) -> None:
         for write in writes:
@@ -222,7 +236,7 @@ def waiting(local_servers: LocalServers) -> Iterator[Databases]:
     server.stop("immediate")
 
 
-class TestPostgresUpstream(UpstreamLaws):
+class TestPostgresUpstream(UpstreamLaws, LosingUpstreamLaws, GrowingUpstreamLaws):
     pass
 
 
@@ -243,10 +257,9 @@ class TestPostgresUpstreamWithAStandbyThatDoesNotAnswer(HidingUpstreamLaws):
         upstream = begun(laboratory)
         epoch = pinned(upstream).epoch
         unseen = laboratory.commit_unseen(update(laboratory.keys[0], "unseen"))
-        later = followed(upstream, epoch)
-        impatient = PostgresUpstream.of(laboratory._options, RetryPolicy(give_up_after=0.0))
-        with contextlib.closing(impatient):
-            impatient.attach(upstream.bookmark(STREAM), later)
-            with pytest.raises(TransientError, match="synchronous_standby_names, and start the query again"):
-                impatient.repin(later)
+        bookmark, later = upstream.bookmark(STREAM), followed(upstream, epoch)
+        impatient = laboratory.open_impatient()
+        impatient.attach(bookmark, later)
+        with pytest.raises(TransientError, match="synchronous_standby_names, and start the query again"):
+            impatient.repin(later)
         unseen.commit()

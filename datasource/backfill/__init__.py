@@ -48,9 +48,9 @@ Refinements, in the order in which one meets them in the code:
   says how far reading them is; they are read exactly as of E' and come after the batch's changes, as inserts of keys
   that are present, which supersede what was there. Such a chunk is never read later than planned: lost in a crash, it
   is left out, and its keys are taken in another batch. So the sink is right at each barrier.
-- **Epochs without a pin** (`upstream`). A batch that reads no rows ends at an epoch that nobody is pinned to. Once the
-  backfill is over it may show commits that readers do not see yet; rows are read again only at a state that shows them
-  all. While a person holds the snapshot (`control`) it may not, because the snapshot goes on from there.
+- **Epochs without a pin** (`upstream`). A batch that reads no rows ends at an epoch that nobody has to be pinned to.
+  Once the backfill is over it may show commits that readers do not see yet; rows are read again only at a state that
+  shows them all. While a person holds the snapshot (`control`) it may not, because the snapshot goes on from there.
 - **Acknowledging** (`attachment`): what Spark asks the next batch to start from has been committed. Only then is
   progress recorded and may the upstream forget.
 
@@ -59,7 +59,7 @@ Words, beside those above:
     barrier     the end of a batch: its epoch and the progress of every vnode (`offset.Barrier`)
     frontier    the progress of all vnodes at a barrier
     pin         a state that readers can read at until it is released
-    piece       the rows of one vnode that a batch reads
+    piece       the rows of one vnode that a batch reads; or of neighbours that it reads to their ends
     split       the pieces that one reader reads
     chunk       the staged file of a split
     manifest    a batch's splits, and which of them were read at a later state or given up

@@ -99,7 +99,7 @@ def _after(vnode: Vnode, extent: Extent) -> InProgress | Completed:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The rows of one vnode that one batch emits."""
+    """The rows of one vnode that one batch emits; or of neighbours, where the batch emits all that they have."""
 
     range: KeyRange
     row_count: int
@@ -114,7 +114,7 @@ class Split:
 
 
 def pieces(start: Progress | None, end: Progress) -> tuple[Piece, ...]:
-    """The snapshot rows between two barriers, vnode by vnode as far as `start` tells them apart.
+    """The snapshot rows between two barriers: vnode by vnode, and those that `start` does not know by runs.
 
     In key order, but for vnodes that were added at the end.
     """

@@ -97,6 +97,22 @@ class HidingLaboratory(Laboratory, Protocol):
         ...
 
 
+class LosingLaboratory(Laboratory, Protocol):
+    """Of an upstream that may be told to go on although changes were lost."""
+
+    def open_forgiving(self) -> Upstream:
+        """As `open`, told so."""
+        ...
+
+
+class GrowingLaboratory(Laboratory, Protocol):
+    """Of an upstream whose table may get a column while a stream follows it."""
+
+    def add_column(self, name: str) -> None:
+        """The table gets a column, which is null in every row."""
+        ...
+
+
 # -- what an adapter gives, as Python values -------------------------------------------------------------------------
 
 

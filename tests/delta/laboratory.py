@@ -9,7 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from deltalake import DeltaTable, Field, QueryBuilder, write_deltalake
+from deltalake.schema import PrimitiveType
 
 from backfill.options import parse
 from backfill.upstream import Bookmark
@@ -64,6 +65,9 @@ class DeltaLaboratory:
     def open(self) -> DeltaUpstream:
         return DeltaUpstream(parse(self.options))
 
+    def open_forgiving(self) -> DeltaUpstream:
+        return DeltaUpstream(parse({**self.options, "failOnDataLoss": "false"}))
+
     def reading(self, _: Bookmark) -> DeltaUpstream:
         return self.open()
 
@@ -102,9 +106,16 @@ class DeltaLaboratory:
         return {tuple(row[name] for name in KEY): row[VALUE] for row in found}
 
     def lose_changes(self, bookmark: Bookmark) -> None:
-        """Cleans up the log, as after `delta.logRetentionDuration`. Of a stream that never was it holds nothing."""
+        """Cleans up the log, as after `delta.logRetentionDuration`. Of a stream that never was it holds nothing.
+
+        A log keeps its last commit, so that is one which changes no row.
+        """
         if dict(bookmark)["stream"] == STREAM:
-            clean_up(self.folder)
+            self.table().alter.set_table_properties({"delta.logRetentionDuration": "interval 1 hour"})
+            clean_up(self.folder, keep=1)
+
+    def add_column(self, name: str) -> None:
+        self.table().alter.add_columns(Field(name, PrimitiveType("string")))
 
 
 def clean_up(folder: Path, *, keep: int = 0) -> None:

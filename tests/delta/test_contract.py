@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.laws import UpstreamLaws
+from tests.contract.laws import GrowingUpstreamLaws, LosingUpstreamLaws, UpstreamLaws
 from tests.delta.laboratory import DeltaLaboratory
 
 
@@ -15,5 +15,5 @@ def laboratory(tmp_path: Path) -> DeltaLaboratory:
     return DeltaLaboratory(tmp_path / "table")
 
 
-class TestDeltaUpstream(UpstreamLaws):
+class TestDeltaUpstream(UpstreamLaws, LosingUpstreamLaws, GrowingUpstreamLaws):
     pass

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
-from pyarrow import ipc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -20,9 +18,9 @@ from backfill.views import look
 
 @dataclass
 class ViewPartition(InputPartition):
-    """All rows of a view, as an Arrow stream."""
+    """All rows of a view."""
 
-    content: bytes = field(repr=False)
+    rows: pa.Table = field(repr=False)
 
 
 class ViewReader(DataSourceReader):
@@ -37,12 +35,8 @@ class ViewReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         found = look(self._view, self._state_dir)
         self._require_columns(to_spark(found.schema))
-        columns: list[Any] = [found[field.name].cast(field.type) for field in to_arrow(self._schema)]
-        sink = pa.BufferOutputStream()
-        rows = pa.Table.from_arrays(columns, schema=to_arrow(self._schema)).combine_chunks()
-        with ipc.new_stream(sink, rows.schema) as writer:
-            writer.write_table(rows)
-        return [ViewPartition(sink.getvalue().to_pybytes())]
+        expected = to_arrow(self._schema)
+        return [ViewPartition(found.select(expected.names).cast(expected))]
 
     def _require_columns(self, found: StructType) -> None:
         """Spark gives back what `schema` said, or what the user said instead."""
@@ -63,5 +57,4 @@ class ViewReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, ViewPartition):
             raise TypeError(f"not a partition of this source: {type(partition).__name__}")
-        with ipc.open_stream(pa.py_buffer(partition.content)) as stream:
-            yield from stream
+        yield from partition.rows.to_batches()

@@ -6,7 +6,9 @@ from tests.contract.laws.bounds import BoundsLaws
 from tests.contract.laws.changes import ChangeLaws
 from tests.contract.laws.following import FollowingLaws
 from tests.contract.laws.forgetting import ForgettingUpstreamLaws
+from tests.contract.laws.growing import GrowingUpstreamLaws
 from tests.contract.laws.hiding import HidingUpstreamLaws
+from tests.contract.laws.losing import LosingUpstreamLaws
 from tests.contract.laws.place import PlaceLaws
 from tests.contract.laws.schedules import ScheduleLaws
 from tests.contract.laws.snapshot import SnapshotLaws
@@ -14,7 +16,13 @@ from tests.contract.laws.spans import SpanLaws
 from tests.contract.laws.states import StateLaws
 from tests.contract.laws.table import TableLaws
 
-__all__ = ["ForgettingUpstreamLaws", "HidingUpstreamLaws", "UpstreamLaws"]
+__all__ = [
+    "ForgettingUpstreamLaws",
+    "GrowingUpstreamLaws",
+    "HidingUpstreamLaws",
+    "LosingUpstreamLaws",
+    "UpstreamLaws",
+]
 
 
 class UpstreamLaws(
