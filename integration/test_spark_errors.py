@@ -242,7 +242,7 @@ def test_a_stream_that_cannot_go_on_says_what_it_would_lose_and_what_to_do(strea
     stream.catch_up()
     stream.database.execute("CREATE TABLE u (id int PRIMARY KEY)")
     found = of_run(stream, dbtable="u")
-    assert 'the stream began with the table "public"."t", and dbtable names "public"."u"' in found
+    assert 'the stream began with the table "public"."t", and the options name "public"."u"' in found
 
     found = of_run(replace(stream, folder=stream.folder / "new"), stateDir=str(stream.state))
     assert re.search(r'stateDir already holds the progress of stream \w+ \(table "public"\."t", epoch \d+\)', found)

@@ -90,7 +90,7 @@ Where things are; each module may import only those that stand after it:
     backfill.recorded           what the state store keeps of a stream, in its types
     backfill.same_table         whether the table is still the one that a stream began with
     backfill.advance, release   how far a batch reads; letting go of the state it read at
-    backfill.control_file       how another process pauses and throttles a stream
+    backfill.control_file       how another process tells a stream what to do
     backfill.counts_file        what a stream has counted, for other processes
     backfill.again              from what a person asked for to a second frontier
     backfill.upsert             the last row of each key, from barrier to barrier
@@ -116,12 +116,12 @@ Where things are; each module may import only those that stand after it:
     backfill.sameness, changes  which values are equal; the layout of an upstream's changes
     backfill.batches            record batches of a good size
     backfill.readahead          making the next one while this one is used
-    backfill.temporary          what does not fit into memory
+    backfill.temporary          what goes wrong with the temporary folder, as our errors
     backfill.metrics, amounts, wording
                                 figures as Prometheus reads them, and as people do; sentences that errors share
     backfill.arrays             which rows
     backfill.added              which columns a table has got
-    backfill.held               which types hold the values of others
+    backfill.widening           which types have all values of others
     backfill.errors
 
 The algorithm is that of RisingWave's backfill executors, with time travel replaced by pinned snapshots and staged

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from backfill.adapters import examine, open_upstream, source_of
-from backfill.claim import PATIENCE, claim
+from backfill.claim import claim
 from backfill.control import Control
 from backfill.control_file import changing, keep_control, read_control
 from backfill.display import Window, drawn
@@ -37,6 +37,8 @@ from backfill.whole_rows import require_order
 from backfill_state import StateStoreError
 
 WATCH_INTERVAL: Final = 1.0
+PATIENCE: Final = 10.0
+"""Seconds for which the database may be out of reach."""
 
 
 class UnsaidError(Exception):
@@ -301,7 +303,7 @@ def _say(text: str) -> None:
 
 def _drop(given: argparse.Namespace) -> None:
     folder = _folder_of(given)
-    with claim(folder, patience=PATIENCE):  # else a running query would lose the slot that it reads from
+    with claim(folder):  # else a running query would lose the slot that it reads from
         _drop_stream(folder, given)
 
 

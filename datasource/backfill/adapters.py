@@ -15,7 +15,8 @@ from backfill.wording import in_option
 def open_upstream(options: Options, *, patience: float | None = None) -> Upstream:
     """The adapter for what the options name; its driver is imported here, not before.
 
-    `patience`: for how many seconds a failure that may pass is tried again (default: the adapter's own).
+    `patience`: for how many seconds PostgreSQL's failures that may pass are tried again (default: the adapter's own).
+    Of a Delta table's store `deltalake` decides.
     """
     if options.path:
         with needing("reading a Delta table", "delta"):

@@ -55,10 +55,10 @@ class InTurn:
         for request in waiting.to_read:
             if again is not None and again.frontier is not None:
                 break
-            again = self._taken_up(request)
+            again = self._begun(request)
         return again
 
-    def _taken_up(self, request: ReadAgain) -> Again:
+    def _begun(self, request: ReadAgain) -> Again:
         if request.id not in self._refused:
             try:
                 within = self._range_of(request)

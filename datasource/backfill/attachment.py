@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from backfill.chunks import planned_manifest, rows_to_read
+from backfill.chunks import pieces_to_read, planned_manifest
 from backfill.control import Control
 from backfill.manifest import AsPlanned, Manifest
 from backfill.offset import Ahead, Barrier
@@ -121,8 +121,8 @@ class Attachment:
         if found is not None:
             staging.require_manifest(planned)
         elif planned.has_manifest and staging.manifest(number) is None:
-            rows = rows_to_read(committed, planned)
-            staging.keep_manifest(number, planned_manifest(rows, planned.epoch, self._options.num_partitions))
+            to_read = pieces_to_read(committed, planned)
+            staging.keep_manifest(number, planned_manifest(to_read, planned.epoch, self._options.num_partitions))
 
     def _replace_lost_manifest(self, begin: Barrier) -> None:
         """Where `stateDir` was lost, the staged files most often were in it, and so the batch's manifest is lost too.

@@ -1,4 +1,4 @@
-"""Record batches cut anew: what costs a fixed amount for each call takes many rows at once."""
+"""Record batches in other columns, or cut anew: what costs a fixed amount for each call takes many rows at once."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ def coalesced(batches: Iterable[pa.RecordBatch], rows: int, size: int = sys.maxs
 
     None is empty. One that is given, and is larger by itself, is not cut by its bytes.
     """
-    held: list[pa.RecordBatch] = []
-    held_rows = held_bytes = 0
+    kept: list[pa.RecordBatch] = []
+    kept_rows = kept_bytes = 0
     for given in batches:
         rest = given
         while rest.num_rows:
-            some = rest.slice(0, rows - held_rows)
-            if held_rows == rows or (held and held_bytes + some.nbytes > size):
-                yield as_one_batch(pa.Table.from_batches(held))
-                held, held_rows, held_bytes = [], 0, 0
+            some = rest.slice(0, rows - kept_rows)
+            if kept_rows == rows or (kept and kept_bytes + some.nbytes > size):
+                yield as_one_batch(pa.Table.from_batches(kept))
+                kept, kept_rows, kept_bytes = [], 0, 0
                 some = rest.slice(0, rows)
-            held.append(some)
-            held_rows += some.num_rows
-            held_bytes += some.nbytes
+            kept.append(some)
+            kept_rows += some.num_rows
+            kept_bytes += some.nbytes
             rest = rest.slice(some.num_rows)
-    if held:
-        yield as_one_batch(pa.Table.from_batches(held))
+    if kept:
+        yield as_one_batch(pa.Table.from_batches(kept))
 
 
 def without_first(batches: Iterable[pa.RecordBatch], passed_on: int) -> Iterator[pa.RecordBatch]:

@@ -36,18 +36,17 @@ class Chunks:
         """What readers read of the batch that begins at `begin`, and the pin that they need, if any.
 
         Chunks that were staged are read from there. Those that were not are read at `pin` if it is the state the
-        batch was planned in, or was taken for the same purpose before; else at a new, later state, which the manifest
-        then names. Rows that are emitted once more are never read later: then they are left to another batch.
+        batch was planned in, or was taken for the same purpose before; else at that state again where the upstream
+        keeps it; else at a later one, which the manifest then names. Rows that are emitted once more are never read
+        later: then they are left to another batch.
         """
         if not self.end.has_manifest:
             return (), None
         manifest = self.staging.require_manifest(self.end)
         staged = self._staged(manifest)
-        if not all(name in staged or self._fits(item, pin) for name, item in manifest.chunks.items()):
-            if _pieces_of_first_time(begin, self.end):
-                manifest, pin = self._read_later(manifest, staged)
-            else:
-                manifest = self._give_up(manifest, staged)
+        if not self._has_state(manifest, staged, pin):
+            pin = self.upstream.repin(self.end.epoch)
+            manifest = self._planned_anew(begin, manifest, staged, pin)
             staged = self._staged(manifest)
         added = self._added(begin)
         parts = [
@@ -68,7 +67,7 @@ class Chunks:
 
         A stream of one state has all rows with the same columns; and the sink may have more of rows that come again.
         """
-        may_lack = not self.options.only_snapshot and bool(_pieces_of_first_time(begin, self.end))
+        may_lack = not self.options.only_snapshot and bool(_first_pieces(begin, self.end))
         return self.upstream.added() if may_lack else NOTHING_ADDED
 
     def read_rest(self, pin: Pin) -> None:
@@ -87,6 +86,10 @@ class Chunks:
         """The chunks of which nothing has to be read from the database."""
         return tuple(name for name in manifest.chunks if self._chunk(name).is_staged)
 
+    def _has_state(self, manifest: Manifest, staged: Collection[str], pin: Pin | None) -> bool:
+        """Whether all that is not staged is to be read at this state."""
+        return all(name in staged or self._fits(item, pin) for name, item in manifest.chunks.items())
+
     def _fits(self, planned: PlannedSplit, pin: Pin | None) -> bool:
         """Whether this is the state to read a split at."""
         if pin is None:
@@ -99,13 +102,21 @@ class Chunks:
             case GivenUp():
                 return False
 
-    def _read_later(self, manifest: Manifest, staged: Collection[str]) -> tuple[Manifest, Pin]:
-        """Has the chunks that were lost read at the present state. A snapshot-only stream is of one state, so there all
+    def _planned_anew(self, begin: Barrier | None, manifest: Manifest, staged: Collection[str], pin: Pin) -> Manifest:
+        """For the state of this pin; as it was where that is the state planned, as of an upstream that keeps them."""
+        if self._has_state(manifest, staged, pin):
+            return manifest
+        if _first_pieces(begin, self.end):
+            return self._read_later(manifest, staged, pin)
+        self.upstream.release(pin)
+        return self._give_up(manifest, staged)
+
+    def _read_later(self, manifest: Manifest, staged: Collection[str], pin: Pin) -> Manifest:
+        """Has the chunks that were lost read at this later state. A snapshot-only stream is of one state, so there all
         chunks are.
         """
-        pin = self.upstream.repin(self.end.epoch)
         keep = () if self.options.only_snapshot else staged
-        return self._kept(manifest.with_others(lambda item: item.reread_at(pin.epoch.position), keep)), pin
+        return self._kept(manifest.with_others(lambda item: item.reread_at(pin.epoch.position), keep))
 
     def _give_up(self, manifest: Manifest, staged: Collection[str]) -> Manifest:
         """Leaves out the chunks that were lost; their rows are taken in a later batch (`again.with_reopened`).
@@ -133,18 +144,18 @@ class Chunks:
         )
 
 
-def planned_manifest(rows: Sequence[Piece], epoch: Epoch, readers: int) -> Manifest:
+def planned_manifest(to_read: Sequence[Piece], epoch: Epoch, readers: int) -> Manifest:
     """Who is to read which of these snapshot rows of the batch that ends at this epoch."""
-    splits = split(rows, count=readers, min_rows=MIN_SPLIT_ROWS)
+    splits = split(to_read, count=readers, min_rows=MIN_SPLIT_ROWS)
     return Manifest(tuple(PlannedSplit.of(item, epoch.position) for item in splits))
 
 
-def rows_to_read(begin: Barrier | None, end: Barrier) -> tuple[Piece, ...]:
+def pieces_to_read(begin: Barrier | None, end: Barrier) -> tuple[Piece, ...]:
     """The snapshot rows of a batch, as the offsets alone say."""
-    return _pieces_of_first_time(begin, end) or _pieces_again(begin, end)
+    return _first_pieces(begin, end) or _pieces_again(begin, end)
 
 
-def _pieces_of_first_time(begin: Barrier | None, end: Barrier) -> tuple[Piece, ...]:
+def _first_pieces(begin: Barrier | None, end: Barrier) -> tuple[Piece, ...]:
     return pieces(None if begin is None else begin.progress, end.progress)
 
 

@@ -4,7 +4,8 @@ A **definite** error stays true however often one tries again: a wrong option, a
 lossless type. A **transient** one may go away by itself: a cut connection, a slot still held by a process
 that is ending. Only transient errors are retried: PostgreSQL's by `upstream.postgres.retries`, those of files in
 stagingDir by Arrow, the removal of a folder there that has just got another file by `staging`, a Delta MERGE that
-another writer was faster than by the sink; nothing else. Two are also met without a retry. SnapshotGoneError: another
+another writer was faster than by the sink; nothing else. Whether a batch has been read is looked at again whatever
+the look met (`release`). Two are also met without a retry. SnapshotGoneError: another
 state is taken, or another attempt has staged the rows, or they can be done without. StateBusyError: progress is
 recorded later, and a look at it is done without. The state store's own errors are in `backfill_state.errors`.
 

@@ -61,14 +61,14 @@ class Following:
         """Output rows of the changes that go forward, as the log tells them."""
         first = 0
         for changes, found in self._mark(self._logged):
-            rows = marked_rows(changes, found, truncates=self._emits)
+            rows = marked_rows(changes, found, truncates=self._emits_truncations)
             yield self.rows.change_rows(rows, self.end.epoch, first)
             first += rows.num_rows
 
     def _marked(self) -> Marked:
         """Changes and what of them goes forward; many at once, since each look into the last rows takes its time."""
         for changes, found in self._mark(self._logged_together):
-            yield changes, found, self._emits and changes["op"][0].as_py() == TRUNCATE
+            yield changes, found, self._emits_truncations and changes["op"][0].as_py() == TRUNCATE
 
     # -- reading the log -------------------------------------------------------------------------------------------
 
@@ -78,7 +78,7 @@ class Following:
     def _logged_together(self, begin: Barrier) -> Iterator[pa.RecordBatch]:
         """The same in larger pieces, but each truncation that is emitted is a piece of its own."""
         for changes in coalesced(self._logged(begin), ROWS_AT_ONCE, BYTES_AT_ONCE):
-            truncates = (changes["op"].to_numpy() == TRUNCATE) & self._emits
+            truncates = (changes["op"].to_numpy() == TRUNCATE) & self._emits_truncations
             at = np.flatnonzero(truncates).tolist()
             ends = sorted({*at, *(place + 1 for place in at), changes.num_rows})
             for one, other in zip([0, *ends], ends, strict=False):
@@ -88,7 +88,7 @@ class Following:
     # -- what goes forward -----------------------------------------------------------------------------------------
 
     @property
-    def _emits(self) -> bool:
+    def _emits_truncations(self) -> bool:
         """Whether truncations go forward."""
         return self.options.on_truncate is OnTruncate.EMIT
 
@@ -101,7 +101,7 @@ class Following:
         for changes in read(self.begin):
             refuse_truncate(changes, self.options.on_truncate)
             truncates = changes["op"].to_numpy() == TRUNCATE
-            emptied = self._emits & (np.logical_or.accumulate(truncates) | cleared)
+            emptied = self._emits_truncations & (np.logical_or.accumulate(truncates) | cleared)
             if emptied.any():
                 self._require_no_later_ahead()
             forwarded = partial(self._goes_forward, coverage, changes, emptied)

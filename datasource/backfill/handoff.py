@@ -13,12 +13,12 @@ from backfill.added import NOTHING_ADDED, Added
 from backfill.batches import in_columns, without_first
 from backfill.epoch import Epoch
 from backfill.errors import SchemaChangedError, SnapshotGoneError, StagingError
-from backfill.held import holds
 from backfill.plan import Split
 from backfill.readahead import read_ahead
 from backfill.rows import RESERVED, UNCHANGED_COLUMNS, RowFormat
 from backfill.staging import Staging
 from backfill.upstream import SnapshotReader, TableSchema
+from backfill.widening import widens
 from backfill.wording import FRESH_START
 
 INLINE_BYTES: Final = 1 << 20
@@ -179,7 +179,7 @@ def _require_columns(found: pa.Schema, columns: pa.Schema, optional: Collection[
             f"with the option columns (and metadataColumns); or start over with {FRESH_START}"
         )
     both = [field for field in columns if field.name in there]
-    retyped = [field for field in both if not holds(field.type, found.field(field.name).type)]
+    retyped = [field for field in both if not widens(field.type, found.field(field.name).type)]
     if retyped:
         told = ", ".join(f"{field.name} ({field.type}) was {found.field(field.name).type}" for field in retyped)
         raise SchemaChangedError(

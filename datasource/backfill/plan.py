@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from backfill.progress import Completed, CompletedRun, Finished, Frontier, InProgress, Progress, Vnode
-from backfill.vnode import Coverage, Key, KeyRange, merged
+from backfill.vnode import Key, KeyRange, merged
 
 MIN_SPLIT_ROWS = 20_000
 """Below this a further reader costs more than it saves: a task takes some 36 ms to start."""
@@ -46,7 +46,7 @@ class Limits:
 
     max_rows: int
     lanes: int
-    """How many vnodes should be under way at once, so that as many readers have work."""
+    """No vnode takes more than this part of the rows, so that as many vnodes are under way and readers have work."""
 
     vnode_rows: int
     """About how many rows a vnode holds; only a guess at how many vnodes to measure together."""
@@ -107,9 +107,12 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What one reader reads: key ranges in the order of vnodes, and how many rows they hold at the epoch."""
+    """What one reader reads: key ranges in the order of vnodes, and how many rows they hold at the epoch.
 
-    ranges: Coverage
+    That is key order, but for ranges that are taken again because they were lost, which stand at the end.
+    """
+
+    ranges: tuple[KeyRange, ...]
     row_count: int
 
 
@@ -148,19 +151,19 @@ def _added(start: Frontier | None, end: Frontier) -> Iterator[Piece]:
                     yield Piece(KeyRange(whole.after, pos), rows)
 
 
-def split(rows: Sequence[Piece], *, count: int, min_rows: int) -> tuple[Split, ...]:
+def split(to_read: Sequence[Piece], *, count: int, min_rows: int) -> tuple[Split, ...]:
     """The pieces as at most `count` contiguous vnode ranges of about equal size, none empty.
 
     Fewer, where a reader would have less than `min_rows` rows to read: starting one costs more than that. Pieces
     without rows go along with others: read again at a later state, they may have some.
     """
-    total = sum(piece.row_count for piece in rows)
+    total = sum(piece.row_count for piece in to_read)
     if total == 0:
         return ()
     readers = max(1, min(count, total // max(1, min_rows)))
     shares: list[list[Piece]] = [[]]
     given = 0
-    for piece in rows:
+    for piece in to_read:
         if piece.row_count and given * readers >= total * len(shares):
             shares.append([])
         shares[-1].append(piece)

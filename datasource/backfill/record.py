@@ -37,7 +37,7 @@ from backfill.same_table import require_same_table
 from backfill.state_errors import as_ours
 from backfill.upstream import Bookmark, Upstream
 from backfill.vnode import Key
-from backfill.wording import FRESH_START, another_option
+from backfill.wording import FRESH_START, IN_ITS_PLACE, another_option
 from backfill_state import ProgressStore, StreamIdentity
 
 logger = logging.getLogger("backfill")
@@ -161,7 +161,7 @@ class Record:
         `order_matters`: what is left to do goes by the order of keys, which must be the one in the bookmark. If not,
         the key may have another order by now, and the bookmark that is returned has that.
         """
-        self._require_same_options(barrier, reads_rows=order_matters)
+        self._require_same_options(barrier, goes_by_keys=order_matters)
         bookmark = self._with_options(barrier.bookmark)
         with self._open() as store:
             found, epoch = store.identity(), store.epoch()
@@ -194,7 +194,8 @@ class Record:
         if found.stream_id != barrier.stream:
             raise StateError(
                 f"the checkpoint belongs to stream {barrier.stream}, and stateDir to stream {found.stream_id} "
-                f"(table {found.table}); give each stream a stateDir of its own, or an empty one to rebuild it"
+                f"(table {found.table}); give each stream a stateDir of its own, or an empty one to rebuild it; "
+                + IN_ITS_PLACE
             )
         if epoch is not None and epoch > barrier.epoch.number:
             raise StateError(
@@ -279,16 +280,16 @@ class Record:
         others = (item for item in bookmark if item[0] not in kept)
         return (*others, *((name, value) for name, value in kept.items() if value))
 
-    def _require_same_options(self, barrier: Barrier, *, reads_rows: bool) -> None:
-        """A chunk that was planned with one filter must not be read with another, and where no rows are left to read a
-        filter may be left out; what follows the snapshot has a place in the change log, or has none.
+    def _require_same_options(self, barrier: Barrier, *, goes_by_keys: bool) -> None:
+        """A chunk that was planned with one filter must not be read with another, and where nothing is left to do that
+        goes by keys a filter may be left out; what follows the snapshot has a place in the change log, or has none.
         """
         began = dict(barrier.bookmark)
         only_snapshot = self._options.only_snapshot
         if bool(began.get(ONLY_SNAPSHOT)) != only_snapshot:
             raise OptionsError(another_option(_mode(not only_snapshot), _mode(only_snapshot)))
         before, now = began.get(SNAPSHOT_FILTER, ""), self._options.snapshot_filter
-        if before != now and (now or reads_rows):
+        if before != now and (now or goes_by_keys):
             raise OptionsError(another_option(_filter(before), _filter(now)))
 
     def _has_progress(self, found: StreamIdentity, epoch: int) -> str:

@@ -58,8 +58,8 @@ class RowFormat:
         clashes = [name for name in self.table.output if name.lower() in RESERVED]  # Spark knows no case
         if clashes and (self.metadata or self.mark_unchanged):
             raise OptionsError(
-                f"the table's column {', '.join(sorted(clashes))} has the name of a metadata column of this source; "
-                "leave it out with the option columns"
+                f"the table's column {', '.join(sorted(clashes))} has the name of a metadata column of this source, "
+                "whatever its case; leave it out with the option columns"
             )
 
     @property

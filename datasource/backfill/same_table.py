@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from backfill.errors import SchemaChangedError, StateError
 from backfill.upstream import Upstream
-from backfill.wording import FRESH_START
+from backfill.wording import FRESH_START, IN_ITS_PLACE
 from backfill_state import StreamIdentity
 
 
@@ -19,21 +19,21 @@ def require_same_table(recorded: StreamIdentity, upstream: Upstream, *, order_ma
     now = upstream.identity()
     if recorded.system != now.system:
         raise StateError(
-            f"the stream followed system {recorded.system}, and this url leads to system {now.system}; point url "
+            f"the stream followed system {recorded.system}, and the options lead to system {now.system}; point them "
             "at the former; or, where that is gone for good, start over with a fresh checkpointLocation and an "
             "empty stateDir"
         )
     if recorded.table_id != now.table_id and recorded.table != now.table:
         raise StateError(
-            f"the stream began with the table {recorded.table}, and dbtable names {now.table}; give each table a "
-            "checkpointLocation and a stateDir of its own"
+            f"the stream began with the table {recorded.table}, and the options name {now.table}; give each table a "
+            f"checkpointLocation and a stateDir of its own; {IN_ITS_PLACE}"
         )
     if recorded.table_id != now.table_id:
         raise StateError(
-            f"the table {now.table} was dropped and made again since the stream began (it was {recorded.table} with "
-            f"id {recorded.table_id}, and is id {now.table_id}), or the url leads to another database now: then name "
-            "the former there. Where it was only renamed and this one got its name, name that table by its new name; "
-            f"else start over with {FRESH_START}"
+            f"the table {now.table} was dropped and made again since the stream began (it had the id "
+            f"{recorded.table_id}, and has {now.table_id}). Where the options lead to another database now, name the "
+            "former; where it was only renamed and this one got its name, name that table by its new name; else start "
+            f"over with {FRESH_START}"
         )
     _require_same_key(now.table, recorded.key, upstream.schema().key_schema, order_matters=order_matters)
 

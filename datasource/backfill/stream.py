@@ -1,8 +1,8 @@
 """Drives one stream: from an offset to the next, and from two offsets to what has to be read.
 
-This is the algorithm of the package docstring with its I/O, free of Spark. It keeps nothing that a new process would
-miss: what is in memory is a copy of the offset, the state store or the staging directory, or can be asked for again; or
-it is how many batches of changes alone have been in a row, which a new process counts from nothing.
+This is the algorithm of the package docstring with its I/O, free of Spark. What it has in memory is a copy of the
+offset, the state store or the staging directory, or can be asked for again; or a new process does well to begin it
+afresh: how many batches of changes alone have been in a row, the present to stop at, what has been logged of requests.
 """
 
 from __future__ import annotations
@@ -131,13 +131,16 @@ class Stream:
         return not self._why_never_again() and bool(self._control.waiting(stands.named.stream, last))
 
     def stop_at_present(self) -> None:
-        """From now on nothing that happens after this moment is read, except what finishing the backfill needs."""
+        """From now on nothing that happens after this moment is read, except what reading the table's rows needs, for
+        the first time or again; or, with onTruncate=emit, coming to states at which rows were read ahead.
+        """
         self._until = self._upstream.present()
 
     # -- from an offset to the next --------------------------------------------------------------------------------
 
     def latest_offset(self, start: Offset, max_rows: int | None) -> Offset:
-        """Where the batch after `start` ends; `start` itself where nothing is to be read. None is no limit of rows.
+        """Where the batch after `start` ends; `start` itself where nothing is to be read, but after `Nothing` always a
+        barrier. None is no limit of rows.
 
         `start` has been committed: Spark asks for the next batch only then. So progress is recorded and the
         upstream is acknowledged here. Where Spark did not log the answer it asks again with the same `start`; the plan
@@ -149,14 +152,7 @@ class Stream:
         if self._options.only_snapshot:
             # It is one batch, which cannot be held up. In stateDir may be what a stream before it was told.
             self._control = self._control.resumed().throttled(None)
-        begin: Barrier | None
-        if isinstance(start, Barrier):
-            named, begin = self._attachment.attach(start, start, self._control), start
-            self._let_go(start)
-            self._attachment.settle(start)
-        else:
-            self._opened_last_rows()  # Refuses an orderColumn that is none, before a place in the log is made.
-            named, begin = self._attachment.begin(self._control)
+        named, begin = self._begun(start)
         stands = self._first(named) if begin is None else self._standing(named, begin)
         if begin is not None:
             self._stands = stands  # For the report, also where no batch follows.
@@ -180,6 +176,18 @@ class Stream:
             resumed_from=begin if isinstance(start, Nothing) else None,
             again=stands.again,
         )
+
+    def _begun(self, start: Offset) -> tuple[NamedStream, Barrier | None]:
+        """Where the next batch begins: at what Spark has committed; or, for a new checkpoint, at what stateDir has, if
+        anything.
+        """
+        if isinstance(start, Barrier):
+            named = self._attachment.attach(start, start, self._control)
+            self._let_go(start)
+            self._attachment.settle(start)
+            return named, start
+        self._opened_last_rows()  # Refuses an orderColumn that is none, before a place in the log is made.
+        return self._attachment.begin(self._control)
 
     def _let_go(self, start: Barrier) -> None:
         """Lets go of the state at which the batch up to `start` was read.
@@ -290,7 +298,7 @@ class Stream:
         staging.forget(step.epoch.number)
         works_off = isinstance(cursor, Frontier) and step.pin is None and not self._control.holds
         self._worked_off = self._worked_off + 1 if works_off else 0
-        if isinstance(cursor, Frontier) and isinstance(moved, Frontier):
+        if isinstance(cursor, Frontier):
             manifest = planned_manifest(pieces(cursor, moved), step.epoch, self._options.num_partitions)
             staging.keep_manifest(step.epoch.number, manifest)
 

@@ -6,8 +6,8 @@ barrier to the next in a single transaction, whose token is the barrier's epoch:
     what the state holds          token 7: the sink's rows at barrier 7, but for the snapshot rows of batch 7
     batch 8 is planned            puts the staged chunks of batch 7, which Spark has committed
                                   makes the images of batch 8's changes and stages them, puts the new rows
-                                  names the staged files in a manifest; commits, and the token is 8
-    batch 8 is planned again      the token is 8 already: the manifest says which files there are
+                                  lists the staged files; commits, and the token is 8
+    batch 8 is planned again      the token is 8 already: the list says which files there are
 
 So a crash before the commit leaves the state as it was, and the same rows are made anew; after it they are read. The
 state follows from the stream's own output and from nothing else. Where it is lost, or belongs to another barrier, it

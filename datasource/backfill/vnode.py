@@ -33,8 +33,11 @@ Coverage: TypeAlias = tuple[KeyRange, ...]
 """Disjoint key ranges in key order, no two of which touch."""
 
 
-def merged(ranges: Iterable[KeyRange]) -> Coverage:
-    """The same keys in as few ranges as possible; `ranges` are disjoint and in key order."""
+def merged(ranges: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
+    """The same keys in the same order, each range as one with those after it that it touches; `ranges` are disjoint.
+
+    In key order that is a `Coverage`.
+    """
     result: list[KeyRange] = []
     for item in ranges:
         if result and result[-1].upto is not None and result[-1].upto == item.after:

@@ -12,6 +12,9 @@ from backfill.errors import DefiniteError, OptionsError, SchemaChangedError
 FRESH_START: Final = "a fresh checkpointLocation and onExistingState=restart"
 """What a stream that cannot go on is started over with, so that it reads the whole table again."""
 
+IN_ITS_PLACE: Final = "if the query reads several sources, each must stay in the place that it had among them"
+"""Spark knows a query's sources by their order alone, if they have no names."""
+
 
 def in_option(name: str) -> str:
     """A column's name as the options that name columns want it."""

@@ -298,8 +298,8 @@ def test_a_directory_that_is_ahead_is_refused_with_both_epochs(folder: Folder) -
 @pytest.mark.parametrize(
     ("upstream", "reason"),
     [
-        (Upstream(system="elsewhere"), "followed system system, and this url leads to system elsewhere"),
-        (Upstream(table_id="2"), r"table public.t was dropped and made again .* with id 1, and is id 2\)"),
+        (Upstream(system="elsewhere"), "followed system system, and the options lead to system elsewhere"),
+        (Upstream(table_id="2"), r"table public.t was dropped and made again .* had the id 1, and has 2\)"),
     ],
     ids=["system", "table"],
 )

@@ -55,6 +55,15 @@ def test_the_doctor_says_what_would_refuse_a_stream(table: Path, capsys: pytest.
     assert said(capsys, "doctor", "--path", "/nowhere", "--option", "keyColumns=id")[0] == 1
 
 
+def test_the_doctor_takes_no_structs_field_for_a_column_with_a_dot_in_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    null = pa.array([{"b": None}], pa.struct([pa.field("b", pa.int64())]))
+    write_deltalake(tmp_path, pa.table({"a.b": [1], "a": null}), configuration=FEED)
+    status, text = said(capsys, "doctor", "--path", str(tmp_path), "--option", 'keyColumns="a.b"')
+    assert (status, text.splitlines()[-1]) == (0, f"{tmp_path}: a stream would begin")
+
+
 def followed(table: Path, folder: Path) -> None:
     """Has a stream read all of the table, and end."""
     DeltaTable(table).alter.set_table_properties(FEED)

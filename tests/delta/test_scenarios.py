@@ -18,6 +18,7 @@ from backfill.errors import (
     TableError,
 )
 from backfill.options import parse
+from backfill.requests import ask_again
 from backfill.upstream.delta import DeltaUpstream
 from tests.delta.laboratory import FEED, clean_up, vacuum
 from tests.delta.stream import DeltaRun
@@ -203,6 +204,43 @@ def test_files_that_vacuum_took_away_before_they_were_read_are_told(tmp_path: Pa
         with pytest.raises(DataLossError, match=r"files of version 1 of .* are gone"):
             run.read()
         run.restart()
+
+
+def test_files_that_are_missing_before_anything_is_read_are_told(tmp_path: Path, table: Path) -> None:
+    for file in table.glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(DataLossError, match=r"files of version 1 of .* are gone .*repair\(\) of the package deltalake"):
+        DeltaRun(tmp_path, table).plan()
+    DeltaTable(table).repair()
+    run = DeltaRun(tmp_path, table)
+    run.catch_up()
+    assert run.fold.rows == {}
+
+
+# -- batches that are run again ------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_is_run_again_reads_the_version_it_was_planned_at(tmp_path: Path, table: Path) -> None:
+    run = half_read(tmp_path, table)
+    assert run.plan(5)
+    run.restart()
+    write_deltalake(table, rows((1, "v1")), mode="overwrite")
+    run.batch(5)
+    assert run.fold.counts == {"insert": 10}, "each row as it was in the version planned"
+    run.catch_up()
+    assert all(not run.barrier(number).ahead for number in range(1, run.committed + 1))
+
+
+def test_rows_that_are_taken_again_are_read_after_a_crash_at_the_version_planned(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    ask_again(str(tmp_path / "state"), None, None)
+    assert run.plan()
+    run.restart()
+    DeltaTable(table).delete("id < 5")
+    assert sorted(row["id"] for row in run.read()) == list(range(10))
+
+
+# -- another table, or an older one --------------------------------------------------------------------------------
 
 
 def test_another_table_at_the_same_path_is_told(tmp_path: Path, table: Path) -> None:

@@ -101,14 +101,32 @@ def test_the_offsets_alone_are_enough_to_go_on_taking_rows_again(start: StartQue
     spark.crash()
     shutil.rmtree(spark.folder)
     spark.store.reset()
-    spark.commit(spark.read())
+    first = spark.read()
+    assert len(first) == 2, "the state is still the one planned"
+    spark.commit(first)
     spark.plan(None)
     spark.crash()
     shutil.rmtree(spark.folder)
     spark.store.reset()
+    insert(spark, KEYS[8])
     assert spark.read() == [], "of what it had to read, all is left to another batch"
     spark.commit([])
-    assert sorted(step(spark, None)) == sorted(rows_again(*KEYS[:5]))
+    found = [*told(first), *step(spark, None)]
+    assert sorted(found) == sorted([*rows_again(*KEYS[:5]), ("insert", KEYS[8], "new")])
+    assert spark.done == 1
+
+
+def test_rows_that_are_taken_again_are_read_after_a_crash_if_the_state_is_still_the_one_planned(
+    start: StartQuery,
+) -> None:
+    spark = caught_up(start(KEYS[:6]))
+    spark.ask_again()
+    spark.plan(None)
+    spark.crash()
+    rows = spark.read()
+    assert sorted(told(rows)) == sorted(rows_again(*KEYS[:6]))
+    spark.commit(rows)
+    assert step(spark, None) == []
     assert spark.done == 1
 
 

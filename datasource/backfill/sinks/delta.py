@@ -22,12 +22,12 @@ from backfill.adapters import needing
 from backfill.batches import as_one_batch, coalesced
 from backfill.errors import OptionsError, TableError
 from backfill.events import canonical
-from backfill.held import holds
 from backfill.options.texts import as_refused, place
 from backfill.sinks.applied import Applied, is_new, named
 from backfill.sinks.batch import Batch
 from backfill.sinks.compacted import Compacted, compacted, key_of
 from backfill.sinks.merge_source import DELETED, column_name, kept_name, merge_source
+from backfill.widening import widens
 from backfill.wording import FRESH_START
 
 with needing("writing a Delta table", "delta"):
@@ -217,8 +217,8 @@ def _require_apart(key: Sequence[str], given: pa.Schema, fitting: pa.Schema) -> 
     for name in key:
         kind, wanted = given.field(name).type, fitting.field(name).type
         # A value that a narrower type would cut is refused by `fitted`; only floats take the nearest one.
-        narrower = holds(kind, wanted) and not pa.types.is_floating(wanted)
-        if not (narrower or holds(wanted, kind)):
+        narrower = widens(kind, wanted) and not pa.types.is_floating(wanted)
+        if not (narrower or widens(wanted, kind)):
             raise TableError(
                 f"the key column {name} of the Delta table is {wanted}, which may take different values of the source, "
                 f"whose type is {kind}, for the same one. Make the table with the source's type, or cast the column in "

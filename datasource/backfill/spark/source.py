@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -34,9 +34,6 @@ class BackfillDataSource(DataSource):
     Spark's drivers import this module in every session, also where no database driver is installed; so what needs
     more than the options is imported where it is needed.
     """
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:

@@ -101,10 +101,9 @@ class SnapshotReader(Protocol):
     """
 
     def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
-        """For a stream: exactly the rows with a key in `ranges` as of the pinned state, in key order.
-
-        The same again for the same arguments. Raises SnapshotGoneError where the state has been released and the
-        upstream does not keep it by itself.
+        """For a stream: exactly the rows with a key in `ranges` as of the pinned state, range after range, each in
+        key order. The same again for the same arguments. Raises SnapshotGoneError where the state has been released
+        and the upstream does not keep it by itself.
         """
         ...
 

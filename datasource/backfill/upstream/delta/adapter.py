@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from deltalake import DeltaTable
 
 from backfill.added import NOTHING_ADDED, Added
 from backfill.epoch import Epoch
-from backfill.errors import DataLossError, FileGoneError, OptionsError, SchemaChangedError
+from backfill.errors import OptionsError, SchemaChangedError
 from backfill.lag import UNKNOWN, Lag
 from backfill.options import Options
 from backfill.options.texts import column_names
@@ -25,9 +26,11 @@ from backfill.upstream.delta.conditions import require_condition, require_row_co
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.history import History
 from backfill.upstream.delta.location import (
+    REPAIR,
     WITHOUT_CHANGES,
     open_at,
     open_latest,
+    reading,
     require_not_older,
     require_same_history,
     require_same_table,
@@ -130,8 +133,7 @@ class DeltaUpstream:
         """By the files' statistics, and by a look at some rows, which take several times as much in memory as in a
         compressed file.
         """
-        table = self._latest().table
-        with translating(self._uri):
+        with self._reading_latest() as table:
             stored = in_files(table)
             if self._row_bytes is None:
                 self._row_bytes = row_bytes(table, self._table.columns)
@@ -145,18 +147,23 @@ class DeltaUpstream:
 
     def bounds(self, vnodes: int, within: KeyRange = WHOLE_TABLE) -> tuple[Key, ...]:
         """Reads the key columns of all these rows, once for a stream or a request; puts a sample of them in order."""
-        table, rows = self._table, self.size().row_count
-        latest = self._latest().table
-        with translating(self._uri):
-            return bounds(latest, table.key, vnodes=vnodes, rows=rows, within=within)
+        rows = self.size().row_count
+        with self._reading_latest() as latest:
+            return bounds(latest, self._table.key, vnodes=vnodes, rows=rows, within=within)
 
     def range_of(self, first: Key | None, last: Key | None) -> KeyRange:
         table = self._table
         begin, upto = (None if end is None else table.key.canonical(end) for end in (first, last))
         if begin is None:
             return KeyRange(None, upto)
-        with translating(self._uri):
-            return KeyRange(last_before(self._latest().table, table.key, begin), upto)
+        with self._reading_latest() as latest:
+            return KeyRange(last_before(latest, table.key, begin), upto)
+
+    @contextmanager
+    def _reading_latest(self) -> Iterator[DeltaTable]:
+        latest = self._latest()
+        with reading(self._uri, str(latest.position.version), REPAIR):
+            yield latest.table
 
     # -- the place in the log --------------------------------------------------------------------------------------
 
@@ -226,18 +233,18 @@ class DeltaUpstream:
 
     def _latest(self) -> Head:
         """The latest version. While nothing happens that is two looks at files."""
-        described, log, seen = self._table, self._history.log, self._seen
+        expected, log, seen = self._table, self._history.log, self._seen
         with translating(self._uri):
             if seen is not None and self._is_still(seen):
                 return seen
             self._looks()
             table = open_latest(self._uri)
-            require_same_table(table, self._uri, described.table_id)
+            require_same_table(table, self._uri, expected.table_id)
             require_readable(table, self._uri)
-            described.require_unchanged(table.schema(), table.version())
+            expected.require_unchanged(table.schema(), table.version())
             if seen is None or log.stamp(seen.position.version) != seen.stamp:
                 log.forget()  # Commits that were looked at and not read may be of a history that is no more.
-            self._seen = Head(Position(table.version(), described.table_id), log.stamp(table.version()), table)
+            self._seen = Head(Position(table.version(), expected.table_id), log.stamp(table.version()), table)
         return self._seen
 
     def _is_still(self, seen: Head) -> bool:
@@ -272,24 +279,23 @@ class DeltaUpstream:
     def snapshot_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
         upto = self._latest_after(after).position.version
         end = self._cut(after, upto, max_changes)
-        return self._step(after, end, pinned=end >= upto, stays=False)
+        return self._step(after, end, pinned=end >= upto)
 
     def log_epoch(self, after: Epoch | None, *, max_changes: int, until: str | None) -> Step:
         latest = self._latest_after(after).position.version
         upto = latest if until is None else min(latest, Position.parse(until).version)
-        return self._step(after, self._cut(after, upto, max_changes), pinned=False, stays=True)
+        return self._step(after, self._cut(after, upto, max_changes), pinned=False)
 
     def held_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
-        end = self._cut(after, self._latest_after(after).position.version, max_changes)
-        return self._step(after, end, pinned=False, stays=True)
+        return self.log_epoch(after, max_changes=max_changes, until=None)
 
     def _cut(self, after: Epoch | None, upto: int, max_changes: int) -> int:
         return upto if after is None else self._history.cut(_version(after), upto, max_changes)
 
-    def _step(self, after: Epoch | None, version: int, *, pinned: bool, stays: bool) -> Step:
+    def _step(self, after: Epoch | None, version: int, *, pinned: bool) -> Step:
         position = Position(version, self._table.table_id)
         self._reached = position
-        if after is not None and stays and Position.parse(after.position) == position:
+        if after is not None and not pinned and Position.parse(after.position) == position:
             return Step(after, None)
         epoch = Epoch(1 if after is None else after.number + 1, str(position), version, self._timestamp(version, after))
         return Step(epoch, Pin(epoch, str(position)) if pinned else None)
@@ -314,14 +320,10 @@ class DeltaUpstream:
         """Reads the key columns of the files that may hold such keys."""
         if not requests:
             return ()
-        table, position = self._table, Position.parse(pin.token)
+        position, only = Position.parse(pin.token), self._options.stream.snapshot_filter
         opened = self._opened_at(position)
-        try:
-            with translating(self._uri):
-                only = self._options.stream.snapshot_filter
-                return measured(opened, table.key, requests, only)
-        except FileGoneError as error:
-            raise self._vacuumed(str(position.version), error) from None
+        with reading(self._uri, str(position.version), REPAIR):
+            return measured(opened, self._table.key, requests, only)
 
     def _opened_at(self, position: Position) -> DeltaTable:
         seen = self._seen
@@ -333,18 +335,9 @@ class DeltaUpstream:
         table, history = self._table, self._history
         versions = range(_version(after) + 1, _version(upto) + 1)
         commits = history.readable(versions)
-        try:
-            with translating(self._uri):
-                rows = change_rows(history.log, table, commits)
-                yield from feed.changes(rows, table.columns, table.key)
-        except FileGoneError as error:
-            raise self._vacuumed(f"{versions[0]} to {versions[-1]}", error) from None
-
-    def _vacuumed(self, versions: str, error: FileGoneError) -> DataLossError:
-        return DataLossError(
-            f"files of version {versions} of the Delta table {self._uri} are gone ({error}): VACUUM has removed them "
-            f"before the stream had read them. {WITHOUT_CHANGES}"
-        )
+        with reading(self._uri, f"{_version(after) + 1} to {_version(upto)}", WITHOUT_CHANGES):
+            rows = change_rows(history.log, table, commits)
+            yield from feed.changes(rows, table.columns, table.key)
 
     def shown(self, position: str, changes: pa.RecordBatch) -> pa.BooleanArray:
         versions = changes["version"].to_numpy().astype(np.int64)

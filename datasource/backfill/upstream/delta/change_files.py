@@ -25,10 +25,12 @@ from backfill.upstream.delta.location import START_OVER
 from backfill.upstream.delta.log import ChangeFile, Commit, Kind, Log
 from backfill.upstream.delta.table import Table
 
-VERSION, TIME, THERE = "_commit_version", "_commit_timestamp", "_change_type"
-"""Names that a table with a change data feed cannot have, because Delta has taken them for the feed's own columns."""
-
 _CHANGE_TYPE: Final = "_change_type"
+
+VERSION, TIME, THERE = "_commit_version", "_commit_timestamp", _CHANGE_TYPE
+"""Names that a table with a change data feed cannot have, because Delta has taken them for the feed's own columns. That
+of the third is a text in a file, and here whether the row is there.
+"""
 
 _BATCH_ROWS: Final = 16_384
 _BATCH_BYTES: Final = 8 << 20

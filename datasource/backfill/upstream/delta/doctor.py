@@ -14,6 +14,7 @@ from backfill.options import Options
 from backfill.upstream.delta.conditions import require_row_condition
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.location import open_latest
+from backfill.upstream.delta.statistics import statistic
 from backfill.upstream.delta.table import described, enable_feed, has_feed, require_readable, require_unmapped
 from backfill.upstream.findings import Finding, refused
 
@@ -48,7 +49,7 @@ def _nulls(table: DeltaTable, options: Options) -> Iterator[Finding]:
     """By the files' statistics, which may be missing. Rows are not looked at."""
     actions = pa.table(table.get_add_actions(flatten=True))
     for name in options.key_columns:
-        counts = actions.column(f"null_count.{name}") if f"null_count.{name}" in actions.column_names else None
+        counts = statistic(actions, f"null_count.{name}")
         if counts is not None and any(counts.to_pylist()):
             yield Finding(f"the key column {name} is null in some rows; delete or fill them, or name another key")
 

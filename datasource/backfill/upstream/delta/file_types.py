@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.types as pt
 
-from backfill.held import holds, throughout
+from backfill.widening import throughout, widens
 
 
 def is_form_of(declared: pa.DataType, found: pa.DataType) -> bool:
@@ -20,7 +20,7 @@ def is_form_of(declared: pa.DataType, found: pa.DataType) -> bool:
 
 def _is_form_of(declared: pa.DataType, found: pa.DataType) -> bool:
     alike = (pt.is_integer, pt.is_decimal, pt.is_timestamp, _is_bytes)
-    return holds(declared, found) or any(kind(declared) and kind(found) for kind in alike)
+    return widens(declared, found) or any(kind(declared) and kind(found) for kind in alike)
 
 
 def _is_bytes(kind: pa.DataType) -> bool:

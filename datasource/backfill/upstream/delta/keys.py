@@ -69,7 +69,7 @@ class KeyColumn:
     def given(self, text: str) -> Value:
         """The same for what a person writes, who knows times and dates by their usual text."""
         number = self._number
-        if number is None or text.lstrip("-").isdigit():
+        if number is None:
             return self.value(text)
         found: Any = pa.array([text]).cast(self.type).view(number)
         return int(found[0].as_py())

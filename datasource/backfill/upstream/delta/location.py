@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
@@ -30,6 +32,25 @@ WITHOUT_CHANGES: Final = (
     f"{START_OVER}, or start the query again with failOnDataLoss=false to go on without; {KEEP_LONGER}"
 )
 """What a stream can do about changes that are lost."""
+
+REPAIR: Final = (
+    "Start the query again; where they are missing in the latest version too, put them back, or let DeltaTable(…)"
+    ".repair() of the package deltalake take them out of the table"
+)
+"""What can be done about files of the version that was the latest just now."""
+
+
+@contextmanager
+def reading(uri: str, versions: str, way_out: str) -> Iterator[None]:
+    """Raises the errors of what reads rows of these versions as ours: DataLossError where files of theirs are gone."""
+    try:
+        with translating(uri):
+            yield
+    except FileGoneError as error:
+        raise DataLossError(
+            f"files of version {versions} of the Delta table {uri} are gone ({error}): VACUUM has removed them before "
+            f"they were read. {way_out}"
+        ) from None
 
 
 def open_latest(uri: str) -> DeltaTable:

@@ -10,16 +10,16 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from backfill.batches import in_columns
-from backfill.errors import DataLossError, FileGoneError, SchemaChangedError
-from backfill.held import holds
+from backfill.errors import SchemaChangedError
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.location import KEEP_LONGER, START_OVER, open_at, open_latest
+from backfill.upstream.delta.location import KEEP_LONGER, START_OVER, open_at, open_latest, reading
 from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.scan import rows_of, rows_within
 from backfill.upstream.delta.sorted_keys import require_distinct
 from backfill.upstream.delta.table import Table
 from backfill.upstream.delta.types import arrow_type
 from backfill.vnode import KeyRange
+from backfill.widening import widens
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class DeltaSnapshotReader:
         with translating(self.table.uri):
             types: dict[str, Any] = {field.name: field.type for field in opened.schema().fields}
         columns = pa.schema([field for field in self.table.columns if field.name in types])
-        wrong = [item.name for item in columns if not holds(item.type, arrow_type(item.name, types[item.name]))]
+        wrong = [item.name for item in columns if not widens(item.type, arrow_type(item.name, types[item.name]))]
         if wrong:
             raise SchemaChangedError(
                 f"version {opened.version()} of the Delta table {self.table.uri} is to be read, and since then column "
@@ -65,16 +65,9 @@ class DeltaSnapshotReader:
         return self._distinct(rows_within(opened, columns, self.table.key, ranges, condition))
 
     def _typed(self, opened: DeltaTable, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        uri = self.table.uri
-        try:
-            with translating(uri):
-                for batch in rows:
-                    yield in_columns(batch, self.table.columns)
-        except FileGoneError as error:
-            raise DataLossError(
-                f"files of version {opened.version()} of the Delta table {uri} are gone ({error}): VACUUM has removed "
-                f"them before they were read. {START_OVER}; {KEEP_LONGER}"
-            ) from None
+        with reading(self.table.uri, str(opened.version()), f"{START_OVER}; {KEEP_LONGER}"):
+            for batch in rows:
+                yield in_columns(batch, self.table.columns)
 
     def _distinct(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows, with a check that no key comes twice."""

@@ -11,13 +11,13 @@ from typing import Final
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from backfill.errors import DataLossError, FileGoneError, OptionsError
+from backfill.errors import DataLossError, OptionsError
 from backfill.upstream import EARLIEST, LATEST
 from backfill.upstream.delta import feed
 from backfill.upstream.delta.change_files import change_rows
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.history import History
-from backfill.upstream.delta.location import open_at, open_latest, require_same_table
+from backfill.upstream.delta.location import open_at, open_latest, reading, require_same_table
 from backfill.upstream.delta.log import Log
 from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.table import Table, has_feed, require_followable
@@ -42,16 +42,10 @@ class DeltaChangeReader:
         latest = open_latest(table.uri)
         require_same_table(latest, table.uri, table.table_id)
         history = History(table, Log(latest), strict=True, way_out=_WAY_OUT, way_on=_WAY_ON)
-        try:
-            with translating(table.uri):
-                commits = history.readable(range(int(self.after) + 1, int(self.upto) + 1))
-                rows = change_rows(history.log, table, commits)
-                yield from feed.changes(rows, table.columns, table.key)
-        except FileGoneError as error:
-            raise DataLossError(
-                f"files with changes of version {int(self.after) + 1} to {self.upto} of the Delta table {table.uri} "
-                f"are gone ({error}): VACUUM has removed them. {_WAY_OUT}"
-            ) from None
+        with reading(table.uri, f"{int(self.after) + 1} to {self.upto}", _WAY_OUT):
+            commits = history.readable(range(int(self.after) + 1, int(self.upto) + 1))
+            rows = change_rows(history.log, table, commits)
+            yield from feed.changes(rows, table.columns, table.key)
 
 
 def span(table: Table, latest: DeltaTable, starting: str, ending: str) -> DeltaChangeReader:

@@ -17,15 +17,23 @@ _MISREAD: Final = 1 << 56
 """
 
 
+def statistic(actions: pa.Table, name: str) -> pa.ChunkedArray[Any] | None:
+    """The column of this name of the files' add actions, flattened; None where it is not known.
+
+    Nor is it where a struct has a field of such a name as well.
+    """
+    return actions[name] if actions.column_names.count(name) == 1 else None
+
+
 def ends(table: DeltaTable, column: KeyColumn) -> tuple[Any, Any]:
     """The least and the greatest value in each file; null where it is not known."""
     actions = pa.table(table.get_add_actions(flatten=True))
 
     def found(end: str) -> Any:
         for name in (f"{end}.{column.name}", f"partition.{column.name}"):
-            # A struct may have a field of such a name as well.
-            if actions.column_names.count(name) == 1:
-                return actions[name].combine_chunks().cast(column.type)
+            known = statistic(actions, name)
+            if known is not None:
+                return known.combine_chunks().cast(column.type)
         return pa.nulls(actions.num_rows).cast(column.type)
 
     return found("min"), found("max")

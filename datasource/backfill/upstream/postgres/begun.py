@@ -10,7 +10,7 @@ from backfill.upstream import Bookmark
 from backfill.upstream.noted import noted
 from backfill.upstream.postgres.columns import keeps_values
 from backfill.upstream.postgres.table import Table
-from backfill.wording import FRESH_START
+from backfill.wording import FRESH_START, IN_ITS_PLACE
 
 _START_OVER: Final = f"start over with {FRESH_START}"
 _LOST_TRACK: Final = f"what has been read cannot be told from what has not. Make it as it was, or {_START_OVER}"
@@ -124,8 +124,8 @@ class Begun:
             raise TableError(
                 f"the stream began with the table whose OID is {self.table_id}, and "
                 f"{table.description.name.quoted()} is {table.description.oid}. Where the former was renamed (SELECT "
-                f"{self.table_id}::regclass), set dbtable to its new name; where it was dropped, or this is another "
-                f"one, {_START_OVER}"
+                f"{self.table_id}::regclass), set dbtable to its new name; {IN_ITS_PLACE}; where it was dropped, "
+                f"{_START_OVER}"
             )
 
     def require_same_order(self, table: Table) -> None:

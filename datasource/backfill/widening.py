@@ -1,4 +1,4 @@
-"""Which types of Arrow hold each value of another one as it is."""
+"""Which types of Arrow are wider than another one, so that they have each of its values as it is."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ _IN_DOUBLE: Final = 32
 """Up to so many bits they are held by a double."""
 
 
-def holds(now: pa.DataType, before: pa.DataType) -> bool:
+def widens(now: pa.DataType, before: pa.DataType) -> bool:
     """Whether each value of the type `before` is the same in the type `now`, in whatever form Arrow has them.
 
     Of a struct, a field that came later is null.
     """
-    return throughout(now, before, _holds_value)
+    return throughout(now, before, _widens_value)
 
 
-def throughout(now: Any, before: Any, holds_value: Callable[[pa.DataType, pa.DataType], bool]) -> bool:
-    """Whether `holds_value` is true of every pair of types that the values of the two are made of. Equal types need no
+def throughout(now: Any, before: Any, fits: Callable[[pa.DataType, pa.DataType], bool]) -> bool:
+    """Whether `fits` is true of every pair of types that the values of the two are made of. Equal types need no
     check.
     """
     if now == before:
         return True
     if isinstance(before, pa.BaseExtensionType):
-        return throughout(now, before.storage_type, holds_value)
+        return throughout(now, before.storage_type, fits)
     if pt.is_dictionary(before):
-        return throughout(now, before.value_type, holds_value)
+        return throughout(now, before.value_type, fits)
     if _is_list(now) and _is_list(before):
-        return throughout(now.value_type, before.value_type, holds_value)
+        return throughout(now.value_type, before.value_type, fits)
     if pt.is_map(now) and pt.is_map(before):
         pairs = ((now.key_type, before.key_type), (now.item_type, before.item_type))
-        return all(throughout(one, other, holds_value) for one, other in pairs)
+        return all(throughout(one, other, fits) for one, other in pairs)
     if pt.is_struct(now) and pt.is_struct(before):
         types = {field.name: field.type for field in now}
-        return all(item.name in types and throughout(types[item.name], item.type, holds_value) for item in before)
-    return holds_value(now, before)
+        return all(item.name in types and throughout(types[item.name], item.type, fits) for item in before)
+    return fits(now, before)
 
 
-def _holds_value(now: pa.DataType, before: pa.DataType) -> bool:
+def _widens_value(now: pa.DataType, before: pa.DataType) -> bool:
     if pt.is_null(before) or any(is_of(now) and is_of(before) for is_of in (_is_text, _is_blob)):
         return True
     if pt.is_timestamp(now):
         same_zone = now.tz == (before.tz if pt.is_timestamp(before) else None)
         return bool(same_zone and (pt.is_timestamp(before) or pt.is_date(before)))
-    return _holds_number(now, before)
+    return _widens_number(now, before)
 
 
-def _holds_number(now: pa.DataType, before: pa.DataType) -> bool:
+def _widens_number(now: pa.DataType, before: pa.DataType) -> bool:
     if pt.is_decimal(now) and pt.is_decimal(before):
         return bool(now.scale >= before.scale and now.precision - now.scale >= before.precision - before.scale)
     if pt.is_signed_integer(before):

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from backfill.held import holds
 from backfill.sameness import same
+from backfill.widening import widens
 
 STRUCT = pa.struct([("a", pa.int32()), ("b", pa.string())])
 EXTREMES: dict[pa.DataType, list[Any]] = {
@@ -45,7 +45,7 @@ EXTREMES: dict[pa.DataType, list[Any]] = {
 @pytest.mark.parametrize("now", EXTREMES, ids=str)
 def test_a_type_that_holds_another_ones_values_gives_them_back(now: pa.DataType, before: pa.DataType) -> None:
     values: Any = pa.array(EXTREMES[before], before)
-    if holds(now, before):
+    if widens(now, before):
         assert same(values.cast(now).cast(before), values).all()
     else:
         assert now != before
@@ -70,7 +70,7 @@ def test_a_type_that_holds_another_ones_values_gives_them_back(now: pa.DataType,
     ids=str,
 )
 def test_a_wider_type_holds_all_values(now: pa.DataType, before: pa.DataType) -> None:
-    assert holds(now, before)
+    assert widens(now, before)
 
 
 @pytest.mark.parametrize(
@@ -93,4 +93,4 @@ def test_a_wider_type_holds_all_values(now: pa.DataType, before: pa.DataType) ->
     ids=str,
 )
 def test_a_narrower_or_another_type_does_not(now: pa.DataType, before: pa.DataType) -> None:
-    assert not holds(now, before)
+    assert not widens(now, before)
