@@ -37,9 +37,10 @@ Refinements, in the order in which one meets them in the code:
   up to a bound: else a busy writer would hold up the snapshot for ever.
 - **Chunks are staged** (`staging`, `chunks`). PostgreSQL cannot go back to E' after a crash. So each reader keeps its
   rows before the last of them is passed on, and a batch that is run again reads them from there. A chunk that was not
-  staged has been read to its end by nobody. Where its batch is run again, it is read at a later state, and the batches
-  after it, up to the first that ends at that state or after it, leave out the changes to its keys which that state
-  shows (`offset.Ahead`). Where its batch was committed all the same, the sink did not ask for its rows.
+  staged has been read to its end by nobody. Where its batch is run again, it is read at a later state (Delta Lake still
+  has E'), and the batches after it, up to the first that ends at that state or after it, leave out the changes to its
+  keys which that state shows (`offset.Ahead`). Where its batch was committed all the same, the sink did not ask for its
+  rows.
 - **Whole rows** (`upsert`, `whole_rows`, `images`): the log leaves out rows before updates, and large values that did
   not change. Where they are asked for they come from the last row of each key, kept in an upsert state that follows
   the output; and where nobody has seen a value yet, its row is looked up.
