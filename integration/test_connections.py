@@ -15,11 +15,13 @@ import psutil
 import psycopg
 import pytest
 
-from backfill.errors import SnapshotGoneError, TransientError
+from backfill.errors import SchemaChangedError, SnapshotGoneError, TransientError
 from backfill.handoff import SnapshotPart
 from backfill.plan import MIN_SPLIT_ROWS
+from backfill.upstream.postgres import PostgresUpstream
 from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.pin import snapshot_of
+from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.servers import LocalServer
@@ -384,3 +386,32 @@ def test_a_process_does_not_read_all_catalogs_to_know_the_types_of_rows(database
     with closing(connector.new_arrow_session()) as session:
         session.execute("SELECT 'red'::colour::text, '{1,2}'::number[]::text, 3::number, '{4}'::int8[]")
         assert session.fetchone() == ("red", "{1,2}", 3, [4])
+
+
+def test_a_look_at_rows_leaves_its_patience_with_nobody_who_gets_the_session_next(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 10)
+    upstream = start_stream().stream()._upstream
+    assert isinstance(upstream, PostgresUpstream)
+    upstream.attach(upstream.bookmark("patience"), None)
+    pin = upstream.snapshot_epoch(None, max_changes=1000).pin
+    assert pin is not None
+    assert sum(batch.num_rows for batch in upstream.lookup(pin, upstream.typed([("1",), ("2",)]))) == 2
+    assert sum(batch.num_rows for batch in upstream.reader().scan([WHOLE_TABLE])) == 10
+    for connector in (upstream._connector, upstream._connector.for_rows()):
+        with connector.arrow_session() as session:
+            session.execute("SHOW lock_timeout")
+            assert session.fetchone() == ("0",)
+
+
+def test_a_state_is_let_go_where_a_batch_that_was_to_end_at_it_is_refused(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 10)
+    run = start_stream(vnodeCount="5")
+    assert run.batch(3)
+    database.execute("ALTER TABLE t ALTER v TYPE varchar(50)")
+    with pytest.raises(SchemaChangedError):
+        run.plan(3)
+    assert terminate(database, EXPORTER) == 0

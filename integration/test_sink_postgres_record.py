@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.errors import StateError, TableError
+from backfill.errors import OptionsError, StateError, TableError
 from backfill.sinks.postgres import PostgresSink, apply_to, start_over
 from integration.database import Database
 from integration.servers import LocalServer
@@ -44,6 +44,19 @@ def test_a_table_that_was_started_over_takes_no_later_batch(
     apply(inserts(3), 0)
     apply(inserts(4), 1)
     assert database.execute("TABLE copy") == [(3,), (4,)]
+
+
+@pytest.mark.usefixtures("apply")
+def test_a_table_is_not_emptied_for_a_query_that_has_not_filled_it(database: Database, tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(StateError, match=r"no query 'T' has applied a batch to the table .*; nothing was removed"):
+            start_over(url=database.url(tmp_path), table="copy", query="T")
+    with pytest.raises(OptionsError, match="expected a name"):
+        start_over(url=database.url(tmp_path), table="copy", query=" ")
+    assert database.execute("TABLE copy") == [(1,)]
+    start_over(url=database.url(tmp_path), table="copy", query="t")
+    start_over(url=database.url(tmp_path), table="copy", query="T")
+    assert database.execute("TABLE copy") == []
 
 
 def test_a_table_that_was_emptied_is_filled_again_only_where_it_was_started_over(

@@ -53,18 +53,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status: 1 after an error, which is printed on stderr, or where `doctor` finds
     that a stream would be refused.
 
-    For a command that is interrupted it is what a shell would say, 130 or 141; but 0 for `status`, which is ended so.
+    For a command that is interrupted it is what a shell would say, 130 or 141; but 0 for `status --watch`, which is
+    ended so.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # A table may have a name that the terminal cannot show.
     given = _parser().parse_args(arguments)
+    is_endless = given.run is _status and given.watch
     try:
         exit_status: int | None = given.run(given)
     except KeyboardInterrupt:
-        return 0 if given.run is _status else 130
+        return 0 if is_endless else 130
     except UnsaidError as unsaid:
         if isinstance(unsaid.error, BrokenPipeError):
-            return 0 if given.run is _status else 141
+            return 0 if is_endless else 141
         print(f"backfill: what there is to say cannot be written: {unsaid.error}", file=sys.stderr)  # noqa: T201
         return 1
     except (BackfillError, StateStoreError) as error:

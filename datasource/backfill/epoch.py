@@ -19,4 +19,6 @@ class Epoch:
     """The state as `_commit_version` of the snapshot rows read at it."""
 
     timestamp: int
-    """When the state was taken, in microseconds since 1970 UTC by the upstream's clock."""
+    """Up to when a stream that stands here is known to be complete, in microseconds since 1970 UTC by the upstream's
+    clock: the moment at which the state was taken, else that of its last commit. No later epoch has an earlier one.
+    """

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pt
 
 from backfill.arrays import Indices, Mask, index
 from backfill.mark import Halves, in_turn, keys_of
+from backfill.sameness import canonical
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,20 +107,6 @@ def _numbered(keys: pa.RecordBatch) -> tuple[Indices, int]:
         _, first = np.unique(number, return_index=True)
         number = np.argsort(np.argsort(first))[number]
     return number, count if keys.num_rows else 0
-
-
-def canonical(keys: pa.RecordBatch) -> pa.RecordBatch:
-    """The keys with -0.0 as 0.0, and one NaN: to a database they are one key, and its log may carry either."""
-    return pa.RecordBatch.from_arrays(list(map(_canonical, keys.columns)), schema=keys.schema)
-
-
-def _canonical(column: pa.Array[Any]) -> pa.Array[Any]:
-    if not pt.is_floating(column.type):
-        return column
-    given: Any = column
-    nan, zero = (pa.scalar(value, given.type) for value in (np.nan, 0.0))
-    found: pa.Array[Any] = pc.if_else(pc.is_nan(given), nan, pc.add(given, zero))
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,7 +175,7 @@ def _require_columns(found: pa.Schema, columns: pa.Schema, optional: Collection[
     missing = [name for name in columns.names if name not in there and name not in optional]
     if missing:
         raise SchemaChangedError(
-            f"a chunk of epoch {number} was staged without column {', '.join(missing)}. Name the columns of that time "
+            f"a file of epoch {number} was staged without column {', '.join(missing)}. Name the columns of that time "
             f"with the option columns (and metadataColumns); or start over with {FRESH_START}"
         )
     both = [field for field in columns if field.name in there]
@@ -183,7 +183,7 @@ def _require_columns(found: pa.Schema, columns: pa.Schema, optional: Collection[
     if retyped:
         told = ", ".join(f"{field.name} ({field.type}) was {found.field(field.name).type}" for field in retyped)
         raise SchemaChangedError(
-            f"a chunk of epoch {number} was staged when column {told}. Until that batch is past, give it the type that "
+            f"a file of epoch {number} was staged when column {told}. Until that batch is past, give it the type that "
             "it had, in the table or with customSchema as it was then; or leave it out with the option columns, where "
             f"the sink can do without its values of that batch; or start over with {FRESH_START}"
         )

@@ -128,7 +128,8 @@ class StreamProgress:
             yield f"query {self.query}{ended}"
             yield "phase starting: no batch has been planned and ended yet"
             return
-        yield f"{of.table}  query {self.query}, batch {self.batch}{ended}"
+        batch = "" if self.batch is None else f", batch {self.batch}"
+        yield f"{of.table}  query {self.query}{batch}{ended}"
         yield _facts(of)
         if of.vnodes:
             full = CELLS * of.vnodes_completed // of.vnodes

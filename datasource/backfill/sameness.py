@@ -1,4 +1,4 @@
-"""Which rows are equal in every bit, of the types that columns have; pure Arrow kernels."""
+"""Which values are equal in every bit, and which keys are one to a database; pure Arrow kernels."""
 
 from __future__ import annotations
 
@@ -60,3 +60,17 @@ def _equal_lists(one: Column, other: Column) -> Mask:
 def _lengths(lists: Column) -> Indices:
     found: Column = pc.list_value_length(lists)
     return found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def canonical(keys: pa.RecordBatch) -> pa.RecordBatch:
+    """The keys with -0.0 as 0.0, and one NaN: to a database they are one key, and its log may carry either."""
+    return pa.RecordBatch.from_arrays(list(map(_canonical, keys.columns)), schema=keys.schema)
+
+
+def _canonical(column: pa.Array[Any]) -> pa.Array[Any]:
+    if not pa.types.is_floating(column.type):
+        return column
+    given: Any = column
+    nan, zero = (pa.scalar(value, given.type) for value in (np.nan, 0.0))
+    found: pa.Array[Any] = pc.if_else(pc.is_nan(given), nan, pc.add(given, zero))
+    return found

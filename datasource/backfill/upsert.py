@@ -9,9 +9,9 @@ barrier to the next in a single transaction, whose token is the barrier's epoch:
                                   lists the staged files; commits, and the token is 8
     batch 8 is planned again      the token is 8 already: the list says which files there are
 
-So a crash before the commit leaves the state as it was, and the same rows are made anew; after it they are read. The
-state follows from the stream's own output and from nothing else. Where it is lost, or belongs to another barrier, it
-cannot be made from the checkpoint, which is an error and not a guess.
+So a crash of the process before the commit leaves the state as it was, and the same rows are made anew; after it they
+are read. The state follows from the stream's own output and from nothing else. Where it is lost, or belongs to another
+barrier, it cannot be made from the checkpoint, which is an error and not a guess.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ import pyarrow as pa
 from backfill.added import Added
 from backfill.batches import coalesced
 from backfill.errors import OptionsError, StagingError, StateError
-from backfill.events import canonical
 from backfill.handoff import StagedChanges, committed_chunk, require_columns, stage, staged
 from backfill.lookup import LookUp
 from backfill.mark import Halves, marked_rows
 from backfill.offset import Barrier
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL, RowFormat
+from backfill.sameness import canonical
 from backfill.staging import Staging
 from backfill.state_errors import as_ours
 from backfill.whole_rows import BYTES_AT_ONCE, ROWS_AT_ONCE, Rules, WholeRows, order_of, require_order, updates

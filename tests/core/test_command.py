@@ -18,15 +18,17 @@ from backfill.record import ONLY_SNAPSHOT
 from backfill_state import StreamIdentity
 
 
-@pytest.mark.parametrize(("name", "expected"), [("drop", 130), ("status", 0)])
-def test_only_a_look_that_is_interrupted_is_a_success(
-    monkeypatch: pytest.MonkeyPatch, name: str, expected: int
+@pytest.mark.parametrize(
+    ("name", "more", "expected"), [("drop", [], 130), ("status", [], 130), ("status", ["--watch"], 0)]
+)
+def test_only_a_look_without_an_end_is_a_success_when_it_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, name: str, more: list[str], expected: int
 ) -> None:
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, f"_{name}", interrupted)
-    assert command.main([name, "--state-dir", "/nowhere"]) == expected
+    assert command.main([name, "--state-dir", "/nowhere", *more]) == expected
 
 
 @pytest.mark.parametrize("given", ["columns", "=id", ""])

@@ -113,6 +113,20 @@ def test_what_goes_wrong_in_this_process_is_not_told_as_a_lost_connection(text: 
 
 
 @pytest.mark.parametrize(
+    ("text", "kind", "told"),
+    [
+        ("could not fork new process for connection: Cannot allocate memory", ConnectionLostError, "no connection"),
+        ("connection failed: FATAL:  out of memory", ConnectionLostError, "no connection"),
+        ('FATAL:  could not load library "/x.so": no such file', DatabaseSetupError, "session_preload_libraries"),
+    ],
+)
+def test_what_the_server_lacks_is_not_told_of_this_process(text: str, kind: type[BackfillError], told: str) -> None:
+    found = translated(from_adbc(None, text))
+    assert type(found) is kind
+    assert told in found.message
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "bad value for connect_timeout: 'abc'",

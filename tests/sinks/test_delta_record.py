@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from backfill.errors import StateError
+from backfill.errors import OptionsError, StateError
 from backfill.sinks.delta import apply_to, start_over
 from tests.sinks.test_compacted import row
 from tests.sinks.test_delta import TRUNCATE, Rows, content
@@ -31,6 +31,21 @@ def test_a_table_that_was_started_over_takes_no_later_batch(tmp_path: Path) -> N
         apply(Rows(row("insert", 2, "x", "1")), 1)
     apply(Rows(row("insert", 3, "x", "1")), 0)
     assert content(tmp_path) == [(3, "x", "1", "1")]
+
+
+def test_a_table_is_not_emptied_for_a_query_that_has_not_filled_it(tmp_path: Path) -> None:
+    apply_to(path=str(tmp_path), key=["a", "b"], query="q")(Rows(row("insert", 1, "x", "1")), 0)
+    with pytest.raises(StateError, match=r"no query 'Q' has applied a batch to the table .*; nothing was removed"):
+        start_over(path=str(tmp_path), query="Q")
+    for wrong in (" ", "q/rows"):
+        with pytest.raises(OptionsError, match="query is '"):
+            start_over(path=str(tmp_path), query=wrong)
+        with pytest.raises(OptionsError, match="query is '"):
+            apply_to(path=str(tmp_path), key=["a", "b"], query=wrong)
+    assert len(content(tmp_path)) == 1
+    start_over(path=str(tmp_path), query="q")
+    start_over(path=str(tmp_path), query="Q")
+    assert content(tmp_path) == []
 
 
 def test_a_table_that_has_the_rows_takes_the_batches_after_them(tmp_path: Path) -> None:

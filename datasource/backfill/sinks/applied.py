@@ -57,6 +57,17 @@ def named(query: str) -> str:
     return query
 
 
+def require_known(query: str, *, table: str, is_known: bool, is_empty: Callable[[], bool]) -> None:
+    """Before the table is emptied for this query: StateError where it has rows, and none of them by a batch of it, so
+    that the name may be a wrong one and the rows another query's.
+    """
+    if not is_known and not is_empty():
+        raise StateError(
+            f"no query {query!r} has applied a batch to the table {table}, and it has rows; nothing was removed. Give "
+            "the name that fills it to start_over, or empty the table yourself"
+        )
+
+
 def is_new(
     last: Applied | None,
     now: Applied,
@@ -86,9 +97,9 @@ def is_new(
     if now.batch_id > last.batch_id + 1:
         raise StateError(
             f"the query {query!r} has applied batch {last.batch_id} to the table {table}, and batch {now.batch_id} was "
-            "to be applied now: the table was put back to an earlier state, as by a restore or a failover, or the sink "
-            f"was not given every batch, which it wants also without rows. If those in between had none, {mended(last)}"
-            f"; else {BEGIN_ANEW}"
+            "to be applied now: the table was put back to an earlier state, as from a backup or by a failover, or the "
+            "sink was not given every batch, which it wants also without rows. If those in between had none, "
+            f"{mended(last)}; else {BEGIN_ANEW}"
         )
     if now.batch_id > last.batch_id:
         return True

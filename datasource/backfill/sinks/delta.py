@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 from backfill.adapters import needing
 from backfill.batches import as_one_batch, coalesced
 from backfill.errors import OptionsError, TableError
-from backfill.events import canonical
 from backfill.options.texts import as_refused, place
-from backfill.sinks.applied import Applied, is_new, named
+from backfill.sameness import canonical
+from backfill.sinks.applied import Applied, is_new, named, require_known
 from backfill.sinks.batch import Batch
 from backfill.sinks.compacted import Compacted, compacted, key_of
 from backfill.sinks.merge_source import DELETED, column_name, kept_name, merge_source
@@ -50,6 +50,9 @@ KEYS_AT_ONCE: Final = 245_760
 TRIES: Final = 5
 """How often a batch is merged while others write to the table at the same time."""
 
+_PARTS: Final = ("rows", "version", "sequence", "timestamp")
+"""What is noted of a query's last batch beside its id."""
+
 _FORGOTTEN: Final = -1
 """The batch id of a query that begins anew: application transactions cannot be removed."""
 
@@ -75,15 +78,20 @@ def apply_to(
     far apart, or the key has a float or a decimal of more than 15 digits. So let batches be large if the table is.
     """
     options = dict(storage_options or {})
-    return DeltaSink(_place(path), key_of(key), named(query), merge_schema, options, SparkTimes(options))
+    return DeltaSink(_place(path), key_of(key), _named(query), merge_schema, options, SparkTimes(options))
 
 
 def start_over(*, path: str, query: str, storage_options: Mapping[str, str] | None = None) -> None:
-    """Empties the table and forgets which batches of the query it has, for a new checkpoint under the same name."""
+    """Empties the table and forgets which batches of the query it has, for a new checkpoint under the same name.
+
+    StateError where the table has rows and no batch of such a query.
+    """
     path = _place(path)
-    record = _record(query, Applied(_FORGOTTEN, 0, None, None))
+    record = _record(_named(query), Applied(_FORGOTTEN, 0, None, None))
     with translating(path):
         table = DeltaTable(path, storage_options=dict(storage_options or {}))
+        is_known = table.transaction_version(query) not in (None, _FORGOTTEN)
+        require_known(query, table=path, is_known=is_known, is_empty=lambda: _is_empty(table))
         before = table.version()
         table.delete(commit_properties=record)
         _note(table, before, record)
@@ -207,7 +215,15 @@ def _record(query: str, now: Applied) -> CommitProperties:
 
 
 def _names(query: str) -> tuple[str, ...]:
-    return query, *(f"{query}/{part}" for part in ("rows", "version", "sequence", "timestamp"))
+    return query, *(f"{query}/{part}" for part in _PARTS)
+
+
+def _named(query: str) -> str:
+    """As `named`; OptionsError also for a name under which something of another query is noted."""
+    other, _, part = named(query).rpartition("/")
+    if other and part in _PARTS:
+        raise OptionsError(f"query is {query!r}, under which the table notes something of a query {other!r}")
+    return query
 
 
 def _require_apart(key: Sequence[str], given: pa.Schema, fitting: pa.Schema) -> None:

@@ -336,11 +336,13 @@ class Upstream(Protocol):
         """That of a stream which another process runs, and which stands at `epoch`; needs no `attach`.
 
         The epoch's timestamp is taken for the last moment up to which the stream is complete; a caller that knows a
-        later one gives that. Raises DefiniteError where this upstream is not the stream's, or no longer keeps the
-        stream's log: the figures would mean nothing.
+        later one gives that. Raises DefiniteError where this upstream is of another system than the stream's, or no
+        longer keeps its log: the figures would mean nothing.
         """
         ...
 
     def close(self) -> None:
-        """Lets go of everything, a pin too. May be called again."""
+        """Lets go of everything, a pin too, but for sessions that are kept for half a minute for whoever comes next.
+        May be called again.
+        """
         ...

@@ -123,16 +123,9 @@ def _taken(given: Written, places: Numbers) -> Written:
     stored = given.stored
     if len(places) == len(stored.sizes):
         return given
-    indices = pa.array(places, pa.int64())
-    rows = pa.table(stored.rows.columns, schema=stored.rows.schema).take(indices)
-    keys = pa.table(stored.keys.columns, schema=stored.keys.schema).take(indices)
-    return Written(
-        Stored(_batch(keys), _batch(rows), stored.sizes[places]), given.heads.take(indices), given.tombstones
-    )
-
-
-def _batch(table: pa.Table) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
+    at = pa.array(places, pa.int64())
+    taken = Stored(stored.keys.take(at), stored.rows.take(at), stored.sizes[places])
+    return Written(taken, given.heads.take(at), given.tombstones)
 
 
 def _write_chunk(

@@ -69,6 +69,18 @@ class HidingUpstreamLaws:
         found = [commit.version for one, two in pairwise(epochs) for commit in commits(upstream, one, two)]
         assert len(found) == len(set(found)) == 3
 
+    def test_no_epoch_is_complete_up_to_an_earlier_moment_than_the_one_before(
+        self, laboratory: HidingLaboratory
+    ) -> None:
+        fill(laboratory, 10)
+        upstream = begun(laboratory)
+        unseen = laboratory.commit_unseen(update(laboratory.keys[0], "unseen"))
+        epoch = pinned(upstream).epoch
+        unseen.commit()
+        later = followed(upstream, epoch)
+        assert len(commits(upstream, epoch, later)) == 1
+        assert later.timestamp >= epoch.timestamp
+
     def test_a_stream_of_later_changes_alone_reads_no_rows_before_they_show_what_was_logged_at_its_beginning(
         self, laboratory: HidingLaboratory
     ) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from backfill.adapters import needing
-from backfill.sinks.applied import Applied, is_new, named
+from backfill.sinks.applied import Applied, is_new, named, require_known
 from backfill.sinks.batch import Batch
 from backfill.sinks.compacted import Compacted, compacted, key_of
 
@@ -59,16 +59,18 @@ def apply_to(
 def start_over(*, url: str, table: str, query: str, user: str = "", password: str = "") -> None:
     """Empties the table and forgets which batches of the query it has, for a new checkpoint under the same name.
 
-    Connection errors, and locks of others, are tried again for two minutes.
+    StateError where the table has rows and no batch of such a query. Connection errors, and locks of others, are tried
+    again for two minutes.
     """
     connector = Connector.of(url, user=user, password=password, init_statement="")
-    RetryPolicy().run(lambda: _start_over(connector, table, query), lambda: None)
+    RetryPolicy().run(lambda: _start_over(connector, table, named(query)), lambda: None)
 
 
 def _start_over(connector: Connector, table: str, query: str) -> None:
     with translating(about_target), connector.arrow_session() as session:
         target = _begin(session, table, ())
-        forget(session, target, query)  # Waits for a driver that is in a batch: its rows are to go as well.
+        is_known = forget(session, target, query)  # Waits for a driver that is in a batch: its rows are to go as well.
+        require_known(query, table=target.text, is_known=is_known, is_empty=lambda: is_empty(session, target))
         execute(session, "DELETE FROM {rows}", rows=target.rows)
         session.execute("COMMIT")
 

@@ -31,7 +31,7 @@ def last_applied(session: ArrowSession, target: Target, query: str) -> Applied |
 
     StateError where another table has the target's name since.
     """
-    *applied, oid = _held(session, target, query)
+    *applied, oid = _locked(session, target, query)
     last = Applied(*applied)
     if last.batch_id < 0:
         return None
@@ -50,14 +50,19 @@ def without_rows(target: Target, query: str, batch_id: int) -> str:
     return f"run {_setting(target, query, 'batch_id', batch_id)}"
 
 
-def forget(session: ArrowSession, target: Target, query: str) -> None:
-    """The query has applied nothing. Waits for who applies a batch of it, as others wait until the transaction ends."""
-    _held(session, target, query)
+def forget(session: ArrowSession, target: Target, query: str) -> bool:
+    """Removes what is noted of the query; returns whether it had applied a batch. Waits for who applies one, as others
+    wait until the transaction ends.
+    """
+    batch_id, *_ = _locked(session, target, query)
     execute(session, "DELETE FROM {record} WHERE query = {query} AND target = {name}", **_names(target, query))
+    return bool(batch_id >= 0)
 
 
-def _held(session: ArrowSession, target: Target, query: str) -> tuple[Any, ...]:
-    """What is noted, locked; with a negative batch id if there was nothing."""
+def _locked(session: ArrowSession, target: Target, query: str) -> tuple[Any, ...]:
+    """The query's row in the record, locked until the transaction ends; made, with a negative batch id, where there was
+    none.
+    """
     names = _names(target, query)
     while True:
         execute(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,6 @@ class PostgresUpstream:
         self._options = options
         self._connector = connector
         self._sessions = ControlSession(connector, retries)
-        self._described: Table | None = None
         self._sized: StoredSize | None = None
         """Its size when it was last asked for, which is before each batch that reads rows."""
 
@@ -66,11 +66,9 @@ class PostgresUpstream:
 
     # -- the table -------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def _table(self) -> Table:
-        if self._described is None:
-            self._described = self._sessions.run(lambda session: describe(session, self._options))
-        return self._described
+        return self._sessions.run(lambda session: describe(session, self._options))
 
     def schema(self) -> TableSchema:
         return self._table.schema
@@ -94,9 +92,8 @@ class PostgresUpstream:
         require_primary(table.server)
         require_logical(table.server)
         place = Place.given(self._options, table)
-        after, upto = self._sessions.run(
-            lambda session: span.resolved(session, place, table, self._epochs.end_of_log().lsn, starting, ending)
-        )
+        end = self._epochs.present().lsn
+        after, upto = self._sessions.run(lambda session: span.resolved(session, place, table, end, starting, ending))
         return PostgresChangeReader(self._connector.for_rows(), table, place, self._sessions.retries, after, upto)
 
     def identity(self) -> Identity:
@@ -140,6 +137,7 @@ class PostgresUpstream:
 
     def attach(self, bookmark: Bookmark, after: Epoch | None, ahead: Collection[str] = ()) -> Bookmark:
         table, place, begun = self._table, Place.of(bookmark), Begun.of(bookmark)
+        require_lasting_snapshots(table.server)
         place.require_named(self._options)
         if after is not None:
             begun.require_same_table(table)
@@ -190,7 +188,6 @@ class PostgresUpstream:
     def _epochs(self) -> Epochs:
         if self._found is None:
             require_primary(self._table.server)
-            require_lasting_snapshots(self._table.server)
             self._sessions.needs_primary = True
             self._found = Epochs(self._connector, self._sessions, self._table)
         return self._found
@@ -205,6 +202,7 @@ class PostgresUpstream:
         return self._epochs.log.has_gap_after(Position.parse(epoch.position))
 
     def snapshot_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
+        require_lasting_snapshots(self._table.server)
         return self._epochs.snapshot_epoch(after, max_changes)
 
     def log_epoch(self, after: Epoch | None, *, max_changes: int, until: str | None) -> Step:
@@ -236,7 +234,7 @@ class PostgresUpstream:
 
     def acknowledge(self, epoch: Epoch) -> None:
         log = self._epochs.log
-        to = log.acknowledgeable(epoch)
+        to = log.committed(epoch)
         if to:
             log.expected.slot_moves()
             self._sessions.run(lambda session: slot.advance(session, log.place.slot, to))
@@ -244,6 +242,7 @@ class PostgresUpstream:
     # -- snapshot rows ---------------------------------------------------------------------------------------------
 
     def repin(self, after: Epoch) -> Pin:
+        require_lasting_snapshots(self._table.server)
         return self._epochs.repin(after)
 
     def release(self, pin: Pin) -> None:
@@ -266,7 +265,9 @@ class PostgresUpstream:
     # -- lag -------------------------------------------------------------------------------------------------------
 
     def lag(self) -> Lag:
-        return self._lately.lag(lambda: self._sessions.run(self._present_lag)) if self._epochs.is_attached else UNKNOWN
+        if self._found is None or not self._found.is_attached:
+            return UNKNOWN
+        return self._lately.lag(lambda: self._sessions.run(self._present_lag))
 
     def _present_lag(self, session: Session) -> Lag:
         epochs = self._epochs

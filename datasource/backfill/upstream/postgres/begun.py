@@ -89,7 +89,7 @@ class Begun:
         return (("types", self.types), ("filter_columns", self.filter_columns), ("kept", self.kept))
 
     def require_same_filter(self, table: Table) -> None:
-        """Raises where a column that decided at the beginning which rows are read, has not its name any more."""
+        """Raises where a column that chose the rows at the beginning no longer has its name."""
         before, now = (set(item.split(", ")) for item in (self.filter_columns, table.filter_columns))
         if self.filter_columns and table.filter_columns and not before <= now:
             raise SchemaChangedError(

@@ -247,7 +247,7 @@ class ChangeLog:
             return None
         return iter(kept.peeked.rows)
 
-    def acknowledgeable(self, epoch: Epoch) -> Lsn:
+    def committed(self, epoch: Epoch) -> Lsn:
         """Up to where the server may forget the log once `epoch` has been committed; LOG_BEGIN where that is not known.
 
         The changes that led to it are not kept any longer: they may fill a disk, and the next ones may be a while.

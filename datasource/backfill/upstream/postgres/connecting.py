@@ -27,6 +27,9 @@ _NO_MEMORY_HERE: Final = re.compile(r"out of memory|cannot allocate memory|faile
 _NOT_LOADED: Final = re.compile(r"could not load", re.IGNORECASE)
 """In the words of libpq, of the system's loader and of ADBC's."""
 
+_BY_SERVER: Final = re.compile(r"(FATAL|PANIC): |could not fork new process")
+"""What the server says of itself in the same words; it may say it before a session has begun, without an SQLSTATE."""
+
 _TOO_MANY_SESSIONS: Final = re.compile(r"too many (clients|connections)|connection slots are reserved", re.IGNORECASE)
 _NO_PARAMETERS: Final = re.compile(r"unsupported startup parameter")
 
@@ -41,7 +44,13 @@ def without_state(error: Exception, message: str) -> BackfillError:
             f"the database refused the connection: {message}; check the options url, user and password, and that the "
             "server lets them in: pg_hba.conf, ALTER ROLE … LOGIN, ALTER DATABASE … ALLOW_CONNECTIONS true"
         )
-    if _NO_MEMORY_HERE.search(message):
+    by_server = _BY_SERVER.search(str(error)) is not None
+    if _NOT_LOADED.search(message) and by_server:
+        return DatabaseSetupError(
+            f"the server cannot begin a session: {message}; it loads what its settings session_preload_libraries and "
+            "local_preload_libraries name, also those of the role and the database (ALTER ROLE … RESET …)"
+        )
+    if _NO_MEMORY_HERE.search(message) and not by_server:
         return DriverError(
             f"this Python process may not have as much memory as it needs: {message}. Where Spark limits it, as "
             "spark.executor.pyspark.memory does for all tasks of an executor together, and "

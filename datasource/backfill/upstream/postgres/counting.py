@@ -51,8 +51,8 @@ class Counting:
         )
 
     def _by_bitmaps(self, requests: Mapping[int, Measure]) -> dict[int, int]:
-        """How many rows each has. Some are missing that were counted together with one of far more rows than its limit;
-        of such a one the count may be too low, but it is more than the limit.
+        """How many rows each has. A range is left out where its group had more rows than were looked at, unless its own
+        count is beyond its limit already: then that may be too low, and is enough.
         """
         self.session.execute(BITMAPS_ONLY)
         places = list(requests)
@@ -92,7 +92,7 @@ class Counting:
         return self.table.counts([request.range for request in requests], most, self.only)
 
     def _last(self, request: Measure) -> sql.Composed:
-        """Texts are made of the last key alone, since those of all that it passes over take longer than to pass."""
+        """Only the last key is turned into texts: doing so for each row passed over costs more than passing over it."""
         rows = self.table.select(self.table.key_columns, request.range, self.only)
         return sql.SQL("SELECT {} FROM ({} ORDER BY {} LIMIT 1 OFFSET {}) AS r({})").format(
             self.table.alias_texts,

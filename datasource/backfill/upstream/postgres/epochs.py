@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -20,6 +21,7 @@ from backfill.upstream.postgres.end_of_log import ENDS_OF_LOG, flushed_end
 from backfill.upstream.postgres.log import MOST_MESSAGES, Peeked
 from backfill.upstream.postgres.pin import CLOCK, Exported, ExportingSession
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position, Snapshot
+from backfill.upstream.postgres.server import require_log
 from backfill.upstream.postgres.sessions import ControlSession
 from backfill.upstream.postgres.still_same import require_unchanged
 from backfill.upstream.postgres.table import Table
@@ -106,10 +108,6 @@ class Epochs:
         self._clock, snapshot, inserted, flushed = one_row(session.execute(query))
         return Position(flushed_end(session, self._connector, inserted, flushed), Snapshot.parse(snapshot))
 
-    def end_of_log(self) -> Position:
-        """Up to where the log can be read: the end of a whole record, so that no commit is half before it."""
-        return self._look(self._sessions.current())
-
     # -- with rows to read -----------------------------------------------------------------------------------------
 
     def snapshot_epoch(self, after: Epoch | None, max_changes: int) -> Step:
@@ -131,7 +129,8 @@ class Epochs:
                 )
             return exported
 
-        exported = self._sessions.retry(attempt)
+        with self._pin_given_out():
+            exported = self._sessions.retry(attempt)
         position = exported.position
         if self._log is not None:
             timeline = self._log.place.timeline
@@ -154,9 +153,19 @@ class Epochs:
         return now.lsn >= before.lsn and peeked.sees_all(before, now)
 
     def _stepped(self, step: Callable[[], Step]) -> Step:
-        found = self._sessions.retry(step)
+        with self._pin_given_out():
+            found = self._sessions.retry(step)
         self._stepped_to = Position.parse(found.epoch.position).lsn
         return found
+
+    @contextmanager
+    def _pin_given_out(self) -> Iterator[None]:
+        """Lets go of a state where the body fails, since nobody has got the pin by which to release it."""
+        try:
+            yield
+        except BaseException:
+            self.exporter.close()
+            raise
 
     def _snapshot_step(self, after: Epoch | None, max_changes: int) -> Step:
         """The state of now, pinned; or, if too much has happened since `after`, a part of the way to it.
@@ -164,7 +173,7 @@ class Epochs:
         An epoch by LSN alone may show commits that nobody sees yet. They are made visible one moment after they were
         logged, unless they wait for a standby: then changes are followed on, and rows are read when they are seen.
         """
-        give_up = time.monotonic() + unseen.PATIENCE
+        give_up = time.monotonic() + (0 if self._said_unseen else unseen.PATIENCE)
         while (step := self._exported_step(after, max_changes)) is None and time.monotonic() <= give_up:
             time.sleep(unseen.INTERVAL)
         if step is not None:
@@ -185,8 +194,8 @@ class Epochs:
         require_unchanged(exporter.current(), self._table, self._collations)
         now = exported.position
         epoch = _next(after, now, exported.timestamp)
-        self.complete_until = exported.timestamp
         if after is None:
+            self.complete_until = exported.timestamp
             return Step(epoch, Pin(epoch, exported.token))
         began = Position.parse(after.position)
         peeked = self._read(began, now, now.lsn, max_changes)
@@ -198,7 +207,7 @@ class Epochs:
             exporter.release(exported.token)
             # A state of the past, from which it is told how far behind a stream is that has stopped at it.
             cut = replace(now, lsn=peeked.end)
-            epoch = _next(after, cut, max(peeked.timestamp or 0, after.timestamp))
+            epoch = _next(after, cut, peeked.timestamp or 0)
         self._keep(after, epoch, peeked, now.lsn, exported.timestamp)
         return Step(epoch, Pin(epoch, exported.token) if peeked.complete else None)
 
@@ -227,12 +236,12 @@ class Epochs:
             # What was visible is known when the log has been read.
             return Step(_next(None, Position(now.lsn, unseen=LOG_BEGIN), self._clock), None)
         began = Position.parse(after.position)
-        seen = Position.parse(until) if until else self.end_of_log()
+        seen = Position.parse(until) if until else self._look(self._sessions.current())
         # What lies between a position that was asked for and the end of a gap is lost, and never to be found.
         upto = max(seen.lsn, self.log.lost_up_to)
         if upto < self._idle_at and not until:
             # The log ends before where it was read to: another server, or this one as it was some time ago.
-            self.log.place.require_reached(self._sessions.current(), self._idle_at)
+            require_log(self._sessions.current(), system=self.log.place.system, reached=self._idle_at)
         if upto <= self._idle_at and after.position != self._left_at and self._read_lately:
             self.complete_until = self._clock
             return Step(after, None)
@@ -252,7 +261,7 @@ class Epochs:
         seen_upto = peeked.acknowledgeable(seen, upto)
         if seen_upto < position.lsn:
             position = replace(position, unseen=seen_upto)
-        epoch = _next(after, position, peeked.timestamp or after.timestamp)
+        epoch = _next(after, position, peeked.timestamp or 0)
         self._keep(after, epoch, peeked, upto, self._clock)
         return Step(epoch, None)
 
@@ -261,19 +270,21 @@ class Epochs:
         if after is not None and Position.parse(after.position).snapshot is None:
             return self._log_step(after, max_changes, None)
         now = self._look(self._sessions.current())
-        self.complete_until = self._clock
         if after is None:
+            self.complete_until = self._clock
             return Step(_next(None, now, self._clock), None)
         if now == self._held_at and self._read_lately:
+            self.complete_until = self._clock
             return Step(after, None)
         began = Position.parse(after.position)
         peeked = self._read(began, now, now.lsn, max_changes)
         if peeked.is_idle:
             self._held_at = now
             if self._may_stay(began, now.lsn):
+                self.complete_until = self._clock
                 return Step(after, None)
         position = now if peeked.complete else replace(now, lsn=peeked.end)
-        epoch = _next(after, position, max(peeked.timestamp or 0, after.timestamp))
+        epoch = _next(after, position, peeked.timestamp or 0)
         self._keep(after, epoch, peeked, now.lsn, self._clock)
         return Step(epoch, None)
 
@@ -299,4 +310,7 @@ class Epochs:
 
 
 def _next(after: Epoch | None, position: Position, timestamp: int) -> Epoch:
-    return Epoch(1 if after is None else after.number + 1, str(position), position.lsn, timestamp)
+    if after is None:
+        return Epoch(1, str(position), position.lsn, timestamp)
+    # A commit that was invisible for a while is older than the state before it.
+    return Epoch(after.number + 1, str(position), position.lsn, max(timestamp, after.timestamp))

@@ -14,6 +14,9 @@ LOCK_TIMEOUT: Final = "5s"
 IN_SESSION: Final = f"SET lock_timeout = '{LOCK_TIMEOUT}'"
 """For a session that will lock the table; finding out where its rows are stored waits as well."""
 
+NO_LONGER: Final = "RESET lock_timeout"
+"""The end of that, for a session that others will use."""
+
 IN_TRANSACTION: Final = f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"
 """The same for a transaction, until it ends."""
 

@@ -19,7 +19,6 @@ from psycopg import sql
 from backfill.added import NOTHING_ADDED, Added
 from backfill.errors import ConnectionLostError
 from backfill.readahead import read_ahead
-from backfill.upstream.postgres.arrow_session import ArrowSession
 from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.failures import about_slot, translating
 from backfill.upstream.postgres.pgoutput import Decoder
@@ -112,7 +111,7 @@ def keeping(after: Position, upto: Position) -> Keep:
 
 
 def peek(connector: Connector, feed: Feed, *, after: Position, shown: Position, upto: Lsn, limit: int) -> Peeked:
-    """The changes of transactions that `shown` shows and `after` does not, as far as they end before `upto`.
+    """The changes of transactions that `shown` shows and `after` does not, up to the first that reaches `upto`.
 
     Stops after about `limit` messages, but not before it got beyond `after`: transactions that `after` shows may
     stand in the log behind one that it does not, and are met again until that one is acknowledged.
@@ -122,7 +121,7 @@ def peek(connector: Connector, feed: Feed, *, after: Position, shown: Position, 
         rows = Spool(decoder.schema)
         with ExitStack() as opened:
             opened.callback(rows.close)
-            peeked = _peeked(rows, decoder, _fetched(connector, feed, upto, limit), limit)
+            peeked = _peeked(rows, decoder, _messages(connector, feed, upto, limit), limit)
             if peeked.complete or peeked.end > after.lsn:
                 rows.finish()
                 opened.pop_all()
@@ -133,7 +132,7 @@ def peek(connector: Connector, feed: Feed, *, after: Position, shown: Position, 
 def stretch(connector: Connector, feed: Feed, after: Position, upto: Position) -> Iterator[pa.RecordBatch]:
     """The changes of the transactions that `upto` shows and `after` does not, as they are read."""
     decoder = Decoder(feed.table_oid, feed.wanted, keeping(after, upto))
-    for batch in read_ahead(_fetched(connector, feed, upto.lsn, None), READ_AHEAD):
+    for batch in read_ahead(_messages(connector, feed, upto.lsn, None), READ_AHEAD):
         rows = decoder.feed(batch.column(0)).rows
         if rows.num_rows:
             yield rows
@@ -143,11 +142,6 @@ def stretch(connector: Connector, feed: Feed, after: Position, upto: Position) -
 def _require_whole(decoder: Decoder) -> None:
     if decoder.in_transaction:
         raise ConnectionLostError("the change log ended in the middle of a transaction")
-
-
-def _fetched(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) -> MessageBatches:
-    with translating(), connector.arrow_session() as session:
-        yield from _messages(session, feed, upto, limit)
 
 
 def _peeked(rows: Spool, decoder: Decoder, fetched: MessageBatches, limit: int) -> Peeked:
@@ -163,7 +157,7 @@ def _peeked(rows: Spool, decoder: Decoder, fetched: MessageBatches, limit: int) 
     return Peeked(rows, count, count < limit, Transactions.join(transactions), decoder.ignored_columns)
 
 
-def _messages(session: ArrowSession, feed: Feed, upto: Lsn, limit: int | None) -> MessageBatches:
+def _messages(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) -> MessageBatches:
     """The slot's messages (PostgreSQL manual, 9.28.6), as batches of one binary column.
 
     In commit order, up to the first commit that reaches `upto` or makes it `limit` messages, where there is a limit.
@@ -178,7 +172,7 @@ def _messages(session: ArrowSession, feed: Feed, upto: Lsn, limit: int | None) -
         # A list of identifiers in one text, so a name is quoted as an identifier within it.
         publication=sql.Literal(sql.Identifier(feed.publication).as_string(None)),
     )
-    with translating(about_slot):
+    with translating(), connector.arrow_session() as session, translating(about_slot):
         yield from session.read(statement.as_string(None), batch_bytes=batch_bytes(len(feed.wanted)))
 
 

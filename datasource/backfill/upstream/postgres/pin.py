@@ -218,7 +218,9 @@ def enter(cursor: Cursor, table: KeyedTable) -> None:
     """
     cursor.execute(locks.IN_SESSION)
     before = stored(cursor, table)
+    cursor.execute(locks.NO_LONGER)
     cursor.execute(BEGIN)
+    cursor.execute(locks.IN_TRANSACTION)
     cursor.execute(table.lock.as_string(None))
     files, _ = _look(cursor, table)
     _require_same_files(before, files)
@@ -226,8 +228,8 @@ def enter(cursor: Cursor, table: KeyedTable) -> None:
 
 def enter_pinned(cursor: Cursor, table: KeyedTable, token: str) -> None:
     """The same in the state of this token; SnapshotGoneError where that has been released."""
-    cursor.execute(locks.IN_SESSION)
     cursor.execute(BEGIN)
+    cursor.execute(locks.IN_TRANSACTION)
     snapshot = sql.Literal(snapshot_of(token))
     with translating(about_snapshot):
         cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot).as_string(None))

@@ -129,13 +129,13 @@ class Place:
         if self.own_publication:
             publication.require_none_of_others(session, self.publication)
         made = self.make(connector, session, table)
-        if made or self._in_order:
+        if made or self._makes_both:
             wait_for_unseen(connector, session, self.slot)
         else:
             self._pass_over(connector, session)
 
     @property
-    def _in_order(self) -> bool:
+    def _makes_both(self) -> bool:
         """Whether the stream makes both by itself, and so the publication first."""
         return self.own_publication and self.slot == self.publication
 
@@ -224,14 +224,12 @@ class Place:
             )
         return found
 
-    def require_readable(
-        self, session: Session, after: Lsn, *, upto: Lsn | None = None, way_out: str = START_OVER_OR_GO_ON
-    ) -> None:
-        """Raises DataLossError unless every change after the LSN `after` can be had, where `upto` is given up to that.
+    def require_readable(self, session: Session, after: Lsn, upto: Lsn, *, way_out: str) -> None:
+        """Raises DataLossError unless every change after the LSN `after` and up to `upto` can be had.
 
         `way_out` is what can be done about it.
         """
-        self.require_same_log(session, after if upto is None else upto, way_out=way_out)
+        self.require_same_log(session, upto, way_out=way_out)
         slot.require_readable(session, self.slot, after, way_out=way_out)
 
     def require_same_log(self, session: Session, reached: Lsn, *, way_out: str = _AGAIN) -> None:
@@ -300,14 +298,8 @@ class Place:
             now.require_synced(session, self)
             slot.require_kept(session, self.slot, reached)
 
-    def require_reached(self, session: Session, lsn: Lsn) -> None:
-        """Raises DataLossError where the server's log is not the one in which the LSN was reached, or ends before it:
-        then there is no going on, with whatever loss.
-        """
-        require_log(session, system=self.system, reached=lsn)
-
     def accepting_publication(self, session: Session, table: Table) -> Place:
-        """The place at which the publication as it is now, is the right one."""
+        """The same place, with the publication of now taken for the right one."""
         if self.own_publication:
             publication.note_membership(session, self.publication, table.description.oid)
             return self

@@ -82,7 +82,7 @@ class Position:
     """Without a snapshot: where the first commit stands that readers might not see; None where they saw all."""
 
     timeline: str = ""
-    """Nothing where it is that which the stream's bookmark names."""
+    """Nothing on the first timeline, and in the positions of epochs, which are on the one that the bookmark names."""
 
     @classmethod
     def parse(cls, text: str) -> Position:

@@ -22,7 +22,7 @@ from backfill.upstream.postgres.keys import (
 from backfill.vnode import Key, KeyRange
 
 Form: TypeAlias = tuple[bool, bool, int]
-"""Which ends a range has, and with how many of a key's columns both begin alike."""
+"""Which ends a range has, and in how many leading columns of the key they are equal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from backfill.upstream.postgres.retries import RetryPolicy, Tries
 def resuming(
     attempt: Callable[[], Iterator[pa.RecordBatch]], retries: RetryPolicy, *, same_again: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of an attempt; after a transient error those of another one, behind the last row passed on.
+    """The rows of an attempt; after a transient error, but not where the state itself is gone, those of another one,
+    behind the last row passed on.
 
     `same_again`: each attempt gives the same rows in the same order, however they are cut into batches. Without that
     another one is made only while no row has been passed on.

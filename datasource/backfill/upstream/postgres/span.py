@@ -62,7 +62,7 @@ class PostgresChangeReader:
 
     def _require_readable(self, after: Position, upto: Position) -> None:
         with self.connector.session() as session, translating():
-            self.place.require_readable(session, after.lsn, upto=upto.lsn, way_out=_WAY_OUT)
+            self.place.require_readable(session, after.lsn, upto.lsn, way_out=_WAY_OUT)
             _require_published(session, self.place, self.table)
 
 
@@ -94,7 +94,7 @@ def resolved(
     if after > upto:
         end = "the end of the server's log" if upto == end_of_log else "endingPosition"
         raise OptionsError(f"startingPosition is {format_lsn(after)}, which lies after {end}, {format_lsn(upto)}")
-    place.require_readable(session, after, upto=upto, way_out=_WAY_OUT)
+    place.require_readable(session, after, upto, way_out=_WAY_OUT)
     return format_lsn(after), format_lsn(upto)
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from backfill.arrays import Mask
+from backfill.upstream.postgres.flat import bitmap
 from backfill.upstream.postgres.messages import Messages, Positions, require
 
 ABSENT: Final = 0  # the message has no such tuple
@@ -51,10 +52,7 @@ class Tuples:
         every = pa.BinaryArray.from_buffers(pa.binary(), max(2 * rows - 1, 0), [None, pa.py_buffer(spans.data), data])
         values = every.take(pa.array(np.arange(0, 2 * rows, 2), pa.int64()))
         present = self.kind[column] == TEXT
-        if present.all():
-            return values
-        valid = pa.py_buffer(np.packbits(present, bitorder="little").data)
-        return pa.BinaryArray.from_buffers(pa.binary(), rows, [valid, *values.buffers()[1:]])
+        return pa.BinaryArray.from_buffers(pa.binary(), rows, [bitmap(present), *values.buffers()[1:]])
 
     def fill_unchanged(self, old: Tuples) -> None:
         """Takes values that were not sent because they are unchanged from the old tuples that carry them."""
