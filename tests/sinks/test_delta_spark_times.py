@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from backfill.errors import TableError
 from backfill.sinks.delta import apply_to
@@ -97,3 +97,9 @@ def test_files_that_the_table_has_not_any_more_are_forgotten(tmp_path: Path) -> 
     seen = SparkTimes({}, {"written anew since"})
     seen.require_kept(DeltaTable(tmp_path))
     assert seen.kept == {"a%20b.parquet"}
+
+
+def test_a_structs_field_is_not_taken_for_a_column_with_a_dot_in_its_name(tmp_path: Path) -> None:
+    numbers = pa.array([{"t": 1}], pa.struct([pa.field("t", pa.int64())]))
+    write_deltalake(tmp_path, pa.table({"a.t": pa.array([NEAR], TIME), "a": numbers}))
+    SparkTimes({}).require_kept(DeltaTable(tmp_path))

@@ -90,7 +90,7 @@ def start_over(*, path: str, query: str, storage_options: Mapping[str, str] | No
     record = _record(_named(query), Applied(_FORGOTTEN, 0, None, None))
     with translating(path):
         table = DeltaTable(path, storage_options=dict(storage_options or {}))
-        is_known = table.transaction_version(query) not in (None, _FORGOTTEN)
+        is_known = _batch_id(table, query) is not None
         require_known(query, table=path, is_known=is_known, is_empty=lambda: _is_empty(table))
         before = table.version()
         table.delete(commit_properties=record)
@@ -190,13 +190,19 @@ def _last_applied(table: DeltaTable, query: str, now: Applied) -> Applied | None
 
     For each application transaction that is asked for, `deltalake` reads all of the log that is not in a checkpoint.
     """
-    batch_id = table.transaction_version(query)
-    if batch_id is None or batch_id == _FORGOTTEN:
+    batch_id = _batch_id(table, query)
+    if batch_id is None:
         return None
     if now.batch_id > batch_id:
         return Applied(batch_id, 0, None, None)
     rows, *others = (table.transaction_version(name) for name in _names(query)[1:])
     return Applied(batch_id, rows or 0, *(None if value == -1 else value for value in others))
+
+
+def _batch_id(table: DeltaTable, query: str) -> int | None:
+    """That of the query's last batch; None where it has applied none since it began."""
+    found = table.transaction_version(query)
+    return None if found == _FORGOTTEN else found
 
 
 def _without_rows(last: Applied, now: Applied) -> str:

@@ -19,6 +19,7 @@ from deltalake.schema import ArrayType, MapType, PrimitiveType, StructType
 
 from backfill.errors import TableError
 from backfill.upstream.delta.files import FileLocation, Files
+from backfill.upstream.delta.statistics import statistic
 
 _TIME: Final = PrimitiveType("timestamp")
 _EARLIEST, _LATEST = (pa.scalar(datetime(year, 1, 1, tzinfo=UTC), pa.timestamp("us", "UTC")) for year in (1678, 2262))
@@ -69,12 +70,12 @@ def _doubtful(table: DeltaTable, names: list[str]) -> Iterator[str]:
     actions = pa.table(table.get_add_actions(flatten=True))
     near: Any = pa.repeat(pa.scalar(True), actions.num_rows)
     for name in names:
-        if f"min.{name}" not in actions.column_names:  # There are none of a list or a struct.
+        least, greatest, nulls = (statistic(actions, f"{kind}.{name}") for kind in ("min", "max", "null_count"))
+        if least is None or greatest is None or nulls is None:  # There are none of a list or a struct.
             near = pa.repeat(pa.scalar(False), actions.num_rows)
             break
-        least, greatest = actions[f"min.{name}"], actions[f"max.{name}"]
         within: Any = pc.and_(pc.greater_equal(least, _EARLIEST), pc.less(greatest, _LATEST))
-        none = pc.equal(actions[f"null_count.{name}"], actions["num_records"])
+        none = pc.equal(nulls, actions["num_records"])
         near = pc.and_(near, pc.or_kleene(within, none))
     for path in actions["path"].filter(pc.invert(pc.fill_null(near, False))):
         yield str(path)

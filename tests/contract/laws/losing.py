@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from tests.contract.laboratory import LosingLaboratory, delete, update
+from backfill.epoch import Epoch
+from backfill.upstream import Bookmark, Upstream
+from tests.contract.laboratory import LosingLaboratory, Write, delete, update
 from tests.contract.laws.moves import STREAM, begun, commits, fill, followed, pinned, read
+
+
+def forgiven(laboratory: LosingLaboratory, *lost: Write) -> tuple[Upstream, Bookmark, Epoch]:
+    """A stream of ten rows that goes on although these writes, and what else came after its epoch, are lost: a new
+    process, the bookmark to go on with, and the epoch.
+    """
+    fill(laboratory, 10)
+    upstream = begun(laboratory)
+    bookmark, epoch = upstream.bookmark(STREAM), pinned(upstream).epoch
+    if lost:
+        laboratory.write(*lost)
+    laboratory.lose_changes(bookmark)
+    upstream = laboratory.open_forgiving()
+    return upstream, upstream.attach(bookmark, epoch), epoch
 
 
 class LosingUpstreamLaws:
@@ -13,13 +29,7 @@ class LosingUpstreamLaws:
         self, laboratory: LosingLaboratory
     ) -> None:
         keys = laboratory.keys
-        fill(laboratory, 10)
-        upstream = begun(laboratory)
-        bookmark, epoch = upstream.bookmark(STREAM), pinned(upstream).epoch
-        laboratory.write(delete(keys[0]))
-        laboratory.lose_changes(bookmark)
-        upstream = laboratory.open_forgiving()
-        bookmark = upstream.attach(bookmark, epoch)
+        upstream, bookmark, epoch = forgiven(laboratory, delete(keys[0]))
         later = followed(upstream, epoch)
         assert later != epoch or not upstream.has_gap_after(epoch)
         assert not upstream.has_gap_after(later)
@@ -31,24 +41,14 @@ class LosingUpstreamLaws:
         assert commit.writes == (update(keys[1]),)
 
     def test_rows_are_read_as_they_are_after_changes_were_lost(self, laboratory: LosingLaboratory) -> None:
-        fill(laboratory, 10)
-        upstream = begun(laboratory)
-        bookmark, epoch = upstream.bookmark(STREAM), pinned(upstream).epoch
-        laboratory.write(delete(laboratory.keys[0]))
-        laboratory.lose_changes(bookmark)
-        upstream = laboratory.open_forgiving()
-        upstream.attach(bookmark, epoch)
+        upstream, _, epoch = forgiven(laboratory, delete(laboratory.keys[0]))
         pin = pinned(upstream, epoch)
         assert dict(read(upstream, pin)) == laboratory.rows()
         assert not upstream.has_gap_after(pin.epoch)
 
     def test_a_stream_that_was_told_once_may_end_where_nothing_more_is_lost(self, laboratory: LosingLaboratory) -> None:
-        fill(laboratory, 10)
-        upstream = begun(laboratory)
-        bookmark, epoch = upstream.bookmark(STREAM), pinned(upstream).epoch
-        laboratory.lose_changes(bookmark)
-        upstream = laboratory.open_forgiving()
-        bookmark, until = upstream.attach(bookmark, epoch), upstream.present()
+        upstream, bookmark, epoch = forgiven(laboratory)
+        until = upstream.present()
         is_over = upstream.reached(epoch, until) and not upstream.has_gap_after(epoch)
         last = epoch if is_over else followed(upstream, epoch, until=until)
         upstream = laboratory.open()

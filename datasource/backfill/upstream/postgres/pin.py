@@ -246,6 +246,7 @@ def _require_same_definitions(cursor: Cursor, table: KeyedTable) -> None:
     anew with other values: the stream would not see it any more once it has started again.
     """
     cursor.execute("ROLLBACK")  # The catalog of an earlier state has the earlier definitions.
+    cursor.execute(locks.IN_SESSION)  # Which ends with the error that follows in any case.
     oid = sql.SQL("pg_catalog.to_regclass({})").format(sql.Literal(table.name.quoted()))
     cursor.execute(sql.SQL("SELECT ({})::text").format(DEFINITIONS.format(oid)).as_string(None))
     (found,) = cursor.fetchone()
