@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from backfill.errors import OptionsError, StateError
 from backfill.sinks.delta import apply_to, start_over
@@ -95,3 +96,48 @@ def test_batches_without_rows_that_were_left_out_are_said_to_be_such(tmp_path: P
         apply(Rows(), number)
     apply(later, 3)
     assert len(content(tmp_path)) == 2
+
+
+def test_a_table_that_was_restored_to_before_the_last_batch_takes_no_other(tmp_path: Path) -> None:
+    """A RESTORE leaves application transactions as they are."""
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    batches = [Rows(row("insert", number, "x", "1")) for number in range(4)]
+    for number in range(3):
+        apply(batches[number], number)
+    DeltaTable(tmp_path).optimize.compact()
+    DeltaTable(tmp_path).restore(2)
+    lost = r"RESTORE, which is version 5 of .* took it back to version 2; .* 'q' is version 3, .* VERSION AS OF 4; or"
+    for again in (batches[2], 2), (batches[3], 3):
+        with pytest.raises(StateError, match=lost):
+            apply(*again)
+    write_deltalake(tmp_path, DeltaTable(tmp_path).to_pyarrow_table().slice(0, 0), mode="append")
+    with pytest.raises(StateError, match=lost):
+        apply(batches[3], 3)
+    DeltaTable(tmp_path).restore(4)
+    apply(batches[3], 3)
+    assert len(content(tmp_path)) == 4
+
+
+def test_a_table_may_be_restored_to_what_it_was_after_the_last_batch(tmp_path: Path) -> None:
+    """Whoever else wrote to it may take that back, also in several steps."""
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    for number in range(2):
+        apply(Rows(row("insert", number, "x", "1")), number)
+    DeltaTable(tmp_path).delete()
+    DeltaTable(tmp_path).restore(1)
+    DeltaTable(tmp_path).restore(2)
+    apply(Rows(row("insert", 2, "x", "1")), 2)
+    assert len(content(tmp_path)) == 3
+
+
+def test_a_restore_to_a_time_is_undone_before_the_next_batch(tmp_path: Path) -> None:
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    apply(Rows(row("insert", 0, "x", "1")), 0)
+    DeltaTable(tmp_path).delete()
+    when = DeltaTable(tmp_path).history(1)[0]["timestamp"] - 1
+    DeltaTable(tmp_path).restore(datetime.fromtimestamp(when / 1000, UTC))
+    with pytest.raises(StateError, match=r"took it back to a time; .* TO VERSION AS OF 2"):
+        apply(Rows(row("insert", 1, "x", "1")), 1)
+    DeltaTable(tmp_path).restore(2)
+    apply(Rows(row("insert", 1, "x", "1")), 1)
+    assert len(content(tmp_path)) == 1

@@ -8,6 +8,7 @@ delta_columns   whether such a table has a batch's columns
 fitted          these rows in the types of a Delta table
 merge_source    these rows as the source of a MERGE
 spark_times     files that a MERGE must not write anew
+restored        whether a RESTORE took batches out of such a table
 applied         whether a batch has been applied already
 
 They know Spark's DataFrame only by its method `toArrow`.

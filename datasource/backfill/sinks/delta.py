@@ -36,6 +36,7 @@ with needing("writing a Delta table", "delta"):
 
     from backfill.sinks.delta_columns import add_lacking, require_columns, require_partitions, require_types
     from backfill.sinks.fitted import fitted
+    from backfill.sinks.restored import require_not_restored, said_of
     from backfill.sinks.spark_times import SparkTimes
     from backfill.upstream.delta.failures import is_conflict, translating
     from backfill.upstream.delta.keys import EXACT_DIGITS
@@ -115,6 +116,8 @@ class DeltaSink:
         with translating(self.path):
             table = self._table(batch_id, last.rows.schema)
             found = _last_applied(table, self.query, now)
+            if found is not None:
+                require_not_restored(table, self.query, self.storage_options)
             if is_new(
                 found,
                 now,
@@ -136,6 +139,7 @@ class DeltaSink:
                 table.update_incremental()
                 if not (tries_left and is_conflict(error) and self._noted(table) == self._noted_at(began)):
                     raise
+                require_not_restored(table, self.query, self.storage_options)
                 logger.warning("another writer has changed the Delta table %s meanwhile: merging again", self.path)
             else:
                 return
@@ -217,7 +221,8 @@ def _without_rows(last: Applied, now: Applied) -> str:
 def _record(query: str, now: Applied) -> CommitProperties:
     others = (now.version, now.sequence, now.timestamp)
     versions = (now.batch_id, now.rows, *(-1 if value is None else value for value in others))
-    return CommitProperties(app_transactions=list(map(Transaction, _names(query), versions)))
+    transactions = list(map(Transaction, _names(query), versions))
+    return CommitProperties(app_transactions=transactions, custom_metadata=said_of(query))
 
 
 def _names(query: str) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ class Log:
 
     def stamp(self, version: int) -> Stamp | None:
         """None where there is no such commit, or the log was cleaned up."""
-        (found,) = self.files.own.get_file_info([_name(version)])
+        (found,) = self.files.own.get_file_info([commit_file(version)])
         return Stamp(found.mtime_ns, found.size) if found.type == pa_fs.FileType.File else None
 
     def commit(self, version: int) -> Commit | None:
@@ -123,7 +123,7 @@ class Log:
             stamp = self.stamp(version)
             if stamp is None:
                 return None
-            with self.files.own.open_input_file(_name(version)) as file:
+            with self.files.own.open_input_file(commit_file(version)) as file:
                 self._commits[version] = _parsed(version, file.read(), stamp)
         return self._commits[version]
 
@@ -175,7 +175,8 @@ class Log:
                     yield location
 
 
-def _name(version: int) -> str:
+def commit_file(version: int) -> str:
+    """Where that commit is in the table's folder."""
     return f"_delta_log/{version:020}.json"
 
 

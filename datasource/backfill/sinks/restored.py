@@ -1,0 +1,77 @@
+"""Whether a RESTORE took a query's batches out of its Delta table.
+
+A RESTORE leaves application transactions as they are, so by the record of batches the table still has them all. So the
+commit of a batch says in its `commitInfo` whose it is, and what was committed after it is looked through.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from deltalake import DeltaTable
+
+from backfill.errors import StateError
+from backfill.sinks.applied import BEGIN_ANEW
+from backfill.upstream.delta.files import FileLocation, Files
+from backfill.upstream.delta.log import commit_file
+
+_QUERY: Final = "backfillQuery"
+
+_UNTOLD: Final = -1
+"""For the version of a RESTORE to a time: which one that is depends on the time zone of whoever asked for it."""
+
+
+def said_of(query: str) -> dict[str, str]:
+    """What the commit of a batch of this query says beside the rest."""
+    return {_QUERY: query}
+
+
+def require_not_restored(table: DeltaTable, query: str, storage_options: Mapping[str, str]) -> None:
+    """StateError where the table's rows no longer come from those that the query's last batch left.
+
+    It reads the commits from that batch on, which usually is one. If the log was cleaned up since, nothing can be said.
+    """
+    files = Files(table.table_uri, storage_options)
+    having = table.version()  # The version whose rows the table has, as far as the commits that were read say.
+    restored = having
+    for version in range(table.version(), -1, -1):
+        info = _commit_info(files, version)
+        if info is None:
+            return
+        if info.get(_QUERY) == query:
+            if having < version:
+                raise _lost(table.table_uri, query, version, restored, having)
+            return
+        if version == having:
+            having = version - 1
+            if info.get("operation") == "RESTORE":
+                having, restored = _target(info), version
+
+
+def _commit_info(files: Files, version: int) -> Mapping[str, Any] | None:
+    """None where the log does not have the commit any more; empty where that says nothing of itself."""
+    location = FileLocation("", commit_file(version))
+    if not files.has(location):
+        return None
+    with files.open(location) as file:
+        # A line for each file of the commit. Writers put this one first, but they need not.
+        for line in file.readall().splitlines():
+            if b'"commitInfo"' in line and (info := json.loads(line).get("commitInfo")):
+                return dict(info)
+    return {}
+
+
+def _target(info: Mapping[str, Any]) -> int:
+    version = (info.get("operationParameters") or {}).get("version")
+    return _UNTOLD if version is None else int(version)
+
+
+def _lost(uri: str, query: str, batch: int, restored: int, having: int) -> StateError:
+    to = "a time" if having == _UNTOLD else f"version {having}"
+    return StateError(
+        f"a RESTORE, which is version {restored} of the Delta table {uri}, took it back to {to}; the last batch of the "
+        f"query {query!r} is version {batch}, whose rows would be missing from then on. Undo it by RESTORE TABLE "
+        f"delta.`{uri}` TO VERSION AS OF {restored - 1}; or {BEGIN_ANEW}"
+    )
