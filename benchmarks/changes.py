@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from backfill.claim import claim
+from backfill.state_dir.claim import claim
 from benchmarks import debezium
 from benchmarks.bed import ACCOUNTS, WIDE, Bed
 from benchmarks.report import Comparison, Table, ratios, speeds, where

@@ -17,7 +17,8 @@ from integration.stream_harness import StreamRun, table_of
 from integration.waiting import eventually
 
 PATIENT = (
-    "import sys; from backfill import __main__ as command, control_file; control_file.PATIENCE = 300.0; "
+    "import sys; from backfill import __main__ as command; from backfill.state_dir import control_file; "
+    "control_file.PATIENCE = 300.0; "
     "sys.exit(command.main(sys.argv[1:]))"
 )
 """The command, for which the others are not taken to hang where they are slow."""
@@ -122,8 +123,8 @@ def test_a_stream_that_runs_is_not_dropped(
 ) -> None:
     run.batch(100)
     monkeypatch.setattr("backfill.__main__.PATIENCE", 0.2)
-    hold = "import sys; from pathlib import Path; from backfill.claim import claim; held = claim(Path(sys.argv[1])); "
-    hold += "print('held', flush=True); sys.stdin.read()"
+    hold = "import sys; from pathlib import Path; from backfill.state_dir.claim import claim; "
+    hold += "held = claim(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
     command = ["drop", "--state-dir", run.options["stateDir"]]
     assert main(command) == 1
     assert 'drop needs --url, the database of "public"."t"' in capsys.readouterr().err

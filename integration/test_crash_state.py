@@ -219,7 +219,7 @@ def test_crashes_leave_no_staged_files_behind(database: Database, tmp_path: Path
         lives.die_at(Strike(step, nth=2 if step in steps else 1, action="group"), max_rows=MANY)
     assert files(folder)
     lives.finish()
-    lives.settings["backfill.record:FOLLOW_INTERVAL"] = 0
+    lives.settings["backfill.state_dir.record:FOLLOW_INTERVAL"] = 0
     write(database, 20)
     lives.finish()
     left = {Path(file).parts[1] for file in files(folder)}

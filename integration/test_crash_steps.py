@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from backfill.command.requests import ask_again
 from backfill.offset import Barrier
-from backfill.requests import ask_again
 from integration.crash.killing import LAST_ROWS_STEPS, SINK_STEPS, STEPS, Strike
 from integration.crash.lives import PATIENCE, SMALL, Lives
 from integration.database import Database

@@ -7,7 +7,7 @@ from typing import Final
 
 import backfill
 from backfill.control import Control
-from backfill.control_file import keep_control
+from backfill.state_dir.control_file import keep_control
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import StreamRun

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from backfill.command.requests import ask_again, ask_to_stop
 from backfill.errors import OffsetError, SchemaChangedError, StateError
-from backfill.requests import ask_again, ask_to_stop
 from integration.database import Database
 from integration.definition import refused
 from integration.fixtures.streams import StartStream
@@ -30,7 +30,7 @@ COLLATE = 'ALTER TABLE t ALTER id TYPE text COLLATE "{}"'
 
 @pytest.fixture(autouse=True)
 def _every_barrier_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backfill.record.FOLLOW_INTERVAL", 0.0)
+    monkeypatch.setattr("backfill.state_dir.record.FOLLOW_INTERVAL", 0.0)
 
 
 def followed(run: StreamRun) -> StreamRun:

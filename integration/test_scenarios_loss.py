@@ -12,7 +12,7 @@ import pytest
 
 from backfill.__main__ import main
 from backfill.errors import DatabaseSetupError, DataLossError, DefiniteError
-from backfill.record import FOLLOW_INTERVAL
+from backfill.state_dir.record import FOLLOW_INTERVAL
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.scenarios import AT_ANY_TIME, RESTARTS, following, refused, started

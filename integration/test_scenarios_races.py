@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backfill.progress import Finished, Frontier
-from backfill.record import FOLLOW_INTERVAL
+from backfill.state_dir.record import FOLLOW_INTERVAL
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.fold import Row

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backfill.status import Status, status
+from backfill.command.status import Status, status
 from integration.database import Database
 from integration.fold import Fold
 from integration.spark_stream import SparkStream, batches, figures, make_table, wait_for, write

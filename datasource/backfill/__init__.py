@@ -41,7 +41,7 @@ Refinements, in the order in which one meets them in the code:
   has E'), and the batches after it, up to the first that ends at that state or after it, leave out the changes to its
   keys which that state shows (`offset.Ahead`). Where its batch was committed all the same, the sink did not ask for its
   rows.
-- **Whole rows** (`upsert`, `whole_rows`, `images`): the log leaves out rows before updates, and large values that did
+- **Whole rows** (`whole_rows`): the log leaves out rows before updates, and large values that did
   not change. Where they are asked for they come from the last row of each key, kept in an upsert state that follows
   the output; and where nobody has seen a value yet, its row is looked up.
 - **Order** (`rows`): `_sequence` is the epoch's number and the place in the batch, so it grows strictly for each key.
@@ -76,36 +76,23 @@ Where things are; each module may import only those that stand after it:
     backfill.spark              Spark's calls and types; the only package that imports pyspark
     backfill.__main__           the command
     backfill.sinks              keyed targets that follow a stream, for foreachBatch
-    backfill.display, watching, status
-                                the command's picture of a stream, and how fast it reads
+    backfill.command            what the command tells of a stream and asks of it
     backfill.reported           a running query's own word of where it is
     backfill.metrics_server     metrics over HTTP
-    backfill.requests           how a person asks for rows to be read again
-    backfill.views              what can be read of a running stream's state
     backfill.opening, adapters  from options to a stream; to the upstream that they name
     backfill.stream             from an offset to the next, and from two offsets to what is read
     backfill.scan, span         batch reads: the table as it is now; the changes between two positions
     backfill.attachment         a stream's ties: state directory, place in the change log, staged chunks
     backfill.following, chunks  the readers' parts of one batch: its changes; its snapshot rows
-    backfill.record             the state directory and its rules
-    backfill.recorded           what the state store keeps of a stream, in its types
-    backfill.same_table         whether the table is still the one that a stream began with
     backfill.advance, release   how far a batch reads; letting go of the state it read at
-    backfill.control_file       how another process tells a stream what to do
-    backfill.counts_file        what a stream has counted, for other processes
     backfill.again              from what a person asked for to a second frontier
-    backfill.upsert             the last row of each key, from barrier to barrier
-    backfill.whole_rows         changes in full, from these rows
+    backfill.whole_rows         changes in full, from the last row of each key
+    backfill.state_dir          the state directory and its rules
     backfill.handoff            what travels to a reader, and how it becomes rows
     backfill.staging, rows      chunks on disk; the output columns
     backfill.whole_files        files that appear under their names as a whole
-    backfill.claim              one query at a time uses a state directory
-    backfill.file_lock          a lock that ends with its process
-    backfill.state_errors       what goes wrong with its files, as our errors
     backfill.manifest           who reads what of a batch's snapshot rows
     backfill.upstream           the contract of a database, and one folder for each
-    backfill.lookup, images, events
-                                how whole rows follow from changes and what was known, pure
     backfill.plan, mark         the decisions, pure
     backfill.offset             what the checkpoint holds
     backfill.control, counts, lag

@@ -16,24 +16,24 @@ from pathlib import Path
 from typing import Final
 
 from backfill.adapters import examine, open_upstream, source_of
-from backfill.claim import claim
+from backfill.command.display import Window, drawn
+from backfill.command.requests import ask_again, ask_to_stop, require_batches
+from backfill.command.status import as_json, lag_of, status
+from backfill.command.watching import Watching
 from backfill.control import Control
-from backfill.control_file import changing, keep_control, read_control
-from backfill.display import Window, drawn
 from backfill.errors import BackfillError, OptionsError, StateError
 from backfill.opening import open_store, remove_state_files
 from backfill.options import MOST_ROWS, Options, parse
 from backfill.options.texts import whole
-from backfill.record import has_place
-from backfill.recorded import STATE_FILE
-from backfill.requests import ask_again, ask_to_stop, require_batches
 from backfill.rows import RowFormat
 from backfill.staging import Staging
-from backfill.status import as_json, lag_of, status
+from backfill.state_dir.claim import claim
+from backfill.state_dir.control_file import changing, keep_control, read_control
+from backfill.state_dir.record import has_place
+from backfill.state_dir.recorded import STATE_FILE
 from backfill.upstream import DELTA
 from backfill.upstream.findings import Finding, refused
-from backfill.watching import Watching
-from backfill.whole_rows import require_order
+from backfill.whole_rows.telling import require_order
 from backfill_state import StateStoreError
 
 WATCH_INTERVAL: Final = 1.0

@@ -10,8 +10,8 @@ from backfill.control import Control
 from backfill.manifest import AsPlanned, Manifest
 from backfill.offset import Ahead, Barrier
 from backfill.options import StreamOptions
-from backfill.record import NamedStream, Record
 from backfill.staging import Staging
+from backfill.state_dir.record import NamedStream, Record
 from backfill.upstream import Upstream
 from backfill.vnode import Key
 from backfill_state import StreamIdentity

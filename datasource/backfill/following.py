@@ -25,10 +25,10 @@ from backfill.offset import Barrier
 from backfill.options import OnTruncate, StreamOptions
 from backfill.rows import RowFormat
 from backfill.staging import Staging
-from backfill.upsert import LastRows, Marked
 from backfill.upstream import Pin, Upstream
 from backfill.vnode import WHOLE_TABLE, Coverage
-from backfill.whole_rows import BYTES_AT_ONCE, ROWS_AT_ONCE
+from backfill.whole_rows.last_rows import LastRows, Marked
+from backfill.whole_rows.telling import BYTES_AT_ONCE, ROWS_AT_ONCE
 
 ReadLog: TypeAlias = Callable[[Barrier], Iterator[pa.RecordBatch]]
 """The changes of the batch that begins at this barrier."""

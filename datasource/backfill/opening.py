@@ -7,18 +7,18 @@ import time
 from functools import partial
 from pathlib import Path
 
-from backfill import claim, control_file, counts_file
 from backfill.adapters import open_upstream
 from backfill.counts import Counting
 from backfill.errors import StateError
 from backfill.options import LastRowsOptions, Options
-from backfill.record import Record
-from backfill.recorded import STATE_FILE
 from backfill.rows import RowFormat
 from backfill.staging import Staging
+from backfill.state_dir import claim, control_file, counts_file
+from backfill.state_dir.record import Record
+from backfill.state_dir.recorded import STATE_FILE
 from backfill.stream import Stream
-from backfill.upsert import LastRows
-from backfill.whole_rows import Rules
+from backfill.whole_rows.last_rows import LastRows
+from backfill.whole_rows.telling import Rules
 from backfill.wording import unusable
 from backfill_state import DuckDBProgressStore
 from backfill_state.upsert import DuckDBUpsertState, UpsertLayout, UpsertState

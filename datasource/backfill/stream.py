@@ -27,12 +27,12 @@ from backfill.offset import Ahead, Barrier, Nothing, Offset
 from backfill.options import OnTruncate, StartupMode, StreamOptions
 from backfill.plan import pieces
 from backfill.progress import Again, Finished, Frontier, Progress, figures, phase, settled
-from backfill.record import NamedStream, Record
 from backfill.release import Release, Watch, in_background
 from backfill.rows import RowFormat
 from backfill.staging import Staging
-from backfill.upsert import LastRows
+from backfill.state_dir.record import NamedStream, Record
 from backfill.upstream import Pin, SnapshotReader, Step, TableSchema, Upstream
+from backfill.whole_rows.last_rows import LastRows
 
 MOST_LOST: Final = 10
 """How many states in a row may be lost before a batch is planned; taking one waits for the database by itself."""

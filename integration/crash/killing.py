@@ -47,11 +47,11 @@ class Step:
 
 STEPS: Final[Mapping[str, Step]] = {
     # the first latestOffset: the record, the publication, the slot
-    "stream named": Step("backfill.record", "Record.begin", "after"),
+    "stream named": Step("backfill.state_dir.record", "Record.begin", "after"),
     "publication about to be made": Step("backfill.upstream.postgres.publication", "make", "before"),
     "publication made": Step("backfill.upstream.postgres.publication", "make", "after"),
     "slot made": Step("backfill.upstream.postgres.slot", "make_slot", "after"),
-    "bounds kept": Step("backfill.record", "Record.keep_bounds", "after"),
+    "bounds kept": Step("backfill.state_dir.record", "Record.keep_bounds", "after"),
     # every latestOffset
     "state about to be written": Step("backfill_state.duckdb_store", "DuckDBProgressStore.commit", "before"),
     "state being written": Step("backfill_state.duckdb_store", "write_barrier", "after"),
@@ -84,7 +84,7 @@ LAST_ROWS_STEPS: Final[Mapping[str, Step]] = {
     "last rows read": Step("backfill_state.upsert.duckdb_state", "look_up", "after"),
     "last rows being written": Step("backfill_state.upsert.duckdb_state", "write", "after"),
     "last rows about to be committed": Step("backfill_state.upsert.duckdb_state", "write_standing", "after"),
-    "last rows committed": Step("backfill.upsert", "LastRows.changes", "after"),
+    "last rows committed": Step("backfill.whole_rows.last_rows", "LastRows.changes", "after"),
 }
 """Further steps of `partitions` where the last row of every key is kept."""
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from backfill.__main__ import main as backfill
+from backfill.command.status import Status, status
 from backfill.errors import StateError
-from backfill.status import Status, status
 from integration.database import Database, temporary_database
 from integration.demo.__main__ import spark_settings
 from integration.demo.pgbench import TABLE, Pgbench

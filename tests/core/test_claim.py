@@ -12,15 +12,15 @@ from typing import TextIO
 
 import pytest
 
-from backfill.claim import FILE, claim
 from backfill.errors import StateBusyError, StateError
-from backfill.file_lock import locked
+from backfill.state_dir.claim import FILE, claim
+from backfill.state_dir.file_lock import locked
 from tests.full_disk import room_for
 
 OTHER = """
 import sys, time
 from pathlib import Path
-from backfill.claim import claim
+from backfill.state_dir.claim import claim
 held = claim(Path(sys.argv[1]), patience=0.2)
 print("has it", flush=True)
 time.sleep(1000)
@@ -90,7 +90,7 @@ def test_a_claim_is_had_on_the_file_that_the_next_process_meets(
             removed.append(FILE)
         return locked(file)
 
-    monkeypatch.setattr("backfill.file_lock.locked", dropped_meanwhile)
+    monkeypatch.setattr("backfill.state_dir.file_lock.locked", dropped_meanwhile)
     with claim(tmp_path) as held:
         assert removed
         assert os.path.samestat(os.fstat(held.fileno()), (tmp_path / FILE).stat())

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from backfill import __main__ as command
-from backfill.control_file import read_control
 from backfill.opening import open_store
-from backfill.record import ONLY_SNAPSHOT
+from backfill.state_dir.control_file import read_control
+from backfill.state_dir.record import ONLY_SNAPSHOT
 from backfill_state import StreamIdentity
 
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill.control import Control, ReadAgain, Stop, Waiting
-from backfill.control_file import FILE, LOCK, changing, keep_control, read_control
 from backfill.errors import StateError
+from backfill.state_dir.control_file import FILE, LOCK, changing, keep_control, read_control
 
 names = st.sampled_from(["a", "b", "c", "d", "e"])
 keys = st.none() | st.tuples(st.text(max_size=3), st.text(max_size=3))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backfill.counts import Counting, Counts, Tally
-from backfill.counts_file import keep_counts, read_counts
+from backfill.state_dir.counts_file import keep_counts, read_counts
 
 
 def test_counts_that_cannot_be_kept_are_said_once_until_they_are(

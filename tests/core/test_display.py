@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from backfill.amounts import duration, iso, moment, size
+from backfill.command.display import MOST_GRID_LINES, Window, drawn
+from backfill.command.status import Pace, RowsRead, Status, VnodeState, as_json
 from backfill.control import Control
 from backfill.counts import Counts
-from backfill.display import MOST_GRID_LINES, Window, drawn
 from backfill.epoch import Epoch
 from backfill.lag import Lag
 from backfill.offset import Barrier
 from backfill.progress import Finished
-from backfill.status import Pace, RowsRead, Status, VnodeState, as_json
 
 SECOND = 1_000_000
 VNODES = (VnodeState.COMPLETED,) * 3 + (VnodeState.IN_PROGRESS,) + (VnodeState.NOT_STARTED,) * 4

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from backfill.arrays import Indices, Mask
 from backfill.changes import DELETE, INSERT, OLD_NONE, UPDATE, changes_schema
-from backfill.events import NO_ORDER, events_of, places, timely
-from backfill.images import Images, Known, Lost, TooMuch, images
-from backfill.lookup import FEW, looked_up
 from backfill.mark import mark
 from backfill.sameness import same
+from backfill.whole_rows.events import NO_ORDER, events_of, places, timely
+from backfill.whole_rows.images import Images, Known, Lost, TooMuch, images
+from backfill.whole_rows.lookup import FEW, looked_up
 from tests.core.told import (
     COLUMNS,
     KEY,

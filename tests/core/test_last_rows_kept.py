@@ -17,15 +17,15 @@ from backfill.arrays import Indices, Mask
 from backfill.changes import DELETE, INSERT, UPDATE, changes_schema
 from backfill.epoch import Epoch
 from backfill.handoff import read
-from backfill.lookup import FEW, LookUp
 from backfill.mark import mark
 from backfill.offset import Barrier
 from backfill.progress import Finished
 from backfill.rows import RowFormat
 from backfill.staging import Staging
-from backfill.upsert import LastRows, Marked
 from backfill.upstream import TableSchema
-from backfill.whole_rows import Rules
+from backfill.whole_rows.last_rows import LastRows, Marked
+from backfill.whole_rows.lookup import FEW, LookUp
+from backfill.whole_rows.telling import Rules
 from backfill_state.upsert import InMemoryUpsertState
 from tests.core.told import (
     COLUMNS,

@@ -16,7 +16,7 @@ from backfill.errors import DefiniteError, SchemaChangedError, StateBusyError, S
 from backfill.offset import Barrier, from_text
 from backfill.options import LastRowsOptions, OnExistingState, StartupMode, parse
 from backfill.progress import Again, Completed, Finished, Frontier, InProgress, Progress
-from backfill.record import FOLLOW_INTERVAL, NamedStream, Record
+from backfill.state_dir.record import FOLLOW_INTERVAL, NamedStream, Record
 from backfill.upstream import Bookmark, Identity, TableSchema
 from backfill.vnode import Key
 from backfill_state import DuckDBProgressStore, InMemoryProgressStore, ProgressStore, StateDamagedError

@@ -9,14 +9,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from backfill.control_file import read_control
+from backfill.command.requests import ask_again, ask_to_stop, require_batches
+from backfill.command.status import status
 from backfill.epoch import Epoch
 from backfill.errors import KeyTextError, StateBusyError, StateError
 from backfill.offset import Barrier, to_text
 from backfill.opening import open_store
 from backfill.progress import Again, CompletedRun, Finished, Frontier, Progress
-from backfill.requests import ask_again, ask_to_stop, require_batches
-from backfill.status import status
+from backfill.state_dir.control_file import read_control
 from backfill.vnode import WHOLE_TABLE
 from backfill_state import Barrier as StoredBarrier
 from backfill_state import StreamIdentity, duckdb_copy

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from backfill.command.status import Pace, RowsRead, Status
+from backfill.command.watching import LOOKS, Watching
 from backfill.control import Control
 from backfill.epoch import Epoch
 from backfill.offset import Barrier
 from backfill.progress import Again, Finished
-from backfill.status import Pace, RowsRead, Status
-from backfill.watching import LOOKS, Watching
 
 STARTING = Status("s1", "t", "starting")
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from backfill.command.requests import ask_again
 from backfill.errors import (
     DatabaseSetupError,
     DataLossError,
@@ -18,7 +19,6 @@ from backfill.errors import (
     TableError,
 )
 from backfill.options import parse
-from backfill.requests import ask_again
 from backfill.upstream.delta import DeltaUpstream
 from tests.delta.laboratory import FEED, clean_up, vacuum
 from tests.delta.stream import DeltaRun

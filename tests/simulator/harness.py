@@ -18,12 +18,12 @@ from backfill.manifest import Manifest
 from backfill.offset import Barrier, from_text
 from backfill.options import LastRowsOptions, OnExistingState, OnTruncate, StartupMode, StreamOptions
 from backfill.progress import Frontier
-from backfill.record import Record
 from backfill.rows import RowFormat
 from backfill.staging import Staging
+from backfill.state_dir.record import Record
 from backfill.stream import Stream
-from backfill.upsert import LastRows
-from backfill.whole_rows import Rules
+from backfill.whole_rows.last_rows import LastRows
+from backfill.whole_rows.telling import Rules
 from backfill_state import InMemoryProgressStore, ProgressStore, StateBusyError
 from backfill_state.upsert import InMemoryUpsertState, UpsertLayout, UpsertState
 from tests.query import Query

@@ -14,7 +14,7 @@ import pyarrow as pa
 from backfill.control import Control
 from backfill.errors import SnapshotGoneError, StagingError
 from backfill.options import OnExistingState, OnTruncate, StartupMode
-from backfill.whole_rows import Rules
+from backfill.whole_rows.telling import Rules
 from backfill_state import InMemoryProgressStore
 from tests.simulator.database import Database, Key
 from tests.simulator.harness import Spark, same_rows

@@ -7,7 +7,7 @@ import pytest
 from backfill.control import Control
 from backfill.offset import Nothing
 from backfill.options import StartupMode
-from backfill.whole_rows import Rules
+from backfill.whole_rows.telling import Rules
 from tests.simulator.database import Change
 from tests.stream.scenario import KEYS, StartQuery, caught_up, delete, insert, move, row, snapshot_of, step, update
 

@@ -8,7 +8,7 @@ from typing import NoReturn
 import pytest
 
 from backfill.errors import ConnectionLostError, SchemaChangedError, StagingError, StateError
-from backfill.whole_rows import Rules
+from backfill.whole_rows.telling import Rules
 from tests.simulator.harness import Spark
 from tests.simulator.upstream import SimulatedUpstream
 from tests.stream.scenario import KEYS, StartQuery, caught_up, snapshot_of, step, update

@@ -90,7 +90,7 @@ class BackfillDataSource(DataSource):
 def _columns(given: Mapping[str, str]) -> pa.Schema:
     view = parse_view(given)
     if view is not None:
-        from backfill.views import look  # noqa: PLC0415
+        from backfill.state_dir.views import look  # noqa: PLC0415
 
         return look(*view).schema
     return _table_columns(parse(given))

@@ -34,7 +34,6 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from backfill import handoff
-from backfill.claim import claim
 from backfill.errors import BackfillError
 from backfill.offset import Nothing, to_json
 from backfill.options import Options, parse
@@ -44,6 +43,7 @@ from backfill.spark.offsets import Offsets
 from backfill.spark.refusal import without_traceback, yielding_without_traceback
 from backfill.spark.table_options import as_kept, of_table
 from backfill.spark.types import as_expected, require_same, to_spark
+from backfill.state_dir.claim import claim
 from backfill.upstream import SnapshotReader
 
 if TYPE_CHECKING:

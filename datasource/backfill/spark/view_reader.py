@@ -13,7 +13,7 @@ from backfill.errors import SchemaChangedError
 from backfill.options import View
 from backfill.spark.refusal import without_traceback
 from backfill.spark.types import to_arrow, to_spark
-from backfill.views import look
+from backfill.state_dir.views import look
 
 
 @dataclass

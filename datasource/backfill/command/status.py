@@ -11,9 +11,7 @@ from typing import Any
 from backfill.adapters import open_upstream, source_of
 from backfill.amounts import iso
 from backfill.control import Control
-from backfill.control_file import read_control
 from backfill.counts import Counts, counted
-from backfill.counts_file import read_counts
 from backfill.epoch import Epoch
 from backfill.errors import BackfillError
 from backfill.lag import UNKNOWN, Lag
@@ -30,9 +28,11 @@ from backfill.progress import (
     phase,
     rows_left,
 )
-from backfill.record import has_place
+from backfill.state_dir.control_file import read_control
+from backfill.state_dir.counts_file import read_counts
+from backfill.state_dir.record import has_place
+from backfill.state_dir.views import standing
 from backfill.upstream import Bookmark
-from backfill.views import standing
 
 
 class VnodeState(Enum):

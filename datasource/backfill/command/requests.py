@@ -11,11 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from backfill.control import Control, ReadAgain, Stop
-from backfill.control_file import changing, keep_control, read_control
 from backfill.errors import KeyTextError, StateBusyError, StateError
 from backfill.offset import Barrier
-from backfill.record import has_place, keeps_the_latest
-from backfill.views import looking, standing
+from backfill.state_dir.control_file import changing, keep_control, read_control
+from backfill.state_dir.record import has_place, keeps_the_latest
+from backfill.state_dir.views import looking, standing
 from backfill.vnode import Key
 
 

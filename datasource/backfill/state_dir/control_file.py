@@ -15,7 +15,7 @@ from typing import Final
 
 from backfill.control import Control
 from backfill.errors import StateBusyError, StateError
-from backfill.file_lock import hold
+from backfill.state_dir.file_lock import hold
 from backfill.wording import unusable
 
 FILE: Final = "control.json"

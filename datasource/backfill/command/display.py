@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from backfill.amounts import duration, lag, moment, pace
+from backfill.command.status import Pace, RowsRead, Status, VnodeState
 from backfill.counts import Counts
 from backfill.lag import UNKNOWN
-from backfill.status import Pace, RowsRead, Status, VnodeState
 
 MOST_GRID_LINES: Final = 12
 WIDEST: Final = 120

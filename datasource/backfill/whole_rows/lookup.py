@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from backfill.arrays import Indices, Mask, index
 from backfill.batches import as_one_batch, in_columns
 from backfill.changes import DELETE, OLD_KEY, OLD_NONE, UPDATE
-from backfill.events import Events, places
-from backfill.images import Lost, TooMuch
 from backfill.mark import Halves
+from backfill.whole_rows.events import Events, places
+from backfill.whole_rows.images import Lost, TooMuch
 
 LookUp: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 """The rows of these keys, in `TableSchema.columns` and no order: at the batch's end, or later where that is gone."""

@@ -26,14 +26,14 @@ from backfill.added import Added
 from backfill.batches import coalesced
 from backfill.errors import OptionsError, StagingError, StateError
 from backfill.handoff import StagedChanges, committed_chunk, require_columns, stage, staged
-from backfill.lookup import LookUp
 from backfill.mark import Halves, marked_rows
 from backfill.offset import Barrier
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL, RowFormat
 from backfill.sameness import canonical
 from backfill.staging import Staging
-from backfill.state_errors import as_ours
-from backfill.whole_rows import BYTES_AT_ONCE, ROWS_AT_ONCE, Rules, WholeRows, order_of, require_order, updates
+from backfill.state_dir.failures import as_ours
+from backfill.whole_rows.lookup import LookUp
+from backfill.whole_rows.telling import BYTES_AT_ONCE, ROWS_AT_ONCE, Rules, WholeRows, order_of, require_order, updates
 from backfill.wording import FRESH_START, another_option
 from backfill_state.upsert import UpsertLayout, UpsertState
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from backfill.errors import StateBusyError, StateError
-from backfill.file_lock import hold
+from backfill.state_dir.file_lock import hold
 from backfill.wording import unusable
 
 FILE: Final = "claim"

@@ -24,12 +24,12 @@ from backfill.arrays import Indices, Mask, index, mask
 from backfill.batches import as_one_batch
 from backfill.changes import column_of
 from backfill.errors import OptionsError
-from backfill.events import NO_ORDER, Events, events_of, places, timely
-from backfill.images import Images, Known, Lost, TooMuch, images
-from backfill.lookup import LookUp, looked_up, without
 from backfill.mark import Halves
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL
 from backfill.upstream import TableSchema
+from backfill.whole_rows.events import NO_ORDER, Events, events_of, places, timely
+from backfill.whole_rows.images import Images, Known, Lost, TooMuch, images
+from backfill.whole_rows.lookup import LookUp, looked_up, without
 from backfill.wording import not_read
 from backfill_state.upsert import CHUNK_ROWS, Found, Updates, UpsertState
 

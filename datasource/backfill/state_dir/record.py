@@ -28,13 +28,13 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from backfill import recorded
 from backfill.errors import OptionsError, StateBusyError, StateError
 from backfill.offset import Barrier
 from backfill.options import OnExistingState, StreamOptions
 from backfill.progress import Finished, Frontier, Progress
-from backfill.same_table import require_same_table
-from backfill.state_errors import as_ours
+from backfill.state_dir import recorded
+from backfill.state_dir.failures import as_ours
+from backfill.state_dir.same_table import require_same_table
 from backfill.upstream import Bookmark, Upstream
 from backfill.vnode import Key
 from backfill.wording import FRESH_START, IN_ITS_PLACE, another_option

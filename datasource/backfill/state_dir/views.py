@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from backfill import recorded
 from backfill.errors import StateError
 from backfill.offset import Barrier
 from backfill.options import View
 from backfill.progress import figures
-from backfill.recorded import STATE_FILE
-from backfill.state_errors import as_ours
+from backfill.state_dir import recorded
+from backfill.state_dir.failures import as_ours
+from backfill.state_dir.recorded import STATE_FILE
 from backfill_state import ProgressStore, StreamIdentity, looked_at, stored_names
 
 _FIGURES: Final[tuple[tuple[str, pa.DataType], ...]] = (

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from backfill.errors import StateError
-from backfill.state_errors import as_ours
+from backfill.state_dir.failures import as_ours
 from backfill_state import DuckDBProgressStore, StreamIdentity
 from backfill_state.upsert import DuckDBUpsertState, Updates, UpsertLayout
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from backfill.status import Pace, Status
+from backfill.command.status import Pace, Status
 
 LOOKS: Final = 30
 """The pace is taken over so many batches that were seen to end."""

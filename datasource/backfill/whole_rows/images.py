@@ -35,9 +35,9 @@ import pyarrow.types as pt
 
 from backfill.arrays import Indices, Mask, index, mask
 from backfill.changes import columns_of
-from backfill.events import Events
 from backfill.mark import CHANGE_TYPES, INSERTED, MARKED_COLUMNS, POSTIMAGE, PREIMAGE, REMOVED, in_turn
 from backfill.sameness import same
+from backfill.whole_rows.events import Events
 
 
 @dataclass(frozen=True, slots=True)
