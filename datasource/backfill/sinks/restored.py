@@ -64,8 +64,8 @@ def _commit_info(files: Files, version: int) -> Mapping[str, Any] | None:
 
 
 def _target(info: Mapping[str, Any]) -> int:
-    version = (info.get("operationParameters") or {}).get("version")
-    return _UNTOLD if version is None else int(version)
+    version = str((info.get("operationParameters") or {}).get("version"))
+    return int(version) if version.isdecimal() else _UNTOLD
 
 
 def _lost(uri: str, query: str, batch: int, restored: int, having: int) -> StateError:
