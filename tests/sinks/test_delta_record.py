@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -134,8 +136,10 @@ def test_a_restore_to_a_time_is_undone_before_the_next_batch(tmp_path: Path) -> 
     apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
     apply(Rows(row("insert", 0, "x", "1")), 0)
     DeltaTable(tmp_path).delete()
-    when = DeltaTable(tmp_path).history(1)[0]["timestamp"] - 1
-    DeltaTable(tmp_path).restore(datetime.fromtimestamp(when / 1000, UTC))
+    now = time.time()
+    for version, ago in enumerate([3000, 2000, 0]):  # A commit is of its file's time.
+        os.utime(tmp_path / f"_delta_log/{version:020}.json", (now - ago, now - ago))
+    DeltaTable(tmp_path).restore(datetime.fromtimestamp(now - 1000, UTC))
     with pytest.raises(StateError, match=r"took it back to a time; .* TO VERSION AS OF 2"):
         apply(Rows(row("insert", 1, "x", "1")), 1)
     DeltaTable(tmp_path).restore(2)
