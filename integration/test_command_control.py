@@ -122,7 +122,7 @@ def test_a_stream_that_runs_is_not_dropped(
     run: StreamRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run.batch(100)
-    monkeypatch.setattr("backfill.__main__.PATIENCE", 0.2)
+    monkeypatch.setattr("backfill.command.dropping.PATIENCE", 0.2)
     hold = "import sys; from pathlib import Path; from backfill.state_dir.claim import claim; "
     hold += "held = claim(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
     command = ["drop", "--state-dir", run.options["stateDir"]]

@@ -27,7 +27,7 @@ def test_only_a_look_without_an_end_is_a_success_when_it_is_interrupted(
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, f"_{name}", interrupted)
+    monkeypatch.setattr(command, "_RUN", {name: interrupted})
     assert command.main([name, "--state-dir", "/nowhere", *more]) == expected
 
 

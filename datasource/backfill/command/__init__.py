@@ -1,9 +1,12 @@
-"""What `backfill` tells of a stream and asks of it, from another process; `backfill.__main__` has its words.
+"""What the command does, from another process than the stream's; `backfill.__main__` puts it together.
 
-display     a stream's status as lines of text
-watching    how fast it reads
-status      where it is
-requests    how a person asks for rows to be read again
+words        what may be asked of it
+dropping     the end of a stream for good
+examining    what would refuse a stream before it is started
+requests     how a person asks for rows to be read again
+display      a stream's status as lines of text
+watching     how fast it reads
+status       where it is
 
 Each imports only what stands after it.
 """

@@ -1,0 +1,65 @@
+"""The end of a stream for good: nothing of it is left in its database, its stateDir and its stagingDir."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from backfill.adapters import open_upstream, source_of
+from backfill.errors import OptionsError, StateError
+from backfill.opening import open_store, remove_state_files
+from backfill.options import parse
+from backfill.staging import Staging
+from backfill.state_dir.claim import claim
+from backfill.state_dir.record import has_place
+from backfill.state_dir.recorded import STATE_FILE
+from backfill.upstream import DELTA
+
+PATIENCE: Final = 10.0
+"""Seconds for which the database may be out of reach."""
+
+
+def drop(folder: Path, *, staging_dir: str, url: str, user: str) -> list[str]:
+    """Drops the stream of the state directory, and returns what there is to say of it, in sentences.
+
+    `staging_dir` and `url` are those of the stream, or empty. StateError where there is no stream, or a query uses it.
+    """
+    with claim(folder):  # else a running query would lose the slot that it reads from
+        return _drop(folder, staging_dir, url, user)
+
+
+def _drop(folder: Path, staging_dir: str, given_url: str, user: str) -> list[str]:
+    with open_store(str(folder)) as store:
+        identity = store.identity()
+    if identity is None:
+        raise StateError(f"{folder / STATE_FILE} holds no stream; nothing was dropped")
+    placed = has_place(identity.properties)
+    if placed and identity.upstream != DELTA and not given_url:
+        raise OptionsError(f"drop needs --url, the database of {identity.table}, as in the stream's option url")
+    url = given_url or "postgresql://"  # Where nothing is in the database, nobody is asked.
+    folders = {"stateDir": str(folder), "stagingDir": staging_dir}
+    source = source_of(identity.upstream, identity.table, identity.key.names, url=url, user=user)
+    options = parse({**source, **folders})
+    # A stream may have got the option later. It is not known here, and one that is named wrongly is not to leave rows.
+    places = dict.fromkeys([options.staging_dir, parse({**source, "stateDir": str(folder)}).staging_dir])
+    staged = {place: Staging(place).of_stream(identity.stream_id) for place in places}
+    for staging in staged.values():
+        staging.manifest(0)  # Where one cannot be opened, nothing is dropped.
+    dropped: tuple[str, ...] = ()
+    if placed:
+        with closing(open_upstream(options, patience=PATIENCE)) as upstream:
+            dropped = upstream.detach(identity.properties)
+    emptied = [place for place, staging in staged.items() if staging.forget_all()]
+    with open_store(str(folder)) as store:
+        store.reset()
+    remove_state_files(folder)
+    named = ", ".join(dropped)
+    said = [f"dropped stream {identity.stream_id} of {identity.table}{f': {named}' if named else ''}"]
+    said += [f"removed its staged chunks from {place}" for place in emptied]
+    if options.staging_dir not in emptied:
+        said.append(
+            f"found no staged chunks of it in {options.staging_dir}; if it had another stagingDir, remove the folder "
+            f"{identity.stream_id} there"
+        )
+    return said
