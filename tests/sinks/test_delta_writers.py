@@ -59,7 +59,7 @@ def test_of_two_drivers_that_apply_the_same_batch_one_fails(tmp_path: Path) -> N
     apply(Rows(row("insert", 1, "x", "1")), 0)
     last = compacted(batch(row("insert", 2, "x", "2")), ["a", "b"])
     first, second = DeltaTable(tmp_path), DeltaTable(tmp_path)
-    record = _record("q", Applied(1, 1, 1, 1))
+    record = _record("q", Applied(1, 1, 1, 1), 1)
     _merge(first, ["a", "b"], last, record)
     with pytest.raises(TableBusyError, match=r"another writer .* concurrent"), translating(str(tmp_path)):
         _merge(second, ["a", "b"], last, record)

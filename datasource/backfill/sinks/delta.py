@@ -2,9 +2,10 @@
 
 The commit is a MERGE: rows of deleted keys go, all others are updated or inserted. With it goes the record of the
 batch, also of one that changes nothing, in Delta's own form for that, application transactions: `{query}` has the batch
-id as its version, and `{query}/rows`, `/version`, `/sequence` and `/timestamp` tell the batch from one of another
-checkpoint. So a batch that Spark runs again changes nothing, a gap between batches is noticed, and of two drivers that
-apply the same one the second fails. Where anybody else was faster, as OPTIMIZE may be, the batch is merged again.
+id as its version, `{query}/rows`, `/version`, `/sequence` and `/timestamp` tell the batch from one of another
+checkpoint, and `{query}/after` has the version that it was merged into. So a batch that Spark runs again changes
+nothing, a gap between batches is noticed, and of two drivers that apply the same one the second fails. Where anybody
+else was faster, as OPTIMIZE may be, the batch is merged again.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ KEYS_AT_ONCE: Final = 245_760
 TRIES: Final = 5
 """How often a batch is merged while others write to the table at the same time."""
 
-_PARTS: Final = ("rows", "version", "sequence", "timestamp")
+_PARTS: Final = ("rows", "version", "sequence", "timestamp", "after")
 """What is noted of a query's last batch beside its id."""
 
 _FORGOTTEN: Final = -1
@@ -88,12 +89,13 @@ def start_over(*, path: str, query: str, storage_options: Mapping[str, str] | No
     StateError where the table has rows and no batch of such a query.
     """
     path = _place(path)
-    record = _record(_named(query), Applied(_FORGOTTEN, 0, None, None))
+    query = _named(query)
     with translating(path):
         table = DeltaTable(path, storage_options=dict(storage_options or {}))
         is_known = _batch_id(table, query) is not None
         require_known(query, table=path, is_known=is_known, is_empty=lambda: _is_empty(table))
         before = table.version()
+        record = _record(query, Applied(_FORGOTTEN, 0, None, None), before)
         table.delete(commit_properties=record)
         _note(table, before, record)
 
@@ -117,7 +119,7 @@ class DeltaSink:
             table = self._table(batch_id, last.rows.schema)
             found = _last_applied(table, self.query, now)
             if found is not None:
-                require_not_restored(table, self.query, self.storage_options)
+                self._require_not_restored(table)
             if is_new(
                 found,
                 now,
@@ -127,24 +129,24 @@ class DeltaSink:
                 is_empty=lambda: _is_empty(table),
                 mended=lambda before: _without_rows(before, now),
             ):
-                self._apply(table, last, _record(self.query, now))
+                self._apply(table, last, now)
 
-    def _apply(self, table: DeltaTable, last: Compacted, record: CommitProperties) -> None:
+    def _apply(self, table: DeltaTable, last: Compacted, now: Applied) -> None:
         """Merges the batch; again where another writer was faster, unless that was a driver of the same query."""
         began = table.version()
         for tries_left in reversed(range(TRIES)):
             try:
-                self._apply_once(table, last, record)
+                self._apply_once(table, last, now)
             except CommitFailedError as error:
                 table.update_incremental()
                 if not (tries_left and is_conflict(error) and self._noted(table) == self._noted_at(began)):
                     raise
-                require_not_restored(table, self.query, self.storage_options)
+                self._require_not_restored(table)
                 logger.warning("another writer has changed the Delta table %s meanwhile: merging again", self.path)
             else:
                 return
 
-    def _apply_once(self, table: DeltaTable, last: Compacted, record: CommitProperties) -> None:
+    def _apply_once(self, table: DeltaTable, last: Compacted, now: Applied) -> None:
         require_names(table, self.path)
         if self.merge_schema:
             add_lacking(table, last.rows.schema, self.key)
@@ -155,7 +157,12 @@ class DeltaSink:
         require_partitions(table, self.key, rows.rows)
         _require_kept(table, self.key, rows)
         self.times.require_kept(table)
-        _merge(table, self.key, rows, record)
+        _merge(table, self.key, rows, _record(self.query, now, table.version()))
+
+    def _require_not_restored(self, table: DeltaTable) -> None:
+        after = table.transaction_version(f"{self.query}/after")
+        if after is not None:
+            require_not_restored(table, self.query, after, self.storage_options)
 
     def _noted(self, table: DeltaTable) -> list[int | None]:
         return [table.transaction_version(name) for name in _names(self.query)]
@@ -199,7 +206,7 @@ def _last_applied(table: DeltaTable, query: str, now: Applied) -> Applied | None
         return None
     if now.batch_id > batch_id:
         return Applied(batch_id, 0, None, None)
-    rows, *others = (table.transaction_version(name) for name in _names(query)[1:])
+    rows, *others = (table.transaction_version(name) for name in _names(query)[1:-1])
     return Applied(batch_id, rows or 0, *(None if value == -1 else value for value in others))
 
 
@@ -218,9 +225,9 @@ def _without_rows(last: Applied, now: Applied) -> str:
     )
 
 
-def _record(query: str, now: Applied) -> CommitProperties:
+def _record(query: str, now: Applied, after: int) -> CommitProperties:
     others = (now.version, now.sequence, now.timestamp)
-    versions = (now.batch_id, now.rows, *(-1 if value is None else value for value in others))
+    versions = (now.batch_id, now.rows, *(-1 if value is None else value for value in others), after)
     transactions = list(map(Transaction, _names(query), versions))
     return CommitProperties(app_transactions=transactions, custom_metadata=said_of(query))
 

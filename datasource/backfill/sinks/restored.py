@@ -1,7 +1,8 @@
 """Whether a RESTORE took a query's batches out of its Delta table.
 
-A RESTORE leaves application transactions as they are, so by the record of batches the table still has them all. So the
-commit of a batch says in its `commitInfo` whose it is, and what was committed after it is looked through.
+A RESTORE leaves application transactions as they are, so by the record of batches the table still has them all. So it
+is noted with a batch after which version it came, and its commit says in its `commitInfo` whose it is. Where anything
+else was committed since, that is looked through.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ def said_of(query: str) -> dict[str, str]:
     return {_QUERY: query}
 
 
-def require_not_restored(table: DeltaTable, query: str, storage_options: Mapping[str, str]) -> None:
-    """StateError where the table's rows no longer come from those that the query's last batch left.
-
-    It reads the commits from that batch on, which usually is one. If the log was cleaned up since, nothing can be said.
+def require_not_restored(table: DeltaTable, query: str, after: int, storage_options: Mapping[str, str]) -> None:
+    """StateError where the table's rows no longer come from those that the query's last batch left, which was committed
+    after that version. If the log was cleaned up since, nothing can be said.
     """
+    if table.version() == after + 1:
+        return  # It is the newest commit.
     files = Files(table.table_uri, storage_options)
     having = table.version()  # The version whose rows the table has, as far as the commits that were read say.
     restored = having
-    for version in range(table.version(), -1, -1):
+    for version in range(table.version(), after, -1):
         info = _commit_info(files, version)
         if info is None:
             return
