@@ -108,6 +108,7 @@ Where things are; each module may import only those that stand after it:
     backfill.metrics, amounts, wording
                                 figures as Prometheus reads them, and as people do; sentences that errors share
     backfill.arrays             which rows
+    backfill.decimals           decimals made from other values
     backfill.added              which columns a table has got
     backfill.widening           which types have all values of others
     backfill.errors

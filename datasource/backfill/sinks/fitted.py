@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from backfill.decimals import are_same, as_decimals
 from backfill.errors import TableError
 from backfill.sameness import same
 from backfill.sinks.compacted import large
@@ -32,7 +33,7 @@ def _fitted(name: str, values: pa.ChunkedArray[Any], wanted: pa.DataType) -> pa.
     if values.type in (wanted, large(wanted)):
         return values
     try:
-        found = values.cast(wanted)
+        found = _cast(values, wanted)
         if _overflows(values, found):
             raise pa.ArrowInvalid
         if not _may_lose(values.type, wanted) or _equal(found.cast(values.type), values):
@@ -45,10 +46,29 @@ def _fitted(name: str, values: pa.ChunkedArray[Any], wanted: pa.DataType) -> pa.
     )
 
 
+def _cast(values: pa.ChunkedArray[Any], wanted: pa.DataType) -> pa.ChunkedArray[Any]:
+    if pa.types.is_decimal128(wanted) and _is_text(values.type):
+        return _decimals(values.chunks, wanted)
+    if pa.types.is_floating(wanted) and pa.types.is_decimal(values.type):
+        return values.cast(pa.string()).cast(wanted)  # Arrow (26) does not always find the nearest one.
+    return values.cast(wanted)
+
+
+def _decimals(chunks: list[pa.Array[Any]], wanted: Any) -> pa.ChunkedArray[Any]:
+    found: pa.ChunkedArray[Any] = pa.chunked_array([as_decimals(chunk, wanted) for chunk in chunks], wanted)
+    return found
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
 def _overflows(values: Any, found: Any) -> bool:
-    """Whether a number has become infinite, or a text that does not say so; in lists as well."""
+    """Whether a number has become another one, or infinite, or a text that does not say so; in lists as well."""
     while pa.types.is_list(found.type):
         values, found = pc.list_flatten(values), pc.list_flatten(found)
+    if pa.types.is_decimal(found.type):
+        return not are_same(values, found)
     if not pa.types.is_floating(found.type):
         return False
     infinite = values.filter(pc.fill_null(pc.is_inf(found), False))

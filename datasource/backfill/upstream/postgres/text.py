@@ -8,15 +8,14 @@ PostgreSQL writes, nothing is lost; where they read less, the Arrow type cannot 
 from __future__ import annotations
 
 import binascii
-from typing import Any, Final, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backfill.decimals import as_decimals
 from backfill.upstream.postgres.flat import flatten
-
-_MOST_DIGITS: Final = 38
 
 
 class UnreadableTextError(ValueError):
@@ -70,14 +69,10 @@ def _cast(text: pa.Array[Any], to: pa.DataType) -> pa.Array[Any]:
 
 
 def _decimal(text: pa.Array[Any], to: pa.Decimal128Type[Any, Any]) -> pa.Array[Any]:
-    # Two ways in which Arrow 26 gives a wrong number without an error. With more than 38 digits behind the point it
-    # looks beyond its table of powers of ten and makes a small number zero; and where the digits before the point and
-    # the scale come to more than 38, moving the point overflows. The lengths say cheaply whether that can be.
-    longest = pc.max(pc.binary_length(cast("pa.StringArray", text))).as_py() or 0
-    wrong = rf"\.\d{{39}}|^-?[1-9]\d{{{_MOST_DIGITS - to.scale},}}(\.\d*)?$"
-    if longest + to.scale > _MOST_DIGITS and pc.any(pc.match_substring_regex(text, wrong)).as_py():
-        raise UnreadableTextError(_limits(to))
-    return _cast(text, to)
+    try:
+        return as_decimals(text, to)
+    except pa.ArrowInvalid:
+        raise UnreadableTextError(_limits(to)) from None
 
 
 def _limits(to: pa.DataType) -> str:

@@ -1,0 +1,50 @@
+"""Decimals made from other values: the same numbers, or none. Arrow (26) does not notice all that is too large."""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+MOST_DIGITS: Final = 38
+"""How many digits a decimal of 128 bits has at the most."""
+
+
+def as_decimals(text: pa.Array[Any], to: pa.Decimal128Type[Any, Any]) -> pa.Array[Any]:
+    """Numbers written with digits and a point; pa.ArrowInvalid, which may quote one, where the type cannot hold it."""
+    # The lengths say cheaply whether there may be any that Arrow does not read as they are.
+    longest = pc.max(pc.binary_length(cast("pa.StringArray", text))).as_py() or 0
+    if longest + max(to.scale, 0) <= MOST_DIGITS:
+        return text.cast(to)
+    try:
+        found = text.cast(to)
+    except pa.ArrowInvalid:
+        pass
+    else:
+        if are_same(text, found):
+            return found
+    # Zeros at the end may be what is too much.
+    text = pc.replace_substring_regex(text, r"(\.\d*[1-9])0+$|\.0+$", r"\1")
+    found = text.cast(to)
+    if not are_same(text, found):
+        raise pa.ArrowInvalid("more digits than the type has")
+    return found
+
+
+def are_same(values: Any, found: Any) -> bool:
+    """Whether decimals are still the numbers that they were cast from, which are numbers or texts.
+
+    What overflows is another number by a multiple of 2^128 units, where the type holds less than 2^127: that is more
+    than half of the greater of both, so it shows in the first digits. And more than 38 digits behind the point may
+    make a text zero.
+    """
+    is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+    given = (pc.utf8_ltrim(values, "+") if is_text else values).cast(pa.float64())
+    one, other = (side.fill_null(0).to_numpy() for side in (given, found.cast(pa.float64())))
+    if is_text:
+        has_digit = pc.match_substring_regex(values, "^[^eE]*[1-9]").fill_null(False).to_numpy(zero_copy_only=False)
+        if (has_digit & (other == 0)).any():
+            return False
+    return bool(np.isclose(one, other, rtol=1e-6, atol=0).all())
