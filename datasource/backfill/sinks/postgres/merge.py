@@ -46,13 +46,13 @@ def merge(session: ArrowSession, target: Target, key: Sequence[str], last: Compa
         "staged": sql.Identifier("pg_temp", _STAGED),
         "deleted": sql.Identifier("s", DELETED),
         "arbiter": _arbiter(target, key),
-        "same": sql.SQL(" AND ").join(target.key[name].of(sql.Identifier("t", name), values[name]) for name in key),
+        "same": sql.SQL(" AND ").join(_same(target, name, values[name]) for name in key),
     }
     if last.deleted.any():
         execute(session, "DELETE FROM {rows} t USING {staged} s WHERE {deleted} AND {same}", **parts)
     if not last.deleted.all():
         _require_unrounded(session, target, last.rows.schema, values, parts)
-        _require_kept(session, parts, key, last)
+        _require_kept(session, parts, last)
         _upsert(session, key, last, values, parts)
     execute(session, "DROP TABLE {staged}", **parts)
 
@@ -146,9 +146,9 @@ def _require_unrounded(
         return
     rounded = [
         # The type's name is the server's own.
-        sql.SQL("coalesce(pg_catalog.bool_or(CAST({0} AS {1}) OPERATOR(pg_catalog.<>) {0}), false)").format(
-            values[column.name], sql.SQL(modified)
-        )
+        sql.SQL(
+            "coalesce(pg_catalog.bool_or(CAST(CAST({0} AS {1}) AS {2}) OPERATOR(pg_catalog.<>) {0}), false)"
+        ).format(values[column.name], sql.SQL(modified), sql.SQL(column.type))
         for column, modified in rounding
     ]
     select = "SELECT {rounded} FROM {staged} s WHERE NOT {deleted}"
@@ -170,11 +170,22 @@ def _fits(kind: pa.DataType, modified: str) -> bool:
 
 def _value(target: Target, name: str, at: int) -> sql.Composable:
     # The type's name is the server's own.
-    type_name = sql.SQL(target.columns[name].type)
-    return sql.SQL("CAST({} AS {})").format(sql.Identifier("s", column_name(at)), type_name)
+    value: sql.Composable = sql.Identifier("s", column_name(at))
+    kind = target.columns[name].type
+    if kind.removesuffix("[]") == "regclass":
+        # The cast of text to it knows names alone, and not the numbers that stand for what has none.
+        value = sql.SQL("CAST({} AS {})").format(value, sql.SQL(kind.replace("regclass", "bpchar")))
+    return sql.SQL("CAST({} AS {})").format(value, sql.SQL(kind))
 
 
-def _require_kept(session: ArrowSession, parts: dict[str, sql.Composable], key: Sequence[str], last: Compacted) -> None:
+def _same(target: Target, name: str, value: sql.Composable) -> sql.Composable:
+    column = target.columns[name]
+    if column.rounding and column.type == "text[]":  # A name is compared with a text, but lists of them are not.
+        value = sql.SQL("CAST({} AS {})").format(value, sql.SQL(column.rounding))
+    return target.key[name].of(sql.Identifier("t", name), value)
+
+
+def _require_kept(session: ArrowSession, parts: dict[str, sql.Composable], last: Compacted) -> None:
     """Refuses a batch that keeps a value of the target where the target has no such row."""
     if not last.kept:
         return
@@ -182,10 +193,9 @@ def _require_kept(session: ArrowSession, parts: dict[str, sql.Composable], key: 
     execute(
         session,
         "SELECT EXISTS (SELECT FROM {staged} s LEFT JOIN {rows} t ON {same} "
-        "WHERE NOT {deleted} AND ({kept}) AND {absent} IS NULL)",
+        "WHERE NOT {deleted} AND ({kept}) AND t.ctid IS NULL)",
         **parts,
         kept=kept,
-        absent=sql.Identifier("t", key[0]),
     )
     if session.fetchone() == (True,):
         raise last.no_row_to_keep()

@@ -46,7 +46,8 @@ _KEY: Final = """
                 SELECT t.oid, t.typtype, t.typbasetype FROM base JOIN pg_catalog.pg_type t ON t.oid = base.typbasetype)
             SELECT pg_catalog.format_type(base.oid, -1) FROM base WHERE base.typtype = 'e'),
            (SELECT conname::text FROM pg_catalog.pg_constraint
-            WHERE conindid = i.indexrelid AND conrelid = i.indrelid AND contype IN ('p', 'u'))
+            WHERE conindid = i.indexrelid AND conrelid = i.indrelid AND contype IN ('p', 'u')),
+           ln.nspname::text, l.collname::text
     FROM (SELECT i.* FROM pg_catalog.pg_index i
           WHERE i.indrelid = pg_catalog.to_regclass({table})::oid AND i.indisunique AND NOT i.indisexclusion
             AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
@@ -63,6 +64,8 @@ _KEY: Final = """
                              AND m.amoplefttype = c.opcintype AND m.amoprighttype = c.opcintype
     JOIN pg_catalog.pg_operator o ON o.oid = m.amopopr
     JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace
+    LEFT JOIN pg_catalog.pg_collation l ON l.oid = i.indcollation[place]
+    LEFT JOIN pg_catalog.pg_namespace ln ON ln.oid = l.collnamespace
 """
 
 # A type's name without its modifier, so that the cast neither cuts nor rounds. The assignment then refuses a text that
@@ -70,7 +73,8 @@ _KEY: Final = """
 # name and "char", which cut any text, a text is assigned.
 _COLUMNS: Final = """
     SELECT a.attname::text,
-           CASE WHEN t.short THEN 'text' ELSE pg_catalog.format_type(a.atttypid, -1) END,
+           CASE WHEN NOT t.short THEN pg_catalog.format_type(a.atttypid, -1)
+                WHEN t.typelem = 0 OR t.typname = 'name' THEN 'text' ELSE 'text[]' END,
            a.attgenerated <> '', a.attidentity = 'a',
            CASE WHEN t.short THEN pg_catalog.format_type(a.atttypid, -1)
                 WHEN a.atttypmod >= 0 AND t.typnamespace = 'pg_catalog'::pg_catalog.regnamespace::oid
@@ -80,7 +84,7 @@ _COLUMNS: Final = """
            'pg_catalog.money'::pg_catalog.regtype::oid IN (a.atttypid, t.typbasetype, t.typelem)
     FROM pg_catalog.pg_attribute a
     JOIN (SELECT *, typnamespace = 'pg_catalog'::pg_catalog.regnamespace::oid
-                    AND typname::text IN ('name', 'char') AS short
+                    AND typname::text IN ('name', 'char', '_name', '_char') AS short
           FROM pg_catalog.pg_type) t ON t.oid = a.atttypid
     WHERE a.attrelid = pg_catalog.to_regclass({table})::oid AND a.attnum > 0 AND NOT a.attisdropped
 """
@@ -88,16 +92,22 @@ _COLUMNS: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Equality:
-    """How the key's index compares values of a column, under any `search_path`; `enum` is their type, if it is one."""
+    """How the key's index compares values of a column, under any `search_path`; `enum` is their type, if it is one.
+
+    The index may have another collation than the column.
+    """
 
     operator: QualifiedName
     enum: str | None
+    collation: QualifiedName | None
 
     def of(self, one: sql.Composable, other: sql.Composable) -> sql.Composable:
         sides = [one, other]
         if self.enum is not None:
             # The type's name is the server's own.
             sides = [sql.SQL("CAST({} AS {})").format(side, sql.SQL(self.enum)) for side in sides]
+        if self.collation is not None:
+            sides[0] = sql.SQL("{} COLLATE {}").format(sides[0], self.collation.identifier())
         return sql.SQL("{} {} {}").format(sides[0], self.operator.operator(), sides[1])
 
 
@@ -177,8 +187,11 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
         )
     execute(session, _KEY, key=sql.Literal(list(key)), table=name)
     index = session.fetchall()
-    compared = {column: Equality(QualifiedName(where, operator), enum) for column, where, operator, enum, _ in index}
-    constraint = index[0][-1] if index else None
+    compared = {
+        column: Equality(QualifiedName(where, operator), enum, QualifiedName(place, collation) if collation else None)
+        for column, where, operator, enum, _, place, collation in index
+    }
+    constraint = index[0][4] if index else None
     if key and not compared:
         listed = sql.SQL(", ").join(map(sql.Identifier, key)).as_string(None)
         raise TableError(
