@@ -7,7 +7,6 @@ from backfill.upstream.postgres.description import (
     ColumnDescription,
     Generated,
     KeyColumn,
-    Logged,
     QualifiedName,
     TypeDescription,
 )
@@ -47,7 +46,7 @@ def column(
     *,
     collation: CollationDescription | None = None,
     generated: Generated = Generated.NO,
-    logged: Logged = Logged.ALWAYS,
+    logged: bool = True,
     readable: bool = True,
 ) -> ColumnDescription:
     return ColumnDescription(

@@ -10,7 +10,6 @@ from backfill.upstream.postgres.description import (
     CollationDescription,
     Generated,
     KeyColumn,
-    Logged,
     QualifiedName,
     TableDescription,
     TypeDescription,
@@ -128,7 +127,7 @@ def test_only_operator_characters_make_an_operator() -> None:
 def table(**secret: Generated) -> TableDescription:
     columns = [column(INT8, "id"), column(TEXT, "name")]
     columns += [
-        column(TEXT, name, generated=generated, logged=Logged.NEVER, readable=generated is not Generated.NO)
+        column(TEXT, name, generated=generated, logged=False, readable=generated is not Generated.NO)
         for name, generated in secret.items()
     ]
     return TableDescription(

@@ -20,7 +20,6 @@ from backfill.upstream.postgres.description import (
     CollationDescription,
     ColumnDescription,
     Generated,
-    Logged,
     QualifiedName,
     TableDescription,
 )
@@ -120,11 +119,9 @@ def read_table(session: Session, dbtable: str, *, follows: bool = True) -> Table
     )
 
 
-def _logged(generated: Generated, server_version: int) -> Logged:
-    if generated is Generated.NO:
-        return Logged.ALWAYS
-    published = generated is Generated.STORED and server_version >= STORED_ARE_PUBLISHED
-    return Logged.IF_PUBLISHED if published else Logged.NEVER
+def _logged(generated: Generated, server_version: int) -> bool:
+    stored = generated is Generated.STORED and server_version >= STORED_ARE_PUBLISHED
+    return generated is Generated.NO or stored
 
 
 def _read_collations(session: Session, oids: Iterable[int]) -> dict[int, CollationDescription]:

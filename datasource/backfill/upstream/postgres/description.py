@@ -78,22 +78,12 @@ class Generated(enum.Enum):
     VIRTUAL = "v"
 
 
-class Logged(enum.Enum):
-    """Whether pgoutput carries the column's values.
-
-    Up to PostgreSQL 17 generated columns are never carried. From 18 on stored ones are, if the publication is made
-    with `publish_generated_columns = stored` or lists them; virtual ones never are.
-    """
-
-    ALWAYS = "always"
-    IF_PUBLISHED = "if published"
-    NEVER = "never"
-
-
 @dataclass(frozen=True, slots=True)
 class ColumnDescription:
     """`type_oid` and `typmod` are the declared ones, which pgoutput's Relation message repeats; `type` is resolved.
 
+    `logged`: pgoutput can carry its values. Up to PostgreSQL 17 it never does so of generated columns; from 18 on it
+    does of stored ones, if the publication is made with `publish_generated_columns = stored` or lists them.
     `readable`: the role may SELECT this column. `expression` is what EXPRESSION gives.
     """
 
@@ -106,7 +96,7 @@ class ColumnDescription:
     collation: CollationDescription | None
     not_null: bool
     generated: Generated
-    logged: Logged
+    logged: bool
     readable: bool
     expression: str | None = None
 

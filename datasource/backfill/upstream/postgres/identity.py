@@ -28,7 +28,6 @@ from backfill.upstream.postgres.description import (
     CollationDescription,
     ColumnDescription,
     KeyColumn,
-    Logged,
     QualifiedName,
 )
 from backfill.upstream.postgres.partitions import with_parts
@@ -181,7 +180,7 @@ def read_key(
     rows = session.execute(_OPERATORS, [list(index.classes)]).fetchall()
     by_attnum = {column.attnum: column for column in columns}
     for attnum in index.attnums:
-        if by_attnum[attnum].logged is Logged.NEVER:
+        if not by_attnum[attnum].logged:
             raise TableError(
                 f"the key column {by_attnum[attnum].name!r} is generated, and this server's change log does not carry "
                 "generated columns. PostgreSQL 18 can; or make a key of other columns the replica identity"

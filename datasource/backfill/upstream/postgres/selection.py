@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from psycopg import sql
 
 from backfill.errors import TableError
-from backfill.upstream.postgres.description import ColumnDescription, Logged, TableDescription
+from backfill.upstream.postgres.description import ColumnDescription, TableDescription
 from backfill.wording import columns_not_there, in_option, no_column
 
 
@@ -32,9 +32,7 @@ def select_columns(
     problems = [*not_readable, *not_logged]
     if problems:
         rest = ", ".join(
-            in_option(name)
-            for name in named
-            if found[name].readable and not (follows and found[name].logged is Logged.NEVER)
+            in_option(name) for name in named if found[name].readable and (found[name].logged or not follows)
         )
         # The key is read whatever is named.
         may_do_without = all(item.column.readable for item in table.key)
@@ -59,5 +57,5 @@ def _not_logged(selected: Sequence[ColumnDescription]) -> list[str]:
     return [
         f"the change log does not carry the {column.generated.name.lower()} generated column {column.name!r}"
         for column in selected
-        if column.logged is Logged.NEVER
+        if not column.logged
     ]
