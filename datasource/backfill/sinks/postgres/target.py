@@ -154,8 +154,8 @@ class Target:
 
     @property
     def rows(self) -> sql.Composed:
-        """What a statement names that finds rows: without those of tables that inherit from this one."""
-        return sql.SQL("{}{}").format(sql.SQL("" if self.partitioned else "ONLY "), self.name)
+        """What a statement names that finds rows."""
+        return QualifiedName(self.schema, self.table).own_rows(partitioned=self.partitioned)
 
     @property
     def record(self) -> sql.Identifier:

@@ -35,6 +35,12 @@ class QualifiedName:
     def identifier(self) -> sql.Identifier:
         return sql.Identifier(self.schema, self.name)
 
+    def own_rows(self, *, partitioned: bool) -> sql.Composed:
+        """The table as a statement names it that finds its rows: without those of tables that inherit from it, whose
+        changes have other names. The rows of a partitioned one are all in others.
+        """
+        return sql.SQL("{}{}").format(sql.SQL("" if partitioned else "ONLY "), self.identifier())
+
     def operator(self) -> sql.Composable:
         """For a name that is an operator's: the schema is quoted, the symbol stands as it is."""
         if set(self.name) - set("+-*/<>=~!@#%^&|`?"):

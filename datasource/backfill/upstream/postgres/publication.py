@@ -147,9 +147,8 @@ def _transaction(session: Session) -> Iterator[None]:
 def creating(session: Session, name: str, table: TableDescription) -> sql.Composed:
     """What publishes all that a stream may carry of the table, on this server."""
     generated = ", publish_generated_columns = stored" if session.info.server_version >= STORED_ARE_PUBLISHED else ""
-    only = sql.SQL("" if table.partitioned else "ONLY ")
-    return sql.SQL("CREATE PUBLICATION {} FOR TABLE {}{} WITH (publish_via_partition_root = true{})").format(
-        sql.Identifier(name), only, table.name.identifier(), sql.SQL(generated)
+    return sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true{})").format(
+        sql.Identifier(name), table.name.own_rows(partitioned=table.partitioned), sql.SQL(generated)
     )
 
 

@@ -36,9 +36,9 @@ class KeyedTable:
     """Those that are read."""
 
     @property
-    def source(self) -> sql.Composable:
-        """What stands after FROM: without the rows of tables that inherit from it, whose changes have other names."""
-        return sql.SQL("{}{}").format(sql.SQL("" if self.partitioned else "ONLY "), self.name.identifier())
+    def source(self) -> sql.Composed:
+        """What stands after FROM."""
+        return self.name.own_rows(partitioned=self.partitioned)
 
     @property
     def lock(self) -> sql.Composed:

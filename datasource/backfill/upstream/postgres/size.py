@@ -11,7 +11,6 @@ from backfill.upstream import TableSize
 from backfill.upstream.postgres import locks
 from backfill.upstream.postgres.connection import Session
 from backfill.upstream.postgres.description import TableDescription
-from backfill.upstream.postgres.ranges import KeyedTable
 
 SAMPLED_BYTES: Final = 1 << 20
 """Of how much of a table the rows are counted where statistics do not tell: of some hundred pages."""
@@ -58,9 +57,9 @@ def _sampled(session: Session, table: TableDescription, heap: int, pages: int) -
     Of rows of 5 KB there are 50 times fewer than of those of 100 bytes, and a batch of as many would take 50 times the
     memory it may.
     """
-    source = KeyedTable(table.name, table.partitioned, table.key).source
     share = min(1.0, SAMPLED_BYTES / heap)
     sampled = sql.SQL("TABLESAMPLE SYSTEM ({})").format(sql.Literal(100 * share))
     statement = sql.SQL("SELECT pg_catalog.count(*) FROM {} {}")
-    [(counted,)] = locks.asked(session, statement.format(source, sampled))
+    rows = table.name.own_rows(partitioned=table.partitioned)
+    [(counted,)] = locks.asked(session, statement.format(rows, sampled))
     return int(counted / share) if counted else pages
