@@ -22,8 +22,9 @@ SAY_EVERY: Final = 60.0
 """Seconds between two times at the most. Each rest is twice the one before: a standby may be away for days."""
 
 
-def saying_what_blocks(connector: Connector, pid: int, what: str) -> AbstractContextManager[None]:
-    """While the body waits in the server, logs now and then which sessions it waits for."""
+def saying_what_blocks(connector: Connector, waiting: Session, what: str) -> AbstractContextManager[None]:
+    """While the body waits in the server with this session, logs now and then which sessions it waits for."""
+    pid = waiting.info.backend_pid
 
     def blockers(session: Session) -> str:
         rows = session.execute(

@@ -111,7 +111,7 @@ def make(connector: Connector, session: Session, name: str, table: TableDescript
         return
     statement = creating(session, name, table)
     try:
-        with saying_what_blocks(connector, session.info.backend_pid, f"publication {name}"), _transaction(session):
+        with saying_what_blocks(connector, session, f"publication {name}"), _transaction(session):
             session.execute(statement)
             note_membership(session, name, table.oid)
     except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):

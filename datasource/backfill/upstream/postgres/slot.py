@@ -186,7 +186,7 @@ def make_slot(connector: Connector, session: Session, name: str) -> bool:
         require_usable(session, name, found)
         return False
     try:
-        with saying_what_blocks(connector, session.info.backend_pid, f"replication slot {name}"):
+        with saying_what_blocks(connector, session, f"replication slot {name}"):
             session.execute(_MAKE_TO_FAIL_OVER if session.info.server_version >= _FAILS_OVER else _MAKE, [name])
     except psycopg.errors.DuplicateObject:
         return False

@@ -52,7 +52,7 @@ def _wait(connector: Connector, session: Session, slot: str, patience: float | N
     # Not the end of a snapshot of now: that lies before transactions which are open, where none after them has ended.
     upto = _next_transaction(session)
     give_up = None if patience is None else time.monotonic() + patience
-    with saying_what_blocks(connector, session.info.backend_pid, f"what was open before replication slot {slot}"):
+    with saying_what_blocks(connector, session, f"what was open before replication slot {slot}"):
         while True:
             oldest, has_standby = one_row(session.execute(_OLDEST))
             given_up = give_up is not None and not has_standby and time.monotonic() > give_up
