@@ -17,8 +17,8 @@ from backfill.errors import (
     TableError,
     TableLockedError,
 )
-from backfill.upstream.postgres import slot
 from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.place import Place
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import StreamRun, table_of
@@ -240,7 +240,7 @@ def test_a_slot_of_another_database_is_not_dropped(database: Database, start_str
     run.batch()
     elsewhere = Connector.of(Database(database.server, "postgres").dsn, user="", password="", init_statement="")
     with elsewhere.session() as session, pytest.raises(DatabaseSetupError, match="nothing was dropped"):
-        slot.drop(session, run.slot, run.slot)
+        Place.of(run.barrier().bookmark).drop(session)
     run.finish()
 
 

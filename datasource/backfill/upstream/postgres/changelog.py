@@ -99,7 +99,7 @@ class ChangeLog:
                 *(place.timeline, before.timeline, place.slot),
             )
         if not all(passed):
-            slot.drop_if_lost(session, place.slot, place.publication if place.own_publication else None)
+            place.drop_lost_slot(session)
             self._make_place_again(session)
             found = slot.find(session, place.slot)
             self.lost_up_to = LOG_BEGIN if found is None else found.confirmed

@@ -32,8 +32,12 @@ from backfill.wording import FRESH_START, another_option
 
 _AGAIN: Final = "Start the query again: it goes on if nothing is lost by that, and else says what is"
 
-
 _UNDONE: Final = f"Some of what was read may be undone, and what is new may lie before that position, {NO_WAY_ON}"
+
+_SILENT: Final = 180000
+"""From this version on changes are passed over that were made while there was no publication; before, such changes make
+the log unreadable.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,9 +310,20 @@ class Place:
         found = publication.present(session, self.publication, table.description.oid)
         return replace(self, published=_told(found.ids) if found else "")
 
+    def drop_lost_slot(self, session: Session) -> None:
+        """Drops the slot where nothing can be read from it any more, so that `make` makes it again."""
+        found = slot.find(session, self.slot)
+        remade = (
+            self.own_publication
+            and session.info.server_version < _SILENT
+            and not publication.is_of_stream(session, self.publication)
+        )
+        if found is not None and (found.wal_status == "lost" or remade):
+            slot.drop(session, self.slot)
+
     def drop(self, session: Session) -> tuple[str, ...]:
-        """Drops what `make` made, where it is there, and names it. DatabaseSetupError, and nothing dropped, on any
-        other server than its own, where it would not be found and go on keeping the log of its own.
+        """Drops what `make` made, where it is there, and names it. DatabaseSetupError, and nothing dropped, in any
+        other database than its own, where it would not be found and go on keeping the log of its own.
         """
         server = read_server(session)
         require_primary(server)
@@ -320,7 +335,8 @@ class Place:
                 f"pg_upgrade, run SELECT pg_drop_replication_slot('{self.slot}')"
                 f"{f'; DROP PUBLICATION IF EXISTS {self.publication}' if self.own_publication else ''} there"
             )
-        return slot.drop(session, self.slot, self.publication if self.own_publication else None)
+        dropped = slot.drop(session, self.slot)
+        return (dropped, publication.drop(session, self.publication)) if self.own_publication else (dropped,)
 
 
 def _beginning(left: Mapping[str, Lsn]) -> str:

@@ -284,7 +284,7 @@ def _not_listed(session: Session, name: str, oid: int) -> BackfillError:
 
 
 def drop(session: Session, publication: str) -> str:
-    """Drops the publication, unless a person made it; says for people what became of it."""
+    """Drops the publication, unless a person made it, as `make` may have advised; says for people what became of it."""
     found = present(session, publication, _NO_TABLE)
     if found is None:
         return f"publication {publication} (gone already)"

@@ -15,17 +15,12 @@ from backfill.upstream.postgres.blockers import saying_what_blocks
 from backfill.upstream.postgres.connection import Connector, Session, one_row
 from backfill.upstream.postgres.failures import about_slot, translating
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, format_lsn, parse_lsn
-from backfill.upstream.postgres.publication import drop as drop_publication
-from backfill.upstream.postgres.publication import is_of_stream
 from backfill.upstream.postgres.server import START_OVER_OR_GO_ON
 
 _LONGEST_NAME: Final = 63
 
 _FAILS_OVER: Final = 170000
 """From this version on a slot comes along to a standby that synchronizes slots, if it was made so."""
-
-_SILENT: Final = 180000
-"""From this version on changes are passed over that were made while there was no publication."""
 
 BETWEEN_LOOKS: Final = (
     "a stream reads its slot for moments only, and active is false between them: go by whether confirmed_flush_lsn "
@@ -273,24 +268,10 @@ def lag(session: Session, slot: str, reached: Lsn | None, complete_until: int | 
     )
 
 
-def drop_if_lost(session: Session, slot: str, publication: str | None) -> None:
-    """Drops a slot that nothing can be read from any more, so that it can be made again.
+def drop(session: Session, slot: str) -> str:
+    """Drops the slot, ending the session that reads it; says for people what became of it.
 
-    `publication` is one of ours: up to version 17 changes from a time when there was none make the log unreadable.
-    """
-    found = find(session, slot)
-    remade = (
-        publication is not None and session.info.server_version < _SILENT and not is_of_stream(session, publication)
-    )
-    if found is not None and (found.wal_status == "lost" or remade):
-        drop(session, slot, None)
-
-
-def drop(session: Session, slot: str, publication: str | None) -> tuple[str, ...]:
-    """Drops the slot, ending the session that reads it, and the publication; those that are gone are fine, and named
-    as such. So is a publication of this name that a person made, as `publication.make` may have advised: it is left.
-
-    Raises DatabaseSetupError, and drops nothing, where the slot is of another database, as the publication then is.
+    Raises DatabaseSetupError where it is of another database.
     """
     found = find(session, slot)
     if found is not None and not found.here:
@@ -308,5 +289,4 @@ def drop(session: Session, slot: str, publication: str | None) -> tuple[str, ...
         "WHERE slot_name = %s",
         [slot],
     )
-    named = f"slot {slot}" + ("" if found is not None else " (gone already)")
-    return (named,) if publication is None else (named, drop_publication(session, publication))
+    return f"slot {slot}" + ("" if found is not None else " (gone already)")
