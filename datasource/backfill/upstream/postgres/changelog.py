@@ -148,7 +148,7 @@ class ChangeLog:
     def _note_moved(self, session: Session, after: Lsn) -> None:
         """Says once that the slot was moved or made again beyond where reading began."""
         found = slot.require_kept(session, self.place.slot, after)
-        if not self._passes(lambda: slot.require_not_beyond(self.place.slot, found, max(after, self.lost_up_to))):
+        if not self._passes(lambda: slot.require_not_beyond(found, max(after, self.lost_up_to))):
             self.lost_up_to = found.confirmed
 
     def _require_published(self, session: Session) -> None:

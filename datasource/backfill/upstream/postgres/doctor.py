@@ -109,7 +109,7 @@ def _require_server(session: Session, follows: bool) -> None:
 def _slots(session: Session, name: str) -> Iterator[Finding]:
     there = slot.find(session, name) if name else None
     if there is not None:
-        yield from _refused(slot.require_usable, session, name, there)
+        yield from _refused(slot.require_usable, session, there)
         away = standbys.away(session, name)
         if away:
             yield Finding(f"a stream from replication slot {name} would wait: {away}", refuses=False)

@@ -51,6 +51,7 @@ def default_name(schema: str, table: str, stream: str) -> str:
 class SlotState:
     """A row of `pg_replication_slots` (PostgreSQL manual, 52.20)."""
 
+    name: str
     plugin: str | None
     database: str | None
     """Its name; in one with an encoding other than UTF8, the server tells it wrongly."""
@@ -90,30 +91,30 @@ def find(session: Session, slot: str) -> SlotState | None:
     if row is None:
         return None
     plugin, database, here, confirmed, *others = row
-    return SlotState(plugin, database, here, parse_lsn(confirmed) if confirmed else LOG_BEGIN, *others)
+    return SlotState(slot, plugin, database, here, parse_lsn(confirmed) if confirmed else LOG_BEGIN, *others)
 
 
-def _require_committed_alone(name: str, found: SlotState) -> None:
+def _require_committed_alone(found: SlotState) -> None:
     if found.two_phase:
         raise DatabaseSetupError(
-            f"replication slot {name} is two_phase, and tells of transactions before they are committed. From "
-            f"PostgreSQL 18 on run ALTER_REPLICATION_SLOT {name} (TWO_PHASE false) over a replication connection (psql "
-            "'replication=database'), which loses nothing; else drop it and make it without, or leave it to the stream "
-            "to make one"
+            f"replication slot {found.name} is two_phase, and tells of transactions before they are committed. From "
+            f"PostgreSQL 18 on run ALTER_REPLICATION_SLOT {found.name} (TWO_PHASE false) over a replication connection "
+            "(psql 'replication=database'), which loses nothing; else drop it and make it without, or leave it to the "
+            "stream to make one"
         )
 
 
 def require_readable(session: Session, slot: str, after: Lsn, *, way_out: str = START_OVER_OR_GO_ON) -> None:
     """DataLossError that says what is lost unless the slot still holds every change after the LSN `after`."""
     found = require_kept(session, slot, after, way_out=way_out)
-    require_not_beyond(slot, found, after, way_out=way_out)
+    require_not_beyond(found, after, way_out=way_out)
 
 
-def require_not_beyond(slot: str, found: SlotState, after: Lsn, *, way_out: str = START_OVER_OR_GO_ON) -> None:
+def require_not_beyond(found: SlotState, after: Lsn, *, way_out: str = START_OVER_OR_GO_ON) -> None:
     """DataLossError where the slot stands beyond the LSN `after`: it has not got what lies between the two."""
     if found.confirmed > after:
         raise DataLossError(
-            f"replication slot {slot} stands at {format_lsn(found.confirmed)}, beyond {format_lsn(after)}, where "
+            f"replication slot {found.name} stands at {format_lsn(found.confirmed)}, beyond {format_lsn(after)}, where "
             "reading was to begin, so the changes between are gone: somebody else advanced it or made it again, or an "
             f"older checkpoint was restored. {way_out}"
         )
@@ -137,35 +138,36 @@ def require_kept(session: Session, slot: str, after: Lsn, *, way_out: str = STAR
     DatabaseSetupError where it is of another database than the session's: nothing is lost then, and what the session
     sees is not the stream's, as in a clone (CREATE DATABASE … TEMPLATE), whose tables have the same OIDs.
     """
-    return _require_kept(session, slot, find(session, slot), after, way_out)
-
-
-def _require_kept(session: Session, slot: str, found: SlotState | None, after: Lsn, way_out: str) -> SlotState:
+    found = find(session, slot)
     if found is None:
         raise DataLossError(
             f"replication slot {slot} does not exist any more; the changes after {format_lsn(after)} are gone. "
             f"{way_out}"
         )
+    _require_intact(session, found, after, way_out)
+    return found
+
+
+def _require_intact(session: Session, found: SlotState, after: Lsn, way_out: str = START_OVER_OR_GO_ON) -> None:
     if found.plugin != "pgoutput":
         raise DataLossError(
-            f"replication slot {slot} uses {found.plugin or 'no plugin'} and not pgoutput, so it is not the slot "
-            f"that was read: drop it, if nobody needs it (SELECT pg_drop_replication_slot('{slot}')). {way_out}"
+            f"replication slot {found.name} uses {found.plugin or 'no plugin'} and not pgoutput, so it is not the slot "
+            f"that was read: drop it, if nobody needs it (SELECT pg_drop_replication_slot('{found.name}')). {way_out}"
         )
     if not found.here:
         raise DatabaseSetupError(
-            f"replication slot {slot} is of database {found.database}, and url names {session.info.dbname}; name "
+            f"replication slot {found.name} is of database {found.database}, and url names {session.info.dbname}; name "
             f"{found.database} in url. Where the stream is to follow {session.info.dbname} from now on, start over "
             "with a fresh checkpointLocation and an empty stateDir"
         )
-    _require_committed_alone(slot, found)
+    _require_committed_alone(found)
     if found.wal_status == "lost":
         reason = f", {found.invalidation}" if found.invalidation else ""
         keep = _WHAT_KEEPS_IT.get(found.invalidation or "", "raise max_slot_wal_keep_size")
         raise DataLossError(
-            f"replication slot {slot} was invalidated (wal_status=lost{reason}); the changes after "
+            f"replication slot {found.name} was invalidated (wal_status=lost{reason}); the changes after "
             f"{format_lsn(after)} are gone. {way_out}; {keep} so that it does not happen again"
         )
-    return found
 
 
 def make_slot(connector: Connector, session: Session, name: str) -> bool:
@@ -178,7 +180,7 @@ def make_slot(connector: Connector, session: Session, name: str) -> bool:
         _end_making(session, name)
         found = find(session, name)
     if found is not None:
-        require_usable(session, name, found)
+        require_usable(session, found)
         return False
     try:
         with saying_what_blocks(connector, session, f"replication slot {name}"):
@@ -212,18 +214,18 @@ def granting(session: Session) -> str:
     return f"GRANT {stands_for} TO {role}" if stands_for else f"ALTER ROLE {role} REPLICATION"
 
 
-def require_usable(session: Session, name: str, found: SlotState) -> None:
+def require_usable(session: Session, found: SlotState) -> None:
     """Raises DatabaseSetupError unless a stream may begin with this slot, which somebody has made."""
     if found.plugin != "pgoutput":
         raise DatabaseSetupError(
-            f"replication slot {name} exists and uses {found.plugin or 'no plugin'}; choose another slotName"
+            f"replication slot {found.name} exists and uses {found.plugin or 'no plugin'}; choose another slotName"
         )
     if not found.here:
         raise DatabaseSetupError(
-            f"replication slot {name} is of database {found.database}, and url names {session.info.dbname}; choose "
-            "another slotName"
+            f"replication slot {found.name} is of database {found.database}, and url names {session.info.dbname}; "
+            "choose another slotName"
         )
-    _require_committed_alone(name, found)
+    _require_committed_alone(found)
 
 
 def _end_making(session: Session, name: str) -> None:
@@ -245,7 +247,7 @@ def advance(session: Session, slot: str, to: Lsn) -> None:
     """
     found = find(session, slot)
     if found is not None and found.confirmed < to:
-        _require_kept(session, slot, found, to, START_OVER_OR_GO_ON)
+        _require_intact(session, found, to)
         with translating(about_slot):
             session.execute("SELECT pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)", [slot, format_lsn(to)])
 

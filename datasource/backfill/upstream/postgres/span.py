@@ -76,7 +76,7 @@ def resolved(
             f"replication slot {place.slot} does not exist. Set slotName to one that does, or make it, after its "
             f"publication: SELECT pg_create_logical_replication_slot('{place.slot}', 'pgoutput')"
         )
-    slot.require_usable(session, place.slot, found)
+    slot.require_usable(session, found)
     _require_published(session, place, table)
     if not found.confirmed:
         raise SlotBusyError(
