@@ -18,7 +18,7 @@ from backfill.progress import Frontier
 from backfill.stream import Stream
 from backfill.upstream import Pin
 from backfill.upstream.postgres.adapter import PostgresUpstream
-from backfill.upstream.postgres.pin import snapshot_of
+from backfill.upstream.postgres.entering import Token
 from backfill.upstream.postgres.retries import RetryPolicy
 from backfill.vnode import Coverage
 from integration.database import Database
@@ -215,7 +215,7 @@ class StreamRun(Query[Row]):
         barrier = self.barrier(len(self.offsets))
         with self.database.connect() as connection:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot_of(pin.token)))
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(Token.parse(pin.token).name))
             return self.table(connection, self._covered(connection, barrier.progress.coverage))
 
     def _covered(self, connection: psycopg.Connection[Any], coverage: Coverage) -> sql.Composable:

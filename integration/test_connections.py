@@ -20,7 +20,7 @@ from backfill.handoff import SnapshotPart
 from backfill.plan import MIN_SPLIT_ROWS
 from backfill.upstream.postgres import PostgresUpstream
 from backfill.upstream.postgres.connection import Connector
-from backfill.upstream.postgres.pin import snapshot_of
+from backfill.upstream.postgres.entering import Token
 from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
 from integration.fixtures.streams import StartStream
@@ -214,7 +214,7 @@ def test_a_snapshot_that_got_the_name_of_one_from_before_a_restart_is_not_read(
     parts = run.parts()
     run.read_part(parts[0])
     assert run.pin is not None
-    name = snapshot_of(run.pin.token)
+    name = Token.parse(run.pin.token).name
     server.kill()
     server.start()
     database.execute("UPDATE t SET v = 'later'")

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from backfill.errors import SnapshotGoneError, StagingError, TransientError, TruncateError
-from backfill.upstream.postgres import pin
+from backfill.upstream.postgres import entering
 from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
 from integration.fixtures.streams import StartStream
@@ -213,7 +213,7 @@ def test_a_read_of_a_table_that_is_truncated_once_its_files_were_looked_at_is_no
 ) -> None:
     table_of(database, 100)
     reader = start_stream().upstream.reader()
-    stored, looks = pin.stored, itertools.count()
+    stored, looks = entering.stored, itertools.count()
     with ExitStack() as stack:
 
         def then_truncating(cursor: Any, table: Any) -> str:
@@ -222,7 +222,7 @@ def test_a_read_of_a_table_that_is_truncated_once_its_files_were_looked_at_is_no
                 stack.enter_context(truncating(database))
             return found
 
-        monkeypatch.setattr(pin, "stored", then_truncating)
+        monkeypatch.setattr(entering, "stored", then_truncating)
         rows = [row for batch in reader.scan([WHOLE_TABLE]) for row in batch.to_pylist()]
     assert sorted(row["id"] for row in rows) == list(range(5, 61, 5))
     assert next(looks) > 1

@@ -22,7 +22,7 @@ from backfill.errors import DatabaseSetupError, OptionsError
 from backfill.options import parse
 from backfill.upstream import Pin
 from backfill.upstream.postgres import PostgresUpstream
-from backfill.upstream.postgres.pin import snapshot_of
+from backfill.upstream.postgres.entering import Token
 from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
 from integration.fixtures.streams import StartStream
@@ -102,7 +102,7 @@ class Judge:
             everything: sql.Composable = sql.SQL("true")
             before = now = everything
             if pin is not None:
-                connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot_of(pin.token)))
+                connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(Token.parse(pin.token).name))
                 end = self.run.barrier(len(self.run.offsets)).progress
                 now = self.run._covered(connection, getattr(end, "coverage", ()))
                 before = sql.SQL("false")

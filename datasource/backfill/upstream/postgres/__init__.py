@@ -14,7 +14,7 @@ keys, ranges, key_space     comparing keys, reading ranges of them, cutting the 
 plans        by which plans the server reads them
 size, locks  about how large the table is; not waiting for long for who has locked it
 measuring, counting    how far ranges of keys go
-pin, files, reader  exported snapshots, whether their rows are still there, and reading them on executors
+pin, entering, files, reader  exported snapshots; transactions in them; whether their rows are still there; reading them
 position, epochs    which transactions a state shows; the states that batches end at
 end_of_log   where the log ends, and waiting until it is flushed up to there
 doctor, room    what would refuse a stream, before it is started; whether there is room for its sessions

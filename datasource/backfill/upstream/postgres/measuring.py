@@ -18,8 +18,9 @@ from backfill.errors import BackfillError
 from backfill.plan import Extent, Measure
 from backfill.upstream.postgres.connection import Connector, Session
 from backfill.upstream.postgres.counting import RANGES_AT_ONCE, Counting
+from backfill.upstream.postgres.entering import enter_pinned
 from backfill.upstream.postgres.failures import translating
-from backfill.upstream.postgres.pin import Exported, ExportingSession, enter_pinned
+from backfill.upstream.postgres.pin import Exported, ExportingSession
 from backfill.upstream.postgres.ranges import KeyedTable
 
 ROWS_PER_SESSION: Final = 200_000

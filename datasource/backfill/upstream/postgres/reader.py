@@ -17,8 +17,8 @@ from psycopg import sql
 
 from backfill.upstream.postgres.arrow_session import sent_as
 from backfill.upstream.postgres.connection import Connector, Cursor
+from backfill.upstream.postgres.entering import enter, enter_pinned
 from backfill.upstream.postgres.failures import translating
-from backfill.upstream.postgres.pin import enter, enter_pinned
 from backfill.upstream.postgres.plans import IN_ONE_PROCESS, in_key_order
 from backfill.upstream.postgres.ranges import KeyedTable
 from backfill.upstream.postgres.resuming import resuming
