@@ -215,21 +215,15 @@ class Epochs:
 
     def log_epoch(self, after: Epoch | None, max_changes: int, until: str | None) -> Step:
         """See `Upstream.log_epoch`."""
-        return self._unpinned(lambda: self._log_step(after, max_changes, until))
+        return self._stepped(lambda: self._log_step(after, max_changes, until))
 
     def held_epoch(self, after: Epoch | None, max_changes: int) -> Step:
         """See `Upstream.held_epoch`."""
-        return self._unpinned(lambda: self._held_step(after, max_changes))
-
-    def _unpinned(self, step: Callable[[], Step]) -> Step:
-        def released() -> Step:
-            self.exporter.close()
-            return step()
-
-        return self._stepped(released)
+        return self._stepped(lambda: self._held_step(after, max_changes))
 
     def _log_step(self, after: Epoch | None, max_changes: int, until: str | None) -> Step:
         """The next commits in the log, whether visible yet or not: no snapshot rows are read any more."""
+        self.exporter.close()
         if after is None:
             now = self._look(self._sessions.current())
             self.complete_until = self._clock
@@ -243,8 +237,7 @@ class Epochs:
             # The log ends before where it was read to: another server, or this one as it was some time ago.
             require_log(self._sessions.current(), system=self.log.place.system, reached=self._idle_at)
         if upto <= self._idle_at and after.position != self._left_at and self._read_lately:
-            self.complete_until = self._clock
-            return Step(after, None)
+            return self._staying(after)
         peeked = self._read(began, EVERY_COMMIT, upto, max_changes)
         if peeked.complete:
             self._idle_at = max(self._idle_at, upto)
@@ -253,8 +246,7 @@ class Epochs:
             # As where a plan that nobody logged had room for more: what is left has to be found from here on.
             self._idle_at = min(self._idle_at, peeked.end)
         if peeked.is_idle and self._may_stay(began, upto):
-            self.complete_until = self._clock
-            return Step(after, None)
+            return self._staying(after)
         # All the way where the log was read that far: what is ahead may be there, behind the table's last commit.
         end = max(upto, peeked.end) if peeked.complete else peeked.end
         position = Position(max(end, began.lsn))
@@ -267,6 +259,7 @@ class Epochs:
 
     def _held_step(self, after: Epoch | None, max_changes: int) -> Step:
         """What is visible now, as far as the log is read: the snapshot that goes on later must see all of it."""
+        self.exporter.close()
         if after is not None and Position.parse(after.position).snapshot is None:
             return self._log_step(after, max_changes, None)
         now = self._look(self._sessions.current())
@@ -274,19 +267,22 @@ class Epochs:
             self.complete_until = self._clock
             return Step(_next(None, now, self._clock), None)
         if now == self._held_at and self._read_lately:
-            self.complete_until = self._clock
-            return Step(after, None)
+            return self._staying(after)
         began = Position.parse(after.position)
         peeked = self._read(began, now, now.lsn, max_changes)
         if peeked.is_idle:
             self._held_at = now
             if self._may_stay(began, now.lsn):
-                self.complete_until = self._clock
-                return Step(after, None)
+                return self._staying(after)
         position = now if peeked.complete else replace(now, lsn=peeked.end)
         epoch = _next(after, position, peeked.timestamp or 0)
         self._keep(after, epoch, peeked, now.lsn, self._clock)
         return Step(epoch, None)
+
+    def _staying(self, after: Epoch) -> Step:
+        """Where nothing has happened since `after`, up to when the end of the log was looked at."""
+        self.complete_until = self._clock
+        return Step(after, None)
 
     def _may_stay(self, began: Position, upto: Lsn) -> bool:
         """Whether the stream may stay where it is although the log was read up to `upto`, in which nothing is for it.
