@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from psycopg import sql
@@ -39,6 +39,27 @@ counts as idle, and from PostgreSQL 18 on idle_replication_slot_timeout may inva
 EVERY_COMMIT: Final = Position(Lsn((1 << 63) - 1))
 
 
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """How far the log was read for steps without rows to read, so that nothing is left to find before there."""
+
+    upto: Lsn = LOG_BEGIN
+    found_after: str = ""
+    """The position that the last such reading began at, if it found changes; else empty. Asked again from there, these
+    changes are due again although they lie before `upto`.
+    """
+
+    def has_nothing(self, after: str, upto: Lsn) -> bool:
+        """Whether nothing is to be found after this position and up to this LSN."""
+        return upto <= self.upto and after != self.found_after
+
+    def having_read(self, after: str, upto: Lsn, peeked: Peeked) -> Searched:
+        if peeked.complete:
+            return Searched(max(self.upto, upto), "" if peeked.is_idle else after)
+        # As where a plan that nobody logged had room for more: what is left has to be found from here on.
+        return replace(self, upto=min(self.upto, peeked.end))
+
+
 class Epochs:
     """Finds the epoch after one, and holds the state it pins. Of a stream without a log only the first is asked for."""
 
@@ -48,14 +69,7 @@ class Epochs:
         self._table = table
         self._log: ChangeLog | None = None
         self.exporter = ExportingSession(connector, table.keyed)
-        self._idle_at = LOG_BEGIN
-        """The LSN up to which the log was read whole for a step without rows to read."""
-
-        self._left_at = ""
-        """Where the last such reading began, if it found changes; else empty. Asked again from there, these changes are
-        due again although they lie before `_idle_at`.
-        """
-
+        self._searched = Searched()
         self._held_at: Position | None = None
         """The state up to which nothing was found while the snapshot was held."""
 
@@ -96,7 +110,7 @@ class Epochs:
     @property
     def searched_upto(self) -> Lsn:
         """The LSN up to which nothing is left to find: log that was read and had nothing for the stream is no lag."""
-        return max(self._stepped_to, self._idle_at)
+        return max(self._stepped_to, self._searched.upto)
 
     def present(self) -> Position:
         """The state of now, all of which has been flushed to the log."""
@@ -233,18 +247,13 @@ class Epochs:
         seen = Position.parse(until) if until else self._look(self._sessions.current())
         # What lies between a position that was asked for and the end of a gap is lost, and never to be found.
         upto = max(seen.lsn, self.log.lost_up_to)
-        if upto < self._idle_at and not until:
+        if upto < self._searched.upto and not until:
             # The log ends before where it was read to: another server, or this one as it was some time ago.
-            require_log(self._sessions.current(), system=self.log.place.system, reached=self._idle_at)
-        if upto <= self._idle_at and after.position != self._left_at and self._read_lately:
+            require_log(self._sessions.current(), system=self.log.place.system, reached=self._searched.upto)
+        if self._searched.has_nothing(after.position, upto) and self._read_lately:
             return self._staying(after)
         peeked = self._read(began, EVERY_COMMIT, upto, max_changes)
-        if peeked.complete:
-            self._idle_at = max(self._idle_at, upto)
-            self._left_at = "" if peeked.is_idle else after.position
-        else:
-            # As where a plan that nobody logged had room for more: what is left has to be found from here on.
-            self._idle_at = min(self._idle_at, peeked.end)
+        self._searched = self._searched.having_read(after.position, upto, peeked)
         if peeked.is_idle and self._may_stay(began, upto):
             return self._staying(after)
         # All the way where the log was read that far: what is ahead may be there, behind the table's last commit.
