@@ -150,8 +150,7 @@ class PostgresUpstream:
         require_primary(table.server)
         require_logical(table.server)
         if after is None:
-            self._sessions.run(lambda session: place.begin(self._connector, session, table))
-            log.place = place.with_beginning(self._connector)
+            self._sessions.run(log.begin_place)
         else:
             self._sessions.run(lambda session: log.find_place(session, Position.parse(after.position)))
             log.report_carried()

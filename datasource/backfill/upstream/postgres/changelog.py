@@ -77,6 +77,11 @@ class ChangeLog:
         """Whether changes behind this position are lost which the stream was told to go on without."""
         return position.lsn < self.lost_up_to
 
+    def begin_place(self, session: Session) -> None:
+        """Makes the place at which a stream begins that has read nothing yet."""
+        self.place.begin(self._connector, session, self._table)
+        self.place = self.place.with_beginning(self._connector)
+
     def find_place(self, session: Session, after: Position) -> None:
         """Requires the place at which the stream goes on, which stands at `after`; makes it again where it may go on
         without what was lost.
