@@ -177,7 +177,7 @@ class Begun:
 
 
 def _has_same_values(before: str, now: str) -> bool:
-    """Of two definitions of a column, each as in `Table.types`; see `columns.require_same_values`.
+    """Of two definitions of a column, each as in `Table.types`; see `columns.require_as_described`.
 
     An earlier release noted no room for a varchar, but -1.
     """

@@ -59,16 +59,17 @@ def require_there(table: QualifiedName, columns: Columns, now: Definitions) -> N
         raise _another_column(table, others)
 
 
-def require_same_values(table: QualifiedName, columns: Columns, now: Definitions) -> None:
-    """Raises SchemaChangedError where a column, which is there, was defined anew so that its values may be others.
+def require_as_described(table: QualifiedName, columns: Columns, now: Definitions, *, all_read: bool = True) -> None:
+    """Raises as `require_there`, and where a column was defined anew so that its values may be others.
 
-    Not where it has quite another type, of which the change log tells with the next row; `require_same_types` goes
-    before that. But the log may have rows of a narrower one from the time before this process began.
+    Where not `all_read`, it may have quite another type, of which the change log tells with the next row. But not a
+    narrower one: the log may have rows of that from the time before this process began.
     """
-    types = {column.name: now[column.name][1] for column in columns}
-    narrowed = [column.name for column in columns if (types[column.name], column.type_oid) in WIDENED]
-    if narrowed:
-        raise lost(table, narrowed)
+    require_there(table, columns, now)
+    others = [column for column in columns if now[column.name][1] != column.type_oid]
+    retyped = [item.name for item in others if all_read or (now[item.name][1], item.type_oid) in WIDENED]
+    if retyped:
+        raise lost(table, retyped)
     rewritten = [column.name for column in columns if _may_be_rewritten(column, *now[column.name][1:])]
     if rewritten:
         raise SchemaChangedError(
@@ -77,13 +78,6 @@ def require_same_values(table: QualifiedName, columns: Columns, now: Definitions
             "Start the query again, and have the rows read again with backfill re-backfill; or, where a column of the "
             f"key is among them, so that rows may be left under the keys that they had, start over with {FRESH_START}"
         )
-
-
-def require_same_types(table: QualifiedName, columns: Columns, now: Definitions) -> None:
-    """Raises SchemaChangedError where a column, which is there, has another type."""
-    others = [column.name for column in columns if now[column.name][1] != column.type_oid]
-    if others:
-        raise lost(table, others)
 
 
 def is_of_its_type(column: ColumnDescription, type_oid: int | None, typmod: int | None) -> bool:

@@ -25,10 +25,8 @@ from backfill.upstream.postgres import locks
 from backfill.upstream.postgres.columns import (
     DEFINITIONS,
     names_of,
+    require_as_described,
     require_names,
-    require_same_types,
-    require_same_values,
-    require_there,
 )
 from backfill.upstream.postgres.connection import Cursor
 from backfill.upstream.postgres.failures import about_snapshot, translating
@@ -142,10 +140,7 @@ def _require_same_definitions(cursor: Cursor, table: KeyedTable) -> None:
     oid = sql.SQL("pg_catalog.to_regclass({})").format(sql.Literal(table.name.quoted()))
     cursor.execute(sql.SQL("SELECT ({})::text").format(DEFINITIONS.format(oid)).as_string(None))
     (found,) = cursor.fetchone()
-    now = json.loads(found)
-    require_there(table.name, table.columns, now)
-    require_same_types(table.name, table.columns, now)
-    require_same_values(table.name, table.columns, now)
+    require_as_described(table.name, table.columns, json.loads(found))
 
 
 def require_same_files(before: str, now: str) -> None:

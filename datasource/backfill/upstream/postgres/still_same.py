@@ -12,8 +12,7 @@ from backfill.upstream.postgres.columns import (
     DEFINITIONS,
     is_of_its_type,
     lost,
-    require_same_types,
-    require_same_values,
+    require_as_described,
     require_there,
 )
 from backfill.upstream.postgres.connection import Session, one_row
@@ -99,10 +98,7 @@ def require_same_identity(session: Session, table: Table, *, all_read: bool) -> 
     same, now, unique = one_row(session.execute(_IDENTITY, asked))
     if not same:
         raise _another_table(session, described)
-    require_there(described.name, table.carried, now)
-    if all_read:
-        require_same_types(described.name, table.carried, now)
-    require_same_values(described.name, table.carried, now)
+    require_as_described(described.name, table.carried, now, all_read=all_read)
     if not unique:
         names = ", ".join(item.column.name for item in described.key)
         raise SchemaChangedError(
