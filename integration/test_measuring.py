@@ -165,7 +165,7 @@ def test_several_sessions_do_not_share_what_one_bitmap_tells(
     sessions: int,
 ) -> None:
     """Where rows lie in another order than their keys each would look at the same pages."""
-    monkeypatch.setattr("backfill.upstream.postgres.pin.many_unseen", lambda _: "SELECT true")
+    monkeypatch.setattr("backfill.upstream.postgres.pin.better_by_bitmap", lambda _: "SELECT true")
     asked = requests(Random(count), count)
     assert upstream.measure(pinned(upstream), asked) == expected(asked)
     assert len(opened) == sessions

@@ -14,7 +14,7 @@ from backfill.options import parse
 from backfill.plan import Measure
 from backfill.upstream.postgres import PostgresUpstream
 from backfill.upstream.postgres.counting import RANGES_AT_ONCE
-from backfill.upstream.postgres.plans import NO_INDEX_ALONE, in_key_order, many_unseen
+from backfill.upstream.postgres.plans import NO_INDEX_ALONE, better_by_bitmap, in_key_order
 from backfill.upstream.postgres.reader import PostgresSnapshotReader
 from backfill.vnode import WHOLE_TABLE, KeyRange, ranges_between
 from integration.database import Database
@@ -174,7 +174,7 @@ def test_a_server_that_reads_ahead_goes_on_to(filled: Database, readahead: int) 
 def by_bitmap(database: Database) -> bool:
     """Whether a stream would count the table's rows by a bitmap now."""
     with opened(database) as upstream, database.connect() as connection:
-        ((found,),) = connection.execute(many_unseen(upstream._table.keyed)).fetchall()
+        ((found,),) = connection.execute(better_by_bitmap(upstream._table.keyed)).fetchall()
     return bool(found)
 
 
@@ -222,7 +222,9 @@ def test_ranges_are_counted_by_bitmaps_as_by_the_index(
         rng.shuffle(asked)
         counted = {}
         for chosen in (False, True):
-            monkeypatch.setattr("backfill.upstream.postgres.pin.many_unseen", lambda _, said=chosen: f"SELECT {said}")
+            monkeypatch.setattr(
+                "backfill.upstream.postgres.pin.better_by_bitmap", lambda _, said=chosen: f"SELECT {said}"
+            )
             pin = upstream.snapshot_epoch(None, max_changes=9).pin
             assert pin is not None
             counted[chosen] = upstream.measure(pin, asked)
@@ -238,7 +240,7 @@ def test_a_stream_of_them_has_each_row_once_and_in_key_order(filled: Database, s
         assert run.plan(9_000)
         held = run.upstream._epochs.exporter._held
         assert held is not None
-        assert held.exported.many_unseen
+        assert held.exported.count_by_bitmap
         require = run.judge()
         parts = [run.read_part(part) for part in run.parts()]
         keys = [[row["id"] for row in part if row["_is_snapshot"]] for part in parts]

@@ -1,6 +1,6 @@
 """How many rows key ranges have, and where a range has had so many: the statements of one session.
 
-One after the other, by the index of the keys; or several by one bitmap, where `plans.many_unseen` says so.
+One after the other, by the index of the keys; or several by one bitmap, where `plans.better_by_bitmap` says so.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Counting:
     session: Session
     table: KeyedTable
     only: str
-    many_unseen: bool
+    by_bitmap: bool
 
     def extents(self, requests: Sequence[Measure]) -> tuple[Extent, ...]:
         """The answers, in the order of the requests."""
         found = {at: request.limit + 1 for at, request in enumerate(requests) if request.known_more}
-        if self.many_unseen:
+        if self.by_bitmap:
             found |= self._by_bitmaps(_others(requests, found))
         found |= self._by_index(_others(requests, found))
-        self.session.execute(NO_INDEX_ALONE if self.many_unseen else INDEX_PLANS_ONLY)
+        self.session.execute(NO_INDEX_ALONE if self.by_bitmap else INDEX_PLANS_ONLY)
         lasts = {
             at: self.session.execute(self._last(request))
             for at, request in enumerate(requests)

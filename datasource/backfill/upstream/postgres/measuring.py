@@ -50,7 +50,7 @@ class Measuring:
         """How many sessions are worth it."""
         rows = min(table_rows, sum(request.limit for request in requests))
         # What one bitmap can tell is not asked of several: they would look at the same pages.
-        parts = -(-len(requests) // RANGES_AT_ONCE) if self.state.many_unseen else len(requests)
+        parts = -(-len(requests) // RANGES_AT_ONCE) if self.state.count_by_bitmap else len(requests)
         return max(1, min(self.readers + 1, MOST_SESSIONS, parts, rows // ROWS_PER_SESSION))
 
     def measure(self, requests: Sequence[Measure], table_rows: int) -> tuple[Extent, ...]:
@@ -94,7 +94,7 @@ class Measuring:
                 return self._extents(session, requests)
 
     def _extents(self, session: Session, requests: Sequence[Measure]) -> tuple[Extent, ...]:
-        return Counting(session, self.table, self.only, self.state.many_unseen).extents(requests)
+        return Counting(session, self.table, self.only, self.state.count_by_bitmap).extents(requests)
 
 
 def _cancel(counting: Sequence[Session], others: Sequence[Future[tuple[Extent, ...]]]) -> None:

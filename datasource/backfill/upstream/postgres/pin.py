@@ -17,7 +17,7 @@ from backfill.upstream.postgres.end_of_log import ENDS_OF_LOG, flushed_end
 from backfill.upstream.postgres.entering import BEGIN, Token, require_same_files, require_same_state
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.files import files_of
-from backfill.upstream.postgres.plans import many_unseen
+from backfill.upstream.postgres.plans import better_by_bitmap
 from backfill.upstream.postgres.position import Position, Snapshot
 from backfill.upstream.postgres.ranges import KeyedTable
 from backfill.upstream.postgres.server import require_primary_again
@@ -33,8 +33,8 @@ class Exported:
     position: Position
     token: str
     timestamp: int
-    many_unseen: bool
-    """Whether `plans.many_unseen` said so."""
+    count_by_bitmap: bool
+    """Whether its rows are counted by bitmaps, as `plans.better_by_bitmap` decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,13 @@ class ExportingSession:
                 )
                 looked = session.execute(query)
             named = session.execute("SELECT pg_catalog.pg_export_snapshot()")
-            asked = session.execute(many_unseen(self._table))
-        (unseen,) = one_row(asked)
+            asked = session.execute(better_by_bitmap(self._table))
+        (by_bitmap,) = one_row(asked)
         snapshot, inserted, flushed, taken, files = one_row(looked)
         (before,), (name,) = one_row(stood), one_row(named)
         require_same_files(before, files)
         position = Position(flushed_end(session, self._connector, inserted, flushed), Snapshot.parse(snapshot))
-        return Exported(position, str(Token(name, snapshot, files)), taken, unseen)
+        return Exported(position, str(Token(name, snapshot, files)), taken, by_bitmap)
 
     @contextmanager
     def looking(self, token: str) -> Iterator[Session]:

@@ -73,7 +73,7 @@ INDEX_PLANS_ONLY: Final = _set(**_BY_INDEX)
 """For one that looks at keys in their order."""
 
 BITMAPS_ONLY: Final = _set(**{**_OR_BITMAP, "enable_indexscan": _OFF, "enable_indexonlyscan": _OFF})
-"""For one that counts rows where `many_unseen` says so."""
+"""For one that counts rows where `better_by_bitmap` says so."""
 
 NO_INDEX_ALONE: Final = _set(**{**_OR_BITMAP, "enable_indexonlyscan": _OFF})
 """For one that looks at keys in their order there."""
@@ -91,7 +91,7 @@ def in_key_order(table: KeyedTable) -> sql.Composed:
     return sql.SQL(_IN_KEY_ORDER).format(served=_served_by_no_other_index(table))
 
 
-def many_unseen(table: KeyedTable) -> sql.Composed:
+def better_by_bitmap(table: KeyedTable) -> sql.Composed:
     """A query for whether it takes bitmaps to count rows fast: their order is not that of their keys, and many lie on
     pages of which the server does not know whether everybody sees them.
 
