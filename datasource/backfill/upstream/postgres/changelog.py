@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -112,52 +113,57 @@ class ChangeLog:
     def read(self, session: Session, after: Position, shown: Position, upto: Lsn, limit: int) -> log.Peeked:
         """The changes that `shown` shows and `after` does not, up to the LSN `upto` and about `limit` of them."""
         self.has_reached(after)
+        peek = partial(self._peeked, session, after, shown, upto, limit)
         try:
-            peeked = self._peeked(session, after, shown, upto, limit)
+            peeked = peek()
         except DataLossError:
-            # The server says less about a slot that is gone than its catalog does. The place may be made again; but
-            # another timeline is to be noted, as only a start does.
-            self.place.require_same_log(session, max(self._reached.values()))
-            self.find_place(session, after)
-            if self._fails_on_data_loss:
-                self.place.require_same_publication(session, self._table, self._published)
-                raise ConnectionLostError(
-                    f"replication slot {self.place.slot} could not be read, and it is there, in order: another server "
-                    "has answered than before, as where url leads to standbys as well. Point it at the primary alone"
-                ) from None
-            peeked = self._peeked(session, after, shown, upto, limit)
+            self._find_place_again(session, after)
+            peeked = peek()
         except DefiniteError:
             # What cannot be read may be what a slot tells that somebody has made two_phase.
             slot.require_kept(session, self.place.slot, after.lsn)
             raise
         self.expected.learn(peeked, after)
-        # After reading, so that a slot which was moved or made again in the meantime is noticed as well. The log lacks
-        # changes that are not published; without the publication PostgreSQL 18 gives none at all, and no error.
-        # And up to where the batch ends: had the log been put back to before that, the rest would be taken for nothing.
-        self.place.require_same_log(session, max(upto, *self._reached.values()))
-        if self._fails_on_data_loss:
-            slot.require_readable(session, self.place.slot, after.lsn)
-        else:
-            self._note_moved(session, after.lsn)
+        # After reading, so that what was moved or made again in the meantime is noticed as well.
+        self._require_whole(session, after.lsn, upto)
         # First, because what the table has not any more is not for the publication to publish.
         self._require_told(session, all_read=peeked.is_idle)
         self._require_published(session)
         self._report_added(peeked.ignored)
         return peeked
 
+    def _find_place_again(self, session: Session, after: Position) -> None:
+        """Where the slot could not be read, as the server says less about one that is gone than its catalog does.
+
+        Returns only where the stream goes on without what was lost; on this timeline, as a start alone notes another.
+        """
+        self.place.require_same_log(session, max(self._reached.values()))
+        self.find_place(session, after)
+        if self._fails_on_data_loss:
+            self.place.require_same_publication(session, self._table, self._published)
+            raise ConnectionLostError(
+                f"replication slot {self.place.slot} could not be read, and it is there, in order: another server has "
+                "answered than before, as where url leads to standbys as well. Point it at the primary alone"
+            ) from None
+
+    def _require_whole(self, session: Session, after: Lsn, upto: Lsn) -> None:
+        """Refuses another log, and a slot that has not all of it from where reading began."""
+        # Up to where the batch ends: had the log been put back to before that, the rest would be taken for nothing.
+        self.place.require_same_log(session, max(upto, *self._reached.values()))
+        found = slot.require_kept(session, self.place.slot, after)
+        if not self._passes(lambda: slot.require_not_beyond(found, max(after, self.lost_up_to))):
+            self.lost_up_to = found.confirmed  # which is said once
+
     def _peeked(self, session: Session, after: Position, shown: Position, upto: Lsn, limit: int) -> log.Peeked:
         most = self.expected.of(limit, after)
         with saying_which_is_waited_for(self._connector, session, self.place.slot):
             return log.peek(self._connector, self._feed, after=after, shown=shown, upto=upto, limit=most)
 
-    def _note_moved(self, session: Session, after: Lsn) -> None:
-        """Says once that the slot was moved or made again beyond where reading began."""
-        found = slot.require_kept(session, self.place.slot, after)
-        if not self._passes(lambda: slot.require_not_beyond(found, max(after, self.lost_up_to))):
-            self.lost_up_to = found.confirmed
-
     def _require_published(self, session: Session) -> None:
-        """Refuses as well a publication that was made again since the last reading."""
+        """Refuses as well a publication that was made again since the last reading.
+
+        The log lacks changes that are not published; without the publication PostgreSQL 18 gives none, and no error.
+        """
         try:
             self._published = self.place.require_same_publication(session, self._table, self._published)
         except DataLossError as error:
