@@ -227,7 +227,7 @@ def test_a_table_of_many_partitions_is_not_planned_for_each_range(
 def measuring(upstream: PostgresUpstream, pin: Pin, *, readers: int, only: str = "") -> Measuring:
     exporter = upstream._epochs.exporter
     state = exporter.held(pin.token).exported
-    return Measuring(upstream._connector, exporter, state, upstream._table.keyed, only, readers)
+    return Measuring(exporter, state, only, readers)
 
 
 def test_however_many_read_a_few_count(upstream: PostgresUpstream, pin: Pin, opened: list[threading.Thread]) -> None:

@@ -16,12 +16,11 @@ import psycopg
 
 from backfill.errors import BackfillError
 from backfill.plan import Extent, Measure
-from backfill.upstream.postgres.connection import Connector, Session
+from backfill.upstream.postgres.connection import Session
 from backfill.upstream.postgres.counting import RANGES_AT_ONCE, Counting
 from backfill.upstream.postgres.entering import enter_pinned
 from backfill.upstream.postgres.failures import translating
 from backfill.upstream.postgres.pin import Exported, ExportingSession
-from backfill.upstream.postgres.ranges import KeyedTable
 
 ROWS_PER_SESSION: Final = 200_000
 """Of fewer rows each, a session takes longer to open than to count."""
@@ -35,12 +34,10 @@ CANCEL_PATIENCE: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """Measures ranges of one table in a state that a session exports."""
+    """Measures ranges of the exporter's table in a state that it holds."""
 
-    connector: Connector
     exporter: ExportingSession
     state: Exported
-    table: KeyedTable
     only: str
     """The rows for which this condition holds are those that are read."""
 
@@ -87,14 +84,14 @@ class Measuring:
                 raise
 
     def _elsewhere(self, requests: Sequence[Measure], counting: list[Session]) -> tuple[Extent, ...]:
-        with translating(), self.connector.session() as session, session.cursor() as cursor:
+        with translating(), self.exporter.connector.session() as session, session.cursor() as cursor:
             counting.append(session)
-            enter_pinned(cursor, self.table, self.state.token)
+            enter_pinned(cursor, self.exporter.table, self.state.token)
             with session.pipeline():
                 return self._extents(session, requests)
 
     def _extents(self, session: Session, requests: Sequence[Measure]) -> tuple[Extent, ...]:
-        return Counting(session, self.table, self.only, self.state.count_by_bitmap).extents(requests)
+        return Counting(session, self.exporter.table, self.only, self.state.count_by_bitmap).extents(requests)
 
 
 def _cancel(counting: Sequence[Session], others: Sequence[Future[tuple[Extent, ...]]]) -> None:

@@ -49,15 +49,15 @@ class ExportingSession:
     """Holds one exported snapshot at a time. `release` may be called from another thread."""
 
     def __init__(self, connector: Connector, table: KeyedTable) -> None:
-        self._connector = connector
-        self._table = table
+        self.connector = connector
+        self.table = table
         self._held: Held | None = None
         self._lock = threading.Lock()
 
     def export(self) -> Exported:
         """A new snapshot; an earlier one is released. Everything it sees has been flushed to the log."""
         self.close()
-        session = self._connector.session()
+        session = self.connector.session()
         try:
             require_primary_again(session)
             with translating():
@@ -73,31 +73,31 @@ class ExportingSession:
         # Locking the table takes the snapshot, and then waits for whoever writes the table anew.
         with session.pipeline():
             session.execute(locks.IN_SESSION)
-            stood = session.execute(sql.SQL("SELECT {}").format(files_of(self._table.name)))
+            stood = session.execute(sql.SQL("SELECT {}").format(files_of(self.table.name)))
         with session.pipeline():
             session.execute(BEGIN)
-            with _locked(session, self._table):
+            with _locked(session, self.table):
                 # Columns are computed after the statement's snapshot has been taken, which under REPEATABLE READ is the
                 # transaction's: so the insert position lies behind all commits the snapshot sees.
                 query = sql.SQL("SELECT pg_catalog.pg_current_snapshot()::text, {}, {}, {}").format(
-                    ENDS_OF_LOG, CLOCK, files_of(self._table.name)
+                    ENDS_OF_LOG, CLOCK, files_of(self.table.name)
                 )
                 looked = session.execute(query)
             named = session.execute("SELECT pg_catalog.pg_export_snapshot()")
-            asked = session.execute(better_by_bitmap(self._table))
+            asked = session.execute(better_by_bitmap(self.table))
         (by_bitmap,) = one_row(asked)
         snapshot, inserted, flushed, taken, files = one_row(looked)
         (before,), (name,) = one_row(stood), one_row(named)
         require_same_files(before, files)
-        position = Position(flushed_end(session, self._connector, inserted, flushed), Snapshot.parse(snapshot))
+        position = Position(flushed_end(session, self.connector, inserted, flushed), Snapshot.parse(snapshot))
         return Exported(position, str(Token(name, snapshot, files)), taken, by_bitmap)
 
     @contextmanager
     def looking(self, token: str) -> Iterator[Session]:
         """The transaction that holds the snapshot of this token, for statements that read the table."""
         session = self.held(token).session
-        with session.pipeline(), _locked(session, self._table):
-            require_same_state(Token.parse(token), session.cursor(), self._table)
+        with session.pipeline(), _locked(session, self.table):
+            require_same_state(Token.parse(token), session.cursor(), self.table)
             yield session
 
     def held(self, token: str) -> Held:
