@@ -75,18 +75,15 @@ class Begun:
 
     @property
     def names(self) -> Bookmark:
+        if_known = (("types", self.types), ("filter_columns", self.filter_columns), ("kept", self.kept))
         return (
             ("collations", self.collations),
             ("order", self.order),
             ("key_types", self.key_types),
             ("last_column", str(self.last_column)),
             ("table_id", self.table_id),
-            *((name, value) for name, value in self._if_known if value),
+            *((name, value) for name, value in if_known if value),
         )
-
-    @property
-    def _if_known(self) -> Bookmark:
-        return (("types", self.types), ("filter_columns", self.filter_columns), ("kept", self.kept))
 
     def require_same_filter(self, table: Table) -> None:
         """Raises where a column that chose the rows at the beginning no longer has its name."""
@@ -172,8 +169,7 @@ class Begun:
 
     def added(self, table: Table) -> tuple[str, ...]:
         """The columns that are carried and were added since."""
-        numbers = {column.name: column.attnum for column in table.description.columns}
-        return tuple(name for name in table.names if numbers[name] > self.last_column)
+        return tuple(column.name for column in table.columns if column.attnum > self.last_column)
 
 
 def _has_same_values(before: str, now: str) -> bool:

@@ -115,8 +115,8 @@ class Table:
     @property
     def value_columns(self) -> str:
         """Which columns are carried beside the key, by their numbers, in their order."""
-        numbers = {column.name: column.attnum for column in self.carried}
-        return ", ".join(str(numbers[name]) for name in self.schema.values)
+        key = set(self.key)
+        return ", ".join(str(column.attnum) for column in self.columns if column not in key)
 
     @property
     def types(self) -> str:
@@ -131,12 +131,9 @@ class Table:
     @property
     def wanted(self) -> tuple[WantedColumn, ...]:
         """The columns as the change log's decoder needs them."""
-        keys = {column.name for column in self.key}
-        numbers = {column.name: column.attnum for column in self.carried}
+        key = set(self.key)
         return tuple(
-            WantedColumn(
-                column.name, numbers[column.name], column.type_oid, column.name in keys, partial(from_change, column)
-            )
+            WantedColumn(column.name, column.attnum, column.type_oid, column in key, partial(from_change, column))
             for column in self.columns
         )
 

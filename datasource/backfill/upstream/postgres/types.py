@@ -78,6 +78,7 @@ class MappedColumn:
     """
 
     name: str
+    attnum: int
     type_oid: int
     declared: str
     arrow: pa.DataType
@@ -118,6 +119,7 @@ def map_column(column: ColumnDescription, override: str | None = None) -> Mapped
     as_text = arrow != _NATIVE.get(column.type.oid)
     return MappedColumn(
         name=column.name,
+        attnum=column.attnum,
         type_oid=column.type_oid,
         declared=column.declared,
         arrow=arrow,
