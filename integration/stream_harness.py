@@ -18,8 +18,8 @@ from backfill.progress import Frontier
 from backfill.stream import Stream
 from backfill.upstream import Pin
 from backfill.upstream.postgres.adapter import PostgresUpstream
-from backfill.upstream.postgres.entering import Token
-from backfill.upstream.postgres.retries import RetryPolicy
+from backfill.upstream.postgres.session.retries import RetryPolicy
+from backfill.upstream.postgres.snapshot.entering import Token
 from backfill.vnode import Coverage
 from integration.database import Database
 from integration.fold import Fold, Row, Rows

@@ -19,8 +19,8 @@ from backfill.errors import SchemaChangedError, SnapshotGoneError, TransientErro
 from backfill.handoff import SnapshotPart
 from backfill.plan import MIN_SPLIT_ROWS
 from backfill.upstream.postgres import PostgresUpstream
-from backfill.upstream.postgres.connection import Connector
-from backfill.upstream.postgres.entering import Token
+from backfill.upstream.postgres.session.connection import Connector
+from backfill.upstream.postgres.snapshot.entering import Token
 from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
 from integration.fixtures.streams import StartStream
@@ -319,7 +319,7 @@ def test_a_server_that_is_reached_without_a_network_takes_the_same_settings(
 def test_a_session_that_is_used_often_is_kept_once_and_then_closed(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backfill.upstream.postgres.connection.KEEP_SECONDS", 3.0)
+    monkeypatch.setattr("backfill.upstream.postgres.session.connection.KEEP_SECONDS", 3.0)
     connector = Connector.of(database.dsn, user="", password="", init_statement="")
     mine = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'backfill' AND datname = current_database()"
     before = timers()

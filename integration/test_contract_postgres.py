@@ -17,7 +17,7 @@ from backfill.errors import TransientError
 from backfill.options import parse
 from backfill.upstream import Bookmark
 from backfill.upstream.postgres import PostgresUpstream
-from backfill.upstream.postgres.retries import RetryPolicy
+from backfill.upstream.postgres.session.retries import RetryPolicy
 from integration.database import Database
 from integration.databases import Databases
 from integration.fixtures.postgres import show_log_of

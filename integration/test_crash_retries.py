@@ -41,7 +41,7 @@ def wait_until_nothing_is_held(database: Database) -> None:
 def run(database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch) -> StreamRun:
     BIGINT.create(database, SIZE, identity="FULL")
     monkeypatch.setattr("backfill.chunks.MIN_SPLIT_ROWS", 20)
-    monkeypatch.setattr("backfill.upstream.postgres.reader.BATCH_BYTES", 1000)
+    monkeypatch.setattr("backfill.upstream.postgres.snapshot.reader.BATCH_BYTES", 1000)
     return start_stream(TABLE, select=BIGINT.select, vnodeCount="3", numPartitions="3")
 
 

@@ -186,7 +186,7 @@ def test_a_prepared_transaction_that_the_slot_waits_for_is_named(
     database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It has no process whose number could be said."""
-    monkeypatch.setattr("backfill.upstream.postgres.blockers.SAY_AFTER", 0.05)
+    monkeypatch.setattr("backfill.upstream.postgres.replication.blockers.SAY_AFTER", 0.05)
     BIGINT.create(database, SIZE, identity="DEFAULT")
     gid = f"{database.name} it's"
     with database.connect(autocommit=True) as writer:

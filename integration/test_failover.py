@@ -12,7 +12,7 @@ import pytest
 
 from backfill.__main__ import main
 from backfill.errors import DataLossError
-from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.session.connection import Connector
 from integration import standby
 from integration.database import Database
 from integration.fixtures.streams import StartStream

@@ -170,7 +170,7 @@ def test_publication_and_slot_are_made_once_though_the_network_fails(
 def test_a_chunk_is_read_once_though_the_network_fails(
     database: Database, run: StreamRun, strikes: Strikes, monkeypatch: pytest.MonkeyPatch, kind: Kind
 ) -> None:
-    monkeypatch.setattr("backfill.upstream.postgres.reader.BATCH_BYTES", 100)
+    monkeypatch.setattr("backfill.upstream.postgres.snapshot.reader.BATCH_BYTES", 100)
     run.batch(MANY)
     for number in range(BATCHES):
         write(database, number)
@@ -201,7 +201,7 @@ def test_rows_are_looked_up_once_each_though_the_connection_is_lost_amid_them(
     database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the server has changed its mind meanwhile how to find them, and so in which order."""
-    monkeypatch.setattr("backfill.upstream.postgres.reader.BATCH_BYTES", 1 << 16)
+    monkeypatch.setattr("backfill.upstream.postgres.snapshot.reader.BATCH_BYTES", 1 << 16)
     # More than fits into what is under way in the network; the heap's order is not the key's.
     database.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
     database.execute("ALTER TABLE t ALTER v SET STORAGE EXTERNAL")

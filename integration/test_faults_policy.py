@@ -10,9 +10,9 @@ from typing import TypeAlias
 import pytest
 
 from backfill.errors import DefiniteError, SlotBusyError, SnapshotGoneError
-from backfill.upstream.postgres.connection import Connector
-from backfill.upstream.postgres.failures import about_snapshot, translating
-from backfill.upstream.postgres.retries import RetryPolicy
+from backfill.upstream.postgres.session.connection import Connector
+from backfill.upstream.postgres.session.failures import about_snapshot, translating
+from backfill.upstream.postgres.session.retries import RetryPolicy
 from integration.database import Database
 
 TRANSIENT = {

@@ -226,7 +226,7 @@ def test_a_row_that_comes_from_the_unread_part_is_looked_up(database: Database, 
 def test_rows_are_looked_up_some_at_a_time_and_none_is_left_out(
     database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backfill.upstream.postgres.reader.LOOKED_UP_AT_ONCE", 3)
+    monkeypatch.setattr("backfill.upstream.postgres.snapshot.reader.LOOKED_UP_AT_ONCE", 3)
     table_of(database, 11)
     run = start_stream()
     run.plan()

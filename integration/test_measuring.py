@@ -22,10 +22,10 @@ from backfill.options import parse
 from backfill.plan import Extent, Measure
 from backfill.upstream import Pin, Upstream
 from backfill.upstream.postgres import PostgresUpstream
-from backfill.upstream.postgres.counting import RANGES_AT_ONCE
-from backfill.upstream.postgres.measuring import MOST_SESSIONS, Measuring
-from backfill.upstream.postgres.plans import INDEX_PLANS_ONLY
-from backfill.upstream.postgres.ranges import KeyedTable
+from backfill.upstream.postgres.snapshot.counting import RANGES_AT_ONCE
+from backfill.upstream.postgres.snapshot.measuring import MOST_SESSIONS, Measuring
+from backfill.upstream.postgres.snapshot.plans import INDEX_PLANS_ONLY
+from backfill.upstream.postgres.tables.ranges import KeyedTable
 from backfill.vnode import KeyRange
 from integration.database import Database, maintenance
 from integration.fixtures.streams import StartStream
@@ -36,7 +36,7 @@ READERS = 3
 
 @pytest.fixture(autouse=True)
 def every_row_is_worth_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backfill.upstream.postgres.measuring.ROWS_PER_SESSION", 1)
+    monkeypatch.setattr("backfill.upstream.postgres.snapshot.measuring.ROWS_PER_SESSION", 1)
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_several_sessions_do_not_share_what_one_bitmap_tells(
     sessions: int,
 ) -> None:
     """Where rows lie in another order than their keys each would look at the same pages."""
-    monkeypatch.setattr("backfill.upstream.postgres.pin.better_by_bitmap", lambda _: "SELECT true")
+    monkeypatch.setattr("backfill.upstream.postgres.snapshot.pin.better_by_bitmap", lambda _: "SELECT true")
     asked = requests(Random(count), count)
     assert upstream.measure(pinned(upstream), asked) == expected(asked)
     assert len(opened) == sessions

@@ -9,11 +9,11 @@ import pytest
 from psycopg import sql
 
 from backfill.errors import TableError
-from backfill.upstream.postgres.catalog import read_table
 from backfill.upstream.postgres.description import Generated, QualifiedName, TableDescription
-from backfill.upstream.postgres.selection import select_columns
-from backfill.upstream.postgres.server import read_server
-from backfill.upstream.postgres.size import read_size
+from backfill.upstream.postgres.session.server import read_server
+from backfill.upstream.postgres.tables.catalog import read_table
+from backfill.upstream.postgres.tables.selection import select_columns
+from backfill.upstream.postgres.tables.size import read_size
 from integration.database import Database, Row
 from integration.versions import require_before, require_version
 

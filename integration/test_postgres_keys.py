@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 import pytest
 from psycopg import sql
 
-from backfill.upstream.postgres.catalog import read_table
-from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.description import KeyColumn, QualifiedName
-from backfill.upstream.postgres.keys import (
+from backfill.upstream.postgres.session.connection import Connector
+from backfill.upstream.postgres.tables.catalog import read_table
+from backfill.upstream.postgres.tables.keys import (
     Comparison,
     compare,
     full_name,
@@ -29,9 +29,9 @@ from backfill.upstream.postgres.keys import (
     order_by,
     ordered_locally,
 )
-from backfill.upstream.postgres.ranges import KeyedTable
-from backfill.upstream.postgres.types import map_column, snapshot_expression
-from backfill.upstream.postgres.values import decode_text, encode_text
+from backfill.upstream.postgres.tables.ranges import KeyedTable
+from backfill.upstream.postgres.values.conversion import decode_text, encode_text
+from backfill.upstream.postgres.values.types import map_column, snapshot_expression
 from backfill.vnode import KeyRange
 from integration.database import Database, Row, temporary_database
 from integration.servers import Server

@@ -20,13 +20,13 @@ import pytest
 from psycopg import sql
 
 from backfill.errors import ValueOutOfRangeError
-from backfill.upstream.postgres.catalog import read_table
-from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.decoder.pgoutput import Decoder
+from backfill.upstream.postgres.decoder.relation import WantedColumn
 from backfill.upstream.postgres.description import TableDescription
-from backfill.upstream.postgres.pgoutput import Decoder
-from backfill.upstream.postgres.relation import WantedColumn
-from backfill.upstream.postgres.types import MappedColumn, map_column, output_text, snapshot_expression
-from backfill.upstream.postgres.values import encode_text, from_change, from_snapshot
+from backfill.upstream.postgres.session.connection import Connector
+from backfill.upstream.postgres.tables.catalog import read_table
+from backfill.upstream.postgres.values.conversion import encode_text, from_change, from_snapshot
+from backfill.upstream.postgres.values.types import MappedColumn, map_column, output_text, snapshot_expression
 from integration.database import Database, temporary_database
 from integration.servers import Server
 from integration.values import BEYOND, DOMAINS, LISTS, OTHERS, SCALARS, Case

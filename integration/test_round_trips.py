@@ -13,7 +13,7 @@ import pytest
 
 from backfill import handoff
 from backfill.sinks.postgres import apply_to
-from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.session.connection import Connector
 from integration.crash.proxy import Proxy
 from integration.crash.weather import proxied
 from integration.database import Database

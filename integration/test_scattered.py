@@ -13,9 +13,9 @@ from backfill.adapters import open_upstream
 from backfill.options import parse
 from backfill.plan import Measure
 from backfill.upstream.postgres import PostgresUpstream
-from backfill.upstream.postgres.counting import RANGES_AT_ONCE
-from backfill.upstream.postgres.plans import NO_INDEX_ALONE, better_by_bitmap, in_key_order
-from backfill.upstream.postgres.reader import PostgresSnapshotReader
+from backfill.upstream.postgres.snapshot.counting import RANGES_AT_ONCE
+from backfill.upstream.postgres.snapshot.plans import NO_INDEX_ALONE, better_by_bitmap, in_key_order
+from backfill.upstream.postgres.snapshot.reader import PostgresSnapshotReader
 from backfill.vnode import WHOLE_TABLE, KeyRange, ranges_between
 from integration.database import Database
 from integration.fixtures.streams import StartStream
@@ -223,7 +223,7 @@ def test_ranges_are_counted_by_bitmaps_as_by_the_index(
         counted = {}
         for chosen in (False, True):
             monkeypatch.setattr(
-                "backfill.upstream.postgres.pin.better_by_bitmap", lambda _, said=chosen: f"SELECT {said}"
+                "backfill.upstream.postgres.snapshot.pin.better_by_bitmap", lambda _, said=chosen: f"SELECT {said}"
             )
             pin = upstream.snapshot_epoch(None, max_changes=9).pin
             assert pin is not None

@@ -13,8 +13,8 @@ from psycopg.conninfo import conninfo_to_dict
 from backfill.__main__ import main
 from backfill.errors import DatabaseSetupError, TableError, UnsupportedTypeError
 from backfill.options import parse
-from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.doctor import examine
+from backfill.upstream.postgres.session.connection import Connector
 from backfill.vnode import WHOLE_TABLE
 from integration.crash.proxy import Proxy
 from integration.database import Database

@@ -13,7 +13,7 @@ from psycopg import sql
 from backfill.__main__ import main
 from backfill.errors import ConnectionLostError, DatabaseSetupError
 from backfill.options import parse
-from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.session.connection import Connector
 from integration.database import Database, drop, end_sessions, maintenance, new_name
 from integration.fixtures.streams import StartStream
 from integration.servers import LocalServer

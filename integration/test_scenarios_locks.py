@@ -12,8 +12,10 @@ import pytest
 from backfill.__main__ import main
 from backfill.errors import TableLockedError
 from backfill.options import parse
-from backfill.upstream.postgres import PostgresUpstream, locks, published
-from backfill.upstream.postgres.retries import RetryPolicy
+from backfill.upstream.postgres import PostgresUpstream
+from backfill.upstream.postgres.replication import published
+from backfill.upstream.postgres.session import locks
+from backfill.upstream.postgres.session.retries import RetryPolicy
 from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
 from integration.fixtures.streams import StartStream
@@ -124,7 +126,7 @@ def test_what_is_published_is_what_the_server_says(database: Database, way: str)
 def test_a_slot_is_waited_for_whatever_the_database_sets_for_locks(
     database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("backfill.upstream.postgres.blockers.SAY_AFTER", 0.3)
+    monkeypatch.setattr("backfill.upstream.postgres.replication.blockers.SAY_AFTER", 0.3)
     table_of(database, 20)
     database.execute(f"CREATE TABLE other (id int); ALTER DATABASE {database.name} SET lock_timeout = '10ms'")
     run = start_stream()
@@ -144,7 +146,7 @@ def test_a_slot_that_waits_for_a_standby_is_said_to(
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("backfill.upstream.postgres.blockers.SAY_AFTER", 0.3)
+    monkeypatch.setattr("backfill.upstream.postgres.replication.blockers.SAY_AFTER", 0.3)
     database = Database(start_postgres(), "postgres")
     require_version(database, 170_000, "a failover slot")
     table_of(database, 20)

@@ -245,7 +245,7 @@ def test_large_transactions_with_savepoints_that_are_rolled_back_say_nothing(
 @pytest.fixture
 def run_of_many(database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch) -> StreamRun:
     """A stream that has read the changes of a large transaction, which are in a file."""
-    monkeypatch.setattr("backfill.upstream.postgres.spool.IN_MEMORY", 1000)
+    monkeypatch.setattr("backfill.upstream.postgres.changes.spool.IN_MEMORY", 1000)
     table_of(database, 300)
     run = start_stream()
     run.backfill()

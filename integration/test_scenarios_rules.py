@@ -17,8 +17,8 @@ from backfill.errors import (
     TableError,
     TableLockedError,
 )
-from backfill.upstream.postgres.connection import Connector
-from backfill.upstream.postgres.place import Place
+from backfill.upstream.postgres.replication.place import Place
+from backfill.upstream.postgres.session.connection import Connector
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import StreamRun, table_of

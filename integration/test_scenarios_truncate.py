@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from backfill.errors import SnapshotGoneError, StagingError, TransientError, TruncateError
-from backfill.upstream.postgres import entering
+from backfill.upstream.postgres.snapshot import entering
 from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
 from integration.fixtures.streams import StartStream

@@ -13,9 +13,9 @@ import pytest
 import backfill
 from backfill.options import parse
 from backfill.sinks.postgres import PostgresSink
-from backfill.upstream.postgres.connection import Connector
 from backfill.upstream.postgres.doctor import examine
-from backfill.upstream.postgres.retries import RetryPolicy
+from backfill.upstream.postgres.session.connection import Connector
+from backfill.upstream.postgres.session.retries import RetryPolicy
 from integration import traps
 from integration.database import Database
 from integration.fixtures.streams import StartStream

@@ -25,7 +25,7 @@ from backfill.errors import (
     ValueOutOfRangeError,
 )
 from backfill.sinks.postgres import PostgresSink, apply_to, start_over
-from backfill.upstream.postgres.retries import RetryPolicy
+from backfill.upstream.postgres.session.retries import RetryPolicy
 from integration.database import Database
 from integration.servers import LocalServer
 from integration.spark_stream import SparkStream, make_table, wait_for, write

@@ -17,7 +17,7 @@ import pytest
 from backfill.errors import DatabaseSetupError, TableLockedError
 from backfill.sinks.postgres import apply_to, start_over
 from backfill.sinks.postgres.merge import merge
-from backfill.upstream.postgres.retries import RetryPolicy
+from backfill.upstream.postgres.session.retries import RetryPolicy
 from integration.database import Database
 from integration.servers.address import as_uri
 from integration.test_sink_postgres import Rows

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from backfill.upstream.postgres import unseen
+from backfill.upstream.postgres.replication import unseen
 from integration.database import Database, Row
 from integration.fixtures.streams import StartStream
 from integration.servers import LocalServer

@@ -22,7 +22,7 @@ from backfill.errors import DatabaseSetupError, OptionsError
 from backfill.options import parse
 from backfill.upstream import Pin
 from backfill.upstream.postgres import PostgresUpstream
-from backfill.upstream.postgres.entering import Token
+from backfill.upstream.postgres.snapshot.entering import Token
 from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
 from integration.fixtures.streams import StartStream

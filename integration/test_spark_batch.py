@@ -12,7 +12,8 @@ from pyspark.errors import AnalysisException, PythonException
 
 from backfill.errors import ConnectionLostError, OptionsError
 from backfill.options import parse
-from backfill.upstream.postgres import PostgresUpstream, reader
+from backfill.upstream.postgres import PostgresUpstream
+from backfill.upstream.postgres.snapshot import reader
 from backfill.vnode import WHOLE_TABLE, ranges_between
 from integration.database import Database
 from integration.spark_stream import SparkStream, make_table, write

@@ -17,7 +17,7 @@ from backfill.errors import DatabaseSetupError, SlotBusyError
 from backfill.options import parse
 from backfill.rows import METADATA
 from backfill.upstream.postgres import PostgresUpstream
-from backfill.upstream.postgres.retries import RetryPolicy
+from backfill.upstream.postgres.session.retries import RetryPolicy
 from integration.database import Database
 from integration.fold import Fold, Row
 from integration.spark_stream import SparkStream, make_table

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.session.connection import Connector
 from integration.servers import LocalServer
 
 ROWS = 3000

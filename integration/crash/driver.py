@@ -31,7 +31,7 @@ from backfill.options import parse
 from backfill.rows import RowFormat
 from backfill.upstream import SnapshotReader
 from backfill.upstream.postgres.adapter import PostgresUpstream
-from backfill.upstream.postgres.retries import RetryPolicy
+from backfill.upstream.postgres.session.retries import RetryPolicy
 from integration.crash import killing
 from integration.crash.sink import Sink
 

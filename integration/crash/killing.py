@@ -48,17 +48,17 @@ class Step:
 STEPS: Final[Mapping[str, Step]] = {
     # the first latestOffset: the record, the publication, the slot
     "stream named": Step("backfill.state_dir.record", "Record.begin", "after"),
-    "publication about to be made": Step("backfill.upstream.postgres.publication", "make", "before"),
-    "publication made": Step("backfill.upstream.postgres.publication", "make", "after"),
-    "slot made": Step("backfill.upstream.postgres.slot", "make_slot", "after"),
+    "publication about to be made": Step("backfill.upstream.postgres.replication.publication", "make", "before"),
+    "publication made": Step("backfill.upstream.postgres.replication.publication", "make", "after"),
+    "slot made": Step("backfill.upstream.postgres.replication.slot", "make_slot", "after"),
     "bounds kept": Step("backfill.state_dir.record", "Record.keep_bounds", "after"),
     # every latestOffset
     "state about to be written": Step("backfill_state.duckdb_store", "DuckDBProgressStore.commit", "before"),
     "state being written": Step("backfill_state.duckdb_store", "write_barrier", "after"),
     "state written": Step("backfill_state.duckdb_store", "DuckDBProgressStore.commit", "after"),
     "about to acknowledge": Step("backfill.upstream.postgres.adapter", "PostgresUpstream.acknowledge", "before"),
-    "slot about to be advanced": Step("backfill.upstream.postgres.slot", "advance", "before"),
-    "slot advanced": Step("backfill.upstream.postgres.slot", "advance", "after"),
+    "slot about to be advanced": Step("backfill.upstream.postgres.replication.slot", "advance", "before"),
+    "slot advanced": Step("backfill.upstream.postgres.replication.slot", "advance", "after"),
     "about to forget files": Step("backfill.staging", "Staging.forget_before", "before"),
     "files forgotten": Step("backfill.staging", "Staging.forget_before", "after"),
     "epoch found": Step("backfill.upstream.postgres.epochs", "Epochs._stepped", "after"),

@@ -27,7 +27,7 @@ KILLED: Final = -signal.SIGKILL
 
 SMALL: Final[Mapping[str, int]] = {
     "backfill.chunks:MIN_SPLIT_ROWS": 20,
-    "backfill.upstream.postgres.reader:BATCH_BYTES": 1000,
+    "backfill.upstream.postgres.snapshot.reader:BATCH_BYTES": 1000,
     "backfill.handoff:INLINE_BYTES": 4000,
     "backfill.handoff:FILE_BYTES": 8000,
 }

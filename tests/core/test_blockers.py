@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backfill.upstream.postgres import blockers
+from backfill.upstream.postgres.replication import blockers
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -25,7 +25,7 @@ from backfill.errors import (
     ValueOutOfRangeError,
 )
 from backfill.sinks.postgres.failures import about_target
-from backfill.upstream.postgres.failures import (
+from backfill.upstream.postgres.session.failures import (
     About,
     about_anything,
     about_init_statement,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill.errors import ConnectionLostError, DefiniteError, TableError, TransientError
-from backfill.upstream.postgres.retries import RetryPolicy, Tries
+from backfill.upstream.postgres.session.retries import RetryPolicy, Tries
 
 
 @dataclass

@@ -18,6 +18,13 @@ import backfill.spark
 import backfill.state_dir
 import backfill.upstream.delta
 import backfill.upstream.postgres
+import backfill.upstream.postgres.changes
+import backfill.upstream.postgres.decoder
+import backfill.upstream.postgres.replication
+import backfill.upstream.postgres.session
+import backfill.upstream.postgres.snapshot
+import backfill.upstream.postgres.tables
+import backfill.upstream.postgres.values
 import backfill.whole_rows
 import backfill_state
 import backfill_state.upsert
@@ -26,10 +33,16 @@ LINE = re.compile(r"^(?:    backfill\.)?(\w+(?:, \w+)*)(?: {2,}\S.*)?$", re.MULT
 """Names with commas between them, then at least two blanks and what they are for, if that needs a word."""
 
 
-IN_ORDER = [backfill, backfill.command, backfill.state_dir, backfill.whole_rows]
+POSTGRES = backfill.upstream.postgres
+
+IN_ORDER = [
+    *(backfill, backfill.command, backfill.state_dir, backfill.whole_rows),
+    *(POSTGRES, POSTGRES.changes, POSTGRES.snapshot, POSTGRES.replication, POSTGRES.tables),
+    *(POSTGRES.decoder, POSTGRES.session, POSTGRES.values),
+]
 
 PACKAGES = [
-    *(*IN_ORDER, backfill.sinks, backfill.spark, backfill.upstream.delta, backfill.upstream.postgres),
+    *(*IN_ORDER, backfill.sinks, backfill.spark, backfill.upstream.delta),
     *(backfill_state, backfill_state.upsert),
 ]
 

@@ -9,9 +9,9 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from backfill.errors import OptionsError
-from backfill.upstream.postgres import environment
-from backfill.upstream.postgres.arrow_session import require_driver
-from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.session import environment
+from backfill.upstream.postgres.session.arrow_session import require_driver
+from backfill.upstream.postgres.session.connection import Connector
 
 SECRET = "hunter2-is-secret"  # noqa: S105 - a password for tests
 

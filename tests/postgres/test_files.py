@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.upstream.postgres.files import Files
+from backfill.upstream.postgres.snapshot.files import Files
 
 THEN = Files.parse("7:70,8:80,9:90-")
 

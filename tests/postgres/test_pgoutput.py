@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from backfill import changes
 from backfill.errors import DefiniteError, SchemaChangedError, TableError, UnchangedToastError
-from backfill.upstream.postgres.pgoutput import Decoded, Decoder
-from backfill.upstream.postgres.relation import WantedColumn
-from backfill.upstream.postgres.transactions import Keep, Transactions
+from backfill.upstream.postgres.decoder.pgoutput import Decoded, Decoder
+from backfill.upstream.postgres.decoder.relation import WantedColumn
+from backfill.upstream.postgres.decoder.transactions import Keep, Transactions
 from tests.postgres import wire
 from tests.postgres.wire import Column, Toast
 

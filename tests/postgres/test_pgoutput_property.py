@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from backfill.errors import DefiniteError
-from backfill.upstream.postgres.pgoutput import Decoder
-from backfill.upstream.postgres.relation import WantedColumn
-from backfill.upstream.postgres.transactions import Transactions
+from backfill.upstream.postgres.decoder.pgoutput import Decoder
+from backfill.upstream.postgres.decoder.relation import WantedColumn
+from backfill.upstream.postgres.decoder.transactions import Transactions
 from tests.postgres import wire
 from tests.postgres.wire import Column, Row, Toast
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from backfill.errors import ConnectionLostError, StagingError
-from backfill.upstream.postgres import log
-from backfill.upstream.postgres.connection import Connector
+from backfill.upstream.postgres.changes import log
+from backfill.upstream.postgres.changes.spool import IN_MEMORY, Spool
 from backfill.upstream.postgres.position import Lsn, Position
-from backfill.upstream.postgres.spool import IN_MEMORY, Spool
+from backfill.upstream.postgres.session.connection import Connector
 from tests.full_disk import room_for
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from backfill.upstream.postgres.text import UnreadableTextError, format_decimal, format_hex, parse_text
+from backfill.upstream.postgres.values.text import UnreadableTextError, format_decimal, format_hex, parse_text
 
 TEXTS = [pa.string(), pa.binary(), pa.large_string(), pa.large_binary()]
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from backfill.upstream.postgres.array_text import split_arrays
-from backfill.upstream.postgres.text import UnreadableTextError
+from backfill.upstream.postgres.values.array_text import split_arrays
+from backfill.upstream.postgres.values.text import UnreadableTextError
 
 # The characters that matter, some that do not, and one of more than one byte.
 ELEMENTS = (

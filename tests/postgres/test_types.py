@@ -15,8 +15,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from backfill.errors import OptionsError, SchemaChangedError, UnsupportedTypeError, ValueOutOfRangeError
 from backfill.upstream.postgres.description import TypeDescription
-from backfill.upstream.postgres.types import MappedColumn, Source, map_column, map_columns, snapshot_expression
-from backfill.upstream.postgres.values import decode_text, encode_text, from_change, from_snapshot
+from backfill.upstream.postgres.values.conversion import decode_text, encode_text, from_change, from_snapshot
+from backfill.upstream.postgres.values.types import MappedColumn, Source, map_column, map_columns, snapshot_expression
 from tests.postgres.described import array_of, column, numeric, stored
 
 INT4 = stored(23, "int4")

@@ -14,7 +14,7 @@ from backfill.upstream.postgres.description import (
     TableDescription,
     TypeDescription,
 )
-from backfill.upstream.postgres.keys import (
+from backfill.upstream.postgres.tables.keys import (
     Comparison,
     compare,
     key_column,
@@ -23,8 +23,8 @@ from backfill.upstream.postgres.keys import (
     order_by,
     ordered_locally,
 )
-from backfill.upstream.postgres.selection import select_columns
-from backfill.upstream.postgres.types import map_column
+from backfill.upstream.postgres.tables.selection import select_columns
+from backfill.upstream.postgres.values.types import map_column
 from tests.postgres.described import ENGLISH, C, array_of, column, key, numeric, stored
 
 INT8 = stored(20, "int8")

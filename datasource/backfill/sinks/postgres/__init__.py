@@ -29,10 +29,10 @@ with needing("writing to PostgreSQL", "postgres"):
     from backfill.sinks.postgres.merge import merge
     from backfill.sinks.postgres.record import forget, last_applied, make_record, record, without_rows
     from backfill.sinks.postgres.target import Target, execute, find_target, is_empty
-    from backfill.upstream.postgres.arrow_session import ArrowSession
-    from backfill.upstream.postgres.connection import Connector
-    from backfill.upstream.postgres.failures import translating
-    from backfill.upstream.postgres.retries import RetryPolicy
+    from backfill.upstream.postgres.session.arrow_session import ArrowSession
+    from backfill.upstream.postgres.session.connection import Connector
+    from backfill.upstream.postgres.session.failures import translating
+    from backfill.upstream.postgres.session.retries import RetryPolicy
 
 LOCK_TIMEOUT: Final = "30s"
 """How long a transaction waits for a lock on the target, or on a row of it, before it is begun anew: not so soon that a

@@ -12,7 +12,7 @@ from backfill.errors import (
     TableLockedError,
     ValueOutOfRangeError,
 )
-from backfill.upstream.postgres.failures import (
+from backfill.upstream.postgres.session.failures import (
     DIVISION_BY_ZERO,
     LIMIT_EXCEEDED,
     LOCKED,

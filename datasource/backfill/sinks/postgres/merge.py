@@ -14,8 +14,8 @@ from backfill.errors import DatabaseSetupError, OptionsError, TableError, Unsupp
 from backfill.sinks.compacted import Compacted
 from backfill.sinks.merge_source import DELETED, column_name, kept_name, merge_source
 from backfill.sinks.postgres.target import Target, execute
-from backfill.upstream.postgres.arrow_session import ArrowSession
-from backfill.upstream.postgres.money import DECIMALS_OF_C, own_locale
+from backfill.upstream.postgres.session.arrow_session import ArrowSession
+from backfill.upstream.postgres.tables.money import DECIMALS_OF_C, own_locale
 
 _STAGED: Final = "backfill_batch"
 

@@ -9,7 +9,7 @@ from psycopg import sql
 from backfill.errors import StateError
 from backfill.sinks.applied import BEGIN_ANEW, Applied
 from backfill.sinks.postgres.target import Target, execute
-from backfill.upstream.postgres.arrow_session import ArrowSession
+from backfill.upstream.postgres.session.arrow_session import ArrowSession
 
 _CREATE_RECORD: Final = """
     CREATE TABLE IF NOT EXISTS {record} (

@@ -10,9 +10,9 @@ from psycopg import sql
 
 from backfill.errors import TableError
 from backfill.sinks.applied import BEGIN_ANEW
-from backfill.upstream.postgres.arrow_session import ArrowSession
 from backfill.upstream.postgres.description import QualifiedName
-from backfill.upstream.postgres.partitions import with_parts
+from backfill.upstream.postgres.session.arrow_session import ArrowSession
+from backfill.upstream.postgres.tables.partitions import with_parts
 
 RECORD: Final = "backfill_batches"
 

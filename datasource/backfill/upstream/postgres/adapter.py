@@ -20,23 +20,24 @@ from backfill.plan import Extent, Measure
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema
 from backfill.upstream.lately import Lately
 from backfill.upstream.noted import renewed
-from backfill.upstream.postgres import slot, span
-from backfill.upstream.postgres.begun import Begun
-from backfill.upstream.postgres.changelog import ChangeLog
-from backfill.upstream.postgres.connection import Connector, Session
+from backfill.upstream.postgres.changes import span
+from backfill.upstream.postgres.changes.changelog import ChangeLog
+from backfill.upstream.postgres.changes.log import MOST_MESSAGES, Peeked
+from backfill.upstream.postgres.changes.span import PostgresChangeReader
 from backfill.upstream.postgres.epochs import Epochs
-from backfill.upstream.postgres.key_space import covered_by_database, cut, range_of
-from backfill.upstream.postgres.log import MOST_MESSAGES, Peeked
-from backfill.upstream.postgres.measuring import Measuring
-from backfill.upstream.postgres.place import Place
 from backfill.upstream.postgres.position import Position
-from backfill.upstream.postgres.reader import PostgresSnapshotReader
-from backfill.upstream.postgres.retries import RetryPolicy
-from backfill.upstream.postgres.server import require_lasting_snapshots, require_logical, require_primary
-from backfill.upstream.postgres.sessions import ControlSession
-from backfill.upstream.postgres.size import StoredSize, read_size
-from backfill.upstream.postgres.span import PostgresChangeReader
-from backfill.upstream.postgres.table import Table, describe
+from backfill.upstream.postgres.replication import slot
+from backfill.upstream.postgres.replication.place import Place
+from backfill.upstream.postgres.session.connection import Connector, Session
+from backfill.upstream.postgres.session.retries import RetryPolicy
+from backfill.upstream.postgres.session.server import require_lasting_snapshots, require_logical, require_primary
+from backfill.upstream.postgres.session.sessions import ControlSession
+from backfill.upstream.postgres.snapshot.key_space import covered_by_database, cut, range_of
+from backfill.upstream.postgres.snapshot.measuring import Measuring
+from backfill.upstream.postgres.snapshot.reader import PostgresSnapshotReader
+from backfill.upstream.postgres.tables.begun import Begun
+from backfill.upstream.postgres.tables.size import StoredSize, read_size
+from backfill.upstream.postgres.tables.table import Table, describe
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 
 

@@ -15,25 +15,26 @@ from psycopg import sql
 from backfill.errors import BackfillError, DatabaseSetupError
 from backfill.options import Options
 from backfill.upstream.findings import Finding, refused
-from backfill.upstream.postgres import publication, room, slot, standbys
-from backfill.upstream.postgres.catalog import read_table
-from backfill.upstream.postgres.condition import require_row_condition
-from backfill.upstream.postgres.connection import Connector, Session, one_row
 from backfill.upstream.postgres.description import KeyColumn, TableDescription
-from backfill.upstream.postgres.failures import translating
-from backfill.upstream.postgres.keys import compare, full_name, key_text_expression, key_value, require_usable
-from backfill.upstream.postgres.money import require_same_decimals
-from backfill.upstream.postgres.partitions import without_whole_rows
-from backfill.upstream.postgres.ranges import KeyedTable
-from backfill.upstream.postgres.selection import select_columns
-from backfill.upstream.postgres.server import (
+from backfill.upstream.postgres.replication import publication, slot, standbys
+from backfill.upstream.postgres.replication.writers import against_whole_rows, require_writable
+from backfill.upstream.postgres.session import room
+from backfill.upstream.postgres.session.connection import Connector, Session, one_row
+from backfill.upstream.postgres.session.failures import translating
+from backfill.upstream.postgres.session.server import (
     read_server,
     require_lasting_snapshots,
     require_logical,
     require_primary,
 )
-from backfill.upstream.postgres.types import map_column, map_columns
-from backfill.upstream.postgres.writers import against_whole_rows, require_writable
+from backfill.upstream.postgres.tables.catalog import read_table
+from backfill.upstream.postgres.tables.condition import require_row_condition
+from backfill.upstream.postgres.tables.keys import compare, full_name, key_text_expression, key_value, require_usable
+from backfill.upstream.postgres.tables.money import require_same_decimals
+from backfill.upstream.postgres.tables.partitions import without_whole_rows
+from backfill.upstream.postgres.tables.ranges import KeyedTable
+from backfill.upstream.postgres.tables.selection import select_columns
+from backfill.upstream.postgres.values.types import map_column, map_columns
 
 T = TypeVar("T")
 

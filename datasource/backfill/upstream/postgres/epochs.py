@@ -14,18 +14,18 @@ from psycopg import sql
 from backfill.epoch import Epoch
 from backfill.errors import TransientError
 from backfill.upstream import Pin, Step
-from backfill.upstream.postgres import unseen
-from backfill.upstream.postgres.changelog import ChangeLog
-from backfill.upstream.postgres.connection import Connector, Session, one_row
-from backfill.upstream.postgres.end_of_log import ENDS_OF_LOG, flushed_end
-from backfill.upstream.postgres.log import MOST_MESSAGES, Peeked
-from backfill.upstream.postgres.pin import CLOCK, Exported, ExportingSession
+from backfill.upstream.postgres.changes.changelog import ChangeLog
+from backfill.upstream.postgres.changes.log import MOST_MESSAGES, Peeked
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position, Snapshot
-from backfill.upstream.postgres.server import require_log
-from backfill.upstream.postgres.sessions import ControlSession
-from backfill.upstream.postgres.still_same import require_unchanged
-from backfill.upstream.postgres.table import Table
-from backfill.upstream.postgres.timelines import FIRST
+from backfill.upstream.postgres.replication import unseen
+from backfill.upstream.postgres.replication.end_of_log import ENDS_OF_LOG, flushed_end
+from backfill.upstream.postgres.replication.timelines import FIRST
+from backfill.upstream.postgres.session.connection import Connector, Session, one_row
+from backfill.upstream.postgres.session.server import require_log
+from backfill.upstream.postgres.session.sessions import ControlSession
+from backfill.upstream.postgres.snapshot.pin import CLOCK, Exported, ExportingSession
+from backfill.upstream.postgres.tables.still_same import require_unchanged
+from backfill.upstream.postgres.tables.table import Table
 
 logger = logging.getLogger("backfill")
 

@@ -1,0 +1,12 @@
+"""The changes to a table, from the log.
+
+span         those between two places in it, read on executors
+changelog    those of a batch
+expected     how many messages to ask for
+log          peeking at the slot
+spool        keeping what was found for as long as it is read
+
+Each imports only what stands after it.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,276 @@
+"""The changes of one table as its slot gives them, read once for the batch that is about to be planned."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+
+from backfill.added import Added
+from backfill.epoch import Epoch
+from backfill.errors import ConnectionLostError, DataLossError, DefiniteError
+from backfill.options import Options
+from backfill.upstream.postgres.changes import log
+from backfill.upstream.postgres.changes.expected import ExpectedMessages
+from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position
+from backfill.upstream.postgres.replication import slot
+from backfill.upstream.postgres.replication.place import Place
+from backfill.upstream.postgres.replication.publication import Published
+from backfill.upstream.postgres.replication.standbys import saying_which_is_waited_for
+from backfill.upstream.postgres.session.connection import Connector, Session
+from backfill.upstream.postgres.tables.begun import Begun
+from backfill.upstream.postgres.tables.partitions import require_leaves_log
+from backfill.upstream.postgres.tables.still_same import require_same_identity
+from backfill.upstream.postgres.tables.table import Table
+from backfill.wording import FRESH_START
+
+logger = logging.getLogger("backfill")
+
+_WITHOUT_IT: Final = (
+    "rows that came before it was carried are without it until they change, or backfill re-backfill reads them again"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LastPeeked:
+    """What was read from one position to another one."""
+
+    after: str
+    upto: str
+    peeked: log.Peeked
+
+
+class ChangeLog:
+    """Reads the changes of a batch, by which it is found where that ends; keeps them until it is committed, or another
+    one is planned.
+    """
+
+    def __init__(self, connector: Connector, options: Options, table: Table, place: Place, begun: Begun) -> None:
+        self._connector = connector
+        self._fails_on_data_loss = options.fail_on_data_loss
+        self._table = table
+        self.place = place
+        self.begun = begun
+        self.expected = ExpectedMessages()
+        # That the table still has them is looked at after each reading. A number is not given twice, so what has one
+        # of these now had it ever since.
+        self.added = Added(frozenset(begun.added(table)), frozenset(item.name for item in table.description.columns))
+        self._feed = log.Feed(place.slot, place.publication, table.description.oid, table.wanted, self.added)
+        self._kept: LastPeeked | None = None
+        self._acknowledgeable: dict[str, Lsn] = {}
+        self._reported: set[str] = set()
+        self._published: Published | None = None
+        self.lost_up_to = LOG_BEGIN
+        """The LSN up to which changes that the slot has not any more are known to be lost."""
+
+        self._reached: dict[str, Lsn] = {}
+        """By timeline, the LSN of the latest state of which the sink may have something."""
+
+    def has_reached(self, position: Position) -> None:
+        """The sink may have something of this state, be the stream there yet or not: no log that lacks it will do."""
+        timeline = position.timeline or self.place.timeline
+        self._reached[timeline] = max(self._reached.get(timeline, LOG_BEGIN), position.lsn)
+
+    def has_gap_after(self, position: Position) -> bool:
+        """Whether changes behind this position are lost which the stream was told to go on without."""
+        return position.lsn < self.lost_up_to
+
+    def begin_place(self, session: Session) -> None:
+        """Makes the place at which a stream begins that has read nothing yet."""
+        self.place.begin(self._connector, session, self._table)
+        self.place = self.place.with_beginning(self._connector)
+
+    def find_place(self, session: Session, after: Position) -> None:
+        """Requires the place at which the stream goes on, which stands at `after`; makes it again where it may go on
+        without what was lost.
+        """
+        before = self.place
+        self.has_reached(after)
+        place = before.on_timeline_of_now(self._connector, session, self._reached)
+        # Each by itself, because none says anything of the others: a standby that was promoted may lack the slot.
+        checks: tuple[Callable[[], object], ...] = (
+            lambda: place.require_synced(session, before),
+            lambda: slot.require_readable(session, place.slot, after.lsn),
+            lambda: place.require_same_publication(session, self._table),
+        )
+        passed = [self._passes(check) for check in checks]
+        self.place = place if place != before else place.with_beginning(self._connector)
+        if all(passed) and place != before:
+            logger.warning(
+                "the server is on timeline %s, and was on %s: it was promoted or restored. Its log has all that was "
+                "read, and replication slot %s came along, so nothing is lost",
+                *(place.timeline, before.timeline, place.slot),
+            )
+        if not all(passed):
+            place.drop_lost_slot(session)
+            self._make_place_again(session)
+            found = slot.find(session, place.slot)
+            self.lost_up_to = LOG_BEGIN if found is None else found.confirmed
+
+    def read(self, session: Session, after: Position, shown: Position, upto: Lsn, limit: int) -> log.Peeked:
+        """The changes that `shown` shows and `after` does not, up to the LSN `upto` and about `limit` of them."""
+        self.has_reached(after)
+        peek = partial(self._peeked, session, after, shown, upto, limit)
+        try:
+            peeked = peek()
+        except DataLossError:
+            self._find_place_again(session, after)
+            peeked = peek()
+        except DefiniteError:
+            # What cannot be read may be what a slot tells that somebody has made two_phase.
+            slot.require_kept(session, self.place.slot, after.lsn)
+            raise
+        self.expected.learn(peeked, after)
+        # After reading, so that what was moved or made again in the meantime is noticed as well.
+        self._require_whole(session, after.lsn, upto)
+        # First, because what the table has not any more is not for the publication to publish.
+        self._require_told(session, all_read=peeked.is_idle)
+        self._require_published(session)
+        self._report_added(peeked.ignored)
+        return peeked
+
+    def _find_place_again(self, session: Session, after: Position) -> None:
+        """Where the slot could not be read, as the server says less about one that is gone than its catalog does.
+
+        Returns only where the stream goes on without what was lost; on this timeline, as a start alone notes another.
+        """
+        self.place.require_same_log(session, max(self._reached.values()))
+        self.find_place(session, after)
+        if self._fails_on_data_loss:
+            self.place.require_same_publication(session, self._table, self._published)
+            raise ConnectionLostError(
+                f"replication slot {self.place.slot} could not be read, and it is there, in order: another server has "
+                "answered than before, as where url leads to standbys as well. Point it at the primary alone"
+            ) from None
+
+    def _require_whole(self, session: Session, after: Lsn, upto: Lsn) -> None:
+        """Refuses another log, and a slot that has not all of it from where reading began."""
+        # Up to where the batch ends: had the log been put back to before that, the rest would be taken for nothing.
+        self.place.require_same_log(session, max(upto, *self._reached.values()))
+        found = slot.require_kept(session, self.place.slot, after)
+        if not self._passes(lambda: slot.require_not_beyond(found, max(after, self.lost_up_to))):
+            self.lost_up_to = found.confirmed  # which is said once
+
+    def _peeked(self, session: Session, after: Position, shown: Position, upto: Lsn, limit: int) -> log.Peeked:
+        most = self.expected.of(limit, after)
+        with saying_which_is_waited_for(self._connector, session, self.place.slot):
+            return log.peek(self._connector, self._feed, after=after, shown=shown, upto=upto, limit=most)
+
+    def _require_published(self, session: Session) -> None:
+        """Refuses as well a publication that was made again since the last reading.
+
+        The log lacks changes that are not published; without the publication PostgreSQL 18 gives none, and no error.
+        """
+        try:
+            self._published = self.place.require_same_publication(session, self._table, self._published)
+        except DataLossError as error:
+            self._go_on_without(error)
+            self._make_place_again(session)
+            self._published = self.place.require_published(session, self._table)
+
+    def _make_place_again(self, session: Session) -> None:
+        """Makes what is gone of it; and from now on the publication as it is, is the right one."""
+        self.place.make(self._connector, session, self._table)
+        self.place = self.place.accepting_publication(session, self._table)
+
+    def _passes(self, check: Callable[[], object]) -> bool:
+        """Whether nothing is lost by what this checks; raises what is, unless the stream is to go on without it."""
+        try:
+            check()
+        except DataLossError as error:
+            self._go_on_without(error)
+            return False
+        return True
+
+    def _go_on_without(self, lost: DataLossError) -> None:
+        """Raises the error, unless the stream is to go on without the changes that were lost."""
+        if self._fails_on_data_loss:
+            raise lost
+        logger.error("going on although changes were lost, as failOnDataLoss=false asks: %s", lost)
+
+    def _require_told(self, session: Session, *, all_read: bool) -> None:
+        """Refuses what the log does not tell, although it concerns the rows that have been emitted."""
+        require_same_identity(session, self._table, all_read=all_read)
+        described = self._table.description
+        if described.partitioned:
+            key = [item.column.name for item in described.key]
+            primary = described.replica_identity != "i"
+            require_leaves_log(session, described.oid, described.name, key, primary=primary)
+
+    def report_carried(self) -> None:
+        """Says which columns are carried now that the stream began without, and which are other ones than they were."""
+        redefined = self.begun.redefined(self._table)
+        if redefined:
+            logger.warning(
+                "column %s of %s was given another type, precision, scale, length or expression since the query was "
+                "started last, which may have changed the values of all rows; the change log tells nothing of that. "
+                "Have the rows read again with backfill re-backfill%s",
+                ", ".join(redefined),
+                self._table.description.name.quoted(),
+                f"; or start over with {FRESH_START}, if keys were changed: rows stay under those that they had"
+                if not set(redefined).isdisjoint(self._table.schema.key)
+                else "",
+            )
+        added = self.begun.added(self._table)
+        if added:
+            logger.warning(
+                "column %s was added to %s since the stream began; %s, whatever the table has in it",
+                ", ".join(added),
+                self._table.description.name.quoted(),
+                _WITHOUT_IT,
+            )
+
+    def _report_added(self, ignored: tuple[str, ...]) -> None:
+        """Says once of each column that the table did not have when this process began."""
+        described = self._table.description
+        added = [name for name in ignored if described.column(name) is None and name not in self._reported]
+        if added:
+            self._reported.update(added)
+            logger.warning(
+                "column %s was added to %s and is left out; after a restart it is carried, unless the option columns "
+                "says otherwise; then %s",
+                ", ".join(added),
+                described.name.quoted(),
+                _WITHOUT_IT,
+            )
+
+    def keep(self, after: Epoch, upto: Epoch, peeked: log.Peeked, read_up_to: Lsn) -> None:
+        """Keeps what was read from `after` to `upto`; the log was looked at as far as the LSN `read_up_to`."""
+        self.let_go()
+        self._kept = LastPeeked(after.position, upto.position, peeked)
+        position = Position.parse(upto.position)
+        if position.snapshot is not None:
+            self._acknowledgeable[upto.position] = peeked.acknowledgeable(position, read_up_to)
+
+    def let_go(self) -> None:
+        """Keeps nothing any longer."""
+        if self._kept is not None:
+            self._kept.peeked.rows.close()
+        self._kept = None
+
+    def kept(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch] | None:
+        """The changes between the two epochs; None where they are not what was read last."""
+        kept = self._kept
+        if kept is None or (kept.after, kept.upto) != (after.position, upto.position):
+            return None
+        return iter(kept.peeked.rows)
+
+    def committed(self, epoch: Epoch) -> Lsn:
+        """Up to where the server may forget the log once `epoch` has been committed; LOG_BEGIN where that is not known.
+
+        The changes that led to it are not kept any longer: they may fill a disk, and the next ones may be a while.
+
+        A position with a snapshot says so only to the process that read the log up to it. After a restart nothing is
+        acknowledged; the next batch makes up for it.
+        """
+        if self._kept is not None and self._kept.upto == epoch.position:
+            self.let_go()
+        position = Position.parse(epoch.position)
+        known = position.seen if position.snapshot is None else LOG_BEGIN
+        found = self._acknowledgeable.pop(epoch.position, known)
+        self._acknowledgeable = {}
+        return found

@@ -1,0 +1,181 @@
+"""Reads the change log: peeks at the slot's messages, decodes them, keeps those of wanted transactions.
+
+Peeking leaves the slot where it is, so the same changes can be had again until they are acknowledged; and it is
+some four times as fast as START_REPLICATION, whose sender works message by message. Its price: each peek begins at
+the slot's `restart_lsn`, which a long write transaction holds back. That is also why the log is not read in smaller
+pieces, nor consumed from a copy of the slot: tried, both were slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+from psycopg import sql
+
+from backfill.added import NOTHING_ADDED, Added
+from backfill.errors import ConnectionLostError
+from backfill.readahead import read_ahead
+from backfill.upstream.postgres.changes.spool import Spool
+from backfill.upstream.postgres.decoder.pgoutput import Decoder
+from backfill.upstream.postgres.decoder.relation import WantedColumn
+from backfill.upstream.postgres.decoder.transactions import Keep, Transactions
+from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position, format_lsn
+from backfill.upstream.postgres.session.connection import Connector
+from backfill.upstream.postgres.session.failures import about_slot, translating
+
+_BATCH_BYTES: Final = 4 << 20
+"""About how much of the log is decoded at a time: enough for vectors to pay, little enough for a driver's memory."""
+
+_BYTES_A_COLUMN: Final = 32 << 10
+"""The same for each column, of which there is a vector: of very many each would be short."""
+
+_MOST_BATCH_BYTES: Final = 16 << 20
+"""However many columns there are: `READ_AHEAD` such batches and one more may be in memory."""
+
+READ_AHEAD: Final = 4
+"""How many such batches may wait to be decoded."""
+
+MOST_MESSAGES: Final = 2**31 - 1
+
+MessageBatches: TypeAlias = Generator[pa.RecordBatch, None, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Whose messages are read from which slot, and how they are decoded."""
+
+    slot: str
+    publication: str
+    table_oid: int
+    wanted: tuple[WantedColumn, ...]
+    added: Added = NOTHING_ADDED
+
+
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """What has been read of the log: rows of wanted transactions, and every transaction that was looked at."""
+
+    rows: Spool
+    message_count: int
+    complete: bool
+    """Whether the log was read up to where it was asked for, and not only up to the limit."""
+
+    transactions: Transactions
+    ignored: tuple[str, ...]
+    """The table's columns that were not asked for, as far as the log said."""
+
+    @property
+    def end(self) -> Lsn:
+        """The end of the last transaction, wanted or not; LOG_BEGIN where there was none."""
+        return self.transactions.last_end_lsn or LOG_BEGIN
+
+    @property
+    def timestamp(self) -> int | None:
+        """When the last transaction was committed, in microseconds since 1970."""
+        times = self.transactions.begun.timestamp
+        return int(times[-1]) if len(times) else None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is wanted of all that was asked for."""
+        return self.complete and self.rows.row_count == 0
+
+    def sees_all(self, after: Position, now: Position) -> bool:
+        """Whether `now` shows everything that `after` shows.
+
+        What has been acknowledged was visible then; what has not is in the log that was read.
+        """
+        seen = self.transactions.begun
+        return not (after.shows(seen.xid, seen.commit_lsn) & ~now.shows(seen.xid, seen.commit_lsn)).any()
+
+    def acknowledgeable(self, position: Position, upto: Lsn) -> Lsn:
+        """Where the slot may stand once `position` has been committed; LOG_BEGIN for no move.
+
+        That is the end of the last commit before the first one that `position` does not show; and where there is no
+        such commit and the log was read up to `upto`, that.
+        """
+        seen = self.transactions
+        leading = seen.leading(position.shows(seen.begun.xid, seen.begun.commit_lsn))
+        if len(leading) == len(seen) and self.complete:
+            return upto
+        return leading.last_end_lsn or LOG_BEGIN
+
+
+def keeping(after: Position, upto: Position) -> Keep:
+    """The transactions that `upto` shows and `after` does not."""
+    return lambda xids, lsns: upto.shows(xids, lsns) & ~after.shows(xids, lsns)
+
+
+def peek(connector: Connector, feed: Feed, *, after: Position, shown: Position, upto: Lsn, limit: int) -> Peeked:
+    """The changes of transactions that `shown` shows and `after` does not, up to the first that reaches `upto`.
+
+    Stops after about `limit` messages, but not before it got beyond `after`: transactions that `after` shows may
+    stand in the log behind one that it does not, and are met again until that one is acknowledged.
+    """
+    while True:
+        decoder = Decoder(feed.table_oid, feed.wanted, keeping(after, shown), feed.added)
+        rows = Spool(decoder.schema)
+        with ExitStack() as opened:
+            opened.callback(rows.close)
+            peeked = _peeked(rows, decoder, _messages(connector, feed, upto, limit), limit)
+            if peeked.complete or peeked.end > after.lsn:
+                rows.finish()
+                opened.pop_all()
+                return peeked
+        limit *= 4
+
+
+def stretch(connector: Connector, feed: Feed, after: Position, upto: Position) -> Iterator[pa.RecordBatch]:
+    """The changes of the transactions that `upto` shows and `after` does not, as they are read."""
+    decoder = Decoder(feed.table_oid, feed.wanted, keeping(after, upto))
+    for batch in read_ahead(_messages(connector, feed, upto.lsn, None), READ_AHEAD):
+        rows = decoder.feed(batch.column(0)).rows
+        if rows.num_rows:
+            yield rows
+    _require_whole(decoder)
+
+
+def _require_whole(decoder: Decoder) -> None:
+    if decoder.in_transaction:
+        raise ConnectionLostError("the change log ended in the middle of a transaction")
+
+
+def _peeked(rows: Spool, decoder: Decoder, fetched: MessageBatches, limit: int) -> Peeked:
+    """What the messages say, with their rows in `rows`."""
+    transactions, count = [], 0
+    for batch in read_ahead(fetched, READ_AHEAD):
+        decoded = decoder.feed(batch.column(0))
+        if decoded.rows.num_rows:
+            rows.add(decoded.rows)
+        transactions.append(decoded.transactions)
+        count += batch.num_rows
+    _require_whole(decoder)
+    return Peeked(rows, count, count < limit, Transactions.join(transactions), decoder.ignored_columns)
+
+
+def _messages(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) -> MessageBatches:
+    """The slot's messages (PostgreSQL manual, 9.28.6), as batches of one binary column.
+
+    In commit order, up to the first commit that reaches `upto` or makes it `limit` messages, where there is a limit.
+    """
+    statement = sql.SQL(
+        "SELECT data FROM pg_catalog.pg_logical_slot_peek_binary_changes("
+        "{slot}, {upto}, {limit}, 'proto_version', '1', 'publication_names', {publication})"
+    ).format(
+        slot=sql.Literal(feed.slot),
+        upto=sql.Literal(format_lsn(upto)),
+        limit=sql.Literal(None if limit is None else min(limit, MOST_MESSAGES)),
+        # A list of identifiers in one text, so a name is quoted as an identifier within it.
+        publication=sql.Literal(sql.Identifier(feed.publication).as_string(None)),
+    )
+    with translating(), connector.arrow_session() as session, translating(about_slot):
+        yield from session.read(statement.as_string(None), batch_bytes=batch_bytes(len(feed.wanted)))
+
+
+def batch_bytes(columns: int) -> int:
+    """About how much of the log of a table with so many columns is decoded at a time."""
+    return min(max(_BATCH_BYTES, columns * _BYTES_A_COLUMN), _MOST_BATCH_BYTES)

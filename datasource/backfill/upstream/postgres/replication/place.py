@@ -1,0 +1,348 @@
+"""A stream's place in the change log: made when the stream begins, found again and checked ever after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from psycopg import sql
+
+from backfill.errors import BackfillError, DatabaseSetupError, DataLossError, OptionsError
+from backfill.options import Options
+from backfill.upstream import Bookmark
+from backfill.upstream.noted import noted
+from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, format_lsn
+from backfill.upstream.postgres.replication import publication, slot, timelines
+from backfill.upstream.postgres.replication.end_of_log import ENDS_OF_LOG, flushed_end
+from backfill.upstream.postgres.replication.publication import Published
+from backfill.upstream.postgres.replication.standbys import saying_which_is_waited_for
+from backfill.upstream.postgres.replication.unseen import wait_for_open, wait_for_unseen
+from backfill.upstream.postgres.replication.writers import require_writable
+from backfill.upstream.postgres.session.connection import Connector, Session, one_row
+from backfill.upstream.postgres.session.server import (
+    NO_WAY_ON,
+    START_OVER_OR_GO_ON,
+    read_server,
+    require_log,
+    require_primary,
+)
+from backfill.upstream.postgres.tables.table import Table
+from backfill.wording import FRESH_START, another_option
+
+_AGAIN: Final = "Start the query again: it goes on if nothing is lost by that, and else says what is"
+
+_UNDONE: Final = f"Some of what was read may be undone, and what is new may lie before that position, {NO_WAY_ON}"
+
+_SILENT: Final = 180000
+"""From this version on changes are passed over that were made while there was no publication; before, such changes make
+the log unreadable.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A replication slot and a publication, and the log they belong to."""
+
+    slot: str
+    publication: str
+    own_publication: bool
+    """Whether the publication was made for this stream, and goes with it."""
+
+    system: str
+    timeline: str
+    began: str = ""
+    """Where the timeline began, once that was asked: another log may have a timeline of the same number."""
+
+    published: str = ""
+    """The OIDs of a publication that somebody else has made, and of the table's membership in it, as they were when the
+    stream began, or went on although changes had been lost; "" where it was not there.
+    """
+
+    @classmethod
+    def of_stream(cls, stream: str, options: Options, table: Table) -> Place:
+        """Where a new stream of this name will be."""
+        name = table.description.name
+        own = slot.default_name(name.schema, name.name, stream)
+        return cls(
+            slot=options.slot_name or own,
+            publication=options.publication_name or own,
+            own_publication=not options.publication_name,
+            system=str(table.server.system_identifier),
+            timeline=str(table.server.timeline),
+        )
+
+    @classmethod
+    def given(cls, options: Options, table: Table) -> Place:
+        """The slot that the options name, which somebody else has made. Its publication has the same name, unless the
+        options name that as well.
+        """
+        return replace(
+            cls.of_stream("", options, table),
+            publication=options.publication_name or options.slot_name,
+            own_publication=False,
+        )
+
+    @classmethod
+    def of(cls, bookmark: Bookmark) -> Place:
+        """The place that `names` said."""
+        if "slot" not in dict(bookmark):
+            raise OptionsError(
+                "the checkpoint is not of a table of PostgreSQL, and url and dbtable name one; name what it is of "
+                "(with path, a Delta table), or use a fresh checkpointLocation"
+            )
+        return cls(
+            slot=noted(bookmark, "slot"),
+            publication=noted(bookmark, "publication"),
+            own_publication=noted(bookmark, "own_publication") == "true",
+            system=noted(bookmark, "system"),
+            timeline=noted(bookmark, "timeline"),
+            began=dict(bookmark).get("began", ""),
+            published=dict(bookmark).get("published", ""),
+        )
+
+    @property
+    def names(self) -> Bookmark:
+        return (
+            ("slot", self.slot),
+            ("publication", self.publication),
+            ("own_publication", "true" if self.own_publication else "false"),
+            ("system", self.system),
+            ("timeline", self.timeline),
+            *((("began", self.began),) if self.began else ()),
+            *((("published", self.published),) if self.published else ()),
+        )
+
+    def require_named(self, options: Options) -> None:
+        """Raises where the options name another slot or publication: what a stream has read, it has read from these."""
+        named = (
+            ("slotName", self.slot, options.slot_name),
+            ("publicationName", self.publication, options.publication_name),
+        )
+        for option, began, now in named:
+            if now not in ("", began):
+                raise OptionsError(another_option(f"{option}={began}", f"{option}={now}"))
+
+    def begin(self, connector: Connector, session: Session, table: Table) -> None:
+        """As `make`, for a stream that has read nothing yet; may be done again after the driver was killed. When it
+        returns, readers see all that the slot does not tell of.
+
+        A publication of this name that a person made is refused: from the next start on it would be taken for one of
+        ours that was dropped and made again.
+        """
+        if self.own_publication:
+            publication.require_none_of_others(session, self.publication)
+        made = self.make(connector, session, table)
+        if made or self._makes_both:
+            wait_for_unseen(connector, session, self.slot)
+        else:
+            self._pass_over(connector, session)
+
+    @property
+    def _makes_both(self) -> bool:
+        """Whether the stream makes both by itself, and so the publication first."""
+        return self.own_publication and self.slot == self.publication
+
+    def _pass_over(self, connector: Connector, session: Session) -> None:
+        """Moves a slot that was there already behind all that was written before the publication was there.
+
+        See `unseen`; up to PostgreSQL 17 it could not be read before.
+        """
+        wait_for_open(connector, session, self.slot)
+        inserted, flushed = one_row(session.execute(sql.SQL("SELECT {}").format(ENDS_OF_LOG)))
+        behind = flushed_end(session, connector, inserted, flushed)
+        wait_for_unseen(connector, session, self.slot)
+        with saying_which_is_waited_for(connector, session, self.slot):
+            slot.advance(session, self.slot, behind)
+
+    def make(self, connector: Connector, session: Session, table: Table) -> bool:
+        """Makes the publication and the slot where they are missing. Returns whether the slot was made. May wait for
+        transactions that are under way, and says so.
+
+        Raises before it publishes a table that could not be written to then.
+        """
+        require_writable(session, self.publication, table.description)
+        if self.own_publication:
+            publication.make(connector, session, self.publication, table.description)
+        self.require_published(session, table)
+        return slot.make_slot(connector, session, self.slot)
+
+    def require_published(self, session: Session, table: Table) -> Published:
+        """Raises where the publication would leave out something that the stream carries; else which one it is."""
+        return publication.require(session, self.publication, table.description.oid, table.names)
+
+    def require_same_publication(self, session: Session, table: Table, before: Published | None = None) -> Published:
+        """As `require_published`; DataLossError where it or the table's membership in it is not as it was `before`.
+
+        What happened in between is not in the log, and PostgreSQL 18 passes over it in silence. Of one that was made
+        for the stream that is known without `before`.
+        """
+        try:
+            if self.own_publication:
+                found = self._require_own_publication(session, table, noted=before is None)
+            else:
+                found = self.require_published(session, table)
+        except DatabaseSetupError as error:
+            # Once it is mended, nothing tells that it was ever otherwise.
+            raise DatabaseSetupError(
+                f"{error}. What it has left out by then is not in the log, and may not be missed once it is mended: if "
+                f"that may be anything, start over with {FRESH_START}; else start the query again then, once with "
+                "failOnDataLoss=false if it asks for that"
+            ) from None
+        if self.published not in ("", _told(found.ids)):
+            raise DataLossError(
+                f"publication {self.publication} was dropped and made again since the stream began, or the table was "
+                f"taken out of it and put back (OIDs {_told(found.ids)}, expected {self.published}): the changes made "
+                "in between are not in the log. If both were done in one transaction nothing is lost: start the query "
+                f"once with failOnDataLoss=false. Else: {START_OVER_OR_GO_ON}"
+            )
+        if before not in (None, found):
+            raise DataLossError(
+                f"publication {self.publication} was altered, or dropped and made again, or the table or its schema "
+                "was taken out of it and put back: the changes made in between may not be in the log. Where nothing "
+                "but its owner was changed nothing is lost, and the query may be started again as it is. Else: "
+                f"{START_OVER_OR_GO_ON}"
+            )
+        return found
+
+    def _require_own_publication(self, session: Session, table: Table, *, noted: bool) -> Published:
+        """The publication that was made for the stream; `noted`: the table is in it as its comment says."""
+        found = publication.find(session, self.publication, table.description.oid, table.names)
+        if found is None:
+            raise DataLossError(
+                f"publication {self.publication}, which was made for the stream, was dropped or renamed: the changes "
+                f"made since then are not in the log. {START_OVER_OR_GO_ON}"
+            )
+        if noted and found.noted is None:
+            put_back = publication.noting(self.publication, found.membership).as_string(session)
+            raise DataLossError(
+                f"publication {self.publication} has no comment any more that says that it was made for a stream: it "
+                "was dropped and made again, and the changes made in between may not be in the log; or somebody gave "
+                f"it another comment, and then nothing is lost: run {put_back} and start the query again. Else: "
+                f"{START_OVER_OR_GO_ON}"
+            )
+        if noted and found.noted != found.membership:
+            raise DataLossError(
+                f"the table was taken out of publication {self.publication} and put back: the changes made in between "
+                f"may not be in the log. {START_OVER_OR_GO_ON}"
+            )
+        return found
+
+    def require_readable(self, session: Session, after: Lsn, upto: Lsn, *, way_out: str) -> None:
+        """Raises DataLossError unless every change after the LSN `after` and up to `upto` can be had.
+
+        `way_out` is what can be done about it.
+        """
+        self.require_same_log(session, upto, way_out=way_out)
+        slot.require_readable(session, self.slot, after, way_out=way_out)
+
+    def require_same_log(self, session: Session, reached: Lsn, *, way_out: str = _AGAIN) -> None:
+        """Raises DataLossError unless this server goes on with the log in which the LSN was reached, on its timeline.
+
+        By default as while a query runs: the next start finds out whether anything is lost.
+        """
+        now = require_log(session, system=self.system, reached=reached)
+        if now != self.timeline:
+            raise DataLossError(
+                f"the log that was read is of timeline {self.timeline} and this server is on timeline {now}: it was "
+                f"restored, or was a standby and is promoted. {way_out}"
+            )
+
+    def on_timeline_of_now(self, connector: Connector, session: Session, reached: Mapping[str, Lsn]) -> Place:
+        """The same on the timeline that the server is on.
+
+        Raises DataLossError unless all that was read is in the log of that, `reached` being as far as each timeline was
+        read. What is not was undone, and what has come in its place lies where the stream has been: there is no going
+        on from there.
+        """
+        now = require_log(session, system=self.system, reached=max(reached.values(), default=LOG_BEGIN))
+        others = {timeline: lsn for timeline, lsn in reached.items() if timeline != now}
+        left = timelines.history(connector, now) if others else {}
+        for timeline, lsn in others.items():
+            if left.get(timeline, LOG_BEGIN) < lsn:
+                has = f"as far as {format_lsn(left[timeline])}" if timeline in left else "nowhere"
+                raise DataLossError(
+                    f"the log was read as far as {format_lsn(lsn)} on timeline {timeline}, and this server is on "
+                    f"timeline {now}, which has that log {has}: it was restored to an earlier point in time, or is a "
+                    "standby that was promoted without the last of the log, or a primary that stayed behind when "
+                    f"another one took its place: then point url at that. {_UNDONE}"
+                )
+        return self if now == self.timeline else replace(self, timeline=now, began=_beginning(left))
+
+    def with_beginning(self, connector: Connector) -> Place:
+        """The same with where its timeline began, as far as the server tells that to the role.
+
+        Raises DataLossError where it began elsewhere than is noted: each of two standbys may have been promoted by
+        itself, or a server restored twice.
+        """
+        try:
+            left = timelines.history(connector, self.timeline)
+        except BackfillError:
+            return self
+        began = _beginning(left)
+        if self.began not in ("", began):
+            raise DataLossError(
+                f"the log that was read is of a timeline {self.timeline} that began at {self.began}, and that of this "
+                f"server began at {began}: it is another server's, which parted from the same one. {_UNDONE}"
+            )
+        return replace(self, began=began)
+
+    def require_synced(self, session: Session, before: Place) -> None:
+        """Raises DataLossError where this is on another timeline than `before`, and the slot may lack changes of it."""
+        if self.timeline != before.timeline:
+            slot.require_synced(session, self.slot, before=before.timeline, now=self.timeline)
+
+    def require_kept(self, connector: Connector, session: Session, reached: Lsn | None) -> None:
+        """Raises unless this is the server of the log in which the LSN was reached, and the slot still keeps what comes
+        after it. Where the slot stands is not looked at, which a stream that runs moves; None: it may not be made yet.
+        """
+        require_primary(read_server(session))
+        now = self.on_timeline_of_now(connector, session, {self.timeline: reached or LOG_BEGIN})
+        if reached is not None:
+            now.require_synced(session, self)
+            slot.require_kept(session, self.slot, reached)
+
+    def accepting_publication(self, session: Session, table: Table) -> Place:
+        """The same place, with the publication of now taken for the right one."""
+        if self.own_publication:
+            publication.note_membership(session, self.publication, table.description.oid)
+            return self
+        found = publication.present(session, self.publication, table.description.oid)
+        return replace(self, published=_told(found.ids) if found else "")
+
+    def drop_lost_slot(self, session: Session) -> None:
+        """Drops the slot where nothing can be read from it any more, so that `make` makes it again."""
+        found = slot.find(session, self.slot)
+        remade = (
+            self.own_publication
+            and session.info.server_version < _SILENT
+            and not publication.is_of_stream(session, self.publication)
+        )
+        if found is not None and (found.wal_status == "lost" or remade):
+            slot.drop(session, self.slot)
+
+    def drop(self, session: Session) -> tuple[str, ...]:
+        """Drops what `make` made, where it is there, and names it. DatabaseSetupError, and nothing dropped, in any
+        other database than its own, where it would not be found and go on keeping the log of its own.
+        """
+        server = read_server(session)
+        require_primary(server)
+        if str(server.system_identifier) != self.system:
+            raise DatabaseSetupError(
+                f"replication slot {self.slot} is of system {self.system}, and url leads to system "
+                f"{server.system_identifier}; nothing was dropped. Point url at the former. Where that is gone for "
+                "good, delete stateDir, or name an empty one; if its slot came along to the new one, as with "
+                f"pg_upgrade, run SELECT pg_drop_replication_slot('{self.slot}')"
+                f"{f'; DROP PUBLICATION IF EXISTS {self.publication}' if self.own_publication else ''} there"
+            )
+        dropped = slot.drop(session, self.slot)
+        return (dropped, publication.drop(session, self.publication)) if self.own_publication else (dropped,)
+
+
+def _beginning(left: Mapping[str, Lsn]) -> str:
+    """Where a timeline of this history began; nothing for the first one."""
+    return format_lsn(max(left.values())) if left else ""
+
+
+def _told(ids: tuple[int, int]) -> str:
+    return " ".join(map(str, ids))

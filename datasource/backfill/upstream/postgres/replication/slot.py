@@ -1,0 +1,294 @@
+"""The stream's replication slot: made, found, checked, advanced, dropped. The publication is made before it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+from psycopg import sql
+
+from backfill.errors import DatabaseSetupError, DataLossError
+from backfill.lag import Lag
+from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, format_lsn, parse_lsn
+from backfill.upstream.postgres.replication.blockers import saying_what_blocks
+from backfill.upstream.postgres.session.connection import Connector, Session, one_row
+from backfill.upstream.postgres.session.failures import about_slot, translating
+from backfill.upstream.postgres.session.server import START_OVER_OR_GO_ON
+
+_LONGEST_NAME: Final = 63
+
+_FAILS_OVER: Final = 170000
+"""From this version on a slot comes along to a standby that synchronizes slots, if it was made so."""
+
+BETWEEN_LOOKS: Final = (
+    "a stream reads its slot for moments only, and active is false between them: go by whether confirmed_flush_lsn "
+    "moves, and end a stream with `backfill drop`"
+)
+"""What to know before a slot that looks unused is dropped."""
+
+# On Amazon RDS and Aurora, where nobody may give REPLICATION, membership in a role stands for it.
+_RIGHT: Final = """
+    SELECT r.rolname, r.rolreplication OR r.rolsuper OR coalesce(pg_catalog.pg_has_role(g.oid, 'MEMBER'), false),
+           g.rolname
+    FROM pg_catalog.pg_roles r LEFT JOIN pg_catalog.pg_roles g ON g.rolname = 'rds_replication'
+    WHERE r.rolname = CURRENT_USER
+"""
+
+
+_MAKE: Final = "SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput')"
+_MAKE_TO_FAIL_OVER: Final = "SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput', failover => true)"
+
+
+def default_name(schema: str, table: str, stream: str) -> str:
+    """A name for a slot and a publication by which one sees whose they are; valid for both, unquoted."""
+    readable = re.sub(r"[^a-z0-9]+", "_", f"{schema}_{table}".lower()).strip("_")
+    return f"backfill_{readable[: _LONGEST_NAME - len('backfill__') - len(stream)]}_{stream}"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """A row of `pg_replication_slots` (PostgreSQL manual, 52.20)."""
+
+    name: str
+    plugin: str | None
+    database: str | None
+    """Its name; in one with an encoding other than UTF8, the server tells it wrongly."""
+
+    here: bool
+    """Whether it is of the session's database."""
+
+    confirmed: Lsn
+    wal_status: str | None
+    invalidation: str | None
+    """Why it was invalidated, where the server says so: from version 17 on."""
+
+    two_phase: bool
+    """Whether it tells of transactions when they are prepared, and not when they are committed."""
+
+    synced: bool
+    """Whether the server had it from its primary before it was promoted: from version 17 on."""
+
+
+_WHAT_KEEPS_IT: Final = {
+    "idle_timeout": "set idle_replication_slot_timeout to 0, or to longer than the stream is ever stopped, and than a "
+    "batch and the interval of its trigger take",
+    "wal_level_insufficient": "leave wal_level at logical",
+}
+
+
+def find(session: Session, slot: str) -> SlotState | None:
+    """The slot; None where there is none. While it is still being made, `confirmed` is LOG_BEGIN."""
+    row = session.execute(
+        "SELECT plugin, database, datoid IS NOT DISTINCT FROM (SELECT oid FROM pg_catalog.pg_database "
+        "WHERE datname = pg_catalog.current_database()), confirmed_flush_lsn::text, wal_status, "
+        "pg_catalog.to_jsonb(s) ->> 'invalidation_reason'::text, two_phase, "
+        "coalesce((pg_catalog.to_jsonb(s) ->> 'synced'::text)::boolean, false) "
+        "FROM pg_catalog.pg_replication_slots s WHERE slot_name = %s",
+        [slot],
+    ).fetchone()
+    if row is None:
+        return None
+    plugin, database, here, confirmed, *others = row
+    return SlotState(slot, plugin, database, here, parse_lsn(confirmed) if confirmed else LOG_BEGIN, *others)
+
+
+def _require_committed_alone(found: SlotState) -> None:
+    if found.two_phase:
+        raise DatabaseSetupError(
+            f"replication slot {found.name} is two_phase, and tells of transactions before they are committed. From "
+            f"PostgreSQL 18 on run ALTER_REPLICATION_SLOT {found.name} (TWO_PHASE false) over a replication connection "
+            "(psql 'replication=database'), which loses nothing; else drop it and make it without, or leave it to the "
+            "stream to make one"
+        )
+
+
+def require_readable(session: Session, slot: str, after: Lsn, *, way_out: str = START_OVER_OR_GO_ON) -> None:
+    """DataLossError that says what is lost unless the slot still holds every change after the LSN `after`."""
+    found = require_kept(session, slot, after, way_out=way_out)
+    require_not_beyond(found, after, way_out=way_out)
+
+
+def require_not_beyond(found: SlotState, after: Lsn, *, way_out: str = START_OVER_OR_GO_ON) -> None:
+    """DataLossError where the slot stands beyond the LSN `after`: it has not got what lies between the two."""
+    if found.confirmed > after:
+        raise DataLossError(
+            f"replication slot {found.name} stands at {format_lsn(found.confirmed)}, beyond {format_lsn(after)}, where "
+            "reading was to begin, so the changes between are gone: somebody else advanced it or made it again, or an "
+            f"older checkpoint was restored. {way_out}"
+        )
+
+
+def require_synced(session: Session, slot: str, *, before: str, now: str) -> None:
+    """DataLossError unless the slot came along from timeline `before` with all that it has to tell."""
+    found = find(session, slot)
+    if found is None or not found.synced:
+        raise DataLossError(
+            f"the log that was read is of timeline {before} and this server is on timeline {now}: it was restored, or "
+            "was a standby and is promoted. It has all that was read; but the replication slot "
+            f"{slot} {'is not there' if found is None else 'did not come along by slot synchronization'}, so later "
+            f"changes may be missing. {START_OVER_OR_GO_ON}"
+        )
+
+
+def require_kept(session: Session, slot: str, after: Lsn, *, way_out: str = START_OVER_OR_GO_ON) -> SlotState:
+    """The slot, which can be read from, wherever it stands; DataLossError where it has not what is after `after`.
+
+    DatabaseSetupError where it is of another database than the session's: nothing is lost then, and what the session
+    sees is not the stream's, as in a clone (CREATE DATABASE … TEMPLATE), whose tables have the same OIDs.
+    """
+    found = find(session, slot)
+    if found is None:
+        raise DataLossError(
+            f"replication slot {slot} does not exist any more; the changes after {format_lsn(after)} are gone. "
+            f"{way_out}"
+        )
+    _require_intact(session, found, after, way_out)
+    return found
+
+
+def _require_intact(session: Session, found: SlotState, after: Lsn, way_out: str = START_OVER_OR_GO_ON) -> None:
+    if found.plugin != "pgoutput":
+        raise DataLossError(
+            f"replication slot {found.name} uses {found.plugin or 'no plugin'} and not pgoutput, so it is not the slot "
+            f"that was read: drop it, if nobody needs it (SELECT pg_drop_replication_slot('{found.name}')). {way_out}"
+        )
+    if not found.here:
+        raise DatabaseSetupError(
+            f"replication slot {found.name} is of database {found.database}, and url names {session.info.dbname}; name "
+            f"{found.database} in url. Where the stream is to follow {session.info.dbname} from now on, start over "
+            "with a fresh checkpointLocation and an empty stateDir"
+        )
+    _require_committed_alone(found)
+    if found.wal_status == "lost":
+        reason = f", {found.invalidation}" if found.invalidation else ""
+        keep = _WHAT_KEEPS_IT.get(found.invalidation or "", "raise max_slot_wal_keep_size")
+        raise DataLossError(
+            f"replication slot {found.name} was invalidated (wal_status=lost{reason}); the changes after "
+            f"{format_lsn(after)} are gone. {way_out}; {keep} so that it does not happen again"
+        )
+
+
+def make_slot(connector: Connector, session: Session, name: str) -> bool:
+    """Makes a logical slot for pgoutput, or checks the one by this name. Returns whether it was made.
+
+    Says what it waits for.
+    """
+    found = find(session, name)
+    if found is not None and not found.confirmed:
+        _end_making(session, name)
+        found = find(session, name)
+    if found is not None:
+        require_usable(session, found)
+        return False
+    try:
+        with saying_what_blocks(connector, session, f"replication slot {name}"):
+            session.execute(_MAKE_TO_FAIL_OVER if session.info.server_version >= _FAILS_OVER else _MAKE, [name])
+    except psycopg.errors.DuplicateObject:
+        return False
+    except psycopg.errors.ConfigurationLimitExceeded as error:
+        raise DatabaseSetupError(
+            f"{error.diag.message_primary}: drop a slot that is not used any more (SELECT slot_name, active, "
+            f"confirmed_flush_lsn FROM pg_replication_slots; {BETWEEN_LOOKS}), or raise max_replication_slots and "
+            "restart the server"
+        ) from None
+    except psycopg.errors.ObjectNotInPrerequisiteState as error:
+        setting = "max_replication_slots = 10" if "max_replication_slots" in str(error) else "wal_level = 'logical'"
+        raise DatabaseSetupError(
+            f"{error.diag.message_primary}; run ALTER SYSTEM SET {setting} and restart the server"
+        ) from None
+    except psycopg.errors.InsufficientPrivilege as error:
+        mend = granting(session)
+        way_out = f"; let an administrator run {mend}" if mend else ""
+        raise DatabaseSetupError(f"{error.diag.message_primary}{way_out}") from None
+    return True
+
+
+def granting(session: Session) -> str:
+    """The statement that lets the session's role use slots; empty where it may."""
+    role, may, stands_for = one_row(session.execute(_RIGHT))
+    role = sql.Identifier(role).as_string(session)
+    if may:
+        return ""
+    return f"GRANT {stands_for} TO {role}" if stands_for else f"ALTER ROLE {role} REPLICATION"
+
+
+def require_usable(session: Session, found: SlotState) -> None:
+    """Raises DatabaseSetupError unless a stream may begin with this slot, which somebody has made."""
+    if found.plugin != "pgoutput":
+        raise DatabaseSetupError(
+            f"replication slot {found.name} exists and uses {found.plugin or 'no plugin'}; choose another slotName"
+        )
+    if not found.here:
+        raise DatabaseSetupError(
+            f"replication slot {found.name} is of database {found.database}, and url names {session.info.dbname}; "
+            "choose another slotName"
+        )
+    _require_committed_alone(found)
+
+
+def _end_making(session: Session, name: str) -> None:
+    """Ends a session that still makes this slot: its client has died, and the server does not notice while it waits.
+
+    The slot would come to be some time later, and would not hold what has happened until then.
+    """
+    session.execute(
+        "SELECT pg_catalog.pg_terminate_backend(active_pid, 5000) FROM pg_catalog.pg_replication_slots "
+        "WHERE slot_name = %s AND confirmed_flush_lsn IS NULL AND active",
+        [name],
+    )
+
+
+def advance(session: Session, slot: str, to: Lsn) -> None:
+    """Lets the server forget what lies before the LSN `to`. A slot that is further already stays there.
+
+    Raises DataLossError where the slot was invalidated: servers before 16 only say that it cannot be advanced.
+    """
+    found = find(session, slot)
+    if found is not None and found.confirmed < to:
+        _require_intact(session, found, to)
+        with translating(about_slot):
+            session.execute("SELECT pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)", [slot, format_lsn(to)])
+
+
+def lag(session: Session, slot: str, reached: Lsn | None, complete_until: int | None) -> Lag:
+    """How far the present is from the LSN `reached` and the moment `complete_until` (µs since 1970), and how much of
+    the log the slot keeps, each where it is known."""
+    query = (
+        "SELECT pg_catalog.pg_current_wal_insert_lsn()::text, "
+        "(SELECT restart_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = %s), "
+        "pg_catalog.floor(extract(epoch FROM pg_catalog.clock_timestamp()) - %s::numeric / 1000000.0)::bigint"
+    )
+    inserted, kept, behind = one_row(session.execute(query, [slot, complete_until]))
+    end = parse_lsn(inserted)
+    return Lag(
+        complete_until=complete_until,
+        lag_seconds=None if behind is None else max(0, behind),
+        lag_bytes=None if reached is None else max(0, end - reached),
+        retained_bytes=end - parse_lsn(kept) if kept else None,
+    )
+
+
+def drop(session: Session, slot: str) -> str:
+    """Drops the slot, ending the session that reads it; says for people what became of it.
+
+    Raises DatabaseSetupError where it is of another database.
+    """
+    found = find(session, slot)
+    if found is not None and not found.here:
+        raise DatabaseSetupError(
+            f"replication slot {slot} is of database {found.database}, and url names {session.info.dbname}; nothing "
+            f"was dropped. Name {found.database} in url"
+        )
+    session.execute(
+        "SELECT pg_catalog.pg_terminate_backend(active_pid, 5000) FROM pg_catalog.pg_replication_slots "
+        "WHERE slot_name = %s AND active",
+        [slot],
+    )
+    session.execute(
+        "SELECT pg_catalog.pg_drop_replication_slot(slot_name) FROM pg_catalog.pg_replication_slots "
+        "WHERE slot_name = %s",
+        [slot],
+    )
+    return f"slot {slot}" + ("" if found is not None else " (gone already)")

@@ -1,0 +1,51 @@
+"""Where the log of a server that was restored, or of a standby that was promoted, parted from the log before.
+
+Each such server begins a new timeline (PostgreSQL manual, 25.3.5), whose history names the earlier ones, and where each
+of them was left. Whoever may replicate is given it (manual, 53.4, TIMELINE_HISTORY). The first timeline has none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Final
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import ExecStatus
+
+from backfill.errors import DatabaseSetupError
+from backfill.upstream.postgres.position import Lsn, parse_lsn
+from backfill.upstream.postgres.session.connection import Connector
+from backfill.upstream.postgres.session.failures import translated
+
+FIRST: Final = "1"
+
+_LEFT_AT: Final = re.compile(rb"^\s*(\d+)\s+([0-9A-Fa-f]+/[0-9A-Fa-f]+)", re.MULTILINE)
+
+
+def history(connector: Connector, timeline: str) -> Mapping[str, Lsn]:
+    """For each timeline that this one, which the server is on, comes from: the LSN up to which they have one log."""
+    if timeline == FIRST:
+        return {}
+    with closing(_replicating(connector, timeline)) as connection:
+        # Such a connection takes commands in the simple protocol alone.
+        found = connection.pgconn.exec_(f"TIMELINE_HISTORY {int(timeline)}".encode())
+        text = found.get_value(0, 1) if found.status == ExecStatus.TUPLES_OK else None
+        if text is None:
+            said = connection.pgconn.get_error_message()
+            raise DatabaseSetupError(f"the server does not say where its timeline {timeline} began: {said}")
+    # Lines of a number, an LSN and a reason; also empty ones, and such as begin with #.
+    return {number.decode(): parse_lsn(at.decode()) for number, at in _LEFT_AT.findall(text)}
+
+
+def _replicating(connector: Connector, timeline: str) -> psycopg.Connection[tuple[object, ...]]:
+    try:
+        return psycopg.connect(make_conninfo(connector.conninfo, replication="database"))
+    except psycopg.Error as error:
+        found = translated(error)
+        raise type(found)(
+            f"where the server's timeline {timeline} began cannot be asked, for which the role that logs in needs "
+            f"REPLICATION, and the server a WAL sender that is free (max_wal_senders): {found.message}"
+        ) from None

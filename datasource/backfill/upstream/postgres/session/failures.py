@@ -1,0 +1,283 @@
+"""What goes wrong with PostgreSQL, as errors of ours: definite or transient.
+
+By SQLSTATE (PostgreSQL manual, appendix A), and by what the statement was about: the words are in whatever language the
+server speaks (`lc_messages`). A failure to connect has no SQLSTATE, because libpq reports it before there is a session;
+those are transient unless the server named, in English, a reason that stays. Nor has what psycopg itself refuses, and
+that is no failure to connect.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import adbc_driver_manager
+import psycopg
+
+from backfill.errors import (
+    BackfillError,
+    ConnectionLostError,
+    DatabaseSetupError,
+    DataLossError,
+    SchemaChangedError,
+    SlotBusyError,
+    SnapshotGoneError,
+    TableError,
+    TableLockedError,
+    ValueOutOfRangeError,
+)
+from backfill.upstream.postgres.session.connecting import without_state
+from backfill.wording import FRESH_START
+
+LOCKED: Final = "55P03"
+NOT_IN_ENCODING: Final = "22021"
+UNTRANSLATABLE: Final = "22P05"
+NO_RIGHTS: Final = "42501"
+DIVISION_BY_ZERO: Final = "22012"
+RAISED: Final = ("P0001", "P0004")
+"""By RAISE and ASSERT in a function of somebody's."""
+
+LIMIT_EXCEEDED: Final = "53400"
+TOO_LARGE: Final = "54000"
+_NO_TABLE: Final = "42P01"
+_NO_COLUMN: Final = "42703"
+_UNDEFINED: Final = "42704"
+NOT_THERE: Final = frozenset({_NO_TABLE, _NO_COLUMN, _UNDEFINED, "42883"})
+"""What a statement names is not there: a table, a column, a type or collation, an operator or function."""
+
+_TRANSIENT_CLASSES: Final = ("08", "57P", "40", "53")
+_TRANSIENT_STATES: Final = frozenset({"57014", "58000", "58030"})
+_OBJECT_IN_USE: Final = "55006"
+_NOT_READY: Final = "55000"
+_DISK_FULL: Final = "53100"
+_INVALID_PARAMETER: Final = "22023"
+_DATA_EXCEPTION: Final = "22"
+"""The class of errors whose message quotes the value that was at fault, which may be a row's key."""
+
+_QUOTED: Final = re.compile(r'["«»„“”「」].*(["«»„“”「」]|$)')
+"""From the first quotation mark to the last one, in the languages that PostgreSQL speaks."""
+
+_BYTES: Final = re.compile(r"\b0x[0-9a-f]{2}(?: 0x[0-9a-f]{2})*")
+"""Of a text that is not in its encoding, which no quotation marks enclose."""
+
+_NOT_UTF8: Final = {
+    NOT_IN_ENCODING: (
+        "a text of the table is not UTF-8. A database with the encoding SQL_ASCII takes any bytes for text"
+    ),
+    UNTRANSLATABLE: (
+        "a text of the table has a byte that stands for no character in the encoding of the database, as 0x81 in "
+        "WIN1252, which takes any bytes"
+    ),
+}
+"""What is told of a text that cannot be sent as UTF-8."""
+
+_TOO_LONG: Final = (
+    "the server sends no more than a gigabyte at once, be it one row that is read or one change with the row before, "
+    "in which each byte of a bytea takes two"
+)
+
+_LEFT_OUT: Final = (
+    "leave the column out with the option columns. A change is read with all columns that are published, and stays in "
+    "the log as it is. So where it comes from one, or is to come, begin a new stream with a publication of the columns "
+    "that are carried: CREATE PUBLICATION p FOR TABLE t (id, …) in PostgreSQL 15 or newer, and publicationName=p. "
+    "REPLICA IDENTITY FULL and such a list of columns make updates and deletes fail: ALTER TABLE … REPLICA IDENTITY "
+    "DEFAULT first"
+)
+"""What to do about a value that the server cannot send."""
+
+_OF_THE_SETUP: Final = {
+    **dict.fromkeys(
+        RAISED,
+        "a function in the database refuses a statement of the stream: one that filter or snapshotFilter calls, for "
+        "instance. Its words may quote a row, so they are in the server's log alone",
+    ),
+    NO_RIGHTS: (
+        "the database refused a statement: {}. The role lacks a right; backfill doctor, with the options of the "
+        "stream, may say which one, and the SQL that gives it"
+    ),
+    DIVISION_BY_ZERO: (
+        "{}: where a condition of the option filter or snapshotFilter divides, write NULLIF(divisor, 0)"
+    ),
+    _DISK_FULL: "the database's disk is full: {}",
+    LIMIT_EXCEEDED: (
+        "a limit of the server's settings was exceeded: {}. Where it is temp_file_limit, let a superuser run ALTER "
+        "ROLE … SET temp_file_limit = '100GB', or -1 for none: the changes of one transaction are read at once, "
+        "however many they are, and rows may be sorted, of which a smaller maxBytesPerTrigger makes a batch have fewer"
+    ),
+}
+"""What is told of such an error, with the server's words in it where they are of no row."""
+
+_WHERE_IT_LASTS: Final = {
+    "53200": "; where it is shared memory, the server has no room for more locks, of which each session that reads a "
+    "partitioned table takes one for every partition and one for its key's index: let a superuser run ALTER SYSTEM SET "
+    "max_locks_per_transaction = 512 and restart the server, or make numPartitions smaller",
+    "40001": "; a standby cancels a query that reads what its primary has removed: let a superuser set "
+    "hot_standby_feedback = on there, or a longer max_standby_streaming_delay; or point url at the primary",
+}
+"""What to do about errors that mostly pass by themselves."""
+
+_STATEMENT: Final = re.compile(r"(?<=query) '.*'(?=: )", re.DOTALL)
+_PRIMARY: Final = b"PG_DIAG_MESSAGE_PRIMARY"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the server says of an error: the SQLSTATE, and the primary message alone, because details may quote rows."""
+
+    state: str
+    message: str
+    routine: str | None
+    """Of the server, which raised it; only psycopg tells."""
+
+    def is_of(self, kind: Kind) -> bool:
+        return self.routine == kind.routine or kind.words in self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Errors that share their SQLSTATE with others, by the server's routine and by its words in English."""
+
+    routine: str
+    words: str
+
+
+ROWS_HIDDEN: Final = Kind("check_enable_rls", "would be affected by row-level security")
+NO_SUCH_LABEL: Final = Kind("enum_in", "invalid input value for enum")
+_NO_MEMORY_FOR_ONE: Final = Kind("MemoryContextSizeFailure", "invalid memory alloc request size")
+
+About: TypeAlias = Callable[[Failure], BackfillError | None]
+"""What an error means, by what its statement depends on (a snapshot, a slot, …); None to go by the SQLSTATE alone."""
+
+
+def about_anything(_: Failure) -> None:
+    """Goes by the SQLSTATE alone."""
+
+
+def about_snapshot(failure: Failure) -> BackfillError | None:
+    """For statements that need an exported snapshot. If it is gone the server says that the name is none of a snapshot,
+    that it does not exist (from version 17 on), or that its owner has gone.
+    """
+    if failure.state not in (_INVALID_PARAMETER, _UNDEFINED, _NOT_READY):
+        return None
+    return SnapshotGoneError(
+        f"the state that is read at is gone ({failure.message}): it ended with the driver's session, or was given up "
+        "because that lost its connection. Start the query again; what was cut off is read at a later state"
+    )
+
+
+def about_slot(failure: Failure) -> BackfillError | None:
+    """For statements that read a slot. One that was dropped does not exist; one that was invalidated cannot be read.
+
+    Up to version 17 it is an error as well if the publication did not exist when a change was made.
+    """
+    if failure.state not in (_UNDEFINED, _NOT_READY):
+        return None
+    return DataLossError(
+        f"the changes after the last batch are gone: {failure.message}. Start over with {FRESH_START}, or start the "
+        "query again with failOnDataLoss=false to go on without them"
+    )
+
+
+def about_init_statement(failure: Failure) -> BackfillError | None:
+    """For the user's own statement: only the server knows what is wrong with it."""
+    may_be_told = (*NOT_THERE, NO_RIGHTS, *RAISED)
+    return DatabaseSetupError(failure.message) if failure.state in may_be_told else None
+
+
+def translated(error: Exception, about: About = about_anything) -> BackfillError:
+    """The error as one of ours."""
+    state, message = getattr(error, "sqlstate", None), _message(error)
+    if not state:
+        return without_state(error, message)
+    if state.startswith(_DATA_EXCEPTION) and state != _INVALID_PARAMETER:
+        message = _BYTES.sub("0x…", _QUOTED.sub('"…"', message))
+    routine = getattr(getattr(error, "diag", None), "source_function", None)
+    failure = Failure(state, f"{message} ({state})", routine)
+    return about(failure) or _by_state(failure)
+
+
+def _by_state(failure: Failure) -> BackfillError:
+    state, message = failure.state, failure.message
+    if failure.is_of(ROWS_HIDDEN):
+        return _rows_hidden(message)
+    if failure.is_of(NO_SUCH_LABEL):
+        return _label_gone(message)
+    if state == _OBJECT_IN_USE:
+        return SlotBusyError(
+            f"{message}; another process still reads this slot. Stop the other query, or end that process: each stream "
+            "needs a slot of its own"
+        )
+    if state == LOCKED:
+        return TableLockedError(
+            f"{message}: another session holds a lock that keeps the table from being read, as ALTER TABLE, VACUUM "
+            "FULL or TRUNCATE do until their transaction ends. SELECT pid, relation::regclass FROM pg_locks WHERE "
+            "granted AND mode = 'AccessExclusiveLock' shows who; without a pid it is one of pg_prepared_xacts"
+        )
+    if state in _NOT_UTF8:
+        return ValueOutOfRangeError(f"{message}: {_NOT_UTF8[state]}; mend them, or {_LEFT_OUT}")
+    if state == TOO_LARGE or failure.is_of(_NO_MEMORY_FOR_ONE):
+        return ValueOutOfRangeError(f"{message}: {_TOO_LONG}; make the values shorter, or {_LEFT_OUT}")
+    if state in _OF_THE_SETUP:
+        return DatabaseSetupError(_OF_THE_SETUP[state].format(message))
+    if state in _TRANSIENT_STATES or state.startswith(_TRANSIENT_CLASSES):
+        return ConnectionLostError(f"{message}{_WHERE_IT_LASTS.get(state, '')}")
+    if state in NOT_THERE:
+        return _not_there(state, message)
+    return DatabaseSetupError(f"the database refused a statement: {message}")
+
+
+def _not_there(state: str, message: str) -> BackfillError:
+    if state == _NO_TABLE:
+        return TableError(
+            f"{message}; was the table dropped or renamed? Where it was renamed, set the option dbtable to its new "
+            "name; a stream then goes on where it stopped"
+        )
+    if state == _NO_COLUMN:
+        return SchemaChangedError(
+            f"{message}; was the column dropped or renamed? Start the query again, without what is gone in the option "
+            "columns"
+        )
+    return SchemaChangedError(
+        f"{message}; was it renamed, moved to another schema or dropped, as by ALTER TYPE or ALTER EXTENSION? Start "
+        "the query again, which goes by the names of now"
+    )
+
+
+def _rows_hidden(message: str) -> BackfillError:
+    return TableError(
+        f"{message}: the role would not be shown all rows, but the change log shows them all; a row-level security "
+        "policy of the table hides some. Run ALTER ROLE … BYPASSRLS, or connect as a role to which none applies"
+    )
+
+
+def _label_gone(message: str) -> BackfillError:
+    return SchemaChangedError(
+        f"{message}: a position in the stream's key has a label that its type no longer has. If it was renamed, ALTER "
+        f"TYPE … RENAME VALUE gives the name back; else start over with {FRESH_START}"
+    )
+
+
+def _message(error: Exception) -> str:
+    """The first line of what the server says, without its details."""
+    primary = getattr(getattr(error, "diag", None), "message_primary", None)
+    for name, value in getattr(error, "details", None) or ():
+        if name in (_PRIMARY, _PRIMARY.decode()):
+            primary = value.decode(errors="replace")
+    text = str(primary or error).strip()
+    # Without those ADBC has the server's part after words of its own, behind its level, and tells the query.
+    text = text if primary else _STATEMENT.sub("", text)
+    found = None if primary else re.search(r"(?:ERROR|FATAL|PANIC):\s*(.*)", text)
+    return (found[1] if found else text.splitlines()[0] if text else type(error).__name__).strip()
+
+
+@contextmanager
+def translating(about: About = about_anything) -> Iterator[None]:
+    """Raises driver errors as ours."""
+    try:
+        yield
+    except (psycopg.Error, adbc_driver_manager.Error, OSError) as error:
+        # The driver's own text may quote the connection string or rows, and Spark prints the whole chain.
+        raise translated(error, about) from None

@@ -1,0 +1,40 @@
+"""Reading on after a connection was lost, in place of beginning again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from backfill.batches import without_first
+from backfill.errors import ConnectionLostError, SnapshotGoneError, TransientError
+from backfill.upstream.postgres.session.retries import RetryPolicy, Tries
+
+
+def resuming(
+    attempt: Callable[[], Iterator[pa.RecordBatch]], retries: RetryPolicy, *, same_again: bool
+) -> Iterator[pa.RecordBatch]:
+    """The rows of an attempt; after a transient error, but not where the state itself is gone, those of another one,
+    behind the last row passed on.
+
+    `same_again`: each attempt gives the same rows in the same order, however they are cut into batches. Without that
+    another one is made only while no row has been passed on.
+    """
+    passed_on = 0
+    tries = Tries(retries)
+    while True:
+        try:
+            for rows in without_first(attempt(), passed_on):
+                passed_on += rows.num_rows
+                tries.succeeded()
+                yield rows
+        except SnapshotGoneError:
+            raise
+        except TransientError as error:
+            if passed_on and not same_again:
+                raise ConnectionLostError(
+                    f"the state that was read is lost with its session, and the rows have to be read again: {error}"
+                ) from None
+            tries.pause_or_raise(error)
+        else:
+            return

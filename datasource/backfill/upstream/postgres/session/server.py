@@ -1,0 +1,120 @@
+"""Which server this is: enough to recognise it again, and to know what it can do."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from psycopg.rows import class_row
+
+from backfill.errors import ConnectionLostError, DatabaseSetupError, DataLossError
+from backfill.upstream.postgres.description import ServerDescription
+from backfill.upstream.postgres.position import Lsn, format_lsn, parse_lsn
+from backfill.upstream.postgres.session.connection import Session, one_row
+from backfill.wording import FRESH_START
+
+OLDEST: Final = 140000
+
+START_OVER_OR_GO_ON: Final = (
+    f"Start over with {FRESH_START}, or start the query again with failOnDataLoss=false to go on without the changes "
+    "that are lost"
+)
+"""What a stream can do about changes that are lost. It goes on without them from its beginning, not in the middle."""
+
+NO_WAY_ON: Final = (
+    f"so there is nothing to go on from, whatever failOnDataLoss says. Start over, a stream with {FRESH_START}"
+)
+
+_TIMELINE: Final = """
+    ('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))
+        ::pg_catalog.bit(32)::int
+"""
+
+# In recovery there is no current WAL file; elsewhere its name begins with the timeline, which the control file
+# only learns at the first checkpoint after a promotion.
+_SERVER: Final = f"""
+    SELECT (pg_catalog.pg_control_system()).system_identifier AS system_identifier,
+           CASE WHEN pg_catalog.pg_is_in_recovery() THEN (pg_catalog.pg_control_checkpoint()).timeline_id
+                ELSE {_TIMELINE}
+           END AS timeline,
+           pg_catalog.current_setting('wal_level') AS wal_level,
+           pg_catalog.current_setting('effective_wal_level', true) IS NOT NULL AS raises_wal_level,
+           pg_catalog.pg_is_in_recovery() AS in_recovery,
+           coalesce(pg_catalog.current_setting('old_snapshot_threshold', true), '-1') AS old_snapshots
+"""
+
+_LOG: Final = f"""
+    SELECT (pg_catalog.pg_control_system()).system_identifier::text, ({_TIMELINE})::text,
+           pg_catalog.pg_current_wal_insert_lsn()::text
+"""
+
+
+def read_server(session: Session) -> ServerDescription:
+    """Describes the server behind the connection; a version that is too old is refused."""
+    if session.info.server_version < OLDEST:
+        raise DatabaseSetupError(
+            f"the server is PostgreSQL {session.info.parameter_status('server_version')}; "
+            f"PostgreSQL {OLDEST // 10000} or later is needed"
+        )
+    with session.cursor(row_factory=class_row(ServerDescription)) as cursor:
+        (server,) = cursor.execute(_SERVER).fetchall()
+    return server
+
+
+STANDBY: Final = "the server is a standby, and the stream needs the primary; point url at that"
+
+
+def require_primary(server: ServerDescription) -> None:
+    if server.in_recovery:
+        raise DatabaseSetupError(STANDBY)
+
+
+def require_primary_again(session: Session) -> None:
+    """The same for a further session of a stream, but tried again: a server may be a standby for a moment, while it is
+    restored or another one becomes the primary. The server says what it is when a session begins.
+    """
+    if session.info.parameter_status("in_hot_standby") == "on":
+        raise ConnectionLostError(STANDBY)
+
+
+def require_logical(server: ServerDescription) -> None:
+    """Refuses a server whose log cannot be decoded."""
+    if server.wal_level != "logical" and not (server.raises_wal_level and server.wal_level == "replica"):
+        raise DatabaseSetupError(
+            f"wal_level is {server.wal_level}, expected logical; run ALTER SYSTEM SET wal_level = 'logical' and "
+            "restart the server. startupMode=snapshot does without"
+        )
+
+
+def require_lasting_snapshots(server: ServerDescription) -> None:
+    """Refuses a server that removes rows which an exported snapshot still shows.
+
+    A session that has had the snapshot since gets an error. One that imports it later does not, because the server
+    takes the snapshot for a new one there: rows are missing without a word.
+    """
+    if server.old_snapshots != "-1":
+        raise DatabaseSetupError(
+            f"old_snapshot_threshold is {server.old_snapshots}: what takes longer than that to read would lack rows. "
+            "Run ALTER SYSTEM SET old_snapshot_threshold = -1 and restart the server"
+        )
+
+
+def require_log(session: Session, *, system: str, reached: Lsn) -> str:
+    """The timeline of this primary; DataLossError unless its log is of `system` and comes as far as the LSN `reached`.
+
+    There is no going on without what is lost where it is not: in any other log a position means nothing, and in a
+    shorter one what is new would lie before it, and be left out as having been read. A server whose files were put back
+    as they were some time ago is on the same timeline; it is known by its log, for as long as that is shorter.
+    """
+    found, timeline, end = one_row(session.execute(_LOG))
+    if found != system:
+        raise DataLossError(
+            f"the log that was read is of system {system} and this server is another one, system {found}. Point url "
+            "at the former; or, where that is gone for good, start over with a fresh checkpointLocation and an empty "
+            "stateDir"
+        )
+    if parse_lsn(end) < reached:
+        raise DataLossError(
+            f"the log had come to {format_lsn(reached)} and this server's log ends at {end}: it was restored to an "
+            f"earlier point in time, or is a standby that was promoted without the last of the log, {NO_WAY_ON}"
+        )
+    return str(timeline)

@@ -1,0 +1,152 @@
+"""Transactions in which the table is read: in the state of an exported snapshot, or in that of now.
+
+TRUNCATE and rewriting ALTERs are not MVCC-safe (PostgreSQL manual, 13.6): after one of them the table looks empty in
+an earlier snapshot. A lock held from before the snapshot to the end of the last chunk would keep them out, but such a
+statement would then wait for the chunks, and their readers for it, because the server serves locks in the order in
+which they are asked for; and everybody else's queries with them. So each transaction locks the table on its own, as
+every SELECT does, for as long as it looks at it, and makes sure that the rows are still where they were before the
+snapshot was taken, and the columns still have the names that they had. The token of a snapshot says where the rows are.
+
+The server names snapshots by its processes' numbers and counts their transactions, both anew after a restart: the name
+of one that went with the server may be that of another one by then, which a reader that tries again would take for its
+own. So the token says as well which transactions the snapshot sees.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from psycopg import sql
+
+from backfill.errors import SnapshotGoneError, TransientError
+from backfill.upstream.postgres.session import locks
+from backfill.upstream.postgres.session.connection import Cursor
+from backfill.upstream.postgres.session.failures import about_snapshot, translating
+from backfill.upstream.postgres.snapshot.files import Files, files_of
+from backfill.upstream.postgres.tables.columns import (
+    DEFINITIONS,
+    names_of,
+    require_as_described,
+    require_names,
+)
+from backfill.upstream.postgres.tables.ranges import KeyedTable
+from backfill.wording import FRESH_START
+
+BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What a reader is told of an exported snapshot, as a text that travels to it."""
+
+    name: str
+    """What SET TRANSACTION SNAPSHOT takes."""
+
+    seen: str
+    """Which transactions it sees, as pg_current_snapshot tells."""
+
+    files: str
+    """Where the rows are: the text of `Files`."""
+
+    @classmethod
+    def parse(cls, text: str) -> Token:
+        return cls(*text.split(" ", 2))
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.seen} {self.files}"
+
+
+def stored(cursor: Cursor, table: KeyedTable) -> str:
+    """Which files hold the rows now, whatever state the session looks at."""
+    cursor.execute(sql.SQL("SELECT {}").format(files_of(table.name)).as_string(None))
+    (files,) = cursor.fetchone()
+    return str(files)
+
+
+def _look(cursor: Cursor, table: KeyedTable) -> tuple[str, str]:
+    """Which files hold the rows, and what the session's snapshot sees; for a transaction that has locked the table.
+
+    Raises SchemaChangedError where the columns that are read have other names by now.
+    """
+    look = sql.SQL("SELECT {}, {}, pg_catalog.pg_current_snapshot()::text").format(
+        files_of(table.name), names_of(table.name, table.columns)
+    )
+    cursor.execute(look.as_string(None))
+    files, names, seen = cursor.fetchone()
+    require_names(table.name, table.columns, names)
+    return str(files), str(seen)
+
+
+def require_same_state(token: Token, cursor: Cursor, table: KeyedTable) -> None:
+    """For a session that has locked the table and is in the snapshot of the token's name.
+
+    Raises SnapshotGoneError unless that is the token's, and the rows are where they were when it was taken.
+    """
+    files, seen = _look(cursor, table)
+    if seen != token.seen:
+        raise SnapshotGoneError(
+            "the state that is read at went with the server, which was restarted since, and another one has its name "
+            "by now. Start the query again; what was cut off is read at a later state"
+        )
+    if not Files.parse(files).hold_rows_of(Files.parse(token.files)):
+        raise SnapshotGoneError(
+            "the table was truncated or written anew since the state that is read was taken, or a partition of it was, "
+            "or was attached, detached or dropped with rows in it; it can no longer be read as it was. A query that "
+            "failed over this reads on at a later state when it is started again. Of the rows of a partition that was "
+            "truncated by itself, attached, detached or dropped the change log tells nothing: if there were any, start "
+            f"over with {FRESH_START}"
+        )
+
+
+def enter(cursor: Cursor, table: KeyedTable) -> None:
+    """Begins a transaction in the state of now, and locks the table until its end.
+
+    Raises TableLockedError where somebody else has it locked for longer than a moment, SchemaChangedError where its
+    columns have other names.
+    """
+    cursor.execute(locks.IN_SESSION)
+    before = stored(cursor, table)
+    cursor.execute(locks.NO_LONGER)
+    cursor.execute(BEGIN)
+    cursor.execute(locks.IN_TRANSACTION)
+    cursor.execute(table.lock.as_string(None))
+    files, _ = _look(cursor, table)
+    require_same_files(before, files)
+
+
+def enter_pinned(cursor: Cursor, table: KeyedTable, token: str) -> None:
+    """The same in the state of this token; SnapshotGoneError where that has been released."""
+    cursor.execute(BEGIN)
+    cursor.execute(locks.IN_TRANSACTION)
+    pinned = Token.parse(token)
+    with translating(about_snapshot):
+        cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(pinned.name)).as_string(None))
+    cursor.execute(table.lock.as_string(None))
+    try:
+        require_same_state(pinned, cursor, table)
+    except SnapshotGoneError:
+        _require_same_definitions(cursor, table)
+        raise
+
+
+def _require_same_definitions(cursor: Cursor, table: KeyedTable) -> None:
+    """Raises SchemaChangedError where columns that are read are defined otherwise by now, so that the table was written
+    anew with other values: the stream would not see it any more once it has started again.
+    """
+    cursor.execute("ROLLBACK")  # The catalog of an earlier state has the earlier definitions.
+    cursor.execute(locks.IN_SESSION)  # Which ends with the error that follows in any case.
+    oid = sql.SQL("pg_catalog.to_regclass({})").format(sql.Literal(table.name.quoted()))
+    cursor.execute(sql.SQL("SELECT ({})::text").format(DEFINITIONS.format(oid)).as_string(None))
+    (found,) = cursor.fetchone()
+    require_as_described(table.name, table.columns, json.loads(found))
+
+
+def require_same_files(before: str, now: str) -> None:
+    """For a transaction that has locked the table since: whether its snapshot, taken in between, can be read."""
+    if not Files.parse(now).are_those_of(Files.parse(before)):
+        raise TransientError(
+            "the table was truncated or written anew, or a partition of it, each time its state was taken. Start the "
+            "query again when that is over"
+        )

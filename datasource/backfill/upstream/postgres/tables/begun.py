@@ -1,0 +1,182 @@
+"""How the table was when a stream of it began: what its positions go by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from backfill.errors import SchemaChangedError, TableError
+from backfill.upstream import Bookmark
+from backfill.upstream.noted import noted
+from backfill.upstream.postgres.tables.columns import keeps_values
+from backfill.upstream.postgres.tables.table import Table
+from backfill.wording import FRESH_START, IN_ITS_PLACE
+
+_START_OVER: Final = f"start over with {FRESH_START}"
+_LOST_TRACK: Final = f"what has been read cannot be told from what has not. Make it as it was, or {_START_OVER}"
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Which table it was, and the order of its key, which may be noted anew once nothing goes by the one before."""
+
+    collations: str
+    """Which collations the key is in the order of, where it has any. A bookmark without it says that it has none."""
+
+    order: str
+    """How the key's index sorts; see `Table.order`."""
+
+    key_types: str
+    """See `Table.key_types`."""
+
+    last_column: int
+    """The number of the table's last column."""
+
+    table_id: str
+    """The table's OID. `stateDir` has it as well, and may be lost."""
+
+    types: str = ""
+    """See `Table.types`, when the stream was started last. Nothing if that was by an earlier release."""
+
+    filter_columns: str = ""
+    """See `Table.filter_columns`. Nothing where all rows are read, or that is not known."""
+
+    kept: str = ""
+    """The `Table.value_columns` of which last rows are kept, as the columns were when the stream was started last;
+    nothing where none are kept, or were by an earlier release.
+    """
+
+    @classmethod
+    def with_table(cls, table: Table) -> Begun:
+        """For a stream that begins now."""
+        return cls(
+            collations=table.collations,
+            order=table.order,
+            key_types=table.key_types,
+            last_column=max(column.attnum for column in table.description.columns),
+            table_id=str(table.description.oid),
+            types=table.types,
+            filter_columns=table.filter_columns,
+        )
+
+    @classmethod
+    def of(cls, bookmark: Bookmark) -> Begun:
+        """What `names` said."""
+        return cls(
+            collations=dict(bookmark).get("collations", ""),
+            order=noted(bookmark, "order"),
+            key_types=noted(bookmark, "key_types"),
+            last_column=int(noted(bookmark, "last_column")),
+            table_id=noted(bookmark, "table_id"),
+            types=dict(bookmark).get("types", ""),
+            filter_columns=dict(bookmark).get("filter_columns", ""),
+            kept=dict(bookmark).get("kept", ""),
+        )
+
+    @property
+    def names(self) -> Bookmark:
+        if_known = (("types", self.types), ("filter_columns", self.filter_columns), ("kept", self.kept))
+        return (
+            ("collations", self.collations),
+            ("order", self.order),
+            ("key_types", self.key_types),
+            ("last_column", str(self.last_column)),
+            ("table_id", self.table_id),
+            *((name, value) for name, value in if_known if value),
+        )
+
+    def require_same_filter(self, table: Table) -> None:
+        """Raises where a column that chose the rows at the beginning no longer has its name."""
+        before, now = (set(item.split(", ")) for item in (self.filter_columns, table.filter_columns))
+        if self.filter_columns and table.filter_columns and not before <= now:
+            raise SchemaChangedError(
+                f"a column of {table.description.name.quoted()} that snapshotFilter names was dropped and added again, "
+                f"or another one got its name (by their numbers, they are {table.filter_columns}; expected "
+                f"{self.filter_columns}), so other rows would be read than before. Give them back their names; or, "
+                f"where all rows have been read once, leave snapshotFilter out; or {_START_OVER}"
+            )
+
+    def reordered(self, table: Table) -> Begun:
+        """The same, for positions in the order that keys have now."""
+        return replace(self, collations=table.collations, order=table.order, key_types=table.key_types)
+
+    def keeping(self, table: Table) -> Begun:
+        """The same where last rows are kept. Raises where these have values of other columns than there are now.
+
+        Columns may have come at the end, or be left out there: whether they can be is for the last rows to say.
+        """
+        before, now = (item.split(", ") for item in (self.kept, table.value_columns))
+        if self.kept and any(one != other for one, other in zip(before, now, strict=False)):
+            raise SchemaChangedError(
+                f"the last rows of {table.description.name.quoted()} that are kept have the values of other columns "
+                f"(by their numbers, {self.kept}; now {table.value_columns}). Either the option columns has changed: "
+                "give it the columns that it named, in their order, and new ones after them. Or while the query was "
+                f"stopped a column was dropped and maybe added again, or got the name of another one: {_START_OVER}"
+            )
+        return replace(self, kept=table.value_columns)
+
+    def require_same_table(self, table: Table) -> None:
+        """Raises where this is another table than the one that the stream began with."""
+        if self.table_id != str(table.description.oid):
+            raise TableError(
+                f"the stream began with the table whose OID is {self.table_id}, and "
+                f"{table.description.name.quoted()} is {table.description.oid}. Where the former was renamed (SELECT "
+                f"{self.table_id}::regclass), set dbtable to its new name; {IN_ITS_PLACE}; where it was dropped, "
+                f"{_START_OVER}"
+            )
+
+    def require_same_order(self, table: Table) -> None:
+        """Raises where the key sorts otherwise: positions of the old order mean nothing in the new one."""
+        if self.order != table.order:
+            raise SchemaChangedError(
+                f"the index of the key of {table.description.name.quoted()} has another operator class or collation "
+                f"({table.order or 'the default'}, expected {self.order or 'the default'}) than when the stream began, "
+                f"so rows are in another order, and {_LOST_TRACK}"
+            )
+        if self.key_types != table.key_types:
+            raise SchemaChangedError(
+                f"a column of the key of {table.description.name.quoted()} was given another type, or another column "
+                f"got the name of one (the numbers of its columns, each with its type's OID, are {table.key_types}; "
+                f"expected {self.key_types}), so {_LOST_TRACK}"
+            )
+        rewritten = [name for name in self.redefined(table) if name in table.schema.key]
+        if rewritten:
+            raise SchemaChangedError(
+                f"column {', '.join(rewritten)} of the key of {table.description.name.quoted()} was given another "
+                "precision, scale, length or expression since the stream was started last, so rows may have got other "
+                f"keys, and {_LOST_TRACK}"
+            )
+        if self.collations != table.collations:
+            raise SchemaChangedError(
+                f"the key of {table.description.name.quoted()} was given another collation since the stream began "
+                f"({table.collations or 'none'}, expected {self.collations or 'none'}), so its rows are in another "
+                f"order, unless that or its schema was only renamed, and {_LOST_TRACK}"
+            )
+
+    def started(self, table: Table) -> Begun:
+        """The same for a stream that is started again now."""
+        return replace(self, types=table.types)
+
+    def redefined(self, table: Table) -> tuple[str, ...]:
+        """The columns that are carried and were given another type or expression since the stream was started last."""
+        before = dict(item.split(" ", 1) for item in self.types.split(", ") if item)
+        return tuple(
+            column.name
+            for column, now in zip(table.carried, table.types.split(", "), strict=True)
+            for number, definition in [now.split(" ", 1)]
+            if not _has_same_values(before.get(number, definition), definition)
+        )
+
+    def added(self, table: Table) -> tuple[str, ...]:
+        """The columns that are carried and were added since."""
+        return tuple(column.name for column in table.columns if column.attnum > self.last_column)
+
+
+def _has_same_values(before: str, now: str) -> bool:
+    """Of two definitions of a column, each as in `Table.types`; see `columns.require_as_described`.
+
+    An earlier release noted no room for a varchar, but -1.
+    """
+    (type_before, room_before, *computed_before), (type_now, room_now, *computed_now) = before.split(), now.split()
+    same_type = type_before == type_now and keeps_values(int(type_now), int(room_before), int(room_now))
+    return same_type and computed_now in ([], computed_before)

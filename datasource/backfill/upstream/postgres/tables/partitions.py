@@ -1,0 +1,137 @@
+"""The partitions of a partitioned table: the rows and their changes are theirs, under the root's name.
+
+What is logged of an old row is up to each partition's own replica identity, which ALTER TABLE on the root does not
+change (PostgreSQL manual, ALTER TABLE); but the log says by the root's whether that is the whole row. A foreign
+table cannot be among them, because a root with a key has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from psycopg import sql
+from psycopg.rows import class_row
+
+from backfill.errors import TableError
+from backfill.upstream.postgres.description import QualifiedName
+from backfill.upstream.postgres.session.connection import Session
+from backfill.wording import FRESH_START
+
+
+def with_parts(root: str) -> str:
+    """The OIDs of a table and of all its partitions, as `part(relid)`, for a query that comes after it.
+
+    Not by pg_partition_tree, which waits for whoever has locked one of the partitions.
+    """
+    return f"""
+    WITH RECURSIVE part AS (
+        SELECT {root}::oid AS relid
+        UNION ALL
+        SELECT h.inhrelid FROM part JOIN pg_catalog.pg_inherits h ON h.inhparent = relid WHERE NOT h.inhdetachpending
+    )
+"""
+
+
+_LEAVES: Final = f"""
+    {with_parts("%(root)s")}
+    SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname AS name, c.relpersistence::text AS persistence,
+           c.relreplident::text AS replica_identity, root.relreplident = 'f' AS told_as_whole,
+           ARRAY(SELECT a.attname::text
+                 FROM pg_catalog.pg_index i
+                 CROSS JOIN LATERAL pg_catalog.generate_series(0, i.indnkeyatts - 1) k
+                 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[k]
+                 WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
+                   AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+           ) AS logged
+    FROM part
+    JOIN pg_catalog.pg_class c ON c.oid = relid
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    JOIN pg_catalog.pg_class root ON root.oid = %(root)s
+    WHERE c.relkind <> 'p'
+    ORDER BY 1, 2
+"""
+
+_KEY_INDEX: Final = """
+    SELECT x.relname::text
+    FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+    WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid
+      AND i.indpred IS NULL AND i.indexprs IS NULL
+      AND ARRAY(SELECT a.attname::text FROM pg_catalog.generate_series(0, i.indnkeyatts - 1) k
+                JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k] ORDER BY 1)
+          OPERATOR(pg_catalog.=) ARRAY(SELECT k FROM pg_catalog.unnest(%s::text[]) k ORDER BY 1)
+    LIMIT 1
+"""
+"""An index of the table with this OID that tells its rows apart by just these columns: each partition has its own."""
+
+_NAMED: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    oid: int
+    schema: str
+    name: str
+    persistence: str
+    replica_identity: str
+    told_as_whole: bool
+    """Whether the log says of what it has of an old row that it is the whole row."""
+
+    logged: list[str]
+    """The columns that are logged of an old row, where those are not all."""
+
+    def logs(self, key: Sequence[str]) -> bool:
+        """Whether it logs the key of an old row, and no more than that if it is not the whole row that it is told as:
+        the other columns would pass for null.
+        """
+        if self.replica_identity == "f":
+            return True
+        return set(key) == set(self.logged) if self.told_as_whole else set(key) <= set(self.logged)
+
+
+def require_leaves_log(session: Session, oid: int, root: QualifiedName, key: Sequence[str], *, primary: bool) -> None:
+    """Refuses a partitioned table with a partition that does not log old rows as the root's key and identity want it.
+
+    `primary`: that key is the primary key.
+    """
+    leaves = _leaves(session, oid)
+    problems = []
+    for leaf in leaves:
+        name = QualifiedName(leaf.schema, leaf.name).quoted()
+        if leaf.persistence != "p":
+            problems.append(f"{name} is unlogged; run ALTER TABLE {name} SET LOGGED")
+        elif not leaf.logs(key):
+            identity = "DEFAULT" if primary else f"USING INDEX {_key_index(session, leaf, key)}"
+            logged = ", ".join(leaf.logged) or "nothing"
+            problems.append(
+                f"{name} logs of an old row {logged}, expected {'just ' if leaf.told_as_whole else ''}its key "
+                f"({', '.join(key)}) or all of it; run ALTER TABLE {name} REPLICA IDENTITY {identity}"
+            )
+    if problems:
+        raise TableError(
+            f"the changes of {len(problems)} of {len(leaves)} partitions of {root.quoted()} cannot be followed: "
+            f"{'; '.join(problems[:_NAMED])}{'; …' if len(problems) > _NAMED else ''}. A stream that had begun before "
+            f"has perhaps missed changes, and is not told of them: then start over with {FRESH_START}"
+        )
+
+
+def _key_index(session: Session, leaf: _Leaf, key: Sequence[str]) -> str:
+    """Whole rows are not advised, for with some publications nobody could write to the partition (see `writers`)."""
+    found = session.execute(_KEY_INDEX, [leaf.oid, list(key)]).fetchone()
+    return "…" if found is None else sql.Identifier(found[0]).as_string(session)
+
+
+def without_whole_rows(session: Session, oid: int) -> list[QualifiedName]:
+    """The partitions whose log has of a row before an update or delete no more than a key."""
+    return [QualifiedName(leaf.schema, leaf.name) for leaf in _leaves(session, oid) if leaf.replica_identity != "f"]
+
+
+def with_whole_rows(session: Session, oid: int) -> list[QualifiedName]:
+    """The partitions of which whole rows are logged; or the table itself, where it has none."""
+    return [QualifiedName(leaf.schema, leaf.name) for leaf in _leaves(session, oid) if leaf.replica_identity == "f"]
+
+
+def _leaves(session: Session, oid: int) -> list[_Leaf]:
+    with session.cursor(row_factory=class_row(_Leaf)) as cursor:
+        return cursor.execute(_LEAVES, {"root": oid}).fetchall()

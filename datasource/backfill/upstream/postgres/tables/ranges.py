@@ -1,0 +1,212 @@
+"""The table's rows by key ranges, as SQL: selects that the key's own index can serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TypeAlias
+
+from psycopg import sql
+
+from backfill.upstream.postgres.description import ColumnDescription, KeyColumn, QualifiedName
+from backfill.upstream.postgres.tables.keys import (
+    compare,
+    full_name,
+    key_column,
+    key_literal,
+    key_text_expression,
+    key_value,
+    order_by,
+)
+from backfill.vnode import Key, KeyRange
+
+Form: TypeAlias = tuple[bool, bool, int]
+"""Which ends a range has, and in how many leading columns of the key they are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedTable:
+    """The table as its key orders it; picklable."""
+
+    name: QualifiedName
+    partitioned: bool
+    key: tuple[KeyColumn, ...]
+    columns: tuple[ColumnDescription, ...] = ()
+    """Those that are read."""
+
+    @property
+    def source(self) -> sql.Composed:
+        """What stands after FROM."""
+        return self.name.own_rows(partitioned=self.partitioned)
+
+    @property
+    def lock(self) -> sql.Composed:
+        """A statement that locks the table, with its partitions, as any SELECT does.
+
+        Not LOCK TABLE, for which a role needs rights to the whole table, where some columns may be all it can read.
+        """
+        return sql.SQL("SELECT 1 FROM {} LIMIT 0").format(self.source)
+
+    @property
+    def order(self) -> sql.Composable:
+        return order_by(self.key, self.name)
+
+    @property
+    def key_texts(self) -> sql.Composable:
+        """The key's columns as their lossless text, separated by commas."""
+        return sql.SQL(", ").join(key_text_expression(part, full_name(part, self.name)) for part in self.key)
+
+    @property
+    def key_columns(self) -> sql.Composable:
+        """The key's columns as they are, separated by commas."""
+        return sql.SQL(", ").join(full_name(part, self.name) for part in self.key)
+
+    @property
+    def aliases(self) -> list[sql.Identifier]:
+        """What the key's columns are called outside of the table: their own names may be taken there."""
+        return [sql.Identifier(f"k{at}") for at in range(len(self.key))]
+
+    @property
+    def alias_texts(self) -> sql.Composable:
+        """As `key_texts`, of columns that are called by these aliases."""
+        return sql.SQL(", ").join(map(key_text_expression, self.key, self.aliases))
+
+    @property
+    def _columns(self) -> list[sql.Composable]:
+        return [key_column(part, self.name) for part in self.key]
+
+    def where(self, item: KeyRange) -> sql.Composable:
+        """The condition that a row's key lies in this range."""
+        return self.within(item, self._columns)
+
+    def is_one_of(self, texts: Sequence[Sequence[str | None]]) -> sql.Composable:
+        """The condition that a row's key is among these, given as their lossless texts, column by column."""
+        names = self.aliases
+        values = [key_value(part, sql.SQL("asked.{}").format(name)) for part, name in zip(self.key, names, strict=True)]
+        return sql.SQL("EXISTS (SELECT FROM {} AS asked({}) WHERE {})").format(
+            unnested(texts),
+            sql.SQL(", ").join(names),
+            compare(self.key, self._columns, "=", values),
+        )
+
+    def within(self, item: KeyRange, values: Sequence[sql.Composable]) -> sql.Composable:
+        """The condition that the key made of these values lies in this range.
+
+        What both ends begin with is compared for equality, so that an index serves the rest also where a row
+        comparison cannot be had: of one tenant's rows, say, with a key of citext and int.
+        """
+        return self._between(values, self._literals(item.after), self._literals(item.upto), _begun_alike(item))
+
+    def _between(
+        self,
+        values: Sequence[sql.Composable],
+        after: Sequence[sql.Composable],
+        upto: Sequence[sql.Composable],
+        begun: int,
+    ) -> sql.Composable:
+        """The same for ends given column by column, none where there is no such end."""
+        conditions = []
+        if after and begun:
+            conditions.append(compare(self.key[:begun], values[:begun], "=", after[:begun]))
+        if after:
+            conditions.append(compare(self.key[begun:], values[begun:], ">", after[begun:]))
+        if upto:
+            conditions.append(compare(self.key[begun:], values[begun:], "<=", upto[begun:]))
+        return sql.SQL(" AND ").join(conditions) if conditions else sql.SQL("true")
+
+    def counts(self, ranges: Sequence[KeyRange], most: Sequence[int], only: str) -> sql.Composed:
+        """How many rows each of these ranges of one form has, up to so many: a line for each, in their order.
+
+        One statement, planned once: for a table of a thousand partitions that takes some 40 ms. In order, or it might
+        be planned with another index that begins with the same column.
+        """
+        # A table's name is nearer to its conditions than one outside of the subselect.
+        asked = "asked" if self.name.name != "asked" else "wanted"
+        after = _by_column("after", [item.after for item in ranges])
+        upto = _by_column("upto", [item.upto for item in ranges])
+        texts = {"most": [str(rows) for rows in most], **after, **upto}
+
+        def values(names: Iterable[str]) -> list[sql.Composable]:
+            return [key_value(part, sql.Identifier(asked, name)) for part, name in zip(self.key, names, strict=False)]
+
+        where = self._between(self._columns, values(after), values(upto), _begun_alike(ranges[0]))
+        return sql.SQL(
+            "SELECT (SELECT pg_catalog.count(*) FROM (SELECT FROM {source} WHERE {where} "
+            "ORDER BY {order} LIMIT CAST({most} AS pg_catalog.int8)) AS r) "
+            "FROM {texts} WITH ORDINALITY AS {asked}({names}, place) ORDER BY place"
+        ).format(
+            source=self.source,
+            where=_also(where, only),
+            order=self.order,
+            most=sql.Identifier(asked, "most"),
+            texts=unnested(list(texts.values())),
+            asked=sql.Identifier(asked),
+            names=sql.SQL(", ").join(map(sql.Identifier, texts)),
+        )
+
+    def counts_at_once(self, ranges: Sequence[KeyRange], most: int, only: str) -> sql.Composed:
+        """A line with how many rows each of these ranges has, by one look at all of them, and how many were looked at.
+
+        If those are `most`, there may be more.
+        """
+        counts = [
+            sql.SQL("pg_catalog.count(*) FILTER (WHERE {})").format(self.within(item, self.aliases)) for item in ranges
+        ]
+        anywhere = sql.SQL("({})").format(sql.SQL(" OR ").join(map(self.where, ranges)))
+        return sql.SQL(
+            "SELECT {counts} FROM (SELECT {columns} FROM {source} WHERE {where} LIMIT {most}) AS r({aliases})"
+        ).format(
+            counts=sql.SQL(", ").join([*counts, sql.SQL("pg_catalog.count(*)")]),
+            columns=sql.SQL(", ").join(self._columns),
+            source=self.source,
+            where=_also(anywhere, only),
+            most=sql.Literal(most),
+            aliases=sql.SQL(", ").join(self.aliases),
+        )
+
+    def before(self, key: Key) -> sql.Composable:
+        """The condition that a row's key comes before this one."""
+        return compare(self.key, self._columns, "<", self._literals(key))
+
+    def _literals(self, key: Key | None) -> list[sql.Composable]:
+        return [] if key is None else [key_literal(part, text) for part, text in zip(self.key, key, strict=True)]
+
+    def select(self, columns: sql.Composable, item: KeyRange, only: str) -> sql.Composed:
+        """The rows of the range, or only those for which a condition holds that has passed `require_condition`."""
+        return sql.SQL("SELECT {} FROM {} WHERE {}").format(columns, self.source, _also(self.where(item), only))
+
+
+def unnested(texts: Sequence[Sequence[str | None]]) -> sql.Composable:
+    """What stands after FROM for columns of texts. Only a bare `unnest`, which may be anybody's, takes several."""
+    columns = [
+        sql.SQL("pg_catalog.unnest({}::pg_catalog.text[])").format(sql.Literal(list(column))) for column in texts
+    ]
+    return sql.SQL("ROWS FROM ({})").format(sql.SQL(", ").join(columns))
+
+
+def form(item: KeyRange) -> Form:
+    return item.after is None, item.upto is None, _begun_alike(item)
+
+
+def _by_column(name: str, keys: Sequence[Key | None]) -> dict[str, Sequence[str | None]]:
+    """The keys' texts, column by column, under numbered names; nothing where they are None."""
+    given = [key for key in keys if key is not None]
+    return {f"{name}{at}": texts for at, texts in enumerate(zip(*given, strict=True))}
+
+
+def _also(condition: sql.Composable, only: str) -> sql.Composable:
+    return sql.SQL("{} AND {}").format(condition, operand(only)) if only else condition
+
+
+def _begun_alike(item: KeyRange) -> int:
+    """With how many of a key's columns both ends of a range begin, short of all of them."""
+    if item.after is None or item.upto is None:
+        return 0
+    pairs = zip(item.after[:-1], item.upto[:-1], strict=True)
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+
+def operand(condition: str) -> sql.Composable:
+    """A condition that the user has written, as one operand. The line break ends a comment that it may end with."""
+    return sql.SQL("({}\n)").format(sql.SQL(condition))

@@ -1,0 +1,150 @@
+"""The values of a column on their way into Arrow, and keys on their way back to PostgreSQL.
+
+Whichever way a value comes, it arrives as the same Arrow value of exactly the type `MappedColumn.arrow`, or as a
+ValueOutOfRangeError that names the column.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backfill.errors import SchemaChangedError, ValueOutOfRangeError
+from backfill.upstream.postgres.values.array_text import split_arrays
+from backfill.upstream.postgres.values.text import (
+    NotUtf8Error,
+    UnreadableTextError,
+    format_decimal,
+    format_hex,
+    parse_text,
+    unchecked,
+)
+from backfill.upstream.postgres.values.types import MappedColumn
+from backfill.wording import FRESH_START, in_option
+
+_DAY: Final = 86_400_000_000  # microseconds
+_FIRST_DAY: Final = int(np.datetime64("0001-01-01", "D").astype(np.int64))
+_LAST_DAY: Final = int(np.datetime64("9999-12-31", "D").astype(np.int64))
+
+_MONEY: Final = ("money", "_money")
+"""What the driver gives as whole numbers too, and is never asked for but as text."""
+
+
+class _Met(enum.Enum):
+    """Where a value that Spark cannot hold was found; the text says what to do about it there."""
+
+    KEY = "Start the query again {instead}"
+    ROW = "Mend the row and start the query again; or start it {instead}"
+    CHANGE = (
+        "The change stays in the log as it is, also where the row is mended: start the query again {instead}, at least "
+        "until it is past the change"
+    )
+
+
+def decode_text(mapped: MappedColumn, text: pa.Array[Any]) -> pa.Array[Any]:
+    """The values that a string or binary array of output-function text stands for; nulls stay null."""
+    return _parsed(mapped, text, _Met.KEY)
+
+
+def from_change(mapped: MappedColumn, text: pa.Array[Any]) -> pa.Array[Any]:
+    """The values of what the change log has for the column."""
+    return _parsed(mapped, text, _Met.CHANGE)
+
+
+def _parsed(mapped: MappedColumn, text: pa.Array[Any], met: _Met) -> pa.Array[Any]:
+    try:
+        if not pa.types.is_list(mapped.arrow):
+            return parse_text(text, mapped.arrow)
+        elements = split_arrays(unchecked(text), mapped.delimiter)
+        values = parse_text(elements.text, mapped.arrow.value_type)
+    except UnreadableTextError as problem:
+        raise _out_of_range(mapped, problem, met) from None
+    offsets = pa.py_buffer(elements.offsets.data)
+    return pa.Array.from_buffers(mapped.arrow, len(text), [elements.validity, offsets], children=[values])
+
+
+def from_snapshot(mapped: MappedColumn, array: pa.Array[Any], sent: str) -> pa.Array[Any]:
+    """The values of what the driver returned for `snapshot_expression`; the server called their type `sent`."""
+    if not mapped.native:
+        return _parsed(mapped, array, _Met.ROW)
+    # Spark's times have nanoseconds in Arrow, PostgreSQL's and the driver's have microseconds.
+    driver = pa.time64("us") if pa.types.is_time(mapped.arrow) else mapped.arrow
+    if array.type != driver or sent in _MONEY:
+        raise SchemaChangedError(
+            f"column {mapped.name!r} was {mapped.declared} when the table was looked at, and is read as "
+            f"{sent or array.type} now, expected {driver}: it has got another type since. load() the table again, or "
+            "start the query again. Where its type is what it was, run pip install --upgrade adbc-driver-postgresql on "
+            "the driver and on every executor"
+        )
+    if pa.types.is_string(array.type):
+        # The driver passes on whatever bytes the server sends.
+        return _parsed(mapped, array, _Met.ROW)
+    if pa.types.is_floating(array.type):
+        return _one_nan(array)
+    _require_in_range(mapped, array)
+    return array.cast(mapped.arrow)
+
+
+def _one_nan(array: pa.Array[Any]) -> pa.Array[Any]:
+    """The same floats, with the NaN that the text NaN stands for in place of any other.
+
+    PostgreSQL takes all NaN for equal, and its binary format keeps their bits: that of infinity minus infinity has a
+    sign.
+    """
+    nan = pc.is_nan(array)
+    return pc.if_else(nan, pa.scalar(np.nan, array.type), array) if pc.any(nan).as_py() else array
+
+
+def _require_in_range(mapped: MappedColumn, array: pa.Array[Any]) -> None:
+    """Refuses what PostgreSQL can hold and Spark cannot.
+
+    The driver moves the epoch from 2000 to 1970 and lets infinity, the largest and smallest number, wrap around: it
+    arrives as some day far outside the years 1 to 9999.
+    """
+    if pa.types.is_date32(array.type):
+        _require_between(mapped, array.view(pa.int32()), _FIRST_DAY, _LAST_DAY, "infinity, or a year outside 1 to 9999")
+    elif pa.types.is_timestamp(array.type):
+        least, most = _FIRST_DAY * _DAY, (_LAST_DAY + 1) * _DAY - 1
+        _require_between(mapped, array.view(pa.int64()), least, most, "infinity, or a year outside 1 to 9999")
+    elif pa.types.is_time64(array.type):
+        _require_between(mapped, array.view(pa.int64()), 0, _DAY - 1, "24:00:00")
+
+
+def _require_between(mapped: MappedColumn, array: pa.Array[Any], least: int, most: int, otherwise: str) -> None:
+    found = pc.min_max(array)
+    if found["min"].is_valid and not (least <= found["min"].as_py() and found["max"].as_py() <= most):
+        raise _out_of_range(mapped, UnreadableTextError(otherwise), _Met.ROW)
+
+
+def _out_of_range(mapped: MappedColumn, problem: UnreadableTextError, met: _Met) -> ValueOutOfRangeError:
+    instead = "without the column (option columns)"
+    if not isinstance(problem, NotUtf8Error):
+        instead = f'with .option("customSchema", "{in_option(mapped.name)} STRING"), or {instead}'
+    return ValueOutOfRangeError(
+        f"column {mapped.name!r} ({mapped.declared}) holds {problem}, which is no value of {mapped.arrow}. "
+        f"{met.value.format(instead=instead)}. With changelog=full or envelope=upsert, and for a column of the key, "
+        f"another type or choice of columns takes a new stream: {FRESH_START}"
+    )
+
+
+def encode_text(array: pa.Array[Any]) -> pa.Array[Any]:
+    """Text that the input function of the column's type reads as the same values; nulls stay null.
+
+    It is not always the text that the output function would write: a float may have other digits. Not for lists.
+    """
+    if pa.types.is_string(array.type):
+        return array
+    if pa.types.is_binary(array.type):
+        return format_hex(array)
+    if pa.types.is_boolean(array.type):
+        letters: pa.Array[Any] = pc.if_else(array, pa.scalar("t"), pa.scalar("f"))
+        return letters
+    if pa.types.is_time(array.type):
+        return array.cast(pa.time64("us")).cast(pa.string())
+    if pa.types.is_decimal128(array.type):
+        return format_decimal(array)
+    return array.cast(pa.string())
