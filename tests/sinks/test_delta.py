@@ -417,6 +417,7 @@ def test_large_values_stay_where_the_key_is_narrower_in_the_table(tmp_path: Path
         (b"x", UnsupportedTypeError, "column 'raw' is of the type binary and partitions the table"),
         ("", TableError, "the key column raw partitions the Delta table and is '' in a row"),
         (Decimal("-0.07"), TableError, "column raw partitions the Delta table and is negative, with a fraction"),
+        ("__HIVE_DEFAULT_PARTITION__", TableError, "which is how deltalake names the folder of those that have none"),
     ],
 )
 def test_a_row_that_would_not_be_found_in_its_partition_is_refused(

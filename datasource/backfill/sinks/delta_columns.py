@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +15,8 @@ from backfill.upstream.delta.table import require_partition_values
 from backfill.upstream.delta.types import arrow_type
 
 logger = logging.getLogger("backfill")
+
+_NULLS_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 def require_types(columns: pa.Schema) -> None:
@@ -87,11 +89,21 @@ def require_partitions(table: DeltaTable, key: Sequence[str], rows: pa.Table) ->
                 "writes such a decimal so that the table cannot be read any more. Make the table anew, partitioned by "
                 "another column or not at all"
             )
-        if name in key and pc.any(pc.equal(rows[name].cast(pa.large_string()), pa.scalar(""))).as_py():
+        if _has(rows[name], _NULLS_FOLDER):
+            raise TableError(
+                f"the column {name} partitions the Delta table and is {_NULLS_FOLDER!r} in a row, which is how "
+                "deltalake names the folder of those that have none. Make the table anew, partitioned by another "
+                "column or not at all"
+            )
+        if name in key and _has(rows[name], ""):
             raise TableError(
                 f"the key column {name} partitions the Delta table and is '' in a row, and Delta keeps that as null. "
                 "Make the table anew, partitioned by another column or not at all"
             )
+
+
+def _has(values: pa.ChunkedArray[Any], text: str) -> bool:
+    return bool(pc.any(pc.equal(values.cast(pa.large_string()), pa.scalar(text))).as_py())
 
 
 def _is_misspelt(values: pa.ChunkedArray[Any]) -> bool:
