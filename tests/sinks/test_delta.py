@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta, timezone
 from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
@@ -572,3 +573,20 @@ def test_a_driver_does_not_go_on_into_a_table_that_was_begun_anew(
     with pytest.raises(TableBusyError, match="another writer"):
         apply(Rows(row("update_postimage", 1, "x", "2")), 1)
     assert content(tmp_path) == [(7, "x", "7", "7"), (8, "x", "8", "8")]
+
+
+@pytest.mark.parametrize("zone", [UTC, None])
+def test_a_row_is_found_by_a_time_that_is_far_off_where_spark_has_written_it(
+    tmp_path: Path, zone: timezone | None
+) -> None:
+    """In a file's statistics Spark cuts times to milliseconds."""
+    far = datetime(9999, 4, 17, 0, 0, 0, 2664, tzinfo=zone)
+    apply = apply_to(path=str(tmp_path), key=["a"], query="q")
+    times = pa.array([far], pa.timestamp("us", "UTC" if zone else None))
+    for number, change in enumerate(["insert", "update_postimage", "delete"]):
+        rows = Rows()
+        rows.table = pa.table({"a": times, "_change_type": [change], "_commit_version": [1], "_sequence": [number]})
+        apply(rows, number)
+        commit = tmp_path / f"_delta_log/{number + 1:020}.json"
+        commit.write_text(re.sub(r"(\.002)664", r"\1", commit.read_text()))
+        assert len(content(tmp_path)) == (change != "delete")

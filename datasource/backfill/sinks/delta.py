@@ -55,6 +55,9 @@ TRIES: Final = 5
 _PARTS: Final = ("rows", "version", "sequence", "timestamp", "after")
 """What is noted of a query's last batch beside its id."""
 
+_FAR: Final = 1 << 56
+"""µs since 1970, in the year 4253. From then on such a time is off by more than what it was cut by."""
+
 _FORGOTTEN: Final = -1
 """The batch id of a query that begins anew: application transactions cannot be removed."""
 
@@ -320,7 +323,7 @@ def _merge_rows(table: DeltaTable, key: Sequence[str], last: Compacted, record: 
         source_alias="s",
         target_alias="t",
         # Not streamed, files are left out that cannot have the batch's keys, by their statistics.
-        streamed_exec=any(_misses_keys(last.rows[name].type) for name in key),
+        streamed_exec=any(_misses_keys(last.rows[name]) for name in key),
         commit_properties=record,
     )
     merger = merger.when_matched_delete(f"s.{DELETED}").when_matched_update(values | kept | cleared)
@@ -345,11 +348,17 @@ def _is_empty(table: DeltaTable) -> bool:
     return pa.table(table.get_add_actions()).num_rows == 0
 
 
-def _misses_keys(kind: pa.DataType) -> bool:
-    """Whether a file's statistics may leave out a key that it has: of that deltalake (1.6) would insert a second row.
+def _misses_keys(values: pa.ChunkedArray[Any]) -> bool:
+    """Whether a file's statistics may leave out one of these keys, which it has: of that deltalake (1.6) would insert a
+    second row.
 
-    They do not know NaN, and have decimals as floating point.
+    They do not know NaN, and have decimals as floating point. And those of times that Spark has written, which are cut
+    to milliseconds, are read as floating point as well.
     """
+    kind = values.type
+    if pa.types.is_timestamp(kind):
+        latest = pc.max(values.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())).as_py()
+        return latest is not None and latest >= _FAR
     return pa.types.is_floating(kind) or (pa.types.is_decimal(kind) and kind.precision > EXACT_DIGITS)
 
 
