@@ -14,9 +14,7 @@ MOST_DIGITS: Final = 38
 
 def as_decimals(text: pa.Array[Any], to: pa.Decimal128Type[Any, Any]) -> pa.Array[Any]:
     """Numbers written with digits and a point; pa.ArrowInvalid, which may quote one, where the type cannot hold it."""
-    # The lengths say cheaply whether there may be any that Arrow does not read as they are.
-    longest = pc.max(pc.binary_length(cast("pa.StringArray", text))).as_py() or 0
-    if longest + max(to.scale, 0) <= MOST_DIGITS:
+    if _are_short(text, max(to.scale, 0)):
         return text.cast(to)
     try:
         found = text.cast(to)
@@ -31,6 +29,19 @@ def as_decimals(text: pa.Array[Any], to: pa.Decimal128Type[Any, Any]) -> pa.Arra
     if not are_same(text, found):
         raise pa.ArrowInvalid("more digits than the type has")
     return found
+
+
+def _are_short(text: pa.Array[Any], scale: int) -> bool:
+    """Whether the lengths alone say that Arrow reads all as they are: so many digits before the point, and in all."""
+    texts = cast("pa.StringArray", text)
+    longest = pc.max(pc.binary_length(texts)).as_py() or 0
+    if longest + scale <= MOST_DIGITS:
+        return True
+    if longest > MOST_DIGITS:
+        return False
+    points = pc.find_substring(texts, ".")
+    first, last = pc.min(points).as_py() or 0, pc.max(points).as_py() or 0
+    return first > 0 and last + scale <= MOST_DIGITS
 
 
 def are_same(values: Any, found: Any) -> bool:
