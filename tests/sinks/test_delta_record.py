@@ -108,7 +108,7 @@ def test_a_table_that_was_restored_to_before_the_last_batch_takes_no_other(tmp_p
         apply(batches[number], number)
     DeltaTable(tmp_path).optimize.compact()
     DeltaTable(tmp_path).restore(2)
-    lost = r"RESTORE, which is version 5 of .* took it back to version 2; .* 'q' is version 3, .* VERSION AS OF 4; or"
+    lost = r"RESTORE, which is version 5 of .* back to version 2, .* 'q' .* in version 3\. .* VERSION AS OF 4; or"
     for again in (batches[2], 2), (batches[3], 3):
         with pytest.raises(StateError, match=lost):
             apply(*again)
@@ -118,6 +118,19 @@ def test_a_table_that_was_restored_to_before_the_last_batch_takes_no_other(tmp_p
     DeltaTable(tmp_path).restore(4)
     apply(batches[3], 3)
     assert len(content(tmp_path)) == 4
+
+
+def test_a_table_that_was_started_over_and_restored_takes_no_batch(tmp_path: Path) -> None:
+    """The rows from before would stay beside those of the new stream."""
+    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+    apply(Rows(row("insert", 1, "x", "1")), 0)
+    start_over(path=str(tmp_path), query="q")
+    DeltaTable(tmp_path).restore(1)
+    with pytest.raises(StateError, match=r"took it back to version 1, .* in version 2\. .* TO VERSION AS OF 2; or"):
+        apply(Rows(row("insert", 2, "x", "1")), 0)
+    DeltaTable(tmp_path).restore(2)
+    apply(Rows(row("insert", 2, "x", "1")), 0)
+    assert len(content(tmp_path)) == 1
 
 
 def test_a_table_may_be_restored_to_what_it_was_after_the_last_batch(tmp_path: Path) -> None:
@@ -140,7 +153,7 @@ def test_a_restore_to_a_time_is_undone_before_the_next_batch(tmp_path: Path) -> 
     for version, ago in enumerate([3000, 2000, 0]):  # A commit is of its file's time.
         os.utime(tmp_path / f"_delta_log/{version:020}.json", (now - ago, now - ago))
     DeltaTable(tmp_path).restore(datetime.fromtimestamp(now - 1000, UTC))
-    with pytest.raises(StateError, match=r"took it back to a time; .* TO VERSION AS OF 2"):
+    with pytest.raises(StateError, match=r"took it back to a time, .* TO VERSION AS OF 2"):
         apply(Rows(row("insert", 1, "x", "1")), 1)
     DeltaTable(tmp_path).restore(2)
     apply(Rows(row("insert", 1, "x", "1")), 1)

@@ -121,11 +121,9 @@ class DeltaSink:
         now = Applied.of(batch_id, rows)
         with translating(self.path):
             table = self._table(batch_id, last.rows.schema)
-            found = _last_applied(table, self.query, now)
-            if found is not None:
-                self._require_not_restored(table)
+            self._require_not_restored(table)
             if is_new(
-                found,
+                _last_applied(table, self.query, now),
                 now,
                 self.query,
                 table=self.path,

@@ -71,9 +71,9 @@ def _target(info: Mapping[str, Any]) -> int:
 
 
 def _lost(uri: str, query: str, batch: int, restored: int, having: int) -> StateError:
-    to = "a time" if having == _UNTOLD else f"version {having}"
+    to, lacks = ("a time", "may lack") if having == _UNTOLD else (f"version {having}", "lacks")
     return StateError(
-        f"a RESTORE, which is version {restored} of the Delta table {uri}, took it back to {to}; the last batch of the "
-        f"query {query!r} is version {batch}, whose rows would be missing from then on. Undo it by RESTORE TABLE "
-        f"delta.`{uri}` TO VERSION AS OF {restored - 1}; or {BEGIN_ANEW}"
+        f"a RESTORE, which is version {restored} of the Delta table {uri}, took it back to {to}, so that it {lacks} "
+        f"what the query {query!r} has committed last, in version {batch}. Undo it by RESTORE TABLE delta.`{uri}` TO "
+        f"VERSION AS OF {restored - 1}; or {BEGIN_ANEW}"
     )
