@@ -42,6 +42,7 @@ with needing("writing a Delta table", "delta"):
     from backfill.upstream.delta.failures import is_conflict, translating
     from backfill.upstream.delta.keys import EXACT_DIGITS
     from backfill.upstream.delta.scan import scanned
+    from backfill.upstream.delta.statistics import MISREAD
     from backfill.upstream.delta.table import require_names
 
 logger = logging.getLogger("backfill")
@@ -54,9 +55,6 @@ TRIES: Final = 5
 
 _PARTS: Final = ("rows", "version", "sequence", "timestamp", "after")
 """What is noted of a query's last batch beside its id."""
-
-_FAR: Final = 1 << 56
-"""µs since 1970, in the year 4253. From then on such a time is off by more than what it was cut by."""
 
 _FORGOTTEN: Final = -1
 """The batch id of a query that begins anew: application transactions cannot be removed."""
@@ -351,13 +349,12 @@ def _misses_keys(values: pa.ChunkedArray[Any]) -> bool:
     """Whether a file's statistics may leave out one of these keys, which it has: of that deltalake (1.6) would insert a
     second row.
 
-    They do not know NaN, and have decimals as floating point. And those of times that Spark has written, which are cut
-    to milliseconds, are read as floating point as well.
+    They do not know NaN, and have decimals as floating point; and far times are misread by them.
     """
     kind = values.type
     if pa.types.is_timestamp(kind):
         latest = pc.max(values.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())).as_py()
-        return latest is not None and latest >= _FAR
+        return latest is not None and latest >= MISREAD
     return pa.types.is_floating(kind) or (pa.types.is_decimal(kind) and kind.precision > EXACT_DIGITS)
 
 

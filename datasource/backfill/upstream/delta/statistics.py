@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from backfill.upstream.delta.keys import KeyColumn, KeyColumns
 from backfill.vnode import Coverage
 
-_MISREAD: Final = 1 << 56
+MISREAD: Final = 1 << 56
 """In the year 4253, as microseconds since 1970. Where a file's times are all in one millisecond after that, `deltalake`
 (1.6) gives them without their microseconds if it leaves out files by that column.
 """
@@ -45,6 +45,6 @@ def leaving_out(table: DeltaTable, key: KeyColumns, coverage: Coverage) -> str |
     if pa.types.is_timestamp(column.type):
         _, greatest = ends(table, column)
         last: Any = pc.max(column.comparable(greatest))
-        if last.is_valid and last.as_py() >= _MISREAD:
+        if last.is_valid and last.as_py() >= MISREAD:
             return None
     return key.predicate(coverage)
