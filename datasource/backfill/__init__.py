@@ -41,9 +41,9 @@ Refinements, in the order in which one meets them in the code:
   has E'), and the batches after it, up to the first that ends at that state or after it, leave out the changes to its
   keys which that state shows (`offset.Ahead`). Where its batch was committed all the same, the sink did not ask for its
   rows.
-- **Whole rows** (`whole_rows`): the log leaves out rows before updates, and large values that did
-  not change. Where they are asked for they come from the last row of each key, kept in an upsert state that follows
-  the output; and where nobody has seen a value yet, its row is looked up.
+- **Whole rows** (`whole_rows`): the log leaves out rows before updates, and large values that did not change. Where
+  they are asked for they come from the last row of each key, kept in an upsert state that follows the output; and where
+  nobody has seen a value yet, its row is looked up.
 - **Order** (`rows`): `_sequence` is the epoch's number and the place in the batch, so it grows strictly for each key.
 - **Taking rows again** (`again`). A person may ask for rows once more. Marking goes on as before, and a second frontier
   says how far reading them is; they are read exactly as of E' and come after the batch's changes, as inserts of keys

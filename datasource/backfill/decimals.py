@@ -44,6 +44,10 @@ def _are_short(text: pa.Array[Any], scale: int) -> bool:
     return first > 0 and last + scale <= MOST_DIGITS
 
 
+def is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
 def are_same(values: Any, found: Any) -> bool:
     """Whether decimals are still the numbers that they were cast from, which are numbers or texts.
 
@@ -51,10 +55,9 @@ def are_same(values: Any, found: Any) -> bool:
     than half of the greater of both, so it shows in the first digits. And more than 38 digits behind the point may
     make a text zero.
     """
-    is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
-    given = (pc.utf8_ltrim(values, "+") if is_text else values).cast(pa.float64())
+    given = (pc.utf8_ltrim(values, "+") if is_text(values.type) else values).cast(pa.float64())
     one, other = (side.fill_null(0).to_numpy() for side in (given, found.cast(pa.float64())))
-    if is_text:
+    if is_text(values.type):
         has_digit = pc.match_substring_regex(values, "^[^eE]*[1-9]").fill_null(False).to_numpy(zero_copy_only=False)
         if (has_digit & (other == 0)).any():
             return False

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, Field
 
+from backfill.decimals import is_text
 from backfill.errors import OptionsError, TableError, UnsupportedTypeError
 from backfill.upstream.delta.table import require_partition_values
 from backfill.upstream.delta.types import arrow_type
@@ -103,7 +104,7 @@ def require_partitions(table: DeltaTable, key: Sequence[str], rows: pa.Table) ->
 
 
 def _has(values: pa.ChunkedArray[Any], text: str) -> bool:
-    return bool(pc.any(pc.equal(values.cast(pa.large_string()), pa.scalar(text))).as_py())
+    return is_text(values.type) and bool(pc.any(pc.equal(values.cast(pa.large_string()), pa.scalar(text))).as_py())
 
 
 def _is_misspelt(values: pa.ChunkedArray[Any]) -> bool:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from backfill.decimals import are_same, as_decimals
+from backfill.decimals import are_same, as_decimals, is_text
 from backfill.errors import TableError
 from backfill.sameness import same
 from backfill.sinks.compacted import large
@@ -47,7 +47,7 @@ def _fitted(name: str, values: pa.ChunkedArray[Any], wanted: pa.DataType) -> pa.
 
 
 def _cast(values: pa.ChunkedArray[Any], wanted: pa.DataType) -> pa.ChunkedArray[Any]:
-    if pa.types.is_decimal128(wanted) and _is_text(values.type):
+    if pa.types.is_decimal128(wanted) and is_text(values.type):
         return _decimals(values.chunks, wanted)
     if pa.types.is_floating(wanted) and pa.types.is_decimal(values.type):
         return values.cast(pa.string()).cast(wanted)  # Arrow (26) does not always find the nearest one.
@@ -57,10 +57,6 @@ def _cast(values: pa.ChunkedArray[Any], wanted: pa.DataType) -> pa.ChunkedArray[
 def _decimals(chunks: list[pa.Array[Any]], wanted: Any) -> pa.ChunkedArray[Any]:
     found: pa.ChunkedArray[Any] = pa.chunked_array([as_decimals(chunk, wanted) for chunk in chunks], wanted)
     return found
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def _overflows(values: Any, found: Any) -> bool:

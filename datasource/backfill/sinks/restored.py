@@ -7,7 +7,6 @@ else was committed since, that is looked through.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ from deltalake import DeltaTable
 from backfill.errors import StateError
 from backfill.sinks.applied import BEGIN_ANEW
 from backfill.upstream.delta.files import FileLocation, Files
-from backfill.upstream.delta.log import commit_file
+from backfill.upstream.delta.log import actions, commit_file
 
 _QUERY: Final = "backfillQuery"
 
@@ -58,11 +57,9 @@ def _commit_info(files: Files, version: int) -> Mapping[str, Any] | None:
     if not files.has(location):
         return None
     with files.open(location) as file:
-        # A line for each file of the commit. Writers put this one first, but they need not.
-        for line in file.readall().splitlines():
-            if b'"commitInfo"' in line and (info := json.loads(line).get("commitInfo")):
-                return dict(info)
-    return {}
+        # Writers put it first, but they need not.
+        found = (action for kind, action in actions(file.readall()) if kind == "commitInfo")
+        return next(found, None) or {}
 
 
 def _target(info: Mapping[str, Any]) -> int:

@@ -45,9 +45,9 @@ _KEY: Final = """
                 UNION ALL
                 SELECT t.oid, t.typtype, t.typbasetype FROM base JOIN pg_catalog.pg_type t ON t.oid = base.typbasetype)
             SELECT pg_catalog.format_type(base.oid, -1) FROM base WHERE base.typtype = 'e'),
+           ln.nspname::text, l.collname::text,
            (SELECT conname::text FROM pg_catalog.pg_constraint
-            WHERE conindid = i.indexrelid AND conrelid = i.indrelid AND contype IN ('p', 'u')),
-           ln.nspname::text, l.collname::text
+            WHERE conindid = i.indexrelid AND conrelid = i.indrelid AND contype IN ('p', 'u'))
     FROM (SELECT i.* FROM pg_catalog.pg_index i
           WHERE i.indrelid = pg_catalog.to_regclass({table})::oid AND i.indisunique AND NOT i.indisexclusion
             AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
@@ -189,9 +189,9 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
     index = session.fetchall()
     compared = {
         column: Equality(QualifiedName(where, operator), enum, QualifiedName(place, collation) if collation else None)
-        for column, where, operator, enum, _, place, collation in index
+        for column, where, operator, enum, place, collation, _ in index
     }
-    constraint = index[0][4] if index else None
+    constraint = index[0][-1] if index else None
     if key and not compared:
         listed = sql.SQL(", ").join(map(sql.Identifier, key)).as_string(None)
         raise TableError(

@@ -180,24 +180,28 @@ def commit_file(version: int) -> str:
     return f"_delta_log/{version:020}.json"
 
 
+def actions(content: bytes) -> Iterator[tuple[str, Any]]:
+    """What a commit's file says, in its order, each with its kind; one for each file of it, not for each row."""
+    for line in content.splitlines():
+        yield from (json.loads(line) if line.strip() else {}).items()
+
+
 def _parsed(version: int, content: bytes, stamp: Stamp) -> Commit:
     written: list[ChangeFile] = []
     rewritten: list[ChangeFile] = []
     definition: Definition | None = None
     timestamp, dated = (stamp.modified or 0) // 1000, False
-    # A line for each file of the commit, not for each row.
-    for line in content.splitlines():
-        for kind, action in (json.loads(line) if line.strip() else {}).items():
-            match kind:
-                case "cdc":
-                    written.append(_file(Kind.FEED, action))
-                case "add" | "remove" if action.get("dataChange", True):
-                    rewritten.append(_file(Kind(kind), action))
-                case "metaData":
-                    definition = _definition(action)
-                case "commitInfo":
-                    said = action.get("inCommitTimestamp") or action.get("timestamp")
-                    timestamp, dated = (1000 * int(said), True) if said else (timestamp, dated)
+    for kind, action in actions(content):
+        match kind:
+            case "cdc":
+                written.append(_file(Kind.FEED, action))
+            case "add" | "remove" if action.get("dataChange", True):
+                rewritten.append(_file(Kind(kind), action))
+            case "metaData":
+                definition = _definition(action)
+            case "commitInfo":
+                said = action.get("inCommitTimestamp") or action.get("timestamp")
+                timestamp, dated = (1000 * int(said), True) if said else (timestamp, dated)
     # Where a commit says its changes, they are all of them.
     return Commit(version, timestamp, dated, tuple(written or rewritten), definition)
 

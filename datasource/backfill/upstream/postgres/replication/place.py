@@ -322,8 +322,8 @@ class Place:
             slot.drop(session, self.slot)
 
     def drop(self, session: Session) -> tuple[str, ...]:
-        """Drops what `make` made, where it is there, and names it. DatabaseSetupError, and nothing dropped, in any
-        other database than its own, where it would not be found and go on keeping the log of its own.
+        """Drops what `make` made, where it is there, and names it. DatabaseSetupError, and nothing dropped, on any
+        other server or in any other database than its own, where it would go on keeping the log.
         """
         server = read_server(session)
         require_primary(server)

@@ -32,13 +32,13 @@ from typing import Final
 import pyarrow as pa
 from psycopg import sql
 
+from backfill.decimals import MOST_DIGITS
 from backfill.errors import BackfillError, OptionsError, UnsupportedTypeError
 from backfill.upstream.postgres.description import ColumnDescription, QualifiedName, TypeDescription
 from backfill.upstream.postgres.values.oids import Oid
 from backfill.wording import not_read
 
 _VARHDRSZ: Final = 4
-_MOST_DIGITS: Final = 38
 
 _NATIVE: Final[Mapping[int, pa.DataType]] = {
     Oid.BOOL: pa.bool_(),
@@ -174,7 +174,7 @@ def _numeric(typmod: int) -> pa.DataType:
     precision = (typmod - _VARHDRSZ) >> 16
     scale = (((typmod - _VARHDRSZ) & 0x7FF) ^ 0x400) - 0x400
     digits = max(precision - min(scale, 0), scale)
-    return pa.decimal128(digits, max(scale, 0)) if digits <= _MOST_DIGITS else pa.string()
+    return pa.decimal128(digits, max(scale, 0)) if digits <= MOST_DIGITS else pa.string()
 
 
 def _overridden(column: ColumnDescription, override: str) -> pa.DataType:
@@ -183,7 +183,7 @@ def _overridden(column: ColumnDescription, override: str) -> pa.DataType:
     decimal = _DECIMAL.fullmatch(override)
     if decimal is not None and column.type.oid == Oid.NUMERIC:
         precision, scale = int(decimal[1]), int(decimal[2])
-        if 1 <= precision <= _MOST_DIGITS and 0 <= scale <= precision:
+        if 1 <= precision <= MOST_DIGITS and 0 <= scale <= precision:
             return pa.decimal128(precision, scale)
     if override == "TIME" and column.type.oid == Oid.TIME:
         return _NATIVE[Oid.TIME]
