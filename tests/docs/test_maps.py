@@ -14,6 +14,8 @@ import pytest
 import backfill
 import backfill.command
 import backfill.sinks
+import backfill.sinks.delta
+import backfill.sinks.postgres
 import backfill.spark
 import backfill.state_dir
 import backfill.upstream.delta
@@ -42,7 +44,8 @@ IN_ORDER = [
 ]
 
 PACKAGES = [
-    *(*IN_ORDER, backfill.sinks, backfill.spark, backfill.upstream.delta),
+    *(*IN_ORDER, backfill.sinks, backfill.sinks.delta, backfill.sinks.postgres),
+    *(backfill.spark, backfill.upstream.delta),
     *(backfill_state, backfill_state.upsert),
 ]
 

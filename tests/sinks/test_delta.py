@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, time, timedelta
 from decimal import Context, Decimal
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from backfill.errors import (
     UnsupportedTypeError,
 )
 from backfill.sinks import delta
-from backfill.sinks.delta import KEYS_AT_ONCE, apply_to, start_over
+from backfill.sinks.delta import apply_to, start_over
+from backfill.sinks.delta.merge import KEYS_AT_ONCE, merge
 from tests.sinks.test_compacted import Row, batch, row
 
 
@@ -476,7 +478,7 @@ def test_the_keys_of_the_target_are_not_held_all_at_once(tmp_path: Path, monkeyp
             looked_at.append(each.num_rows)
             yield each
 
-    monkeypatch.setattr(delta, "coalesced", few)
+    monkeypatch.setattr(import_module("backfill.sinks.delta.merge"), "coalesced", few)
     apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
     for number in range(3):
         apply(Rows(row("insert", number, "x", "1")), number)
@@ -561,15 +563,14 @@ def test_a_driver_does_not_go_on_into_a_table_that_was_begun_anew(
     """Also where the new query has come to the batch after which this one began."""
     apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
     apply(Rows(row("insert", 1, "x", "1")), 0)
-    merge = delta._merge
 
     def late(*given: Any) -> None:
-        monkeypatch.setattr(delta, "_merge", merge)
+        monkeypatch.setattr(delta, "merge", merge)
         start_over(path=str(tmp_path), query="q")
         apply(Rows(row("insert", 7, "x", "7"), row("insert", 8, "x", "8")), 0)
         merge(*given)
 
-    monkeypatch.setattr(delta, "_merge", late)
+    monkeypatch.setattr(delta, "merge", late)
     with pytest.raises(TableBusyError, match="another writer"):
         apply(Rows(row("update_postimage", 1, "x", "2")), 1)
     assert content(tmp_path) == [(7, "x", "7", "7"), (8, "x", "8", "8")]

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from backfill.errors import TableError
 from backfill.sinks.delta import apply_to
-from backfill.sinks.spark_times import SparkTimes
+from backfill.sinks.delta.spark_times import SparkTimes
 from tests.delta import vectors
 from tests.sinks.test_compacted import row
 from tests.sinks.test_delta import Rows
@@ -87,7 +87,7 @@ def test_a_file_is_looked_at_where_statistics_have_far_times(tmp_path: Path, lea
 
 def test_a_file_without_a_time_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path, TIME, None, old=True, stats='{"numRecords":1,"nullCount":{"t":1}}')
-    monkeypatch.setattr("backfill.sinks.spark_times.Files.open", None)
+    monkeypatch.setattr("backfill.sinks.delta.spark_times.Files.open", None)
     SparkTimes({}).require_kept(DeltaTable(tmp_path))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from deltalake.schema import PrimitiveType
 from backfill.errors import TableBusyError, TableError
 from backfill.sinks.applied import Applied
 from backfill.sinks.compacted import Compacted, compacted
-from backfill.sinks.delta import TRIES, _merge, _record, apply_to, start_over
+from backfill.sinks.delta import TRIES, apply_to, start_over
+from backfill.sinks.delta.merge import merge
+from backfill.sinks.delta.record import record
 from backfill.sinks.merge_source import merge_source
 from backfill.upstream.delta.failures import translating
 from tests.sinks.test_compacted import batch, row
@@ -51,7 +54,7 @@ def meddle(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], times: int) 
             left.pop()()
         return merge_source(last, names)
 
-    monkeypatch.setattr("backfill.sinks.delta.merge_source", after_it)
+    monkeypatch.setattr(import_module("backfill.sinks.delta.merge"), "merge_source", after_it)
 
 
 def test_of_two_drivers_that_apply_the_same_batch_one_fails(tmp_path: Path) -> None:
@@ -59,10 +62,10 @@ def test_of_two_drivers_that_apply_the_same_batch_one_fails(tmp_path: Path) -> N
     apply(Rows(row("insert", 1, "x", "1")), 0)
     last = compacted(batch(row("insert", 2, "x", "2")), ["a", "b"])
     first, second = DeltaTable(tmp_path), DeltaTable(tmp_path)
-    record = _record("q", Applied(1, 1, 1, 1), 1)
-    _merge(first, ["a", "b"], last, record)
+    noted = record("q", Applied(1, 1, 1, 1), 1)
+    merge(first, ["a", "b"], last, noted)
     with pytest.raises(TableBusyError, match=r"another writer .* concurrent"), translating(str(tmp_path)):
-        _merge(second, ["a", "b"], last, record)
+        merge(second, ["a", "b"], last, noted)
     assert content(tmp_path) == [(1, "x", "1", "1"), (2, "x", "2", "2")]
 
 

@@ -9,6 +9,11 @@ the batch is recorded in the table `backfill_batches` of the target's schema:
 
 So readers of the target see the source's table as of the end of one batch and nothing in between, and a batch that
 Spark runs again changes nothing.
+
+merge       from the last rows of a batch to the target
+record      the batches that were applied
+target      the table that batches are applied to
+failures    what goes wrong with it, as our errors
 """
 
 from __future__ import annotations
@@ -18,8 +23,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from backfill.adapters import needing
+from backfill.sinks import Batch
 from backfill.sinks.applied import Applied, is_new, named, require_known
-from backfill.sinks.batch import Batch
 from backfill.sinks.compacted import Compacted, compacted, key_of
 
 with needing("writing to PostgreSQL", "postgres"):

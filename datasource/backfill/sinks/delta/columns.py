@@ -1,4 +1,4 @@
-"""Whether a Delta table has the columns of a batch, and can hold them; and adding those that it lacks."""
+"""Whether the table has the columns of a batch, and can hold them; and adding those that it lacks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from backfill.decimals import is_text
 from backfill.errors import OptionsError, TableError, UnsupportedTypeError
 from backfill.upstream.delta.table import require_partition_values
 from backfill.upstream.delta.types import arrow_type
+from backfill.widening import widens
 
 logger = logging.getLogger("backfill")
 
@@ -100,6 +101,22 @@ def require_partitions(table: DeltaTable, key: Sequence[str], rows: pa.Table) ->
             raise TableError(
                 f"the key column {name} partitions the Delta table and is '' in a row, and Delta keeps that as null. "
                 "Make the table anew, partitioned by another column or not at all"
+            )
+
+
+def require_apart(key: Sequence[str], given: pa.Schema, fitting: pa.Schema) -> None:
+    """Refuses a key whose columns have other types in the table, by which different keys may become the same one: a
+    MERGE would insert both of one batch, and make one row of those of two.
+    """
+    for name in key:
+        kind, wanted = given.field(name).type, fitting.field(name).type
+        # A value that a narrower type would cut is refused by `fitted`; only floats take the nearest one.
+        narrower = widens(kind, wanted) and not pa.types.is_floating(wanted)
+        if not (narrower or widens(wanted, kind)):
+            raise TableError(
+                f"the key column {name} of the Delta table is {wanted}, which may take different values of the source, "
+                f"whose type is {kind}, for the same one. Make the table with the source's type, or cast the column in "
+                "foreachBatch as it is to be"
             )
 
 

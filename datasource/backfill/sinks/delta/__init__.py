@@ -1,0 +1,203 @@
+"""A keyed Delta table that follows a stream, one commit for each batch.
+
+The commit is a MERGE: rows of deleted keys go, all others are updated or inserted. With it goes the record of the
+batch, also of one that changes nothing, in Delta's own form for that, application transactions: `{query}` has the batch
+id as its version, `{query}/rows`, `/version`, `/sequence` and `/timestamp` tell the batch from one of another
+checkpoint, and `{query}/after` has the version that it was merged into. So a batch that Spark runs again changes
+nothing, a gap between batches is noticed, and of two drivers that apply the same one the second fails. Where anybody
+else was faster, as OPTIMIZE may be, the batch is merged again.
+
+merge           from the last rows of a batch to the table
+record          the batches that were applied
+columns         whether the table has a batch's columns
+fitted          these rows in the table's types
+spark_times     files that a MERGE must not write anew
+restored        whether a RESTORE took batches out of the table
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import pyarrow as pa
+
+from backfill.adapters import needing
+from backfill.errors import OptionsError, TableError
+from backfill.options.texts import as_refused, place
+from backfill.sinks import Batch
+from backfill.sinks.applied import Applied, is_new, require_known
+from backfill.sinks.compacted import Compacted, compacted, key_of
+from backfill.wording import FRESH_START
+
+with needing("writing a Delta table", "delta"):
+    from deltalake import DeltaTable
+    from deltalake.exceptions import CommitFailedError, TableNotFoundError
+
+    from backfill.sinks.delta.columns import (
+        add_lacking,
+        require_apart,
+        require_columns,
+        require_partitions,
+        require_types,
+    )
+    from backfill.sinks.delta.fitted import fitted
+    from backfill.sinks.delta.merge import merge, require_kept
+    from backfill.sinks.delta.record import (
+        forgotten,
+        is_known,
+        last_applied,
+        merged_after,
+        named,
+        note,
+        noted,
+        record,
+        without_rows,
+    )
+    from backfill.sinks.delta.restored import require_not_restored
+    from backfill.sinks.delta.spark_times import SparkTimes
+    from backfill.upstream.delta.failures import is_conflict, translating
+    from backfill.upstream.delta.table import require_names
+
+logger = logging.getLogger("backfill")
+
+TRIES: Final = 5
+"""How often a batch is merged while others write to the table at the same time."""
+
+
+def apply_to(
+    *,
+    path: str,
+    key: Sequence[str],
+    query: str,
+    merge_schema: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+) -> Callable[[Batch, int], None]:
+    """A function for `foreachBatch` that makes the Delta table at `path` follow the stream.
+
+    `path` is absolute, or a URI. The table is created with the columns of batch 0 if there is none by then. `key` is
+    the source's key. `query` names the query in the record of batches: one name for each checkpoint. The rows are those
+    of the stream, with its metadata columns. Each batch is to be applied, also one without rows. With `merge_schema`
+    the table gets columns that it lacks and a batch has, in a commit before the batch's own; else that is an error.
+
+    A batch passes through the driver's memory; `maxBytesPerTrigger` and `maxRowsPerTrigger` bound what that takes. So
+    does much of what it is merged with: the files that may have keys between the batch's least and its greatest. That
+    is little where new rows have keys beyond those that are there. It is the whole table where a batch has keys from
+    far apart, or the key has a float, a decimal of more than 15 digits, or a time after the year 4252. So let batches
+    be large if the table is.
+    """
+    options = dict(storage_options or {})
+    return DeltaSink(_place(path), key_of(key), named(query), merge_schema, options, SparkTimes(options))
+
+
+def start_over(*, path: str, query: str, storage_options: Mapping[str, str] | None = None) -> None:
+    """Empties the table and forgets which batches of the query it has, for a new checkpoint under the same name.
+
+    StateError where the table has rows and no batch of such a query.
+    """
+    path = _place(path)
+    query = named(query)
+    with translating(path):
+        table = DeltaTable(path, storage_options=dict(storage_options or {}))
+        require_known(query, table=path, is_known=is_known(table, query), is_empty=lambda: _is_empty(table))
+        before = table.version()
+        anew = forgotten(query, before)
+        table.delete(commit_properties=anew)
+        note(table, before, anew)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSink:
+    """What `apply_to` returns. Picklable, as Spark Connect wants it."""
+
+    path: str
+    key: tuple[str, ...]
+    query: str
+    merge_schema: bool
+    storage_options: dict[str, str] = field(repr=False)
+    times: SparkTimes
+
+    def __call__(self, batch: Batch, batch_id: int) -> None:
+        rows = batch.toArrow()
+        last = compacted(rows, self.key)
+        now = Applied.of(batch_id, rows)
+        with translating(self.path):
+            table = self._table(batch_id, last.rows.schema)
+            self._require_not_restored(table)
+            if is_new(
+                last_applied(table, self.query, now),
+                now,
+                self.query,
+                table=self.path,
+                leaves_rows=last.leaves_rows,
+                is_empty=lambda: _is_empty(table),
+                mended=lambda before: without_rows(before, now),
+            ):
+                self._apply(table, last, now)
+
+    def _apply(self, table: DeltaTable, last: Compacted, now: Applied) -> None:
+        """Merges the batch; again where another writer was faster, unless that was a driver of the same query."""
+        began = table.version()
+        for tries_left in reversed(range(TRIES)):
+            try:
+                self._apply_once(table, last, now)
+            except CommitFailedError as error:
+                table.update_incremental()
+                if not (tries_left and is_conflict(error) and noted(table, self.query) == self._noted_at(began)):
+                    raise
+                self._require_not_restored(table)
+                logger.warning("another writer has changed the Delta table %s meanwhile: merging again", self.path)
+            else:
+                return
+
+    def _apply_once(self, table: DeltaTable, last: Compacted, now: Applied) -> None:
+        require_names(table, self.path)
+        if self.merge_schema:
+            add_lacking(table, last.rows.schema, self.key)
+        else:
+            require_columns(table, last.rows.schema)
+        rows = replace(last, rows=fitted(last.rows, table))
+        require_apart(self.key, last.rows.schema, rows.rows.schema)
+        require_partitions(table, self.key, rows.rows)
+        require_kept(table, self.key, rows)
+        self.times.require_kept(table)
+        merge(table, self.key, rows, record(self.query, now, table.version()))
+
+    def _require_not_restored(self, table: DeltaTable) -> None:
+        after = merged_after(table, self.query)
+        if after is not None:
+            require_not_restored(table, self.query, after, self.storage_options)
+
+    def _noted_at(self, version: int) -> list[int | None]:
+        return noted(DeltaTable(self.path, version=version, storage_options=self.storage_options), self.query)
+
+    def _table(self, batch_id: int, columns: pa.Schema) -> DeltaTable:
+        try:
+            return DeltaTable(self.path, storage_options=self.storage_options)
+        except TableNotFoundError:
+            if batch_id > 0:
+                raise TableError(
+                    f"there is no Delta table at {self.path}; batch {batch_id} is not the first, and the rows of "
+                    "those before were in it. Put it back, or give its new path, and start the query again; else "
+                    f"begin a new stream with {FRESH_START}"
+                ) from None
+            if set("[]").intersection(self.path):
+                raise OptionsError(
+                    f"path {as_refused(self.path)}; the package deltalake makes no table at a path with [ or ] in it"
+                ) from None
+            require_types(columns)
+            return DeltaTable.create(self.path, schema=columns, storage_options=self.storage_options)
+
+
+def _place(path: str) -> str:
+    """The path, which is what the source's option `path` may be."""
+    try:
+        return place(path)
+    except ValueError as error:
+        raise OptionsError(f"path {as_refused(path)}; expected {error}") from None
+
+
+def _is_empty(table: DeltaTable) -> bool:
+    return pa.table(table.get_add_actions()).num_rows == 0

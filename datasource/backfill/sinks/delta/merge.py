@@ -1,0 +1,115 @@
+"""From the last rows of a batch to the target: one MERGE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable
+
+from backfill.batches import as_one_batch, coalesced
+from backfill.sameness import canonical
+from backfill.sinks.compacted import Compacted
+from backfill.sinks.delta.record import note
+from backfill.sinks.merge_source import DELETED, column_name, kept_name, merge_source
+from backfill.upstream.delta.keys import EXACT_DIGITS
+from backfill.upstream.delta.scan import scanned
+from backfill.upstream.delta.statistics import MISREAD
+
+KEYS_AT_ONCE: Final = 245_760
+"""How many of the target's keys are looked at at once."""
+
+
+def merge(table: DeltaTable, key: Sequence[str], last: Compacted, record: CommitProperties) -> None:
+    """Makes of the table what the batch comes to, in one commit, which has the record of the batch."""
+    before = table.version()
+    if last.rows.num_rows:
+        _merge_rows(table, key, last, record)
+    elif last.emptied:
+        table.delete(commit_properties=record)
+    note(table, before, record)
+
+
+def require_kept(table: DeltaTable, key: Sequence[str], last: Compacted) -> None:
+    """Refuses a batch that keeps a value of the target where the target has no such row."""
+    kept = np.zeros(last.rows.num_rows, np.bool_)
+    for mask in last.kept.values():
+        kept |= mask & ~last.deleted
+    if not kept.any():
+        return
+    # A join takes a name that begins with a dot for a path.
+    names = [column_name(at) for at in range(len(key))]
+    given = last.rows.select(list(key)).filter(pa.array(kept))
+    columns = given.schema
+    wanted = _joinable(as_one_batch(given), names)
+    # Not all at once: the target may be larger than memory.
+    found = scanned(table, key, None)
+    for keys in coalesced((batch.select(key).cast(columns) for batch in found), KEYS_AT_ONCE):
+        if not wanted.num_rows:
+            break
+        wanted = _joinable(keys, names).join(wanted, names, join_type="right anti")
+    if last.emptied or wanted.num_rows:
+        raise last.no_row_to_keep()
+
+
+def _joinable(keys: pa.RecordBatch, names: list[str]) -> pa.Table:
+    """Under these names, and with one zero: a join tells a float's two apart, which a MERGE does not."""
+    return pa.Table.from_batches([canonical(keys)]).rename_columns(names)
+
+
+def _merge_rows(table: DeltaTable, key: Sequence[str], last: Compacted, record: CommitProperties) -> None:
+    names = last.rows.column_names
+    values = {_quoted(name): f"s.{column_name(at)}" for at, name in enumerate(names)}
+    # Of a row that was there before a truncation nothing is left.
+    others = [field.name for field in table.schema().fields if last.emptied and field.nullable]
+    cleared = {_quoted(name): "NULL" for name in others if name not in names}
+    kept = {
+        _quoted(name): f"CASE WHEN s.{kept_name(at)} THEN t.{_quoted(name)} ELSE {values[_quoted(name)]} END"
+        for at, name in enumerate(last.kept)
+    }
+    same = " AND ".join(_equal(f"t.{_quoted(name)}", values[_quoted(name)], last.rows[name]) for name in key)
+    merger = table.merge(
+        merge_source(last, names),
+        same,
+        source_alias="s",
+        target_alias="t",
+        # Not streamed, files are left out that cannot have the batch's keys, by their statistics.
+        streamed_exec=any(_misses_keys(last.rows[name]) for name in key),
+        commit_properties=record,
+    )
+    merger = merger.when_matched_delete(f"s.{DELETED}").when_matched_update(values | kept | cleared)
+    merger = merger.when_not_matched_insert(values, f"NOT s.{DELETED}")
+    if last.emptied:
+        merger = merger.when_not_matched_by_source_delete()
+    merger.execute()
+
+
+def _equal(target: str, source: str, values: pa.ChunkedArray[Any]) -> str:
+    """SQL for keys that are one; an equation, as with anything else each row is compared with each.
+
+    It compares the bits of a NaN, of which a database has only one.
+    """
+    if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
+        kind = "DOUBLE" if pa.types.is_float64(values.type) else "FLOAT"
+        target, source = (f"nanvl({side}, CAST('NaN' AS {kind}))" for side in (target, source))
+    return f"{target} = {source}"
+
+
+def _misses_keys(values: pa.ChunkedArray[Any]) -> bool:
+    """Whether a file's statistics may leave out one of these keys, which it has: of that deltalake (1.6) would insert a
+    second row.
+
+    They do not know NaN, and have decimals as floating point; and far times are misread by them.
+    """
+    kind = values.type
+    if pa.types.is_timestamp(kind):
+        latest = pc.max(values.cast(pa.int64())).as_py()
+        return latest is not None and latest >= MISREAD
+    return pa.types.is_floating(kind) or (pa.types.is_decimal(kind) and kind.precision > EXACT_DIGITS)
+
+
+def _quoted(name: str) -> str:
+    return "`{}`".format(name.replace("`", "``"))

@@ -1,0 +1,94 @@
+"""The record of the batches that were applied, as application transactions; their names are shown in `__init__`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deltalake import CommitProperties, DeltaTable, Transaction
+
+from backfill.errors import OptionsError
+from backfill.sinks import applied
+from backfill.sinks.applied import Applied
+from backfill.sinks.delta.restored import said_of
+
+_PARTS: Final = ("rows", "version", "sequence", "timestamp", "after")
+"""What is noted of a query's last batch beside its id."""
+
+_FORGOTTEN: Final = -1
+"""The batch id of a query that begins anew: application transactions cannot be removed."""
+
+
+def last_applied(table: DeltaTable, query: str, now: Applied) -> Applied | None:
+    """The batch that is noted. The fields beside its id are read only if it may be the same batch as `now`.
+
+    For each application transaction that is asked for, `deltalake` reads all of the log that is not in a checkpoint.
+    """
+    batch_id = _batch_id(table, query)
+    if batch_id is None:
+        return None
+    if now.batch_id > batch_id:
+        return Applied(batch_id, 0, None, None)
+    rows, *others = (table.transaction_version(name) for name in _names(query)[1:-1])
+    return Applied(batch_id, rows or 0, *(None if value == -1 else value for value in others))
+
+
+def is_known(table: DeltaTable, query: str) -> bool:
+    """Whether the query has applied a batch since it began."""
+    return _batch_id(table, query) is not None
+
+
+def _batch_id(table: DeltaTable, query: str) -> int | None:
+    """That of the query's last batch; None where it has applied none since it began."""
+    found = table.transaction_version(query)
+    return None if found == _FORGOTTEN else found
+
+
+def without_rows(last: Applied, now: Applied) -> str:
+    """What to do where the batches in between had no rows and were not given to the sink."""
+    between = f"range({last.batch_id + 1}, {now.batch_id}) if batch_id == {now.batch_id} else ()"
+    return (
+        f"give them to it in foreachBatch, before this one: for number in {between}: "
+        "apply_batch(batch.limit(0), number)"
+    )
+
+
+def record(query: str, now: Applied, after: int) -> CommitProperties:
+    """What the commit of this batch, which is merged into the table `after` that version, notes."""
+    others = (now.version, now.sequence, now.timestamp)
+    versions = (now.batch_id, now.rows, *(-1 if value is None else value for value in others), after)
+    transactions = list(map(Transaction, _names(query), versions))
+    return CommitProperties(app_transactions=transactions, custom_metadata=said_of(query))
+
+
+def forgotten(query: str, after: int) -> CommitProperties:
+    """The record of a query that begins anew after that version."""
+    return record(query, Applied(_FORGOTTEN, 0, None, None), after)
+
+
+def noted(table: DeltaTable, query: str) -> list[int | None]:
+    """All that is noted of the query's last batch."""
+    return [table.transaction_version(name) for name in _names(query)]
+
+
+def merged_after(table: DeltaTable, query: str) -> int | None:
+    """The version that the query's last batch was merged into; None where there is no such batch."""
+    return table.transaction_version(f"{query}/after")
+
+
+def _names(query: str) -> tuple[str, ...]:
+    return query, *(f"{query}/{part}" for part in _PARTS)
+
+
+def named(query: str) -> str:
+    """As `applied.named`; OptionsError also for a name under which something of another query is noted."""
+    other, _, part = applied.named(query).rpartition("/")
+    if other and part in _PARTS:
+        raise OptionsError(f"query is {query!r}, under which the table notes something of a query {other!r}")
+    return query
+
+
+def note(table: DeltaTable, before: int, record: CommitProperties) -> None:
+    """Commits the record alone if no commit came after that version: of what changes nothing deltalake makes none."""
+    if table.version() == before:
+        partitions = table.metadata().partition_columns
+        table.create_write_transaction([], "append", table.schema(), partitions, commit_properties=record)
