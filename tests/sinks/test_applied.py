@@ -8,21 +8,18 @@ import pyarrow as pa
 import pytest
 
 from backfill.errors import StateError
-from backfill.sinks.applied import Applied, is_new
+from backfill.sinks.applied import Applied, Filling
 
 LAST = Applied(3, 10, 700, 44, 5)
 
 
 def new(last: Applied | None, now: Applied, *, leaves_rows: bool = True, empty: bool = False) -> bool:
-    return is_new(
-        last,
-        now,
-        "q",
-        table="t",
-        leaves_rows=leaves_rows,
-        is_empty=lambda: empty,
-        mended=lambda before: f"note {before.batch_id + 1}",
-    )
+    filling = Filling("t", "q", lambda: empty)
+    return filling.is_new(last, now, leaves_rows=leaves_rows, mended=_mended)
+
+
+def _mended(last: Applied, now: Applied) -> str:
+    return f"note {last.batch_id + 1} to {now.batch_id - 1}"
 
 
 def test_a_later_batch_is_new_and_the_same_one_is_not() -> None:
@@ -35,7 +32,7 @@ def test_a_later_batch_is_new_and_the_same_one_is_not() -> None:
 
 
 def test_batches_in_between_are_missed() -> None:
-    with pytest.raises(StateError, match=r"applied batch 3 to the table t, and batch 5 .* had none, note 4; else call"):
+    with pytest.raises(StateError, match=r"batch 3 to the table t, and batch 5 .* had none, note 4 to 4; else call"):
         new(LAST, Applied(5, 0, None, None))
 
 

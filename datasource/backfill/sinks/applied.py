@@ -57,71 +57,82 @@ def named(query: str) -> str:
     return query
 
 
-def require_known(query: str, *, table: str, is_known: bool, is_empty: Callable[[], bool]) -> None:
-    """Before the table is emptied for this query: StateError where it has rows, and none of them by a batch of it, so
-    that the name may be a wrong one and the rows another query's.
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """A table and the query that fills it, under the names that people know; and whether it has no rows now.
+
+    The table notes every batch, also one without rows.
     """
-    if not is_known and not is_empty():
-        raise StateError(
-            f"no query {query!r} has applied a batch to the table {table}, and it has rows; nothing was removed. Give "
-            "the name that fills it to start_over, or empty the table yourself"
-        )
 
+    table: str
+    query: str
+    is_empty: Callable[[], bool]
 
-def is_new(
-    last: Applied | None,
-    now: Applied,
-    query: str,
-    *,
-    table: str,
-    leaves_rows: bool,
-    is_empty: Callable[[], bool],
-    mended: Callable[[Applied], str],
-) -> bool:
-    """Whether the batch is still to be applied to the table, which notes every batch, also one without rows.
-
-    `leaves_rows`: it has rows after the batch; `is_empty`: none now. `mended` is what a person does where the batches
-    between the last one and this one had no rows.
-
-    StateError if the batch does not follow the last one, or if the rows of the batches before it are missing.
-    """
-    if last is None:
-        if now.batch_id > 0 and is_empty():
+    def require_known(self, *, is_known: bool) -> None:
+        """Before the table is emptied for this query: StateError where it has rows, and none of them by a batch of it,
+        so that the name may be a wrong one and the rows another query's.
+        """
+        if not is_known and not self.is_empty():
             raise StateError(
-                f"the query {query!r} has applied no batch to this table, which is empty, and batch {now.batch_id} was "
-                "to be applied now; the rows of those before would be missing. Name the table that has them, or put it "
-                f"back with the record of its batches; else {BEGIN_ANEW}. Every batch has to be given to the sink, "
-                "also one without rows"
+                f"no query {self.query!r} has applied a batch to the table {self.table}, and it has rows; nothing was "
+                "removed. Give the name that fills it to start_over, or empty the table yourself"
             )
-        return True
-    if now.batch_id > last.batch_id + 1:
-        raise StateError(
-            f"the query {query!r} has applied batch {last.batch_id} to the table {table}, and batch {now.batch_id} was "
-            "to be applied now: the table was put back to an earlier state, as from a backup or by a failover, or the "
-            "sink was not given every batch, which it wants also without rows. If those in between had none, "
-            f"{mended(last)}; else {BEGIN_ANEW}"
-        )
-    if now.batch_id > last.batch_id:
-        return True
-    if now.is_again(last):
+
+    def is_new(
+        self, last: Applied | None, now: Applied, *, leaves_rows: bool, mended: Callable[[Applied, Applied], str]
+    ) -> bool:
+        """Whether the batch is still to be applied; `leaves_rows`: the table has rows after it.
+
+        `mended` is what a person does where the batches between these two had no rows.
+
+        StateError if the batch does not follow the last one, or if the rows of the batches before it are missing.
+        """
+        if last is None:
+            if now.batch_id > 0 and self.is_empty():
+                raise self._without_those_before(now)
+            return True
+        if now.batch_id > last.batch_id + 1:
+            raise self._gap(last, now, mended(last, now))
+        if now.batch_id > last.batch_id:
+            return True
+        if not now.is_again(last):
+            raise self._of_another_checkpoint(last, now)
         # If nobody wrote since, the first batch of a new checkpoint has the very same rows. Later batches need them.
-        if now.batch_id == 0 and leaves_rows and is_empty():
+        if now.batch_id == 0 and leaves_rows and self.is_empty():
             raise StateError(
-                f"the query {query!r} has applied batch 0 with the same rows, and its table was emptied since. To fill "
-                "it anew, call start_over with this name"
+                f"the query {self.query!r} has applied batch 0 with the same rows, and its table was emptied since. To "
+                "fill it anew, call start_over with this name"
             )
         return False
-    found = (
-        f"the query {query!r} has applied batch {last.batch_id}, and batch {now.batch_id} with other rows was to be "
-        "applied now. "
-    )
-    if now.batch_id > 0:
-        raise StateError(
-            f"{found}An older checkpoint was put back, or the query was started with options under which the batch "
-            "has other rows: give it the later checkpoint, or the options that it had, stagingDir among them; else "
-            f"{BEGIN_ANEW}"
+
+    def _without_those_before(self, now: Applied) -> StateError:
+        return StateError(
+            f"the query {self.query!r} has applied no batch to this table, which is empty, and batch {now.batch_id} "
+            "was to be applied now; the rows of those before would be missing. Name the table that has them, or put it "
+            f"back with the record of its batches; else {BEGIN_ANEW}. Every batch has to be given to the sink, also "
+            "one without rows"
         )
-    raise StateError(
-        f"{found}Batch ids begin at 0 again with a new checkpointLocation: give its query another name, or, to "
-        "fill the table anew, call start_over with this name"
-    )
+
+    def _gap(self, last: Applied, now: Applied, mended: str) -> StateError:
+        return StateError(
+            f"the query {self.query!r} has applied batch {last.batch_id} to the table {self.table}, and batch "
+            f"{now.batch_id} was to be applied now: the table was put back to an earlier state, as from a backup or by "
+            "a failover, or the sink was not given every batch, which it wants also without rows. If those in between "
+            f"had none, {mended}; else {BEGIN_ANEW}"
+        )
+
+    def _of_another_checkpoint(self, last: Applied, now: Applied) -> StateError:
+        found = (
+            f"the query {self.query!r} has applied batch {last.batch_id}, and batch {now.batch_id} with other rows was "
+            "to be applied now. "
+        )
+        if now.batch_id > 0:
+            return StateError(
+                f"{found}An older checkpoint was put back, or the query was started with options under which the batch "
+                "has other rows: give it the later checkpoint, or the options that it had, stagingDir among them; else "
+                f"{BEGIN_ANEW}"
+            )
+        return StateError(
+            f"{found}Batch ids begin at 0 again with a new checkpointLocation: give its query another name, or, to "
+            "fill the table anew, call start_over with this name"
+        )

@@ -28,7 +28,7 @@ from backfill.adapters import needing
 from backfill.errors import OptionsError, TableError
 from backfill.options.texts import as_refused, place
 from backfill.sinks import Batch
-from backfill.sinks.applied import Applied, is_new, require_known
+from backfill.sinks.applied import Applied, Filling
 from backfill.sinks.compacted import Compacted, compacted, key_of
 from backfill.wording import FRESH_START
 
@@ -101,7 +101,7 @@ def start_over(*, path: str, query: str, storage_options: Mapping[str, str] | No
     query = named(query)
     with translating(path):
         table = DeltaTable(path, storage_options=dict(storage_options or {}))
-        require_known(query, table=path, is_known=is_known(table, query), is_empty=lambda: _is_empty(table))
+        Filling(path, query, lambda: _is_empty(table)).require_known(is_known=is_known(table, query))
         before = table.version()
         anew = forgotten(query, before)
         table.delete(commit_properties=anew)
@@ -126,15 +126,9 @@ class DeltaSink:
         with translating(self.path):
             table = self._table(batch_id, last.rows.schema)
             self._require_not_restored(table)
-            if is_new(
-                last_applied(table, self.query, now),
-                now,
-                self.query,
-                table=self.path,
-                leaves_rows=last.leaves_rows,
-                is_empty=lambda: _is_empty(table),
-                mended=lambda before: without_rows(before, now),
-            ):
+            filling = Filling(self.path, self.query, lambda: _is_empty(table))
+            before = last_applied(table, self.query, now)
+            if filling.is_new(before, now, leaves_rows=last.leaves_rows, mended=without_rows):
                 self._apply(table, last, now)
 
     def _apply(self, table: DeltaTable, last: Compacted, now: Applied) -> None:

@@ -20,11 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from backfill.adapters import needing
 from backfill.sinks import Batch
-from backfill.sinks.applied import Applied, is_new, named, require_known
+from backfill.sinks.applied import Applied, Filling, named
 from backfill.sinks.compacted import Compacted, compacted, key_of
 
 with needing("writing to PostgreSQL", "postgres"):
@@ -75,7 +76,7 @@ def _start_over(connector: Connector, table: str, query: str) -> None:
     with translating(about_target), connector.arrow_session() as session:
         target = _begin(session, table, ())
         is_known = forget(session, target, query)  # Waits for a driver that is in a batch: its rows are to go as well.
-        require_known(query, table=target.text, is_known=is_known, is_empty=lambda: is_empty(session, target))
+        _filling(session, target, query).require_known(is_known=is_known)
         execute(session, "DELETE FROM {rows}", rows=target.rows)
         session.execute("COMMIT")
 
@@ -99,19 +100,17 @@ class PostgresSink:
     def _apply(self, now: Applied, last: Compacted) -> None:
         with translating(about_target), self.connector.arrow_session() as session:
             target = _begin(session, self.table, self.key)
-            found = last_applied(session, target, self.query)
-            if is_new(
-                found,
-                now,
-                self.query,
-                table=target.text,
-                leaves_rows=last.leaves_rows,
-                is_empty=lambda: is_empty(session, target),
-                mended=lambda _: without_rows(target, self.query, now.batch_id - 1),
-            ):
+            filling = _filling(session, target, self.query)
+            before = last_applied(session, target, self.query)
+            mended = partial(without_rows, target, self.query)
+            if filling.is_new(before, now, leaves_rows=last.leaves_rows, mended=mended):
                 merge(session, target, self.key, last)
                 record(session, target, self.query, now)
             session.execute("COMMIT")
+
+
+def _filling(session: ArrowSession, target: Target, query: str) -> Filling:
+    return Filling(target.text, query, lambda: is_empty(session, target))
 
 
 def _begin(session: ArrowSession, table: str, key: Sequence[str]) -> Target:

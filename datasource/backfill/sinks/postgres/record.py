@@ -45,9 +45,9 @@ def last_applied(session: ArrowSession, target: Target, query: str) -> Applied |
     return last
 
 
-def without_rows(target: Target, query: str, batch_id: int) -> str:
-    """What to do where the batches up to that one had no rows and were not given to the sink."""
-    return f"run {_setting(target, query, 'batch_id', batch_id)}"
+def without_rows(target: Target, query: str, _last: Applied, now: Applied) -> str:
+    """What to do where the batches in between had no rows and were not given to the sink."""
+    return f"run {_setting(target, query, 'batch_id', now.batch_id - 1)}"
 
 
 def forget(session: ArrowSession, target: Target, query: str) -> bool:
