@@ -32,8 +32,8 @@ class Chunks:
     options: StreamOptions
     end: Barrier
 
-    def parts(self, begin: Barrier | None, pin: Pin | None) -> tuple[tuple[Chunk | SnapshotPart, ...], Pin | None]:
-        """What readers read of the batch that begins at `begin`, and the pin that they need, if any.
+    def parts(self, pin: Pin | None) -> tuple[tuple[Chunk | SnapshotPart, ...], Pin | None]:
+        """What readers read, and the pin that they need, if any.
 
         Chunks that were staged are read from there. Those that were not are read at `pin` if it is the state the
         batch was planned in, or was taken for the same purpose before; else at that state again where the upstream
@@ -46,29 +46,29 @@ class Chunks:
         staged = self._staged(manifest)
         if not self._has_state(manifest, staged, pin):
             pin = self.upstream.repin(self.end.epoch)
-            manifest = self._planned_anew(begin, manifest, staged, pin)
+            manifest = self._planned_anew(manifest, staged, pin)
             staged = self._staged(manifest)
-        added = self._added(begin)
+        added = self._added()
         parts = [
             self._chunk(name, added) if pin is None or name in staged else self._unread(name, item, pin, added)
             for name, item in manifest.chunks.items()
         ]
         return tuple(parts), None if len(staged) == len(parts) else pin
 
-    def require_columns(self, begin: Barrier | None) -> None:
+    def require_columns(self) -> None:
         """Raises SchemaChangedError where a chunk that is staged cannot be read with the columns that are carried."""
         if self.end.has_manifest:
-            manifest, added = self.staging.require_manifest(self.end), self._added(begin)
+            manifest, added = self.staging.require_manifest(self.end), self._added()
             for name in self._staged(manifest):
                 require_columns(self._chunk(name, added), self.rows)
 
-    def _added(self, begin: Barrier | None) -> Added:
+    def _added(self) -> Added:
         """The columns that a chunk may lack.
 
         A stream of one state has all rows with the same columns; and the sink may have more of rows that come again.
         """
-        may_lack = not self.options.only_snapshot and bool(_first_pieces(begin, self.end))
-        return self.upstream.added() if may_lack else NOTHING_ADDED
+        has_all = self.options.only_snapshot or self.end.took_again
+        return NOTHING_ADDED if has_all else self.upstream.added()
 
     def read_rest(self, pin: Pin) -> None:
         """Stages what no reader has read to its end, as far as `pin` shows it: it may belong to the next batch, which
@@ -102,14 +102,14 @@ class Chunks:
             case GivenUp():
                 return False
 
-    def _planned_anew(self, begin: Barrier | None, manifest: Manifest, staged: Collection[str], pin: Pin) -> Manifest:
+    def _planned_anew(self, manifest: Manifest, staged: Collection[str], pin: Pin) -> Manifest:
         """For the state of this pin; as it was where that is the state planned, as of an upstream that keeps them."""
         if self._has_state(manifest, staged, pin):
             return manifest
-        if _first_pieces(begin, self.end):
-            return self._read_later(manifest, staged, pin)
-        self.upstream.release(pin)
-        return self._give_up(manifest, staged)
+        if self.end.took_again:
+            self.upstream.release(pin)
+            return self._give_up(manifest, staged)
+        return self._read_later(manifest, staged, pin)
 
     def _read_later(self, manifest: Manifest, staged: Collection[str], pin: Pin) -> Manifest:
         """Has the chunks that were lost read at this later state. A snapshot-only stream is of one state, so there all
@@ -152,16 +152,8 @@ def planned_manifest(to_read: Sequence[Piece], epoch: Epoch, readers: int) -> Ma
 
 def pieces_to_read(begin: Barrier | None, end: Barrier) -> tuple[Piece, ...]:
     """The snapshot rows of a batch, as the offsets alone say."""
-    return _first_pieces(begin, end) or _pieces_again(begin, end)
-
-
-def _first_pieces(begin: Barrier | None, end: Barrier) -> tuple[Piece, ...]:
-    return pieces(None if begin is None else begin.progress, end.progress)
-
-
-def _pieces_again(begin: Barrier | None, end: Barrier) -> tuple[Piece, ...]:
+    if end.again is None or not end.took_again:
+        return pieces(None if begin is None else begin.progress, end.progress)
     before = None if begin is None else begin.again
-    if end.again is None:
-        return ()
-    same = before is not None and before.request == end.again.request
-    return pieces(before.progress if before is not None and same else None, end.again.progress)
+    goes_on = before is not None and before.request == end.again.request
+    return pieces(before.progress if before is not None and goes_on else None, end.again.progress)

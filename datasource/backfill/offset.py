@@ -107,8 +107,8 @@ class Barrier:
 
     @property
     def took_again(self) -> bool:
-        """Whether such rows were left to read in the batch that ends here. Only its manifest tells whether it gave some
-        up.
+        """Whether such rows were left to read in the batch that ends here, and so none for the first time. Only its
+        manifest tells whether it gave some up.
         """
         return self.again is not None and isinstance(self.again.progress, Frontier)
 

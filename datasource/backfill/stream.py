@@ -319,12 +319,12 @@ class Stream:
         held, staging, last_rows = self._pin, self._attachment.staging(end.stream), self._opened_last_rows()
         if last_rows is not None and held is None:
             # They get the columns that are carried with the batch, and from then on there is no going on without.
-            self._chunks(end).require_columns(begin)
+            self._chunks(end).require_columns()
         following = Following(self._upstream, self.rows, self._options, begin, end, held)
         changes = following.parts(staging, last_rows)
         self._counting.begin(end.stream, (begin or end).epoch.timestamp)
         self._counting.add(end.epoch.number, following.tally)
-        snapshot, self._pin = self._chunks(end).parts(begin, held)
+        snapshot, self._pin = self._chunks(end).parts(held)
         if self._pin is not None:
             names = [part.chunk.name for part in snapshot if isinstance(part, SnapshotPart)]
             self._release.when_staged(self._pin, staging, end.epoch.number, names)
