@@ -14,7 +14,6 @@ from backfill.staging import Staging
 from backfill.state_dir.record import NamedStream, Record
 from backfill.upstream import Upstream
 from backfill.vnode import Key
-from backfill_state import StreamIdentity
 
 
 class Attachment:
@@ -77,10 +76,12 @@ class Attachment:
             self._require_last_rows(committed, planned)
         if not self._options.only_snapshot:
             bookmark = self._upstream.attach(bookmark, barrier.epoch, self._seen(committed, planned))
-        if found is None and committed is not None:
-            self._replace_lost_manifest(committed)
-        if committed is None or committed.epoch != planned.epoch:
-            self._ensure_manifest(found, committed, planned)
+        if found is None:
+            self._replace_lost_manifests(committed, planned)
+        elif committed is None or committed.epoch != planned.epoch:
+            # The sink may have the batch that an earlier process logged. Read again it would be as of a later state,
+            # and no batch would give the changes up to that state.
+            self.staging(planned.stream).require_manifest(planned)
         self._record.adopt(barrier, found, bookmark)
         self._attached = NamedStream(planned.stream, bookmark)
         return self._attached
@@ -110,30 +111,22 @@ class Attachment:
         missed = found is not None and any(item.reading != AsPlanned() for item in found.splits)
         return missed or committed.order_matters
 
-    def _ensure_manifest(self, found: StreamIdentity | None, committed: Barrier | None, planned: Barrier) -> None:
-        """Requires the manifest of a batch that an earlier process logged, StagingError where it is gone; makes it anew
-        only where `stateDir` was lost as well (see `_replace_lost_manifest`).
+    def _replace_lost_manifests(self, committed: Barrier | None, planned: Barrier) -> None:
+        """Where `stateDir` was lost, the staged files most often were in it, and so manifests are lost too.
 
-        The sink may have the batch. Read again it would be as of a later state, and no batch would give the changes up
-        to that state.
+        That of the batch which was committed may have told that chunks were read at a later state, after a crash, or
+        that some of rows which are read again were given up; these count as read then. To end the stream for that would
+        be worse than to go on. Not so where last rows are kept, which were in `stateDir` as well.
         """
-        staging, number = self.staging(planned.stream), planned.epoch.number
-        if found is not None:
-            staging.require_manifest(planned)
-        elif planned.has_manifest and staging.manifest(number) is None:
+        if committed is not None and self._options.last_rows is None:
+            self._keep_where_lost(committed, Manifest(()))
+        if committed is None or committed.epoch != planned.epoch:
             to_read = pieces_to_read(committed, planned)
-            staging.keep_manifest(number, planned_manifest(to_read, planned.epoch, self._options.num_partitions))
+            self._keep_where_lost(planned, planned_manifest(to_read, planned.epoch, self._options.num_partitions))
 
-    def _replace_lost_manifest(self, begin: Barrier) -> None:
-        """Where `stateDir` was lost, the staged files most often were in it, and so the batch's manifest is lost too.
-
-        It may have told that chunks of that batch were read at a later state, after a crash, or that some of rows which
-        are read again were given up; these count as read then. To end the stream for that would be worse than to go on.
-        Not so where last rows are kept, which were in `stateDir` as well.
-        """
-        staging, number = self.staging(begin.stream), begin.epoch.number
-        if begin.has_manifest and self._options.last_rows is None and staging.manifest(number) is None:
-            staging.keep_manifest(number, Manifest(()))
+    def _keep_where_lost(self, end: Barrier, manifest: Manifest) -> None:
+        if end.has_manifest and self._manifest_of(end) is None:
+            self.staging(end.stream).keep_manifest(end.epoch.number, manifest)
 
     # -- keeping it ------------------------------------------------------------------------------------------------
 
