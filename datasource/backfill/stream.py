@@ -151,7 +151,7 @@ class Stream:
         self._control = self._read_control()
         if self._options.only_snapshot:
             # It is one batch, which cannot be held up. In stateDir may be what a stream before it was told.
-            self._control = self._control.resumed().throttled(None)
+            self._control = Control(requests=self._control.requests)
         named, begin = self._begun(start)
         stands = self._first(named) if begin is None else self._standing(named, begin)
         if begin is not None:
