@@ -5,11 +5,10 @@ They follow from the batch's two offsets and the log, so that a batch which is r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -29,9 +28,6 @@ from backfill.upstream import Pin, Upstream
 from backfill.vnode import WHOLE_TABLE, Coverage
 from backfill.whole_rows.last_rows import LastRows, Marked
 from backfill.whole_rows.telling import BYTES_AT_ONCE, ROWS_AT_ONCE
-
-ReadLog: TypeAlias = Callable[[Barrier], Iterator[pa.RecordBatch]]
-"""The changes of the batch that begins at this barrier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +56,26 @@ class Following:
     def _rows(self) -> Iterator[pa.RecordBatch]:
         """Output rows of the changes that go forward, as the log tells them."""
         first = 0
-        for changes, found in self._mark(self._logged):
+        for changes, found in self._mark(self._logged()):
             rows = marked_rows(changes, found, truncates=self._emits_truncations)
             yield self.rows.change_rows(rows, self.end.epoch, first)
             first += rows.num_rows
 
     def _marked(self) -> Marked:
         """Changes and what of them goes forward; many at once, since each look into the last rows takes its time."""
-        for changes, found in self._mark(self._logged_together):
+        for changes, found in self._mark(self._logged_together()):
             yield changes, found, self._emits_truncations and changes["op"][0].as_py() == TRUNCATE
 
     # -- reading the log -------------------------------------------------------------------------------------------
 
-    def _logged(self, begin: Barrier) -> Iterator[pa.RecordBatch]:
-        return self.upstream.changes(begin.epoch, self.end.epoch)
+    def _logged(self) -> Iterator[pa.RecordBatch]:
+        """All changes; none where no key has been emitted, so that none would go forward."""
+        if self.begin is not None and self._coverage:
+            yield from self.upstream.changes(self.begin.epoch, self.end.epoch)
 
-    def _logged_together(self, begin: Barrier) -> Iterator[pa.RecordBatch]:
+    def _logged_together(self) -> Iterator[pa.RecordBatch]:
         """The same in larger pieces, but each truncation that is emitted is a piece of its own."""
-        for changes in coalesced(self._logged(begin), ROWS_AT_ONCE, BYTES_AT_ONCE):
+        for changes in coalesced(self._logged(), ROWS_AT_ONCE, BYTES_AT_ONCE):
             truncates = (changes["op"].to_numpy() == TRUNCATE) & self._emits_truncations
             at = np.flatnonzero(truncates).tolist()
             ends = sorted({*at, *(place + 1 for place in at), changes.num_rows})
@@ -92,13 +90,15 @@ class Following:
         """Whether truncations go forward."""
         return self.options.on_truncate is OnTruncate.EMIT
 
-    def _mark(self, read: ReadLog) -> Iterator[tuple[pa.RecordBatch, Halves]]:
+    @property
+    def _coverage(self) -> Coverage:
+        """The keys that had been emitted."""
+        return () if self.begin is None else self.begin.progress.coverage
+
+    def _mark(self, logged: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, Halves]]:
         """The changes, and which halves of them go forward."""
-        coverage = () if self.begin is None else self.begin.progress.coverage
-        if self.begin is None or not coverage:
-            return
-        cleared = False
-        for changes in read(self.begin):
+        coverage, cleared = self._coverage, False
+        for changes in logged:
             refuse_truncate(changes, self.options.on_truncate)
             truncates = changes["op"].to_numpy() == TRUNCATE
             emptied = self._emits_truncations & (np.logical_or.accumulate(truncates) | cleared)
