@@ -21,11 +21,11 @@ from pyarrow import ipc
 
 from backfill import handoff
 from backfill.handoff import SnapshotPart
-from backfill.manifest import Manifest, PlannedSplit
 from backfill.offset import Nothing
 from backfill.opening import open_stream
 from backfill.options import parse
 from backfill.staging import Staging
+from backfill.staging.manifest import Manifest, PlannedSplit
 from backfill.stream import Stream
 from benchmarks.bed import ACCOUNTS, Bed
 from benchmarks.report import Comparison, Table, ratios, speeds

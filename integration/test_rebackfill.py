@@ -13,9 +13,9 @@ from psycopg import sql
 from backfill.__main__ import main
 from backfill.adapters import open_upstream
 from backfill.errors import KeyTextError
-from backfill.manifest import Later, Manifest
 from backfill.options import parse
 from backfill.plan import Measure
+from backfill.staging.manifest import Later, Manifest
 from backfill.upstream.postgres import PostgresUpstream
 from backfill.vnode import KeyRange
 from integration.database import Database

@@ -89,9 +89,7 @@ Where things are; each module may import only those that stand after it:
     backfill.whole_rows         changes in full, from the last row of each key
     backfill.state_dir          the state directory and its rules
     backfill.handoff            what travels to a reader, and how it becomes rows
-    backfill.staging, rows      chunks on disk; the output columns
-    backfill.whole_files        files that appear under their names as a whole
-    backfill.manifest           who reads what of a batch's snapshot rows
+    backfill.staging, rows      chunks on disk, and who reads which; the output columns
     backfill.upstream           the contract of a database, and one folder for each
     backfill.plan, mark         the decisions, pure
     backfill.offset             what the checkpoint holds

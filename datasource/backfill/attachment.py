@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from backfill.chunks import pieces_to_read, planned_manifest
 from backfill.control import Control
-from backfill.manifest import AsPlanned, Manifest
 from backfill.offset import Ahead, Barrier
 from backfill.options import StreamOptions
 from backfill.staging import Staging
+from backfill.staging.manifest import AsPlanned, Manifest
 from backfill.state_dir.record import NamedStream, Record
 from backfill.upstream import Upstream
 from backfill.vnode import Key

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from backfill.added import NOTHING_ADDED, Added
 from backfill.epoch import Epoch
 from backfill.handoff import Chunk, SnapshotPart, read, require_columns
-from backfill.manifest import AsPlanned, GivenUp, Later, Manifest, PlannedSplit
 from backfill.offset import Barrier
 from backfill.options import StreamOptions
 from backfill.plan import MIN_SPLIT_ROWS, Piece, pieces, split
 from backfill.rows import RowFormat
 from backfill.staging import Staging
+from backfill.staging.manifest import AsPlanned, GivenUp, Later, Manifest, PlannedSplit
 from backfill.upstream import Pin, Upstream
 
 

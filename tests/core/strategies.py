@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from backfill.epoch import Epoch
-from backfill.manifest import AsPlanned, GivenUp, Later, Manifest, PlannedSplit
 from backfill.offset import Ahead, Barrier, Nothing, Offset
 from backfill.plan import Split
 from backfill.progress import Again, Completed, Finished, Frontier, InProgress, Progress
+from backfill.staging.manifest import AsPlanned, GivenUp, Later, Manifest, PlannedSplit
 from backfill.vnode import Key, KeyRange
 
 counts = st.integers(0, 2**63 - 1)

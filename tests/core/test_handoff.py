@@ -28,10 +28,10 @@ from backfill.handoff import (
     stage,
     staged,
 )
-from backfill.manifest import Manifest, PlannedSplit
 from backfill.plan import Split
 from backfill.rows import RowFormat
 from backfill.staging import Staging
+from backfill.staging.manifest import Manifest, PlannedSplit
 from backfill.upstream import TableSchema
 from backfill.vnode import WHOLE_TABLE, KeyRange
 

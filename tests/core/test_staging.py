@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from backfill.errors import BackfillError, StagingError, StagingUnreachableError
-from backfill.manifest import Later, Manifest, PlannedSplit
 from backfill.plan import Split
 from backfill.staging import Staging
+from backfill.staging.manifest import Later, Manifest, PlannedSplit
 from backfill.vnode import WHOLE_TABLE, KeyRange
 from tests.core.strategies import damaged, manifests
 from tests.full_disk import room_for

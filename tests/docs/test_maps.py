@@ -17,6 +17,7 @@ import backfill.sinks
 import backfill.sinks.delta
 import backfill.sinks.postgres
 import backfill.spark
+import backfill.staging
 import backfill.state_dir
 import backfill.upstream.delta
 import backfill.upstream.postgres
@@ -45,7 +46,7 @@ IN_ORDER = [
 
 PACKAGES = [
     *(*IN_ORDER, backfill.sinks, backfill.sinks.delta, backfill.sinks.postgres),
-    *(backfill.spark, backfill.upstream.delta),
+    *(backfill.spark, backfill.staging, backfill.upstream.delta),
     *(backfill_state, backfill_state.upsert),
 ]
 

@@ -11,8 +11,8 @@ import pytest
 
 from backfill.control import CONTROL_VERSION, Control
 from backfill.errors import OffsetError, StagingError, StateError
-from backfill.manifest import MANIFEST_VERSION, Manifest
 from backfill.offset import VERSION, from_json, from_text, to_text
+from backfill.staging.manifest import MANIFEST_VERSION, Manifest
 from tests.golden import values
 from tests.golden.values import OFFSETS
 

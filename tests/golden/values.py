@@ -6,10 +6,10 @@ from typing import Final
 
 from backfill.control import Control, ReadAgain, Stop
 from backfill.epoch import Epoch
-from backfill.manifest import GivenUp, Later, Manifest, PlannedSplit
 from backfill.offset import Ahead, Barrier, Nothing, Offset
 from backfill.plan import Split
 from backfill.progress import Again, CompletedRun, Finished, Frontier, InProgress, NotStarted, Vnode
+from backfill.staging.manifest import GivenUp, Later, Manifest, PlannedSplit
 from backfill.vnode import Key, KeyRange
 
 UPSTREAM: Final = (

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
-from backfill.manifest import Later, Manifest
 from backfill.offset import Barrier
+from backfill.staging.manifest import Later, Manifest
 from backfill.vnode import KeyRange
 from tests.simulator.database import Key, Row, View, inside
 from tests.simulator.upstream import Server

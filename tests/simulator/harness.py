@@ -14,12 +14,12 @@ import pyarrow as pa
 from backfill import handoff
 from backfill.control import Control, ReadAgain, Request, Stop
 from backfill.counts import Counting, Counts
-from backfill.manifest import Manifest
 from backfill.offset import Barrier, from_text
 from backfill.options import LastRowsOptions, OnExistingState, OnTruncate, StartupMode, StreamOptions
 from backfill.progress import Frontier
 from backfill.rows import RowFormat
 from backfill.staging import Staging
+from backfill.staging.manifest import Manifest
 from backfill.state_dir.record import Record
 from backfill.stream import Stream
 from backfill.whole_rows.last_rows import LastRows

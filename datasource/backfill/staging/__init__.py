@@ -1,6 +1,6 @@
 """Chunks kept so that a batch can be run again with the same rows, for an upstream without time travel.
 
-    <stagingDir>/<stream>/<epoch number>/manifest.json          what the batch reads, see `backfill.manifest`
+    <stagingDir>/<stream>/<epoch number>/manifest.json                    what the batch reads, see `manifest`
                                         /chunk-<split>-<attempt>.arrow    the snapshot rows of one split
                                         /changes-<n>.arrow                changes too large for Spark's task messages
                                         /changes.json                     how many of these there are, where they
@@ -10,6 +10,9 @@ A reader writes its chunk beside passing it on, and the file gets its name befor
 chunk without a file has been read to its end by nobody, and where its batch is run again it may be read at a later
 state; the manifest then says at which. File names carry the attempt, so that a reader left over from before a crash,
 or from a checkpoint that was given up for a new one, cannot replace a chunk that was read after it.
+
+manifest        who reads what of a batch's snapshot rows
+whole_files     files that appear under their names as a whole
 """
 
 from __future__ import annotations
@@ -25,9 +28,9 @@ from pyarrow import fs, ipc
 
 from backfill import stored
 from backfill.errors import StagingError
-from backfill.manifest import Manifest
 from backfill.offset import Barrier
-from backfill.whole_files import being, failed, may_pass, new_file, replace
+from backfill.staging.manifest import Manifest
+from backfill.staging.whole_files import being, failed, may_pass, new_file, replace
 from backfill.wording import FRESH_START
 
 CHANGES_VERSION: Final = 1
