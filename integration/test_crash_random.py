@@ -84,7 +84,7 @@ def random_stream(database: Database, folder: Path, rng: Random, url: str | None
     staging = {"stagingDir": (folder / "chunks, été 1").as_uri()} if rng.random() < 0.3 else {}
     settings = {
         **SMALL,
-        "backfill.handoff:INLINE_BYTES": rng.choice([100, 4000, 1 << 20]),
+        "backfill.packing:INLINE_BYTES": rng.choice([100, 4000, 1 << 20]),
         "backfill.upstream.postgres.epochs:HEARTBEAT_BYTES": rng.choice([10_000, 1 << 24]),
     }
     return Lives(

@@ -207,7 +207,7 @@ def test_crashes_leave_no_staged_files_behind(database: Database, tmp_path: Path
         database,
         tmp_path / "stream",
         BIGINT,
-        settings={**SMALL, "backfill.handoff:INLINE_BYTES": 200},
+        settings={**SMALL, "backfill.packing:INLINE_BYTES": 200},
         vnodeCount="3",
         numPartitions="3",
         maxBytesPerTrigger="3000",

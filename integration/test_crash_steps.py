@@ -35,7 +35,7 @@ def a_stream(database: Database, folder: Path, **options: str) -> Lives:
     """Some thirty rows a batch, read by several readers."""
     BIGINT.create(database, SIZE, identity="DEFAULT" if "changelog" in options else "FULL")
     options = {"vnodeCount": "3", "numPartitions": "3", "maxBytesPerTrigger": "3000", **options}
-    settings = {**SMALL, "backfill.handoff:INLINE_BYTES": 200}
+    settings = {**SMALL, "backfill.packing:INLINE_BYTES": 200}
     return Lives(database, folder, BIGINT, settings=settings, **options)
 
 

@@ -88,6 +88,7 @@ Where things are; each module may import only those that stand after it:
     backfill.again              from what a person asked for to a second frontier
     backfill.whole_rows         changes in full, from the last row of each key
     backfill.state_dir          the state directory and its rules
+    backfill.packing            changes as what travels to a reader: inline or in files
     backfill.handoff            what travels to a reader, and how it becomes rows
     backfill.staging, rows      chunks on disk, and who reads which; the output columns
     backfill.upstream           the contract of a database, and one folder for each

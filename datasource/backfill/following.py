@@ -18,10 +18,11 @@ from backfill.batches import as_one_batch, coalesced
 from backfill.changes import TRUNCATE
 from backfill.counts import Tally
 from backfill.errors import SnapshotGoneError, TruncateError
-from backfill.handoff import Part, pack
+from backfill.handoff import Part
 from backfill.mark import Halves, mark, marked_rows, refuse_truncate
 from backfill.offset import Barrier
 from backfill.options import OnTruncate, StreamOptions
+from backfill.packing import pack
 from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.upstream import Pin, Upstream

@@ -28,8 +28,8 @@ KILLED: Final = -signal.SIGKILL
 SMALL: Final[Mapping[str, int]] = {
     "backfill.chunks:MIN_SPLIT_ROWS": 20,
     "backfill.upstream.postgres.snapshot.reader:BATCH_BYTES": 1000,
-    "backfill.handoff:INLINE_BYTES": 4000,
-    "backfill.handoff:FILE_BYTES": 8000,
+    "backfill.packing:INLINE_BYTES": 4000,
+    "backfill.packing:FILE_BYTES": 8000,
 }
 """Limits for tables of a few hundred rows: a batch has several chunks, a chunk several record batches, and changes
 travel in files now and then."""

@@ -15,19 +15,8 @@ import pytest
 
 from backfill.epoch import Epoch
 from backfill.errors import ConnectionLostError, SchemaChangedError, SnapshotGoneError, StagingError
-from backfill.handoff import (
-    FILE_BYTES,
-    INLINE_BYTES,
-    Chunk,
-    InlineChanges,
-    Part,
-    SnapshotPart,
-    StagedChanges,
-    pack,
-    read,
-    stage,
-    staged,
-)
+from backfill.handoff import Chunk, InlineChanges, Part, SnapshotPart, StagedChanges, read
+from backfill.packing import FILE_BYTES, INLINE_BYTES, pack, stage, staged
 from backfill.plan import Split
 from backfill.rows import RowFormat
 from backfill.staging import Staging

@@ -16,8 +16,8 @@ def simulated() -> Iterator[None]:
     """A table of 90 rows has several readers and its changes several staged files; a seed gives the same again."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("backfill.chunks.MIN_SPLIT_ROWS", 3)
-        patch.setattr("backfill.handoff.INLINE_BYTES", 2000)
-        patch.setattr("backfill.handoff.FILE_BYTES", 3000)
+        patch.setattr("backfill.packing.INLINE_BYTES", 2000)
+        patch.setattr("backfill.packing.FILE_BYTES", 3000)
         patch.setattr("backfill.handoff.read_ahead", without_a_thread)
         yield
 

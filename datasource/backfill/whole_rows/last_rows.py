@@ -25,9 +25,10 @@ import pyarrow as pa
 from backfill.added import Added
 from backfill.batches import coalesced
 from backfill.errors import OptionsError, StagingError, StateError
-from backfill.handoff import StagedChanges, committed_chunk, require_columns, stage, staged
+from backfill.handoff import StagedChanges, committed_chunk, require_columns
 from backfill.mark import Halves, marked_rows
 from backfill.offset import Barrier
+from backfill.packing import stage, staged
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL, RowFormat
 from backfill.sameness import canonical
 from backfill.staging import Staging
