@@ -78,7 +78,7 @@ Where things are; each module may import only those that stand after it:
     backfill.sinks              keyed targets that follow a stream, for foreachBatch
     backfill.command            what the command tells of a stream and asks of it
     backfill.reported           a running query's own word of where it is
-    backfill.metrics_server     metrics over HTTP
+    backfill.metrics            figures as Prometheus reads them
     backfill.opening, adapters  from options to a stream; to the upstream that they name
     backfill.stream             from an offset to the next, and from two offsets to what is read
     backfill.scan, span         batch reads: the table as it is now; the changes between two positions
@@ -103,9 +103,7 @@ Where things are; each module may import only those that stand after it:
     backfill.sameness, changes  which values are equal; the layout of an upstream's changes
     backfill.batches            record batches of a good size
     backfill.readahead          making the next one while this one is used
-    backfill.temporary          what goes wrong with the temporary folder, as our errors
-    backfill.metrics, amounts, wording
-                                figures as Prometheus reads them, and as people do; sentences that errors share
+    backfill.amounts, wording   figures as people read them; sentences that errors share
     backfill.arrays             which rows
     backfill.decimals           decimals made from other values
     backfill.added              which columns a table has got

@@ -7,8 +7,8 @@ import urllib.request
 
 import pytest
 
-from backfill.metrics import CONTENT_TYPE, Metric, Sample, exposition
-from backfill.metrics_server import LOOPBACK, MetricsServer
+from backfill.metrics.exposition import CONTENT_TYPE, Metric, Sample, exposition
+from backfill.metrics.server import LOOPBACK, MetricsServer
 
 ROWS = Metric("rows_total", "counter", "Rows,\nwith a \\ in it.")
 LAG = Metric("lag_seconds", "gauge", "Lag.")

@@ -13,6 +13,7 @@ import pytest
 
 import backfill
 import backfill.command
+import backfill.metrics
 import backfill.sinks
 import backfill.sinks.delta
 import backfill.sinks.postgres
@@ -39,7 +40,7 @@ LINE = re.compile(r"^(?:    backfill\.)?(\w+(?:, \w+)*)(?: {2,}\S.*)?$", re.MULT
 POSTGRES = backfill.upstream.postgres
 
 IN_ORDER = [
-    *(backfill, backfill.command, backfill.state_dir, backfill.whole_rows),
+    *(backfill, backfill.command, backfill.metrics, backfill.state_dir, backfill.whole_rows),
     *(POSTGRES, POSTGRES.changes, POSTGRES.snapshot, POSTGRES.replication, POSTGRES.tables),
     *(POSTGRES.decoder, POSTGRES.session, POSTGRES.values),
 ]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import backfill.errors
 import backfill_state.errors
-from backfill.metrics import Metric
+from backfill.metrics.exposition import Metric
 from backfill.options import OPTIONS
 from backfill.progress import PHASES
 from backfill.reported import Reported

@@ -22,8 +22,8 @@ from uuid import UUID
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from backfill.metrics import Metric, Sample, exposition
-from backfill.metrics_server import LOOPBACK, MetricsServer
+from backfill.metrics.exposition import Metric, Sample, exposition
+from backfill.metrics.server import LOOPBACK, MetricsServer
 from backfill.progress import PHASES
 from backfill.reported import Reported
 from backfill.spark.monitor import reads, reports

@@ -4,8 +4,8 @@ An adapter is done when the contract suite in `tests/contract` passes on it. An 
 one process at a time, except for `release`. Every method may raise a `DefiniteError` or, when its own retries are
 used up, a `TransientError`.
 
-Beside the adapters lie `noted` (reading a bookmark), `lately` (the lag, not asked for too often) and `findings` (what
-is found before a stream is started).
+Beside the adapters lie `noted` (reading a bookmark), `lately` (the lag, not asked for too often), `findings` (what is
+found before a stream is started) and `temporary` (what goes wrong with the temporary folder).
 """
 
 from __future__ import annotations

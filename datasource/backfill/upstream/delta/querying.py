@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import duckdb
 import pyarrow as pa
 
-from backfill.temporary import explaining_temporary_folder
+from backfill.upstream.temporary import explaining_temporary_folder
 
 MEMORY: Final = "256MB"
 """What one query may take before it uses the disk."""

@@ -30,7 +30,7 @@ from pyarrow import ipc
 
 from backfill.batches import as_one_batch
 from backfill.order import sorting_by, within
-from backfill.temporary import explaining_temporary_folder
+from backfill.upstream.temporary import explaining_temporary_folder
 
 RUN_BYTES: Final = 32 << 20
 """About how much is sorted in memory: all, where there is no more than that, else a run."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import ipc
 
-from backfill.temporary import explaining_temporary_folder
+from backfill.upstream.temporary import explaining_temporary_folder
 
 IN_MEMORY: Final = 16 << 20
 """Bytes above which a spool goes on in a file, so that one huge transaction does not live in the driver's memory."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 
-from backfill.metrics import CONTENT_TYPE
+from backfill.metrics.exposition import CONTENT_TYPE
 
 PATH: Final = "/metrics"
 
