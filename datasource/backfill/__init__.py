@@ -99,15 +99,11 @@ Where things are; each module may import only those that stand after it:
     backfill.progress, epoch    how far a stream is; the states batches end at
     backfill.stored             reading what was stored as JSON
     backfill.options            what the user asks for, validated
-    backfill.vnode, order       ranges of keys; comparing keys as the database does
-    backfill.sameness, changes  which values are equal; the layout of an upstream's changes
-    backfill.batches            record batches of a good size
+    backfill.vnode, changes     ranges of keys; the layout of an upstream's changes
     backfill.readahead          making the next one while this one is used
     backfill.amounts, wording   figures as people read them; sentences that errors share
-    backfill.arrays             which rows
-    backfill.decimals           decimals made from other values
+    backfill.arrow              Arrow's arrays, batches and types, whatever they are of
     backfill.added              which columns a table has got
-    backfill.widening           which types have all values of others
     backfill.errors
 
 The algorithm is that of RisingWave's backfill executors, with time travel replaced by pinned snapshots and staged

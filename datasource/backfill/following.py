@@ -13,8 +13,8 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from backfill.arrays import Indices, Mask, mask
-from backfill.batches import as_one_batch, coalesced
+from backfill.arrow.arrays import Indices, Mask, mask
+from backfill.arrow.batches import as_one_batch, coalesced
 from backfill.changes import TRUNCATE
 from backfill.counts import Tally
 from backfill.errors import SnapshotGoneError, TruncateError

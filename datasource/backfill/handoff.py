@@ -10,7 +10,8 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from backfill.added import NOTHING_ADDED, Added
-from backfill.batches import in_columns, without_first
+from backfill.arrow.batches import in_columns, without_first
+from backfill.arrow.widening import widens
 from backfill.epoch import Epoch
 from backfill.errors import SchemaChangedError, SnapshotGoneError, StagingError
 from backfill.plan import Split
@@ -18,7 +19,6 @@ from backfill.readahead import read_ahead
 from backfill.rows import RESERVED, UNCHANGED_COLUMNS, RowFormat
 from backfill.staging import Staging
 from backfill.upstream import SnapshotReader, TableSchema
-from backfill.widening import widens
 from backfill.wording import FRESH_START
 
 

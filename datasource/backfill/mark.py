@@ -24,11 +24,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from backfill.arrays import Indices, Mask, index
+from backfill.arrow.arrays import Indices, Mask, index
+from backfill.arrow.order import differ
 from backfill.changes import DELETE, INSERT, OLD_NONE, OLD_ROW, TRUNCATE, UPDATE, column_of
 from backfill.errors import TruncateError
 from backfill.options import OnTruncate
-from backfill.order import differ
 
 Forwarded: TypeAlias = Callable[[pa.RecordBatch, Indices], Mask]
 """For keys (a batch of the key columns) and the rows of the changes they belong to: which go forward."""

@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from backfill.batches import in_columns
+from backfill.arrow.batches import in_columns
 from backfill.options import StreamOptions
 from backfill.plan import MIN_SPLIT_ROWS
 from backfill.readahead import read_ahead

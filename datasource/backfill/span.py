@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from backfill.arrays import Indices, Mask
+from backfill.arrow.arrays import Indices, Mask
 from backfill.epoch import Epoch
 from backfill.mark import mark, marked_rows, refuse_truncate
 from backfill.options import OnTruncate, Options

@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.batches import as_one_batch, coalesced
+from backfill.arrow.batches import as_one_batch, coalesced
 
 ROW_BYTES = 8
 

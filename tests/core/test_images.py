@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.arrays import Indices, Mask
+from backfill.arrow.arrays import Indices, Mask
+from backfill.arrow.sameness import same
 from backfill.changes import DELETE, INSERT, OLD_NONE, UPDATE, changes_schema
 from backfill.mark import mark
-from backfill.sameness import same
 from backfill.whole_rows.events import NO_ORDER, events_of, places, timely
 from backfill.whole_rows.images import Images, Known, Lost, TooMuch, images
 from backfill.whole_rows.lookup import FEW, looked_up

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from backfill.batches import as_one_batch
+from backfill.arrow.batches import as_one_batch
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "v": ["a", None, "c"]})
 

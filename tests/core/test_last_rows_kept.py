@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill.added import NOTHING_ADDED
-from backfill.arrays import Indices, Mask
+from backfill.arrow.arrays import Indices, Mask
 from backfill.changes import DELETE, INSERT, UPDATE, changes_schema
 from backfill.epoch import Epoch
 from backfill.handoff import read

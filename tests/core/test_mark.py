@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from backfill.arrays import Indices, Mask
+from backfill.arrow.arrays import Indices, Mask
 from backfill.changes import (
     DELETE,
     INSERT,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.order import differ, within
+from backfill.arrow.order import differ, within
 
 Key = tuple[Any, ...]
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.arrays import Indices, Mask
+from backfill.arrow.arrays import Indices, Mask
 from backfill.changes import INSERT, OLD_KEY, OLD_ROW, UPDATE, changes_schema
 from backfill.epoch import Epoch
 from backfill.errors import OptionsError, UnchangedToastError

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from backfill.sameness import same
-from backfill.widening import widens
+from backfill.arrow.sameness import same
+from backfill.arrow.widening import widens
 
 STRUCT = pa.struct([("a", pa.int32()), ("b", pa.string())])
 EXTREMES: dict[pa.DataType, list[Any]] = {

@@ -13,8 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backfill.arrow.order import sorting_by
 from backfill.errors import DataLossError, StagingError
-from backfill.order import sorting_by
 from backfill.upstream.delta import sorting
 from backfill.upstream.delta.sorting import in_order
 from tests.delta.laboratory import vacuum

@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 import backfill
+import backfill.arrow
 import backfill.command
 import backfill.metrics
 import backfill.sinks
@@ -40,7 +41,7 @@ LINE = re.compile(r"^(?:    backfill\.)?(\w+(?:, \w+)*)(?: {2,}\S.*)?$", re.MULT
 POSTGRES = backfill.upstream.postgres
 
 IN_ORDER = [
-    *(backfill, backfill.command, backfill.metrics, backfill.state_dir, backfill.whole_rows),
+    *(backfill, backfill.arrow, backfill.command, backfill.metrics, backfill.state_dir, backfill.whole_rows),
     *(POSTGRES, POSTGRES.changes, POSTGRES.snapshot, POSTGRES.replication, POSTGRES.tables),
     *(POSTGRES.decoder, POSTGRES.session, POSTGRES.values),
 ]

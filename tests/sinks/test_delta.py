@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from backfill.batches import coalesced
+from backfill.arrow.batches import coalesced
 from backfill.errors import (
     OptionsError,
     StateError,

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill.arrays import Indices, Mask, mask
+from backfill.arrow.arrays import Indices, Mask, mask
+from backfill.arrow.order import differ, sorting_by
+from backfill.arrow.sameness import same
 from backfill.errors import OptionsError, UnchangedToastError
 from backfill.mark import CHANGE_TYPES
-from backfill.order import differ, sorting_by
 from backfill.rows import RESERVED, UNCHANGED_COLUMNS
-from backfill.sameness import same
 
 CHANGE_TYPE: Final = "_change_type"
 SEQUENCE: Final = "_sequence"

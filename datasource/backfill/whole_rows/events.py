@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill.arrays import Indices, Mask, index
+from backfill.arrow.arrays import Indices, Mask, index
+from backfill.arrow.sameness import canonical
 from backfill.mark import Halves, in_turn, keys_of
-from backfill.sameness import canonical
 
 
 @dataclass(frozen=True, slots=True)

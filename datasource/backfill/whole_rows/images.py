@@ -33,10 +33,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from backfill.arrays import Indices, Mask, index, mask
+from backfill.arrow.arrays import Indices, Mask, index, mask
+from backfill.arrow.sameness import same
 from backfill.changes import columns_of
 from backfill.mark import CHANGE_TYPES, INSERTED, MARKED_COLUMNS, POSTIMAGE, PREIMAGE, REMOVED, in_turn
-from backfill.sameness import same
 from backfill.whole_rows.events import Events
 
 

@@ -23,14 +23,14 @@ import numpy as np
 import pyarrow as pa
 
 from backfill.added import Added
-from backfill.batches import coalesced
+from backfill.arrow.batches import coalesced
+from backfill.arrow.sameness import canonical
 from backfill.errors import OptionsError, StagingError, StateError
 from backfill.handoff import StagedChanges, committed_chunk, require_columns
 from backfill.mark import Halves, marked_rows
 from backfill.offset import Barrier
 from backfill.packing import stage, staged
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL, RowFormat
-from backfill.sameness import canonical
 from backfill.staging import Staging
 from backfill.state_dir.failures import as_ours
 from backfill.whole_rows.lookup import LookUp

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill.arrays import Indices, Mask, index
-from backfill.batches import as_one_batch, in_columns
+from backfill.arrow.arrays import Indices, Mask, index
+from backfill.arrow.batches import as_one_batch, in_columns
 from backfill.changes import DELETE, OLD_KEY, OLD_NONE, UPDATE
 from backfill.mark import Halves
 from backfill.whole_rows.events import Events, places

@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from backfill.arrays import Indices, Mask, index, mask
-from backfill.batches import as_one_batch
+from backfill.arrow.arrays import Indices, Mask, index, mask
+from backfill.arrow.batches import as_one_batch
 from backfill.changes import column_of
 from backfill.errors import OptionsError
 from backfill.mark import Halves

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, Field
 
-from backfill.decimals import is_text
+from backfill.arrow.decimals import is_text
+from backfill.arrow.widening import widens
 from backfill.errors import OptionsError, TableError, UnsupportedTypeError
 from backfill.upstream.delta.table import require_partition_values
 from backfill.upstream.delta.types import arrow_type
-from backfill.widening import widens
 
 logger = logging.getLogger("backfill")
 

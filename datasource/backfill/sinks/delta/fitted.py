@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from backfill.decimals import are_same, as_decimals, is_text
+from backfill.arrow.decimals import are_same, as_decimals, is_text
+from backfill.arrow.sameness import same
 from backfill.errors import TableError
-from backfill.sameness import same
 from backfill.sinks.compacted import large
 from backfill.upstream.delta.types import arrow_type
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
 
-from backfill.batches import as_one_batch, coalesced
-from backfill.sameness import canonical
+from backfill.arrow.batches import as_one_batch, coalesced
+from backfill.arrow.sameness import canonical
 from backfill.sinks.compacted import Compacted
 from backfill.sinks.delta.record import note
 from backfill.sinks.merge_source import DELETED, column_name, kept_name, merge_source

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from backfill.arrays import Indices, Mask
-from backfill.batches import coalesced, in_columns
+from backfill.arrow.arrays import Indices, Mask
+from backfill.arrow.batches import coalesced, in_columns
 from backfill.errors import SchemaChangedError, TableError
 from backfill.upstream.delta.deletion_vectors import DamagedVectorError
 from backfill.upstream.delta.file_types import is_form_of

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from pyroaring import BitMap64
 
-from backfill.arrays import Indices
+from backfill.arrow.arrays import Indices
 from backfill.upstream.delta.files import FileLocation, Files
 
 _Z85: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill.arrays import Indices, Mask, mask
-from backfill.batches import as_one_batch
+from backfill.arrow.arrays import Indices, Mask, mask
+from backfill.arrow.batches import as_one_batch
+from backfill.arrow.sameness import same
 from backfill.changes import DELETE, INSERT, OLD_NONE, OLD_ROW, UPDATE, changes_schema
 from backfill.errors import TableError
-from backfill.sameness import same
 from backfill.upstream.delta.change_files import THERE, TIME, VERSION, rows_schema
 from backfill.upstream.delta.keys import KeyColumns
 from backfill.upstream.delta.sorted_keys import not_unique, require_keys

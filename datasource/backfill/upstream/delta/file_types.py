@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.types as pt
 
-from backfill.widening import throughout, widens
+from backfill.arrow.widening import throughout, widens
 
 
 def is_form_of(declared: pa.DataType, found: pa.DataType) -> bool:

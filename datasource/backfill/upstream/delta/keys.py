@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backfill.arrow.order import within
 from backfill.errors import KeyTextError, UnsupportedTypeError
-from backfill.order import within
 from backfill.upstream.delta.querying import quoted
 from backfill.vnode import Coverage, Key, KeyRange
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from backfill.batches import coalesced
-from backfill.order import sorting_by
+from backfill.arrow.batches import coalesced
+from backfill.arrow.order import sorting_by
 from backfill.plan import Extent, Measure
 from backfill.upstream.delta.keys import KeyColumns
 from backfill.upstream.delta.scan import Rows

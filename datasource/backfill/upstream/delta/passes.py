@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from backfill.arrays import Mask, mask
+from backfill.arrow.arrays import Mask, mask
 from backfill.upstream.delta.keys import KeyColumn, KeyColumns
 from backfill.upstream.delta.statistics import ends
 from backfill.vnode import Coverage, KeyRange, merged

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from backfill.batches import in_columns
+from backfill.arrow.batches import in_columns
+from backfill.arrow.widening import widens
 from backfill.errors import SchemaChangedError
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.location import KEEP_LONGER, START_OVER, open_at, open_latest, reading
@@ -19,7 +20,6 @@ from backfill.upstream.delta.sorted_keys import require_distinct
 from backfill.upstream.delta.table import Table
 from backfill.upstream.delta.types import arrow_type
 from backfill.vnode import KeyRange
-from backfill.widening import widens
 
 
 @dataclass(frozen=True, slots=True)

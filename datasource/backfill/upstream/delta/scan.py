@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.schema import PrimitiveType
 
-from backfill.arrays import Indices
+from backfill.arrow.arrays import Indices
 from backfill.errors import OptionsError
 from backfill.upstream import TableSize
 from backfill.upstream.delta.footers import largest_rows

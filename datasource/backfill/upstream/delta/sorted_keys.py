@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill.arrays import mask
+from backfill.arrow.arrays import mask
+from backfill.arrow.order import sorting_by
 from backfill.errors import TableError
-from backfill.order import sorting_by
 from backfill.plan import Extent, Measure
 from backfill.upstream.delta.keys import KeyColumns, Values
 from backfill.vnode import Coverage, Key, merged

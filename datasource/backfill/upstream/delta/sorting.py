@@ -28,8 +28,8 @@ from typing import Final
 import pyarrow as pa
 from pyarrow import ipc
 
-from backfill.batches import as_one_batch
-from backfill.order import sorting_by, within
+from backfill.arrow.batches import as_one_batch
+from backfill.arrow.order import sorting_by, within
 from backfill.upstream.temporary import explaining_temporary_folder
 
 RUN_BYTES: Final = 32 << 20

@@ -28,7 +28,7 @@ from typing import Final, NewType
 import numpy as np
 import numpy.typing as npt
 
-from backfill.arrays import Mask
+from backfill.arrow.arrays import Mask
 from backfill.errors import OffsetError
 
 Lsn = NewType("Lsn", int)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from backfill.arrays import Mask
+from backfill.arrow.arrays import Mask
 from backfill.errors import DefiniteError
 
 Positions: TypeAlias = NDArray[np.int64]

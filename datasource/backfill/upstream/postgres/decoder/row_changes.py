@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from backfill.arrays import Mask
+from backfill.arrow.arrays import Mask
 from backfill.upstream.postgres.decoder.messages import (
     DELETE,
     INSERT,

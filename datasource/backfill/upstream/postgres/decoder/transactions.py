@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from backfill.arrays import Mask
+from backfill.arrow.arrays import Mask
 from backfill.upstream.postgres.decoder.messages import BEGIN, COMMIT, STREAM_ABORT, Messages, Positions, require
 from backfill.upstream.postgres.position import Lsn
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from backfill.arrays import Mask
+from backfill.arrow.arrays import Mask
 from backfill.upstream.postgres.decoder.messages import Messages, Positions, require
 from backfill.upstream.postgres.values.flat import bitmap
 

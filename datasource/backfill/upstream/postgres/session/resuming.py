@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from backfill.batches import without_first
+from backfill.arrow.batches import without_first
 from backfill.errors import ConnectionLostError, SnapshotGoneError, TransientError
 from backfill.upstream.postgres.session.retries import RetryPolicy, Tries
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from backfill.arrays import Mask
+from backfill.arrow.arrays import Mask
 from backfill.upstream.postgres.values.flat import Flat, bitmap, flatten
 from backfill.upstream.postgres.values.text import UnreadableTextError
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from backfill.arrays import mask
+from backfill.arrow.arrays import mask
 
 
 @dataclass(frozen=True)

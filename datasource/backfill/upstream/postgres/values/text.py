@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill.decimals import as_decimals
+from backfill.arrow.decimals import as_decimals
 from backfill.upstream.postgres.values.flat import flatten
 
 

@@ -32,7 +32,7 @@ from typing import Final
 import pyarrow as pa
 from psycopg import sql
 
-from backfill.decimals import MOST_DIGITS
+from backfill.arrow.decimals import MOST_DIGITS
 from backfill.errors import BackfillError, OptionsError, UnsupportedTypeError
 from backfill.upstream.postgres.description import ColumnDescription, QualifiedName, TypeDescription
 from backfill.upstream.postgres.values.oids import Oid

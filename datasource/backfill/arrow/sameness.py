@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill.arrays import Indices, Mask, mask
+from backfill.arrow.arrays import Indices, Mask, mask
 
 Column: TypeAlias = "pa.Array[Any]"
 

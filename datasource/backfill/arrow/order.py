@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill.arrays import Mask, mask
+from backfill.arrow.arrays import Mask, mask
 
 
 def within(keys: pa.RecordBatch, after: pa.RecordBatch | None, upto: pa.RecordBatch | None) -> pa.BooleanArray:

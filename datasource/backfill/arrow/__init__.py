@@ -1,0 +1,13 @@
+"""Arrow's arrays, batches and types, whatever they are of.
+
+order       comparing keys as the database does
+sameness    which values are equal
+batches     record batches of a good size
+arrays      which rows
+decimals    decimals made from other values
+widening    which types have all values of others
+
+Each imports only what stands after it.
+"""
+
+from __future__ import annotations
