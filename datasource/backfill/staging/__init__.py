@@ -30,7 +30,7 @@ from backfill import stored
 from backfill.errors import StagingError
 from backfill.offset import Barrier
 from backfill.staging.manifest import Manifest
-from backfill.staging.whole_files import being, failed, may_pass, new_file, replace
+from backfill.staging.whole_files import being, failed, may_pass, new_file, put
 from backfill.wording import FRESH_START
 
 CHANGES_VERSION: Final = 1
@@ -113,11 +113,11 @@ class Staging:
             )
 
     def keep_manifest(self, number: int, manifest: Manifest) -> None:
-        self._replace(number, _MANIFEST, manifest.to_text().encode())
+        self._put(number, _MANIFEST, manifest.to_text().encode())
 
     def keep_changes(self, number: int, files: int) -> None:
         """Says that the changes of this epoch are complete, in this many files."""
-        self._replace(number, _CHANGES, json.dumps({"version": CHANGES_VERSION, "files": files}).encode())
+        self._put(number, _CHANGES, json.dumps({"version": CHANGES_VERSION, "files": files}).encode())
 
     def change_files(self, number: int) -> int:
         """How many files `keep_changes` was told of."""
@@ -137,8 +137,8 @@ class Staging:
             f"stagingDir, or start over with {FRESH_START}"
         )
 
-    def _replace(self, number: int, name: str, content: bytes) -> None:
-        replace(*self._path(str(number), name), content)
+    def _put(self, number: int, name: str, content: bytes) -> None:
+        put(*self._path(str(number), name), content)
 
     def write_through(
         self, number: int, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]

@@ -52,7 +52,7 @@ def failed(done: str, error: Exception) -> BackfillError:
     return StagingError(unusable("stagingDir", done, error))
 
 
-def replace(filesystem: fs.FileSystem, path: str, content: bytes) -> None:
+def put(filesystem: fs.FileSystem, path: str, content: bytes) -> None:
     """Writes a file, in place of one that is there."""
     with _named_when_whole(filesystem, path) as part, being("written"), _created(filesystem, part) as sink:
         sink.write(content)
