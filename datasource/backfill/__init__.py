@@ -47,8 +47,8 @@ Refinements, in the order in which one meets them in the code:
 - **Order** (`rows`): `_sequence` is the epoch's number and the place in the batch, so it grows strictly for each key.
 - **Taking rows again** (`again`). A person may ask for rows once more. Marking goes on as before, and a second frontier
   says how far reading them is; they are read exactly as of E' and come after the batch's changes, as inserts of keys
-  that are present, which supersede what was there. Such a chunk is never read later than planned: lost in a crash, it
-  is left out, and its keys are taken in another batch. So the sink is right at each barrier.
+  that are present, which supersede what was there. Such a chunk is never read later than planned: where E' is gone
+  after a crash it is left out, and its keys are taken in another batch. So the sink is right at each barrier.
 - **Epochs without a pin** (`upstream`). A batch that reads no rows ends at an epoch that nobody has to be pinned to.
   Once the backfill is over it may show commits that readers do not see yet; rows are read again only at a state that
   shows them all. While a person holds the snapshot (`control`) it may not, because the snapshot goes on from there.
@@ -84,7 +84,7 @@ Where things are; each module may import only those that stand after it:
     backfill.scan, span         batch reads: the table as it is now; the changes between two positions
     backfill.attachment         a stream's ties: state directory, place in the change log, staged chunks
     backfill.following, chunks  the readers' parts of one batch: its changes; its snapshot rows
-    backfill.advance, release   how far a batch reads; letting go of the state it read at
+    backfill.advance, release   how much a batch takes; letting go of the state it read at
     backfill.again              from what a person asked for to a second frontier
     backfill.whole_rows         changes in full, from the last row of each key
     backfill.state_dir          the state directory and its rules

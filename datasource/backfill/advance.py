@@ -1,4 +1,4 @@
-"""How far a batch reads the table: the plan, with the upstream measuring what it asks for."""
+"""How much a batch takes: of the table by the plan, for which the upstream measures; and of a backlog of changes."""
 
 from __future__ import annotations
 
