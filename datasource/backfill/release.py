@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
-from backfill.staging import Staging
+from backfill.handoff import Chunk
 from backfill.upstream import Pin, Upstream
 
 logger = logging.getLogger("backfill")
@@ -51,13 +51,13 @@ class Release:
         self._watch = watch
         self._end_watch: Callable[[], None] | None = None
 
-    def when_staged(self, pin: Pin, staging: Staging, number: int, names: Sequence[str]) -> None:
-        """Releases the pin when all these files of the epoch with this number are there."""
-        left = deque(names)
+    def when_staged(self, pin: Pin, chunks: Iterable[Chunk]) -> None:
+        """Releases the pin when all these chunks are staged."""
+        left = deque(chunks)
 
         def look() -> bool:
             # Stops at the first that is missing: on an object store each question is a request.
-            while left and staging.exists(number, left[0]):
+            while left and left[0].is_staged:
                 left.popleft()
             if not left:
                 self._upstream.release(pin)

@@ -326,8 +326,8 @@ class Stream:
         self._counting.add(end.epoch.number, following.tally)
         snapshot, self._pin = self._chunks(end).parts(held)
         if self._pin is not None:
-            names = [part.chunk.name for part in snapshot if isinstance(part, SnapshotPart)]
-            self._release.when_staged(self._pin, staging, end.epoch.number, names)
+            unread = [part.chunk for part in snapshot if isinstance(part, SnapshotPart)]
+            self._release.when_staged(self._pin, unread)
         elif held is not None:
             self._upstream.release(held)
         return (*changes, *snapshot)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from backfill.errors import StagingError
+from backfill.handoff import Chunk
 from backfill.release import Release, in_background
 from backfill.staging import Staging
 from tests.simulator.database import Database
@@ -65,11 +66,11 @@ def test_a_look_asks_no_further_than_the_first_chunk_that_is_missing(tmp_path: P
     upstream = SimulatedUpstream(server)
     pin = upstream.snapshot_epoch(None, max_changes=1).pin
     assert pin is not None
-    names = [f"chunk-{number}" for number in range(5)]
-    Release(upstream, watched.start).when_staged(pin, staging, 1, names)
-    for name, asked in zip(reversed(names), [1, 1, 1, 1, 5], strict=True):
+    chunks = [Chunk(staging, pin.epoch, f"chunk-{number}") for number in range(5)]
+    Release(upstream, watched.start).when_staged(pin, chunks)
+    for chunk, asked in zip(reversed(chunks), [1, 1, 1, 1, 5], strict=True):
         assert server.pins
-        staging.write(1, name, pa.schema([]), [])
+        staging.write(pin.epoch.number, chunk.name, pa.schema([]), [])
         staging.asked = 0
         watched.pass_time()
         assert staging.asked == asked
@@ -89,9 +90,9 @@ def test_a_watch_ends_when_the_next_one_begins_or_when_it_is_stopped(tmp_path: P
     pin = upstream.snapshot_epoch(None, max_changes=1).pin
     assert pin is not None
     release = Release(upstream, watch)
-    release.when_staged(pin, staging, 1, ["chunk"])
+    release.when_staged(pin, [Chunk(staging, pin.epoch, "chunk-1")])
     assert not ended
-    release.when_staged(pin, staging, 2, ["chunk"])
+    release.when_staged(pin, [Chunk(staging, pin.epoch, "chunk-2")])
     assert ended == begun[:1]
     release.stop()
     release.stop()
