@@ -66,6 +66,16 @@ def test_what_was_staged_comes_back(staging: Staging) -> None:
     assert all(item.schema == SCHEMA for item in staging.read(7, NAME))
 
 
+@pytest.mark.parametrize("root", ["/", "file:///"])
+def test_the_root_of_a_file_system_is_not_the_folder_that_a_process_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    staging = Staging(root).of_stream(str(tmp_path / "s1").lstrip("/"))
+    staging.write(7, NAME, SCHEMA, BATCHES)
+    assert (tmp_path / "s1" / "7" / NAME).exists()
+
+
 def test_writing_through_passes_every_batch_on(staging: Staging) -> None:
     assert list(staging.write_through(7, NAME, SCHEMA, BATCHES)) == BATCHES
 

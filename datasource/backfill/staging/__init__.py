@@ -71,7 +71,8 @@ class Staging:
             with being("opened"):
                 self._opened = fs.FileSystem.from_uri(self._uri)
         filesystem, root = self._opened
-        return filesystem, "/".join(part for part in [root.rstrip("/"), self._stream, *parts] if part)
+        begin = f"{root.rstrip('/')}/" if root else ""  # The root of a file system is a slash and nothing else.
+        return filesystem, begin + "/".join(part for part in [self._stream, *parts] if part)
 
     def exists(self, number: int, name: str) -> bool:
         filesystem, path = self._path(str(number), name)
