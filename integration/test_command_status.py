@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backfill.__main__ import main
-from backfill.lag import Lag
+from backfill.upstream.lag import Lag
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import StreamRun, table_of

@@ -94,8 +94,7 @@ Where things are; each module may import only those that stand after it:
     backfill.upstream           the contract of a database, and one folder for each
     backfill.plan, mark         the decisions, pure
     backfill.offset             what the checkpoint holds
-    backfill.control, counts, lag
-                                what a person has told the stream; what became of its changes; how far it is behind
+    backfill.control, counts    what a person has told the stream; what became of its changes
     backfill.progress, epoch    how far a stream is; the states batches end at
     backfill.stored             reading what was stored as JSON
     backfill.options            what the user asks for, validated
@@ -103,7 +102,6 @@ Where things are; each module may import only those that stand after it:
     backfill.readahead          making the next one while this one is used
     backfill.amounts, wording   figures as people read them; sentences that errors share
     backfill.arrow              Arrow's arrays, batches and types, whatever they are of
-    backfill.added              which columns a table has got
     backfill.errors
 
 The algorithm is that of RisingWave's backfill executors, with time travel replaced by pinned snapshots and staged

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from backfill.added import NOTHING_ADDED, Added
 from backfill.epoch import Epoch
 from backfill.handoff import Chunk, SnapshotPart, read, require_columns
 from backfill.offset import Barrier
@@ -20,6 +19,7 @@ from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.staging.manifest import AsPlanned, GivenUp, Later, Manifest, PlannedSplit
 from backfill.upstream import Pin, Upstream
+from backfill.upstream.added import NOTHING_ADDED, Added
 
 
 @dataclass(frozen=True, slots=True)

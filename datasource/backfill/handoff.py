@@ -9,7 +9,6 @@ from typing import TypeAlias
 import pyarrow as pa
 from pyarrow import ipc
 
-from backfill.added import NOTHING_ADDED, Added
 from backfill.arrow.batches import in_columns, without_first
 from backfill.arrow.widening import widens
 from backfill.epoch import Epoch
@@ -19,6 +18,7 @@ from backfill.readahead import read_ahead
 from backfill.rows import RESERVED, UNCHANGED_COLUMNS, RowFormat
 from backfill.staging import Staging
 from backfill.upstream import SnapshotReader, TableSchema
+from backfill.upstream.added import NOTHING_ADDED, Added
 from backfill.wording import FRESH_START
 
 

@@ -8,9 +8,9 @@ from typing import Final
 import pyarrow as pa
 from pyarrow import ipc
 
-from backfill.added import NOTHING_ADDED, Added
 from backfill.handoff import InlineChanges, StagedChanges
 from backfill.staging import Staging
+from backfill.upstream.added import NOTHING_ADDED, Added
 
 INLINE_BYTES: Final = 1 << 20
 """Changes up to this size travel in the task itself: Spark needs 20 ms and ten times the memory for each MB."""

@@ -13,9 +13,9 @@ from backfill.command.status import Pace, RowsRead, Status, VnodeState, as_json
 from backfill.control import Control
 from backfill.counts import Counts
 from backfill.epoch import Epoch
-from backfill.lag import Lag
 from backfill.offset import Barrier
 from backfill.progress import Finished
+from backfill.upstream.lag import Lag
 
 SECOND = 1_000_000
 VNODES = (VnodeState.COMPLETED,) * 3 + (VnodeState.IN_PROGRESS,) + (VnodeState.NOT_STARTED,) * 4

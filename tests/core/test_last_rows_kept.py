@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.added import NOTHING_ADDED
 from backfill.arrow.arrays import Indices, Mask
 from backfill.changes import DELETE, INSERT, UPDATE, changes_schema
 from backfill.epoch import Epoch
@@ -23,6 +22,7 @@ from backfill.progress import Finished
 from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.upstream import TableSchema
+from backfill.upstream.added import NOTHING_ADDED
 from backfill.whole_rows.last_rows import LastRows, Marked
 from backfill.whole_rows.lookup import FEW, LookUp
 from backfill.whole_rows.telling import Rules

@@ -21,6 +21,7 @@ import backfill.sinks.postgres
 import backfill.spark
 import backfill.staging
 import backfill.state_dir
+import backfill.upstream
 import backfill.upstream.delta
 import backfill.upstream.postgres
 import backfill.upstream.postgres.changes
@@ -48,7 +49,7 @@ IN_ORDER = [
 
 PACKAGES = [
     *(*IN_ORDER, backfill.sinks, backfill.sinks.delta, backfill.sinks.postgres),
-    *(backfill.spark, backfill.staging, backfill.upstream.delta),
+    *(backfill.spark, backfill.staging, backfill.upstream, backfill.upstream.delta),
     *(backfill_state, backfill_state.upsert),
 ]
 

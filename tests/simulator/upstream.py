@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from backfill.added import NOTHING_ADDED, Added
 from backfill.epoch import Epoch
 from backfill.errors import DataLossError, KeyTextError, OptionsError, SnapshotGoneError
-from backfill.lag import UNKNOWN, Lag
 from backfill.plan import Extent, Measure
 from backfill.upstream import EARLIEST, LATEST, Bookmark, Identity, Pin, Step, TableSchema, TableSize
+from backfill.upstream.added import NOTHING_ADDED, Added
+from backfill.upstream.lag import UNKNOWN, Lag
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 from tests.simulator.database import (
     Commit,

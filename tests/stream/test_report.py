@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.lag import Lag
 from backfill.options import OnExistingState
+from backfill.upstream.lag import Lag
 from tests.simulator.harness import Spark
 from tests.simulator.upstream import SimulatedUpstream
 from tests.stream.scenario import KEYS, StartQuery, caught_up, delete, move, step, update

@@ -10,7 +10,7 @@ from typing import Final
 from backfill.amounts import duration, lag, moment, pace
 from backfill.command.status import Pace, RowsRead, Status, VnodeState
 from backfill.counts import Counts
-from backfill.lag import UNKNOWN
+from backfill.upstream.lag import UNKNOWN
 
 MOST_GRID_LINES: Final = 12
 WIDEST: Final = 120

@@ -14,7 +14,6 @@ from backfill.control import Control
 from backfill.counts import Counts, counted
 from backfill.epoch import Epoch
 from backfill.errors import BackfillError
-from backfill.lag import UNKNOWN, Lag
 from backfill.offset import Barrier
 from backfill.options import parse
 from backfill.progress import (
@@ -33,6 +32,7 @@ from backfill.state_dir.counts_file import read_counts
 from backfill.state_dir.record import has_place
 from backfill.state_dir.views import standing
 from backfill.upstream import Bookmark
+from backfill.upstream.lag import UNKNOWN, Lag
 
 
 class VnodeState(Enum):

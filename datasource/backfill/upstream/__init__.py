@@ -4,8 +4,14 @@ An adapter is done when the contract suite in `tests/contract` passes on it. An 
 one process at a time, except for `release`. Every method may raise a `DefiniteError` or, when its own retries are
 used up, a `TransientError`.
 
-Beside the adapters lie `noted` (reading a bookmark), `lately` (the lag, not asked for too often), `findings` (what is
-found before a stream is started) and `temporary` (what goes wrong with the temporary folder).
+postgres    PostgreSQL: its change log and exported snapshots
+delta       Delta Lake: versions, and the change data feed
+added       which columns a table has got
+lag         how far a stream is behind
+lately      the same, not asked for too often
+noted       reading a bookmark
+findings    what is found before a stream is started
+temporary   what goes wrong with the temporary folder, as our errors
 """
 
 from __future__ import annotations
@@ -16,10 +22,10 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from backfill.added import Added
 from backfill.epoch import Epoch
-from backfill.lag import Lag
 from backfill.plan import Extent, Measure
+from backfill.upstream.added import Added
+from backfill.upstream.lag import Lag
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 
 

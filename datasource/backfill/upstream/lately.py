@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from backfill.lag import UNKNOWN, Lag
+from backfill.upstream.lag import UNKNOWN, Lag
 
 INTERVAL: Final = 1.0
 """Seconds for which what was found last is given again."""

@@ -22,7 +22,6 @@ from typing import Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from backfill.added import Added
 from backfill.arrow.batches import coalesced
 from backfill.arrow.sameness import canonical
 from backfill.errors import OptionsError, StagingError, StateError
@@ -33,6 +32,7 @@ from backfill.packing import stage, staged
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL, RowFormat
 from backfill.staging import Staging
 from backfill.state_dir.failures import as_ours
+from backfill.upstream.added import Added
 from backfill.whole_rows.lookup import LookUp
 from backfill.whole_rows.telling import BYTES_AT_ONCE, ROWS_AT_ONCE, Rules, WholeRows, order_of, require_order, updates
 from backfill.wording import FRESH_START, another_option

@@ -8,8 +8,8 @@ import pytest
 
 from backfill.epoch import Epoch
 from backfill.errors import DataLossError, DefiniteError
-from backfill.lag import UNKNOWN
 from backfill.upstream import Upstream
+from backfill.upstream.lag import UNKNOWN
 from tests.contract.laboratory import Laboratory, Write, delete, insert, update
 from tests.contract.laws.moves import STREAM, begun, commits, fill, followed, now_and_then, pinned, reopened
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import astuple
 
-from backfill.lag import UNKNOWN
+from backfill.upstream.lag import UNKNOWN
 from tests.contract.laboratory import VALUE, Laboratory, insert
 from tests.contract.laws.moves import begun, commits, fill, followed, pinned, read, reopened
 

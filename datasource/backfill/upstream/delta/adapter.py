@@ -12,14 +12,13 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from backfill.added import NOTHING_ADDED, Added
 from backfill.epoch import Epoch
 from backfill.errors import OptionsError, SchemaChangedError
-from backfill.lag import UNKNOWN, Lag
 from backfill.options import Options
 from backfill.options.texts import column_names
 from backfill.plan import Extent, Measure
 from backfill.upstream import DELTA, Bookmark, Identity, Pin, Step, TableSchema, TableSize
+from backfill.upstream.added import NOTHING_ADDED, Added
 from backfill.upstream.delta import feed
 from backfill.upstream.delta.change_files import change_rows
 from backfill.upstream.delta.conditions import require_condition, require_row_condition
@@ -47,6 +46,7 @@ from backfill.upstream.delta.table import (
     require_followable,
     require_readable,
 )
+from backfill.upstream.lag import UNKNOWN, Lag
 from backfill.upstream.lately import Lately
 from backfill.upstream.noted import noted, renewed
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange

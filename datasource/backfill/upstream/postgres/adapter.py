@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill.added import Added
 from backfill.arrow.order import within
 from backfill.epoch import Epoch
 from backfill.errors import ConnectionLostError, SnapshotGoneError, TableLockedError
-from backfill.lag import UNKNOWN, Lag
 from backfill.options import Options
 from backfill.plan import Extent, Measure
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema
+from backfill.upstream.added import Added
+from backfill.upstream.lag import UNKNOWN, Lag
 from backfill.upstream.lately import Lately
 from backfill.upstream.noted import renewed
 from backfill.upstream.postgres.changes import span

@@ -10,10 +10,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from backfill.added import Added
 from backfill.epoch import Epoch
 from backfill.errors import ConnectionLostError, DataLossError, DefiniteError
 from backfill.options import Options
+from backfill.upstream.added import Added
 from backfill.upstream.postgres.changes import log
 from backfill.upstream.postgres.changes.expected import ExpectedMessages
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position

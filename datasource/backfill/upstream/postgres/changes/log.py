@@ -16,9 +16,9 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 from psycopg import sql
 
-from backfill.added import NOTHING_ADDED, Added
 from backfill.errors import ConnectionLostError
 from backfill.readahead import read_ahead
+from backfill.upstream.added import NOTHING_ADDED, Added
 from backfill.upstream.postgres.changes.spool import Spool
 from backfill.upstream.postgres.decoder.pgoutput import Decoder
 from backfill.upstream.postgres.decoder.relation import WantedColumn

@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from backfill import changes as layout
-from backfill.added import NOTHING_ADDED, Added
 from backfill.arrow.arrays import Mask
 from backfill.errors import SchemaChangedError, TableError, UnchangedToastError
+from backfill.upstream.added import NOTHING_ADDED, Added
 from backfill.upstream.postgres.decoder import messages as pgoutput
 from backfill.upstream.postgres.decoder.messages import Messages, by_byte, malformed, read_messages, require
 from backfill.upstream.postgres.decoder.relation import (

@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from backfill.added import Added
 from backfill.errors import SchemaChangedError, TableError
+from backfill.upstream.added import Added
 from backfill.upstream.postgres.decoder.messages import RELATION, Messages, Positions, malformed
 from backfill.upstream.postgres.values.oids import Oid
 from backfill.wording import FRESH_START

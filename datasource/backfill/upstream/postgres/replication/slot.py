@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 
 from backfill.errors import DatabaseSetupError, DataLossError
-from backfill.lag import Lag
+from backfill.upstream.lag import Lag
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, format_lsn, parse_lsn
 from backfill.upstream.postgres.replication.blockers import saying_what_blocks
 from backfill.upstream.postgres.session.connection import Connector, Session, one_row
