@@ -153,15 +153,17 @@ class Stream:
             # It is one batch, which cannot be held up. In stateDir may be what a stream before it was told.
             self._control = Control(requests=self._control.requests)
         named, begin = self._begun(start)
-        stands = self._first(named) if begin is None else self._standing(named, begin)
-        if begin is not None:
-            self._stands = stands  # For the report, also where no batch follows.
+        ahead: tuple[Ahead, ...] = ()
+        if begin is None:
+            stands = self._first(named)
+        else:
+            self._stands = stands = self._standing(named, begin)  # For the report, also where no batch follows.
             self._counting.begin(begin.stream, begin.epoch.timestamp)
             if isinstance(start, Nothing):
                 self._counting.resume(begin.epoch.number)
             if self._is_over(stands.cursor, begin.epoch):
                 return self._nothing(start, begin)
-        ahead = () if begin is None else self._attachment.ahead(begin)
+            ahead = self._attachment.ahead(begin)
         step, moved = self._step(stands, ahead, max_rows)
         if begin is not None and step.epoch == begin.epoch:
             return self._nothing(start, begin)
