@@ -62,39 +62,13 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
-    """What is stored of some keys, a line for each, as `Found` has it."""
-
-    entries: pa.Table
-    rows: pa.Table
-
-    @classmethod
-    def of(cls, found: Found) -> _Stored:
-        return cls(found.entries, found.rows)
-
-    def of_keys(self, numbers: Indices) -> _Stored:
-        """Of these of the keys."""
-        if len(numbers) == self.entries.num_rows:
-            return self
-        return _Stored(self.entries.take(index(numbers)), self.rows.take(index(numbers)))
-
-    @property
-    def looked_up(self) -> Mask:
-        """Of which keys there is a row that was looked up."""
-        place = _filled(self.entries["order_tie"], 0) & SNAPSHOT_ORDINAL
-        looked_up: Mask = _filled(self.entries["present"], value=False)
-        looked_up &= (place >= LOOKED_UP) & (place < SNAPSHOT_ORDINAL)
-        return looked_up
-
-
-@dataclass(frozen=True, slots=True)
 class _Piece:
     """Changes that are told at once: which halves go forward, the events of these, and what is stored of their keys."""
 
     changes: pa.RecordBatch
     halves: Halves
     events: Events
-    before: _Stored
+    before: Found
 
     def only(self, which: Mask, halves: Halves) -> _Piece:
         """With these of its events."""
@@ -190,7 +164,7 @@ class WholeRows:
         A change that removes a row has its key, and does not tell how long the stored row is.
         """
         events = events_of(changes, halves, self.table.key)
-        before = _Stored.of(self.state.multi_get(_table_of(events.distinct), most_bytes=self.rules.most_bytes))
+        before = self.state.multi_get(_table_of(events.distinct), most_bytes=self.rules.most_bytes)
         read = before.entries.num_rows
         if read == events.count:
             return _Piece(changes, halves, events, before)
@@ -203,20 +177,20 @@ class WholeRows:
 
     def _with_stored(self, changes: pa.RecordBatch, halves: Halves) -> _Piece:
         events = events_of(changes, halves, self.table.key)
-        return _Piece(changes, halves, events, _Stored.of(self.state.multi_get(_table_of(events.distinct))))
+        return _Piece(changes, halves, events, self.state.multi_get(_table_of(events.distinct)))
 
     def _unshown(self, piece: _Piece) -> _Piece:
         """Without changes to keys whose row was looked up for this batch: it shows them already."""
         if self.rules.order_column:
             return piece
         in_this = _filled(piece.before.entries["order_key"], 0) == self.batch
-        shown = (piece.before.looked_up & in_this)[piece.events.number]
+        shown = (_looked_up(piece.before.entries) & in_this)[piece.events.number]
         return piece.only(~shown, without(piece.halves, piece.events, shown))
 
     def _images(self, piece: _Piece, after_late: Mask, most_bytes: int) -> Images | Lost | TooMuch:
         present = _filled(piece.before.entries["present"], value=False)
         # The row that is stored need not be the one that the log goes on from.
-        another = present if self.rules.order_column else piece.before.looked_up
+        another = present if self.rules.order_column else _looked_up(piece.before.entries)
         severed = after_late.copy()
         severed[piece.events.first[another]] = True
         return images(
@@ -244,6 +218,14 @@ class WholeRows:
         leaves_out = mask(piece.changes["unchanged"].is_valid())
         halves = without(piece.halves, events, ~found.events & leaves_out[events.change])
         return piece.only(found.events, halves), found.order[kept], found.severed[found.events]
+
+
+def _looked_up(entries: pa.Table) -> Mask:
+    """Of which keys there is a row that was looked up."""
+    place = _filled(entries["order_tie"], 0) & SNAPSHOT_ORDINAL
+    looked_up: Mask = _filled(entries["present"], value=False)
+    looked_up &= (place >= LOOKED_UP) & (place < SNAPSHOT_ORDINAL)
+    return looked_up
 
 
 def order_of(column: Any) -> Indices:

@@ -176,7 +176,7 @@ class DuckDBUpsertState(Closable):
             found, looked_up = look_up(self._segments, connection, stored, self._chunk_rows, most_bytes)
             if self._batch is not None:
                 self._batch.looked_up = looked_up
-        return Found(found.entries, restored(found.rows, self._layout.row), found.stats)
+        return replace(found, rows=restored(found.rows, self._layout.row))
 
     def multi_put(self, updates: Updates) -> PutStats:
         batch = require_batch(self._batch, str(self._file))

@@ -12,12 +12,11 @@ from typing import Any, Final
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from backfill_state.upsert.admission import ROW, Stored
 from backfill_state.upsert.columns import Column, Mask, Numbers
 from backfill_state.upsert.segments import Segments
-from backfill_state.upsert.state import ENTRIES, Found, GetStats, PutStats
+from backfill_state.upsert.state import ENTRIES, Found, PutStats
 
 _HEADS: Final = ("segment", "seq", *ENTRIES.names)
 
@@ -64,12 +63,10 @@ def look_up(
         if count < min(begin + chunk, keys.num_rows):
             break
         size = int(reached[-1]) if count else 0
-    table, keys = pa.concat_tables(found), keys.slice(0, count)
-    sizes = table["size"]
-    stats = GetStats(count, count - sizes.null_count, pc.sum(sizes, min_count=0).as_py())
+    table = pa.concat_tables(found)
     rows = [name for name in table.schema.names if name.startswith(ROW)]
-    entries = Found(table.select(ENTRIES.names).cast(ENTRIES), table.select(rows), stats)
-    return entries, LookedUp(keys, table.select(_HEADS))
+    entries = Found(table.select(ENTRIES.names).cast(ENTRIES), table.select(rows))
+    return entries, LookedUp(keys.slice(0, count), table.select(_HEADS))
 
 
 def _reached(sizes: Column) -> Numbers:

@@ -35,7 +35,6 @@ from backfill_state.upsert.state import (
     ENTRIES,
     ConsolidateStats,
     Found,
-    GetStats,
     MergeStats,
     PutStats,
     Totals,
@@ -124,11 +123,9 @@ class InMemoryUpsertState(Closable):
         columns = [
             pa.array([None if row is None else row[at] for row in rows], item.type) for at, item in enumerate(stored)
         ]
-        entries = [entry for entry in found if entry is not None]
         return Found(
             pa.table([pa.array([head[at] for head in heads], ENTRIES.types[at]) for at in range(4)], schema=ENTRIES),
             restored(pa.table(columns, schema=stored), self._layout.row),
-            GetStats(len(found), len(entries), sum(entry.size for entry in entries)),
         )
 
     def multi_put(self, updates: Updates) -> PutStats:
