@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from backfill_state.upsert.admission import ROW, Stored
 from backfill_state.upsert.columns import Column, Mask, Numbers
-from backfill_state.upsert.segments import Segments
+from backfill_state.upsert.segments import NUMBERED, Segments, run
 from backfill_state.upsert.state import ENTRIES, Found, PutStats
 
-_HEADS: Final = ("segment", "seq", *ENTRIES.names)
+_HEADS: Final = ("segment", *NUMBERED)
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ def look_up(
     """The entries of stored keys, with stored rows; of the first keys only, where more have too many bytes."""
     if most_bytes is not None and segments.nested and keys.num_rows > 1:
         # Lists and structs come with their rows, however large: of a few large ones among many small, all would.
-        sizes = _aligned(segments.heads(connection, keys), keys.num_rows)["size"]
+        sizes = segments.heads(connection, keys)["size"]
         keys = keys.slice(0, max(1, _fitting(_reached(sizes), most_bytes)))
     found: list[pa.Table] = []
     count = size = 0
     for begin in range(0, max(1, keys.num_rows), chunk):
-        part = _aligned(segments.entries(connection, keys.slice(begin, chunk)), min(chunk, keys.num_rows - begin))
+        part = segments.entries(connection, keys.slice(begin, chunk))
         reached = size + _reached(part["size"])
         if most_bytes is not None:
             part = part.slice(0, max(_fitting(reached, most_bytes), 0 if count else 1))
@@ -78,13 +78,6 @@ def _fitting(reached: Numbers, most_bytes: int) -> int:
     return int(np.searchsorted(reached, most_bytes, side="right"))
 
 
-def _aligned(found: pa.Table, count: int) -> pa.Table:
-    """The entry of each key, aligned with the `count` keys that were asked for; null where there is none."""
-    places = np.full(count, -1, np.int64)
-    places[found["nth"].to_numpy()] = np.arange(found.num_rows)
-    return found.drop_columns(["nth"]).take(pa.array(places, pa.int64(), mask=places < 0))
-
-
 def write(
     segments: Segments,
     connection: duckdb.DuckDBPyConnection,
@@ -98,22 +91,27 @@ def write(
     `looked_up` is of the state as it stands, and of use if it is of the same keys.
     """
     heads, keys = given.heads, given.stored.keys
-    orders = [pa.array(np.arange(keys.num_rows), pa.int64()), heads["order_key"], heads["order_tie"]]
-    numbered = pa.table([*keys.columns, *orders], names=[*keys.schema.names, "nth", "order_key", "order_tie"])
-    last = segments.last_of_each(connection, numbered)["nth"].to_numpy()
+    last = _last_of_each(connection, keys, heads)
     total = PutStats(puts=keys.num_rows, stale=keys.num_rows - len(last))
     known = None
     if looked_up is not None and len(last) == keys.num_rows and looked_up.keys.equals(keys):
         known = looked_up.heads
     for begin in range(0, len(last), chunk):
         part = _taken(given, last[begin : begin + chunk])
-        if known is not None:
-            old = known.slice(begin, chunk)
-        else:
-            old = _aligned(segments.heads(connection, part.stored.keys), len(part.stored.sizes))
+        old = segments.heads(connection, part.stored.keys) if known is None else known.slice(begin, chunk)
         stats, seq = _write_chunk(segments, connection, part, old, seq)
         total = _sum(total, stats)
     return total, seq
+
+
+def _last_of_each(connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch, heads: pa.Table) -> Numbers:
+    """The places, ascending, of the last update of each key; of several of one order that is the first."""
+    columns = [*keys.columns, pa.array(np.arange(keys.num_rows), pa.int64()), heads["order_key"], heads["order_tie"]]
+    given = pa.table(columns, names=[*keys.schema.names, "nth", "order_key", "order_tie"])
+    last = "arg_max(nth, row(order_key, order_tie, -nth))"
+    sql = f"SELECT {last} AS nth FROM given GROUP BY {', '.join(keys.schema.names)} ORDER BY nth"
+    places: Numbers = run(connection, given, sql)["nth"].to_numpy()
+    return places
 
 
 def _taken(given: Written, places: Numbers) -> Written:

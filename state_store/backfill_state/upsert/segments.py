@@ -80,7 +80,7 @@ from backfill_state.upsert.admission import KEY, ROW, stored_schema
 from backfill_state.upsert.columns import Field
 from backfill_state.upsert.duckdb_tables import LONG_CELLS, column_of
 from backfill_state.upsert.long_cells import LONG, cut, mended
-from backfill_state.upsert.state import UpsertLayout
+from backfill_state.upsert.state import ENTRIES, UpsertLayout
 
 SEGMENT_ENTRIES: Final = 1 << 22
 SEGMENT_BYTES: Final = 1 << 30
@@ -94,6 +94,9 @@ dead ones too: when only full segments were cleaned, batches that all wrote the 
 and 0.05 s so. (With half of them dead instead of three quarters, 400 thousand keys took twice as long to write.)
 """
 
+NUMBERED: Final = ("seq", *ENTRIES.names)
+"""The columns of an entry beside its key and its row."""
+
 _READ_AT_ONCE: Final = 64 << 20
 """Of how many bytes the long cells are read in one query."""
 
@@ -106,8 +109,8 @@ class Segments:
         self.full, self._full_bytes = full, full_bytes
         # Lists of numbers too: those with a null stay in their rows, as all of files of earlier versions do.
         self.nested = any(pt.is_nested(field.type) for field in row)
-        self._key, self._row, self._cells = ", ".join(key.names), ", ".join(row.names), row.names
-        self._columns = ", ".join([*key.names, "seq", "order_key", "order_tie", "present", "size", *row.names])
+        self._key, self._row = ", ".join(key.names), row.names
+        self._columns = ", ".join([*key.names, *NUMBERED, *row.names])
         whole = len(key) == 1 and pt.is_integer(key.field(0).type)
         self._probe_from = f"{KEY}0" if whole else f"md5_number_lower(concat_ws('/', {', '.join(map(_text, key))}))"
         self._probe = f"{KEY}0" if whole else "probe"
@@ -134,21 +137,19 @@ class Segments:
     # -- looking up ------------------------------------------------------------------------------------------------
 
     def heads(self, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch) -> pa.Table:
-        """`| nth | segment | seq | order_key | order_tie | present | size |` of the entries of these keys, in no order.
-
-        `nth` is the key's place among those given. Of each key there is one entry or none.
-        """
-        return self._look_up(connection, keys, "seq, order_key, order_tie, present, size")
+        """`| segment | seq | order_key | order_tie | present | size |` of each key's entry; nulls where it has none."""
+        return self._look_up(connection, keys, [])
 
     def entries(self, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch) -> pa.Table:
         """The same, and then the columns of the row without its long cells; see `whole`."""
-        return self._look_up(connection, keys, f"seq, order_key, order_tie, present, size, {self._row}")
+        return self._look_up(connection, keys, self._row)
 
-    def _look_up(self, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch, columns: str) -> pa.Table:
+    def _look_up(self, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch, row: Sequence[str]) -> pa.Table:
         places = pa.array(np.arange(keys.num_rows), pa.int64())
         given = pa.table([places, *keys.columns], names=["nth", *keys.schema.names])
         probe = "" if self._probe == self._probe_from else f", {self._probe_from} AS probe"
         run(connection, given, f"CREATE OR REPLACE TEMP TABLE asked AS SELECT *{probe} FROM given")
+        columns = ", ".join([*NUMBERED, *row])
         # The dead by name: where a deletion has left no entry, there is none of a greater number.
         found = [
             connection.sql(f"""
@@ -161,7 +162,7 @@ class Segments:
             """).to_arrow_table()
             for segment in self._all(connection)
         ]
-        return pa.concat_tables(found)
+        return _aligned(pa.concat_tables(found), keys.num_rows)
 
     def whole(self, connection: duckdb.DuckDBPyConnection, found: pa.Table) -> pa.Table:
         """What `entries` gave, one line for each entry, with its long cells."""
@@ -181,12 +182,7 @@ class Segments:
             run(connection, here, f"SELECT * FROM long_{segment} WHERE seq IN (SELECT seq FROM given)")
             for segment, here in _by_segment(long)
         ]
-        return mended(found, self._cells, pa.concat_tables(pieces)) if any(len(item) for item in pieces) else found
-
-    def last_of_each(self, connection: duckdb.DuckDBPyConnection, given: pa.Table) -> pa.Table:
-        """`| nth |`, ascending: of each key the last of the updates `| k0 ... | nth | order_key | order_tie |`."""
-        last = "arg_max(nth, row(order_key, order_tie, -nth))"
-        return run(connection, given, f"SELECT {last} AS nth FROM given GROUP BY {self._key} ORDER BY nth")
+        return mended(found, self._row, pa.concat_tables(pieces)) if any(len(item) for item in pieces) else found
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -202,7 +198,7 @@ class Segments:
     def insert(self, connection: duckdb.DuckDBPyConnection, entries: pa.Table) -> None:
         """Adds entries `| k0 ... | seq | order_key | order_tie | present | size | v0 ... |`."""
         if entries.num_rows:
-            rows, pieces = cut(entries, self._cells, entries["seq"].to_numpy())
+            rows, pieces = cut(entries, self._row, entries["seq"].to_numpy())
             size = pc.sum(entries["size"], min_count=0).as_py()
             with given_to(connection, rows):
                 segment = self._room(connection)
@@ -293,6 +289,13 @@ def run(connection: duckdb.DuckDBPyConnection, rows: pa.Table, sql: str) -> pa.T
         result = connection.sql(sql)
         found: pa.Table = pa.table({}) if result is None else result.to_arrow_table()
     return found
+
+
+def _aligned(found: pa.Table, count: int) -> pa.Table:
+    """Of `count` keys what was found of the `nth`, in their order, and nulls of the others."""
+    places = np.full(count, -1, np.int64)
+    places[found["nth"].to_numpy()] = np.arange(found.num_rows)
+    return found.drop_columns(["nth"]).take(pa.array(places, pa.int64(), mask=places < 0))
 
 
 def _by_segment(entries: pa.Table) -> list[tuple[int, pa.Table]]:
