@@ -23,22 +23,17 @@ from backfill_state.errors import (
     UpsertStateDamagedError,
     UpsertStateMemoryError,
 )
-from backfill_state.upsert.admission import (
-    Stored,
+from backfill_state.upsert.columns import Column
+from backfill_state.upsert.duckdb_tables import Standing, read_standing, upsert_file, write_standing
+from backfill_state.upsert.duckdb_writes import LookedUp, Written, look_up, write
+from backfill_state.upsert.pending import Pending
+from backfill_state.upsert.refusals import (
     require_batch,
     require_consolidatable,
     require_consolidated,
     require_extended,
     require_no_batch,
-    restored,
-    stored_keys,
-    stored_output,
-    stored_updates,
 )
-from backfill_state.upsert.columns import Column
-from backfill_state.upsert.duckdb_tables import Standing, read_standing, upsert_file, write_standing
-from backfill_state.upsert.duckdb_writes import LookedUp, Written, look_up, write
-from backfill_state.upsert.pending import Pending
 from backfill_state.upsert.segments import SEGMENT_BYTES, SEGMENT_ENTRIES, Segments
 from backfill_state.upsert.state import (
     ConsolidateStats,
@@ -50,6 +45,7 @@ from backfill_state.upsert.state import (
     UpsertLayout,
     Usage,
 )
+from backfill_state.upsert.stored import Stored, restored, stored_keys, stored_output, stored_updates
 
 MEMORY_LIMIT: Final = "512MB"
 CHUNK_ROWS: Final = 245_760

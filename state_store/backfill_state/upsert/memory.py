@@ -18,19 +18,8 @@ import pyarrow as pa
 
 from backfill_state.closing import Closable
 from backfill_state.errors import ConsolidationError
-from backfill_state.upsert.admission import (
-    ROW,
-    require_batch,
-    require_consolidatable,
-    require_consolidated,
-    require_no_batch,
-    restored,
-    stored_keys,
-    stored_output,
-    stored_schema,
-    stored_updates,
-)
 from backfill_state.upsert.columns import Column
+from backfill_state.upsert.refusals import require_batch, require_consolidatable, require_consolidated, require_no_batch
 from backfill_state.upsert.state import (
     ENTRIES,
     ConsolidateStats,
@@ -42,6 +31,7 @@ from backfill_state.upsert.state import (
     UpsertLayout,
     Usage,
 )
+from backfill_state.upsert.stored import ROW, restored, stored_keys, stored_output, stored_schema, stored_updates
 
 _WHERE: Final = "the upsert state in memory"
 

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from backfill_state.upsert.admission import KEY, ROW, stored_schema
 from backfill_state.upsert.columns import Field
 from backfill_state.upsert.duckdb_tables import LONG_CELLS, column_of
 from backfill_state.upsert.long_cells import LONG, cut, may_be_long
 from backfill_state.upsert.segments import Segments, extend, number, run
 from backfill_state.upsert.state import UpsertLayout
+from backfill_state.upsert.stored import KEY, ROW, stored_schema
 
 
 class Pending:

@@ -76,11 +76,11 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from backfill_state.given import given_to
-from backfill_state.upsert.admission import KEY, ROW, stored_schema
 from backfill_state.upsert.columns import Field
 from backfill_state.upsert.duckdb_tables import LONG_CELLS, column_of
 from backfill_state.upsert.long_cells import LONG, cut, mended
 from backfill_state.upsert.state import ENTRIES, UpsertLayout
+from backfill_state.upsert.stored import KEY, ROW, stored_schema
 
 SEGMENT_ENTRIES: Final = 1 << 22
 SEGMENT_BYTES: Final = 1 << 30

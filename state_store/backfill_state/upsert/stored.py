@@ -1,22 +1,20 @@
-"""What every upsert state decides alike: whether a call fits, and its columns as they are stored."""
+"""The columns of a call as they are stored, alike in every upsert state; what does not fit the layout is refused."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill_state.errors import AnotherLayoutError, StateConflictError, StateLayoutError
-from backfill_state.layout import described, differences
+from backfill_state.errors import StateLayoutError
+from backfill_state.layout import described
 from backfill_state.upsert.codec import restore, store, stored_type
 from backfill_state.upsert.columns import Array, Column, Numbers
 from backfill_state.upsert.sizes import HEAD, row_sizes
 from backfill_state.upsert.state import HEADS, Updates, UpsertLayout
-
-T = TypeVar("T")
 
 KEY: Final = "k"
 ROW: Final = "v"
@@ -83,49 +81,6 @@ def restored(stored: pa.Table, schema: pa.Schema) -> pa.Table:
         chunks = [restore(chunk, field.type) for chunk in column.chunks]
         columns.append(pa.chunked_array(chunks, field.type))
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def require_extended(stored: UpsertLayout, given: UpsertLayout, where: str) -> None:
-    """Refuses a state that is of another stream, or of other columns than those that the given ones begin with."""
-    if not given.extends(stored):
-        raise AnotherLayoutError(
-            where,
-            f"the upsert state is of another stream or of other columns ({differences(stored, given)}); give each "
-            "stream a state of its own, and add columns after those that it has",
-        )
-
-
-def require_batch(batch: T | None, where: str) -> T:
-    """The batch that is being written; refuses to write outside of one."""
-    if batch is None:
-        raise StateConflictError(
-            where, "the upsert state is written in a batch only; call it inside of `with batch(...)`"
-        )
-    return batch
-
-
-def require_no_batch(batch: object | None, where: str) -> None:
-    """Refuses what would cut a batch in two."""
-    if batch is not None:
-        raise StateConflictError(where, "a batch is being written; end it first")
-
-
-def require_consolidated(consolidating: bool, where: str) -> None:
-    """Refuses to use a state of which a part is still to come."""
-    if consolidating:
-        raise StateConflictError(
-            where,
-            "the upsert state is being consolidated and a part of its output is still to come; give it the rest, or "
-            "reset it to start over",
-        )
-
-
-def require_consolidatable(consolidating: bool, entries: int, where: str) -> None:
-    """Refuses to mix output with a state that is complete."""
-    if entries and not consolidating:
-        raise StateConflictError(
-            where, f"the upsert state is complete and holds {entries} keys; reset it to consolidate it from output"
-        )
 
 
 def _stored(table: pa.Table, prefix: str) -> pa.RecordBatch:
