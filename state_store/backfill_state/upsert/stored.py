@@ -84,8 +84,9 @@ def restored(stored: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _stored(table: pa.Table, prefix: str) -> pa.RecordBatch:
-    arrays = [store(_one(column), item.name) for column, item in zip(table.columns, table.schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=stored_schema(table.schema, prefix))
+    schema = stored_schema(table.schema, prefix)
+    arrays = [store(_one(column), item.type) for column, item in zip(table.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _one(column: Column) -> Array:
