@@ -16,7 +16,7 @@ import pyarrow as pa
 from backfill_state.upsert.columns import Column, Mask, Numbers
 from backfill_state.upsert.segments import NUMBERED, Segments, run
 from backfill_state.upsert.state import ENTRIES, Found, PutStats
-from backfill_state.upsert.stored import ROW, Stored
+from backfill_state.upsert.stored import ROW, StoredUpdates
 
 _HEADS: Final = ("segment", *NUMBERED)
 
@@ -30,43 +30,68 @@ class LookedUp:
 
 
 @dataclass(frozen=True)
-class Written:
-    """Updates as they are stored."""
+class Chunks:
+    """Looks up and writes the entries of any number of keys, `rows` of them at once. Nothing here commits."""
 
-    stored: Stored
-    heads: pa.Table
+    segments: Segments
+    rows: int
     tombstones: bool
     """Whether deletions are stored."""
 
+    def look_up(
+        self, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch, most_bytes: int | None
+    ) -> tuple[Found, LookedUp]:
+        """The entries of stored keys, with stored rows; of the first keys only, where more have too many bytes."""
+        if most_bytes is not None and self.segments.nested and keys.num_rows > 1:
+            # Lists and structs come with their rows, however large: of a few large ones among many small, all would.
+            sizes = self.segments.heads(connection, keys)["size"]
+            keys = keys.slice(0, max(1, _fitting(_reached(sizes), most_bytes)))
+        found: list[pa.Table] = []
+        count = size = 0
+        for begin in range(0, max(1, keys.num_rows), self.rows):
+            part = self.segments.entries(connection, keys.slice(begin, self.rows))
+            reached = size + _reached(part["size"])
+            if most_bytes is not None:
+                part = part.slice(0, max(_fitting(reached, most_bytes), 0 if count else 1))
+            found.append(self.segments.whole(connection, part))
+            count += part.num_rows
+            if count < min(begin + self.rows, keys.num_rows):
+                break
+            size = int(reached[-1]) if count else 0
+        table = pa.concat_tables(found)
+        rows = [name for name in table.schema.names if name.startswith(ROW)]
+        entries = Found(table.select(ENTRIES.names).cast(ENTRIES), table.select(rows))
+        return entries, LookedUp(keys.slice(0, count), table.select(_HEADS))
 
-def look_up(
-    segments: Segments,
-    connection: duckdb.DuckDBPyConnection,
-    keys: pa.RecordBatch,
-    chunk: int,
-    most_bytes: int | None = None,
-) -> tuple[Found, LookedUp]:
-    """The entries of stored keys, with stored rows; of the first keys only, where more have too many bytes."""
-    if most_bytes is not None and segments.nested and keys.num_rows > 1:
-        # Lists and structs come with their rows, however large: of a few large ones among many small, all would.
-        sizes = segments.heads(connection, keys)["size"]
-        keys = keys.slice(0, max(1, _fitting(_reached(sizes), most_bytes)))
-    found: list[pa.Table] = []
-    count = size = 0
-    for begin in range(0, max(1, keys.num_rows), chunk):
-        part = segments.entries(connection, keys.slice(begin, chunk))
-        reached = size + _reached(part["size"])
-        if most_bytes is not None:
-            part = part.slice(0, max(_fitting(reached, most_bytes), 0 if count else 1))
-        found.append(segments.whole(connection, part))
-        count += part.num_rows
-        if count < min(begin + chunk, keys.num_rows):
-            break
-        size = int(reached[-1]) if count else 0
-    table = pa.concat_tables(found)
-    rows = [name for name in table.schema.names if name.startswith(ROW)]
-    entries = Found(table.select(ENTRIES.names).cast(ENTRIES), table.select(rows))
-    return entries, LookedUp(keys.slice(0, count), table.select(_HEADS))
+    def write(
+        self, connection: duckdb.DuckDBPyConnection, given: StoredUpdates, seq: int, looked_up: LookedUp | None
+    ) -> tuple[PutStats, int]:
+        """Writes the updates that are later than what there is, numbered from `seq` on; also gives the next number.
+
+        `looked_up` is of the state as it stands, and of use if it is of the same keys.
+        """
+        last = _last_of_each(connection, given)
+        total = PutStats(puts=len(given), stale=len(given) - len(last))
+        known = None
+        if looked_up is not None and len(last) == len(given) and looked_up.keys.equals(given.keys):
+            known = looked_up.heads
+        for begin in range(0, len(last), self.rows):
+            part = given.of_lines(last[begin : begin + self.rows])
+            old = self.segments.heads(connection, part.keys) if known is None else known.slice(begin, self.rows)
+            stats, seq = self._write_chunk(connection, part, old, seq)
+            total = _sum(total, stats)
+        return total, seq
+
+    def _write_chunk(
+        self, connection: duckdb.DuckDBPyConnection, given: StoredUpdates, old: pa.Table, seq: int
+    ) -> tuple[PutStats, int]:
+        """Writes updates of different keys, whose entries so far are `old`, in the columns of `LookedUp.heads`."""
+        later = _later(given.heads, old)
+        stays = later if self.tombstones else later & given.heads["present"].to_numpy()
+        written = given.of_lines(np.flatnonzero(stays))
+        self.segments.bury(connection, old.select(["segment", "seq", "size"]).filter(pa.array(later)).drop_null())
+        self.segments.insert(connection, _numbered(written, seq))
+        return _stats(given, later, stays, old), seq + len(written)
 
 
 def _reached(sizes: Column) -> Numbers:
@@ -78,61 +103,15 @@ def _fitting(reached: Numbers, most_bytes: int) -> int:
     return int(np.searchsorted(reached, most_bytes, side="right"))
 
 
-def write(
-    segments: Segments,
-    connection: duckdb.DuckDBPyConnection,
-    given: Written,
-    seq: int,
-    chunk: int,
-    looked_up: LookedUp | None,
-) -> tuple[PutStats, int]:
-    """Writes the updates that are later than what there is, numbered from `seq` on; also gives the next number.
-
-    `looked_up` is of the state as it stands, and of use if it is of the same keys.
-    """
-    heads, keys = given.heads, given.stored.keys
-    last = _last_of_each(connection, keys, heads)
-    total = PutStats(puts=keys.num_rows, stale=keys.num_rows - len(last))
-    known = None
-    if looked_up is not None and len(last) == keys.num_rows and looked_up.keys.equals(keys):
-        known = looked_up.heads
-    for begin in range(0, len(last), chunk):
-        part = _taken(given, last[begin : begin + chunk])
-        old = segments.heads(connection, part.stored.keys) if known is None else known.slice(begin, chunk)
-        stats, seq = _write_chunk(segments, connection, part, old, seq)
-        total = _sum(total, stats)
-    return total, seq
-
-
-def _last_of_each(connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch, heads: pa.Table) -> Numbers:
+def _last_of_each(connection: duckdb.DuckDBPyConnection, given: StoredUpdates) -> Numbers:
     """The places, ascending, of the last update of each key; of several of one order that is the first."""
-    columns = [*keys.columns, pa.array(np.arange(keys.num_rows), pa.int64()), heads["order_key"], heads["order_tie"]]
-    given = pa.table(columns, names=[*keys.schema.names, "nth", "order_key", "order_tie"])
+    orders = [given.heads["order_key"], given.heads["order_tie"], pa.array(np.arange(len(given)), pa.int64())]
+    names = given.keys.schema.names
+    table = pa.table([*given.keys.columns, *orders], names=[*names, "order_key", "order_tie", "nth"])
     last = "arg_max(nth, row(order_key, order_tie, -nth))"
-    sql = f"SELECT {last} AS nth FROM given GROUP BY {', '.join(keys.schema.names)} ORDER BY nth"
-    places: Numbers = run(connection, given, sql)["nth"].to_numpy()
+    found = run(connection, table, f"SELECT {last} AS nth FROM given GROUP BY {', '.join(names)} ORDER BY nth")
+    places: Numbers = found["nth"].to_numpy()
     return places
-
-
-def _taken(given: Written, places: Numbers) -> Written:
-    stored = given.stored
-    if len(places) == len(stored.sizes):
-        return given
-    at = pa.array(places, pa.int64())
-    taken = Stored(stored.keys.take(at), stored.rows.take(at), stored.sizes[places])
-    return Written(taken, given.heads.take(at), given.tombstones)
-
-
-def _write_chunk(
-    segments: Segments, connection: duckdb.DuckDBPyConnection, given: Written, old: pa.Table, seq: int
-) -> tuple[PutStats, int]:
-    """Writes updates of different keys, whose entries so far are `old`, in the columns of `LookedUp.heads`."""
-    later = _later(given.heads, old)
-    stays = later if given.tombstones else later & given.heads["present"].to_numpy()
-    written = given if stays.all() else _taken(given, np.flatnonzero(stays))
-    segments.bury(connection, old.select(["segment", "seq", "size"]).filter(pa.array(later)).drop_null())
-    segments.insert(connection, _entries(written, seq))
-    return _stats(given, later, stays, old), seq + len(written.stored.sizes)
 
 
 def _later(new: pa.Table, old: pa.Table) -> Mask:
@@ -147,18 +126,24 @@ def _filled(column: Column, value: object) -> Any:
     return column.fill_null(pa.scalar(value, column.type)).to_numpy()
 
 
-def _entries(written: Written, seq: int) -> pa.Table:
-    stored, heads = written.stored, written.heads
-    numbers = pa.array(np.arange(seq, seq + len(stored.sizes)))
-    names = [*stored.keys.schema.names, "seq", *ENTRIES.names, *stored.rows.schema.names]
-    columns = [*stored.keys.columns, numbers, *heads.columns, pa.array(stored.sizes), *stored.rows.columns]
+def _numbered(written: StoredUpdates, seq: int) -> pa.Table:
+    """What `Segments.insert` takes, numbered from `seq` on."""
+    numbers = pa.array(np.arange(seq, seq + len(written)))
+    names = [*written.keys.schema.names, *NUMBERED, *written.rows.schema.names]
+    columns = [
+        *written.keys.columns,
+        numbers,
+        *written.heads.columns,
+        pa.array(written.sizes),
+        *written.rows.columns,
+    ]
     return pa.table(columns, names=names)
 
 
-def _stats(given: Written, later: Mask, stays: Mask, old: pa.Table) -> PutStats:
+def _stats(given: StoredUpdates, later: Mask, stays: Mask, old: pa.Table) -> PutStats:
     before, tombstone = _filled(old["present"], False), ~_filled(old["present"], True)
     after = given.heads["present"].to_numpy()
-    sizes = np.where(stays, given.stored.sizes, 0)
+    sizes = np.where(stays, given.sizes, 0)
 
     def count(which: Mask) -> int:
         return int(np.count_nonzero(which & later))

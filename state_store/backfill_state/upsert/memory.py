@@ -124,7 +124,7 @@ class InMemoryUpsertState(Closable):
         if self._replayed:
             return PutStats()
         require_consolidated(self._content.consolidating, _WHERE)
-        heads = _cells(updates.heads)
+        heads = _cells(stored.heads)
         written: dict[Cells, Entry] = {}
         for key, (*order, present), row, size in zip(
             _cells(stored.keys), heads, _cells(stored.rows), stored.sizes.tolist(), strict=True
@@ -155,10 +155,10 @@ class InMemoryUpsertState(Closable):
         if self._replayed:
             return MergeStats()
         require_consolidatable(self._content.consolidating, len(self._content.entries), _WHERE)
-        sizes, signs = stored.sizes.tolist(), diffs.to_numpy().tolist()
+        signs, sizes = stored.diffs.to_numpy().tolist(), stored.sizes.tolist()
         self._content.pending += zip(_cells(stored.keys), _cells(stored.rows), signs, sizes, strict=True)
         self._content.consolidating = True
-        return MergeStats(len(signs), sum(sizes), sum(signs))
+        return stored.stats
 
     def consolidate_chunk(self, keys: pa.Table, rows: pa.Table, diffs: Column, *, completed: bool) -> ConsolidateStats:
         merge = self.multi_merge(keys, rows, diffs)

@@ -14,23 +14,48 @@ from backfill_state.layout import described
 from backfill_state.upsert.codec import restore, store, stored_type
 from backfill_state.upsert.columns import Array, Column, Numbers
 from backfill_state.upsert.sizes import HEAD, row_sizes
-from backfill_state.upsert.state import HEADS, Updates, UpsertLayout
+from backfill_state.upsert.state import HEADS, MergeStats, Updates, UpsertLayout
 
 KEY: Final = "k"
 ROW: Final = "v"
 
 
 @dataclass(frozen=True)
-class Stored:
-    """The columns of a call as they are stored: keys as k0, k1, ..., rows as v0, v1, ..., and each line's size."""
+class StoredUpdates:
+    """Updates with their columns as they are stored, and the size of each."""
 
     keys: pa.RecordBatch
+    heads: pa.Table
     rows: pa.RecordBatch
     sizes: Numbers
 
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def of_lines(self, places: Numbers) -> StoredUpdates:
+        """These of them."""
+        if len(places) == len(self):
+            return self
+        at = pa.array(places, pa.int64())
+        return StoredUpdates(self.keys.take(at), self.heads.take(at), self.rows.take(at), self.sizes[places])
+
+
+@dataclass(frozen=True)
+class StoredOutput:
+    """Lines of output with their columns as they are stored, and the size of each."""
+
+    keys: pa.RecordBatch
+    rows: pa.RecordBatch
+    diffs: Column
+    sizes: Numbers
+
+    @property
+    def stats(self) -> MergeStats:
+        return MergeStats(len(self.sizes), int(self.sizes.sum()), pc.sum(self.diffs, min_count=0).as_py())
+
 
 def stored_schema(schema: pa.Schema, prefix: str) -> pa.Schema:
-    """The stored columns of a key or of a row, by place: their names do not depend on the user's."""
+    """The stored columns of a key (k0, k1, ...) or of a row (v0, v1, ...), whatever the user's names are."""
     return pa.schema([pa.field(f"{prefix}{at}", stored_type(item.name, item.type)) for at, item in enumerate(schema)])
 
 
@@ -45,7 +70,7 @@ def stored_keys(layout: UpsertLayout, keys: pa.Table) -> pa.RecordBatch:
     return _stored(keys, KEY)
 
 
-def stored_updates(layout: UpsertLayout, updates: Updates) -> Stored:
+def stored_updates(layout: UpsertLayout, updates: Updates) -> StoredUpdates:
     """The columns of a `multi_put`; a deletion has a row of nulls."""
     keys = stored_keys(layout, updates.keys)
     _require("the heads", updates.heads, HEADS)
@@ -58,20 +83,20 @@ def stored_updates(layout: UpsertLayout, updates: Updates) -> Stored:
     rows = _stored(updates.rows, ROW)
     if not pc.all(present, min_count=0).as_py():
         rows = pa.RecordBatch.from_arrays([column.take(places) for column in rows.columns], schema=rows.schema)
-    return Stored(keys, rows, HEAD + row_sizes(keys) + row_sizes(rows))
+    return StoredUpdates(keys, updates.heads, rows, _sizes(keys, rows))
 
 
-def stored_output(layout: UpsertLayout, keys: pa.Table, rows: pa.Table, diffs: Column) -> Stored:
+def stored_output(layout: UpsertLayout, keys: pa.Table, rows: pa.Table, diffs: Column) -> StoredOutput:
     """The columns of a `multi_merge`."""
-    stored = stored_keys(layout, keys)
+    found = stored_keys(layout, keys)
     _require("the rows", rows, layout.row)
-    _require_lines(stored.num_rows, rows=rows)
-    if diffs.type != pa.int64() or len(diffs) != stored.num_rows or diffs.null_count:
+    _require_lines(found.num_rows, rows=rows)
+    if diffs.type != pa.int64() or len(diffs) != found.num_rows or diffs.null_count:
         raise StateLayoutError(f"there is a diff of int64 for each key, but here are {len(diffs)} of {diffs.type}")
     if not pc.all(pc.is_in(diffs, value_set=pa.array([-1, 1], pa.int64())), min_count=0).as_py():
         raise StateLayoutError("a diff is +1 for a row added or -1 for a row retracted, but one is neither")
     lines = _stored(rows, ROW)
-    return Stored(stored, lines, HEAD + row_sizes(stored) + row_sizes(lines))
+    return StoredOutput(found, lines, diffs, _sizes(found, lines))
 
 
 def restored(stored: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -87,6 +112,10 @@ def _stored(table: pa.Table, prefix: str) -> pa.RecordBatch:
     schema = stored_schema(table.schema, prefix)
     arrays = [store(_one(column), item.type) for column, item in zip(table.columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _sizes(keys: pa.RecordBatch, rows: pa.RecordBatch) -> Numbers:
+    return HEAD + row_sizes(keys) + row_sizes(rows)
 
 
 def _one(column: Column) -> Array:
