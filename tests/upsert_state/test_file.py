@@ -351,6 +351,16 @@ def test_consolidated_rows_fill_segments_too(path: Path) -> None:
         assert plain.execute("SELECT count(*) FROM segments WHERE entries > 32").fetchall() == [(0,)]
 
 
+def test_long_consolidated_rows_fill_segments_by_their_bytes(path: Path) -> None:
+    keys, rows = [("eu", number) for number in range(24)], [(f"{number}" * 50, 1.0) for number in range(24)]
+    with DuckDBUpsertState(path, LAYOUT, segment_bytes=1000) as state:
+        with state.batch("t"):
+            state.consolidate_chunk(keys_of(list(keys)), rows_of(list(rows)), diffs_of(*[1] * 24), completed=True)
+        assert [entry[-1] for entry in entries(state, *keys)] == rows
+    with duckdb.connect(str(path), read_only=True) as plain:
+        assert plain.execute("SELECT count(*) FROM segments WHERE size > 2000").fetchall() == [(0,)]
+
+
 def test_what_it_takes_can_be_read(path: Path) -> None:
     with DuckDBUpsertState(path, LAYOUT) as state:
         put(state, "t", (("eu", 1), 1, 0, ("x", 1.0)))

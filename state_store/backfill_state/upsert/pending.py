@@ -71,8 +71,7 @@ class Pending:
         size = number(connection, "SELECT coalesce(sum(size), 0)::BIGINT FROM sums")
         if not wrong:
             heads = f"nth + {seq} AS seq, NULL AS order_key, NULL AS order_tie, true AS present"
-            for begin in range(0, count, segments.full):
-                end = min(count, begin + segments.full)
+            for begin, end in segments.shares(count, size):
                 part = f"(SELECT *, {heads} FROM sums WHERE nth >= {begin} AND nth < {end})"
                 pieces = (
                     "SELECT part.seq, cell, piece, data "

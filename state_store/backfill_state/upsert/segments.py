@@ -65,7 +65,7 @@ callers ask for many keys at once, and a `multi_put` goes by what the `multi_get
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -106,7 +106,7 @@ class Segments:
 
     def __init__(self, layout: UpsertLayout, *, full: int, full_bytes: int) -> None:
         key, row = stored_schema(layout.key, KEY), stored_schema(layout.row, ROW)
-        self.full, self._full_bytes = full, full_bytes
+        self._full, self._full_bytes = full, full_bytes
         # Lists of numbers too: those with a null stay in their rows, as all of files of earlier versions do.
         self.nested = any(pt.is_nested(field.type) for field in row)
         self._key, self._row = ", ".join(key.names), row.names
@@ -218,7 +218,7 @@ class Segments:
             "SELECT segment, entries - dead, greatest(dead / entries, dead_size / size) AS part FROM segments "
             "WHERE (part >= 0.5 AND (entries >= ? OR size >= ?)) OR (part >= 0.75 AND (dead >= ? OR dead_size >= ?)) "
             "ORDER BY part DESC, segment LIMIT 1",
-            [self.full, self._full_bytes, *(-(-full // _MANY_DEAD) for full in (self.full, self._full_bytes))],
+            [self._full, self._full_bytes, *(-(-full // _MANY_DEAD) for full in (self._full, self._full_bytes))],
         ).fetchone()
         if found is None:
             return False
@@ -232,6 +232,14 @@ class Segments:
             self.take_in(connection, entries, living, f"SELECT * FROM {pieces}")
         self._drop(connection, segment)
         return True
+
+    def shares(self, count: int, size: int) -> Iterator[tuple[int, int]]:
+        """Where so many entries of so many bytes are cut, to fill a segment each; the last one may do so in part."""
+        if count:
+            segments = max(-(-count // self._full), -(-size // self._full_bytes))
+            share = -(-count // segments)
+            for begin in range(0, count, share):
+                yield begin, min(count, begin + share)
 
     def take_in(self, connection: duckdb.DuckDBPyConnection, source: str, count: int, pieces: str) -> None:
         """Adds entries that are in the file already, given in SQL, with the pieces of their long cells."""
@@ -248,8 +256,8 @@ class Segments:
         """The newest segment, or a new one if that is full."""
         (newest, entries, size) = connection.execute(
             "SELECT segment, entries, size FROM segments ORDER BY segment DESC LIMIT 1"
-        ).fetchone() or (0, self.full, 0)
-        if entries < self.full and size < self._full_bytes:
+        ).fetchone() or (0, self._full, 0)
+        if entries < self._full and size < self._full_bytes:
             return int(newest)
         return self._begin(connection, int(newest) + 1)
 
