@@ -64,9 +64,8 @@ class _Batch:
     """The batch that is being written."""
 
     token: str
-    before: Standing
     standing: Standing
-    """Where the state stands with what has been written of the batch."""
+    """Where the state stands with what has been written of the batch; its token is that of the batch before."""
 
     looked_up: LookedUp | None = None
     """What its last `multi_get` found, as long as nothing has been written since."""
@@ -74,7 +73,7 @@ class _Batch:
     @property
     def is_replayed(self) -> bool:
         """Whether the state has it already: nothing is written then."""
-        return self.before.token == self.token
+        return self.standing.token == self.token
 
     def moved(self, standing: Standing) -> None:
         self.standing, self.looked_up = standing, None
@@ -142,9 +141,8 @@ class DuckDBUpsertState(Closable):
     def batch(self, token: str) -> Iterator[bool]:
         require_no_batch(self._batch, str(self._file))
         with self._transaction() as connection:
-            standing = self._standing(connection)
+            batch = _Batch(token, self._standing(connection))
             newest = self._segments.newest(connection)
-            batch = _Batch(token, standing, standing)
             try:
                 self._batch = batch  # Not before: after a Ctrl-C in between nobody would end it.
                 yield not batch.is_replayed
