@@ -75,6 +75,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from backfill_state.duckdb_errors import UnreadableError
 from backfill_state.given import given_to
 from backfill_state.upsert.columns import Field
 from backfill_state.upsert.duckdb_tables import LONG_CELLS, column_of
@@ -123,7 +124,7 @@ class Segments:
 
     def create(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Nothing, in place of whatever there is."""
-        old = self._all(connection)
+        old = _noted(connection)
         # DuckDB makes no table under a name that the same transaction has dropped.
         self._begin(connection, max(old, default=0) + 1)
         for segment in old:
@@ -280,9 +281,15 @@ class Segments:
         return max(self._all(connection))
 
     def _all(self, connection: duckdb.DuckDBPyConnection) -> list[int]:
-        return [
-            segment for (segment,) in connection.execute("SELECT segment FROM segments ORDER BY segment").fetchall()
-        ]
+        """There is one at least."""
+        segments = _noted(connection)
+        if not segments:
+            raise UnreadableError("its table `segments` has no rows")
+        return segments
+
+
+def _noted(connection: duckdb.DuckDBPyConnection) -> list[int]:
+    return [segment for (segment,) in connection.execute("SELECT segment FROM segments ORDER BY segment").fetchall()]
 
 
 def extend(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[str]) -> None:
