@@ -32,8 +32,9 @@ from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL, RowFormat
 from backfill.sameness import canonical
 from backfill.staging import Staging
 from backfill.state_dir.failures import as_ours
+from backfill.whole_rows.late import order_of, require_order
 from backfill.whole_rows.lookup import LookUp
-from backfill.whole_rows.telling import BYTES_AT_ONCE, ROWS_AT_ONCE, Rules, WholeRows, order_of, put, require_order
+from backfill.whole_rows.telling import BYTES_AT_ONCE, ROWS_AT_ONCE, Rules, WholeRows, put
 from backfill.wording import FRESH_START, another_option
 from backfill_state.upsert import UpsertLayout, UpsertState
 

@@ -18,19 +18,17 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 
 from backfill.arrays import Indices, Mask, index, mask
 from backfill.batches import as_one_batch
 from backfill.changes import column_of
-from backfill.errors import OptionsError
 from backfill.mark import Halves
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL
 from backfill.upstream import TableSchema
-from backfill.whole_rows.events import NO_ORDER, Events, events_of, places, timely
+from backfill.whole_rows.events import Events, events_of, places
 from backfill.whole_rows.images import Images, Known, Lost, TooMuch, images
+from backfill.whole_rows.late import NO_ORDER, order_of, timely
 from backfill.whole_rows.lookup import LookUp, looked_up, without
-from backfill.wording import not_read
 from backfill_state.upsert import CHUNK_ROWS, Found, Updates, UpsertState
 
 ROWS_AT_ONCE: Final = CHUNK_ROWS
@@ -228,16 +226,6 @@ def _looked_up(entries: pa.Table) -> Mask:
     return looked_up
 
 
-def order_of(column: Any) -> Indices:
-    """A column of whole numbers or of time as numbers of the same order; NO_ORDER where it is null.
-
-    The two least numbers of 64 bits are one: NO_ORDER is the other.
-    """
-    whole = column.cast(pa.int32()) if pt.is_date32(column.type) else column
-    numbers: Indices = _filled(whole.cast(pa.int64()), NO_ORDER + 1)
-    return np.where(mask(whole.is_null()), NO_ORDER, np.maximum(numbers, NO_ORDER + 1))
-
-
 def _of_gone(piece: _Piece, order: Indices, told: Events, reached: Indices) -> Indices:
     """The order of each key, also by rows that the log told and that were not there any more when they were looked up.
 
@@ -262,14 +250,3 @@ def _filled(column: Any, value: object) -> Any:
 
 def _table_of(rows: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([rows])
-
-
-def require_order(table: TableSchema, name: str) -> None:
-    """Refuses a column by which rows cannot be ordered as numbers."""
-    if name not in table.columns.names:
-        raise OptionsError(not_read("orderColumn", name, table.columns.names))
-    kind = table.columns.field(name).type
-    if not (pt.is_signed_integer(kind) or pt.is_timestamp(kind) or pt.is_date32(kind)):
-        raise OptionsError(
-            f"orderColumn names {name!r} of type {kind}; expected a column of whole numbers, dates or timestamps"
-        )
