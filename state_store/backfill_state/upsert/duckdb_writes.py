@@ -13,8 +13,9 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from backfill_state.given import run
 from backfill_state.upsert.columns import Column, Mask, Numbers
-from backfill_state.upsert.segments import NUMBERED, Segments, run
+from backfill_state.upsert.segments import NUMBERED, Segments
 from backfill_state.upsert.state import ENTRIES, Found, PutStats
 from backfill_state.upsert.stored import ROW, StoredUpdates
 

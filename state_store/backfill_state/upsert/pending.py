@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from backfill_state.given import run
 from backfill_state.upsert.columns import Field, Numbers
 from backfill_state.upsert.duckdb_tables import LONG_CELLS, column_of
 from backfill_state.upsert.long_cells import LONG, cut, may_be_long
-from backfill_state.upsert.segments import Segments, extend, number, run
+from backfill_state.upsert.segments import Segments, extend, number
 from backfill_state.upsert.state import UpsertLayout
 from backfill_state.upsert.stored import KEY, ROW, StoredOutput, stored_schema
 
@@ -67,8 +68,7 @@ class Pending:
         """)
         keys = f"SELECT 1 FROM sums GROUP BY {self._key} HAVING count(*) > 1 OR max(copies) <> 1"
         wrong = number(connection, f"SELECT count(*) FROM ({keys})")
-        count = number(connection, "SELECT count(*) FROM sums")
-        size = number(connection, "SELECT coalesce(sum(size), 0)::BIGINT FROM sums")
+        [(count, size)] = connection.execute("SELECT count(*), coalesce(sum(size), 0)::BIGINT FROM sums").fetchall()
         if not wrong:
             heads = f"nth + {seq} AS seq, NULL AS order_key, NULL AS order_tie, true AS present"
             for begin, end in segments.shares(count, size):

@@ -76,7 +76,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from backfill_state.duckdb_errors import UnreadableError
-from backfill_state.given import given_to
+from backfill_state.given import given_to, run
 from backfill_state.upsert.columns import Field
 from backfill_state.upsert.duckdb_tables import LONG_CELLS, column_of
 from backfill_state.upsert.long_cells import LONG, cut, mended
@@ -296,14 +296,6 @@ def extend(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[
     """Adds columns, given in DDL, to a table."""
     for column in columns:
         connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
-
-
-def run(connection: duckdb.DuckDBPyConnection, rows: pa.Table, sql: str) -> pa.Table:
-    """Runs a statement that reads the rows as `given`; after an error the connection is not used again."""
-    with given_to(connection, rows):
-        result = connection.sql(sql)
-        found: pa.Table = pa.table({}) if result is None else result.to_arrow_table()
-    return found
 
 
 def _aligned(found: pa.Table, count: int) -> pa.Table:
