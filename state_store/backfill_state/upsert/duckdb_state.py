@@ -22,9 +22,9 @@ from backfill_state.errors import (
     UpsertStateDamagedError,
     UpsertStateMemoryError,
 )
+from backfill_state.upsert.chunks import Chunks, LookedUp
 from backfill_state.upsert.columns import Column
 from backfill_state.upsert.duckdb_tables import Standing, read_standing, upsert_file, write_standing
-from backfill_state.upsert.duckdb_writes import Chunks, LookedUp
 from backfill_state.upsert.pending import Pending
 from backfill_state.upsert.refusals import (
     require_batch,
