@@ -113,8 +113,9 @@ class Segments:
         self._key, self._row = ", ".join(key.names), row.names
         self._columns = ", ".join([*key.names, *NUMBERED, *row.names])
         whole = len(key) == 1 and pt.is_integer(key.field(0).type)
-        self._probe_from = f"{KEY}0" if whole else f"md5_number_lower(concat_ws('/', {', '.join(map(_text, key))}))"
         self._probe = f"{KEY}0" if whole else "probe"
+        hashed = f", md5_number_lower(concat_ws('/', {', '.join(map(_text, key))})) AS probe"
+        self._and_probe = "" if whole else hashed
         keys = [f"{column_of(field)} NOT NULL" for field in key]
         self._cell_columns = [column_of(field) for field in row]
         numbers = ["seq BIGINT NOT NULL", "order_key BIGINT", "order_tie BIGINT"]
@@ -148,8 +149,7 @@ class Segments:
     def _look_up(self, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch, row: Sequence[str]) -> pa.Table:
         places = pa.array(np.arange(keys.num_rows), pa.int64())
         given = pa.table([places, *keys.columns], names=["nth", *keys.schema.names])
-        probe = "" if self._probe == self._probe_from else f", {self._probe_from} AS probe"
-        run(connection, given, f"CREATE OR REPLACE TEMP TABLE asked AS SELECT *{probe} FROM given")
+        run(connection, given, f"CREATE OR REPLACE TEMP TABLE asked AS SELECT *{self._and_probe} FROM given")
         columns = ", ".join([*NUMBERED, *row])
         # The dead by name: where a deletion has left no entry, there is none of a greater number.
         found = [
@@ -270,8 +270,9 @@ class Segments:
         return segment
 
     def _add(self, connection: duckdb.DuckDBPyConnection, segment: int, source: str, count: int, size: int) -> None:
-        probe = "" if self._probe == self._probe_from else f", {self._probe_from} AS probe"
-        connection.execute(f"INSERT INTO entries_{segment} BY NAME SELECT {self._columns}{probe} FROM {source}")
+        connection.execute(
+            f"INSERT INTO entries_{segment} BY NAME SELECT {self._columns}{self._and_probe} FROM {source}"
+        )
         connection.execute(
             "UPDATE segments SET entries = entries + ?, size = size + ? WHERE segment = ?", [count, size, segment]
         )
