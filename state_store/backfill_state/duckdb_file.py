@@ -56,7 +56,7 @@ class StateFile(Closable):
     def transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """One transaction on the open file; what it did is durable when the block has ended without an error."""
         if self._open is None:
-            self._open = opened(self.path, self._form)
+            self._open = _opened(self.path, self._form)
         connection = self._open.connection
         with explaining(self.path):
             try:
@@ -75,7 +75,7 @@ class StateFile(Closable):
                 was_open.close()
 
 
-def opened(path: Path, form: FileForm) -> Connected:
+def _opened(path: Path, form: FileForm) -> Connected:
     """A connection to the state file at `path`, in the newest format; the file is made if it is not there."""
     with explaining(path):
         try:

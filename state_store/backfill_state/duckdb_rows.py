@@ -15,7 +15,7 @@ from backfill_state.admission import Stream
 from backfill_state.duckdb_errors import UnreadableError
 from backfill_state.duckdb_file import FileForm
 from backfill_state.duckdb_instance import SharedInstance
-from backfill_state.given import given_to
+from backfill_state.given import given_to, run
 from backfill_state.keytypes import to_arrow, to_duckdb
 from backfill_state.layout import (
     CREATE_STREAM,
@@ -106,8 +106,7 @@ def write_stream(connection: duckdb.DuckDBPyConnection, identity: StreamIdentity
 def write_bounds(connection: duckdb.DuckDBPyConnection, bounds: pa.Table) -> None:
     """Replaces all bounds."""
     connection.execute("DELETE FROM vnode_bounds")
-    with given_to(connection, _named(connection, bounds)):
-        connection.execute("INSERT INTO vnode_bounds BY NAME SELECT * FROM given ORDER BY vnode")
+    run(connection, _named(connection, bounds), "INSERT INTO vnode_bounds BY NAME SELECT * FROM given ORDER BY vnode")
 
 
 def write_barrier(connection: duckdb.DuckDBPyConnection, barrier: Barrier) -> None:

@@ -33,3 +33,11 @@ def given_to(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> Iterator[
         connection.unregister("given")
     finally:
         held.let_go()
+
+
+def run(connection: duckdb.DuckDBPyConnection, rows: pa.Table, sql: str) -> pa.Table:
+    """Runs a statement that reads the rows as `given`; after an error the connection is not used again."""
+    with given_to(connection, rows):
+        result = connection.sql(sql)
+        found: pa.Table = pa.table({}) if result is None else result.to_arrow_table()
+    return found

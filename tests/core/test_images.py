@@ -16,8 +16,9 @@ from backfill.arrow.arrays import Indices, Mask
 from backfill.arrow.sameness import same
 from backfill.changes import DELETE, INSERT, OLD_NONE, UPDATE, changes_schema
 from backfill.mark import mark
-from backfill.whole_rows.events import NO_ORDER, events_of, places, timely
+from backfill.whole_rows.events import events_of, places
 from backfill.whole_rows.images import Images, Known, Lost, TooMuch, images
+from backfill.whole_rows.late import NO_ORDER, timely
 from backfill.whole_rows.lookup import FEW, looked_up
 from tests.core.told import (
     COLUMNS,

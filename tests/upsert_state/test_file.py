@@ -351,6 +351,16 @@ def test_consolidated_rows_fill_segments_too(path: Path) -> None:
         assert plain.execute("SELECT count(*) FROM segments WHERE entries > 32").fetchall() == [(0,)]
 
 
+def test_long_consolidated_rows_fill_segments_by_their_bytes(path: Path) -> None:
+    keys, rows = [("eu", number) for number in range(24)], [(f"{number}" * 50, 1.0) for number in range(24)]
+    with DuckDBUpsertState(path, LAYOUT, segment_bytes=1000) as state:
+        with state.batch("t"):
+            state.consolidate_chunk(keys_of(list(keys)), rows_of(list(rows)), diffs_of(*[1] * 24), completed=True)
+        assert [entry[-1] for entry in entries(state, *keys)] == rows
+    with duckdb.connect(str(path), read_only=True) as plain:
+        assert plain.execute("SELECT count(*) FROM segments WHERE size > 2000").fetchall() == [(0,)]
+
+
 def test_what_it_takes_can_be_read(path: Path) -> None:
     with DuckDBUpsertState(path, LAYOUT) as state:
         put(state, "t", (("eu", 1), 1, 0, ("x", 1.0)))
@@ -425,6 +435,7 @@ def test_a_file_and_its_log_of_two_moments_are_called_damaged(path: Path, tmp_pa
         "ALTER TABLE upsert_state DROP COLUMN token",
         "DROP TABLE entries_1",
         "ALTER TABLE segments DROP COLUMN dead",
+        "DELETE FROM segments",
     ],
 )
 def test_a_file_that_somebody_has_changed_is_called_damaged_and_not_begun_anew(path: Path, change: str) -> None:
@@ -433,6 +444,17 @@ def test_a_file_that_somebody_has_changed_is_called_damaged_and_not_begun_anew(p
         edited.execute(change)
     with pytest.raises(UpsertStateDamagedError), DuckDBUpsertState(path, LAYOUT) as state:
         put(state, "t2", (("eu", 1), 2, 0, ("y", 2.0)))
+
+
+def test_a_file_in_which_no_segment_is_noted_any_more_is_not_read_as_if_it_were_empty(path: Path) -> None:
+    fill(path)
+    with duckdb.connect(str(path)) as edited:
+        edited.execute("DELETE FROM segments")
+    with (
+        pytest.raises(UpsertStateDamagedError, match="`segments` has no rows"),
+        DuckDBUpsertState(path, LAYOUT) as state,
+    ):
+        entries(state, ("eu", 1))
 
 
 def test_a_newer_format_is_refused_with_both_numbers(path: Path) -> None:

@@ -10,7 +10,7 @@ from backfill.errors import BackfillError
 from backfill.options import Options
 from backfill.rows import RowFormat
 from backfill.upstream.findings import Finding, refused
-from backfill.whole_rows.telling import require_order
+from backfill.whole_rows.late import require_order
 
 
 def examined(options: Options) -> list[Finding]:

@@ -107,38 +107,3 @@ def _numbered(keys: pa.RecordBatch) -> tuple[Indices, int]:
         _, first = np.unique(number, return_index=True)
         number = np.argsort(np.argsort(first))[number]
     return number, count if keys.num_rows else 0
-
-
-@dataclass(frozen=True, slots=True)
-class Timely:
-    """Which events are no older than what was there before them, and the order of each key's row after all of them."""
-
-    events: Mask
-    order: Indices
-    severed: Mask
-    """Which events come right after one of their key that is late: their row before is not the one they changed."""
-
-
-NO_ORDER = np.iinfo(np.int64).min
-"""Of what has no order, and before every order."""
-
-
-def timely(events: Events, given: Indices, before: Indices) -> Timely:
-    """`given` is the order of each event's row, and `before` that of each key so far; either may be NO_ORDER.
-
-    An event without an order, as a removal is, is never late; the key keeps its order.
-    """
-    orders, rank = np.unique(np.concatenate([[NO_ORDER], before, given]), return_inverse=True)
-    # A line for each key, then one for each event; sorted by key. The key's number counts more than any rank, so that
-    # one running maximum is that of each key.
-    number = np.concatenate([np.arange(events.count), events.number])
-    by_key = np.argsort(number, kind="stable")
-    placed = (number * len(orders) + rank[1:])[by_key]
-    reached = np.maximum.accumulate(placed)
-    late = np.zeros(len(number), np.bool_)
-    late[by_key[1:]] = placed[1:] < reached[:-1]
-    last = np.append(np.flatnonzero(np.diff(number[by_key])), len(number) - 1) if len(number) else number
-    kept = (given == NO_ORDER) | ~late[events.count :]
-    previous = events.previous
-    severed = (previous >= 0) & ~kept[previous]
-    return Timely(kept, orders[reached[last] % len(orders)], severed)

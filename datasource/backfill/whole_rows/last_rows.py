@@ -33,8 +33,9 @@ from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL, RowFormat
 from backfill.staging import Staging
 from backfill.state_dir.failures import as_ours
 from backfill.upstream.added import Added
+from backfill.whole_rows.late import order_of, require_order
 from backfill.whole_rows.lookup import LookUp
-from backfill.whole_rows.telling import BYTES_AT_ONCE, ROWS_AT_ONCE, Rules, WholeRows, order_of, require_order, updates
+from backfill.whole_rows.telling import BYTES_AT_ONCE, ROWS_AT_ONCE, Rules, WholeRows, put
 from backfill.wording import FRESH_START, another_option
 from backfill_state.upsert import UpsertLayout, UpsertState
 
@@ -185,7 +186,7 @@ class LastRows:
             if self._rules.order_column:
                 orders = order_of(rows[self._rules.order_column]), (orders[0] << ORDINAL_BITS) + orders[1]
             present = np.ones(rows.num_rows, np.bool_)
-            state.multi_put(updates(state, keys, present, rows.select(self._columns), *orders))
+            put(state, keys, present, rows.select(self._columns), *orders)
 
     def _output(self, state: UpsertState, end: Barrier, marked: Marked, look_up: LookUp) -> Iterator[pa.RecordBatch]:
         """Output rows of marked changes. Each piece is put into the state before the next one is made."""

@@ -18,19 +18,17 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 
 from backfill.arrow.arrays import Indices, Mask, index, mask
 from backfill.arrow.batches import as_one_batch
 from backfill.changes import column_of
-from backfill.errors import OptionsError
 from backfill.mark import Halves
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL
 from backfill.upstream import TableSchema
-from backfill.whole_rows.events import NO_ORDER, Events, events_of, places, timely
+from backfill.whole_rows.events import Events, events_of, places
 from backfill.whole_rows.images import Images, Known, Lost, TooMuch, images
+from backfill.whole_rows.late import NO_ORDER, order_of, timely
 from backfill.whole_rows.lookup import LookUp, looked_up, without
-from backfill.wording import not_read
 from backfill_state.upsert import CHUNK_ROWS, Found, Updates, UpsertState
 
 ROWS_AT_ONCE: Final = CHUNK_ROWS
@@ -62,39 +60,13 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
-    """What is stored of some keys, a line for each, as `Found` has it."""
-
-    entries: pa.Table
-    rows: pa.Table
-
-    @classmethod
-    def of(cls, found: Found) -> _Stored:
-        return cls(found.entries, found.rows)
-
-    def of_keys(self, numbers: Indices) -> _Stored:
-        """Of these of the keys."""
-        if len(numbers) == self.entries.num_rows:
-            return self
-        return _Stored(self.entries.take(index(numbers)), self.rows.take(index(numbers)))
-
-    @property
-    def looked_up(self) -> Mask:
-        """Of which keys there is a row that was looked up."""
-        place = _filled(self.entries["order_tie"], 0) & SNAPSHOT_ORDINAL
-        looked_up: Mask = _filled(self.entries["present"], value=False)
-        looked_up &= (place >= LOOKED_UP) & (place < SNAPSHOT_ORDINAL)
-        return looked_up
-
-
-@dataclass(frozen=True, slots=True)
 class _Piece:
     """Changes that are told at once: which halves go forward, the events of these, and what is stored of their keys."""
 
     changes: pa.RecordBatch
     halves: Halves
     events: Events
-    before: _Stored
+    before: Found
 
     def only(self, which: Mask, halves: Halves) -> _Piece:
         """With these of its events."""
@@ -182,7 +154,7 @@ class WholeRows:
             looked_up_now[events.number[added]] = True
             # Only of rows that were found: of a key without a row the rest of the batch is not passed over.
             tie[looked_up_now & after.present] += LOOKED_UP
-        self.state.multi_put(updates(self.state, events.distinct, after.present, after.rows, whole.order, tie))
+        put(self.state, events.distinct, after.present, after.rows, whole.order, tie)
 
     def _first(self, changes: pa.RecordBatch, halves: Halves) -> _Piece:
         """As many of the first changes as have stored rows that are not too much to read.
@@ -190,7 +162,7 @@ class WholeRows:
         A change that removes a row has its key, and does not tell how long the stored row is.
         """
         events = events_of(changes, halves, self.table.key)
-        before = _Stored.of(self.state.multi_get(_table_of(events.distinct), most_bytes=self.rules.most_bytes))
+        before = self.state.multi_get(_table_of(events.distinct), most_bytes=self.rules.most_bytes)
         read = before.entries.num_rows
         if read == events.count:
             return _Piece(changes, halves, events, before)
@@ -203,20 +175,20 @@ class WholeRows:
 
     def _with_stored(self, changes: pa.RecordBatch, halves: Halves) -> _Piece:
         events = events_of(changes, halves, self.table.key)
-        return _Piece(changes, halves, events, _Stored.of(self.state.multi_get(_table_of(events.distinct))))
+        return _Piece(changes, halves, events, self.state.multi_get(_table_of(events.distinct)))
 
     def _unshown(self, piece: _Piece) -> _Piece:
         """Without changes to keys whose row was looked up for this batch: it shows them already."""
         if self.rules.order_column:
             return piece
         in_this = _filled(piece.before.entries["order_key"], 0) == self.batch
-        shown = (piece.before.looked_up & in_this)[piece.events.number]
+        shown = (_looked_up(piece.before.entries) & in_this)[piece.events.number]
         return piece.only(~shown, without(piece.halves, piece.events, shown))
 
     def _images(self, piece: _Piece, after_late: Mask, most_bytes: int) -> Images | Lost | TooMuch:
         present = _filled(piece.before.entries["present"], value=False)
         # The row that is stored need not be the one that the log goes on from.
-        another = present if self.rules.order_column else piece.before.looked_up
+        another = present if self.rules.order_column else _looked_up(piece.before.entries)
         severed = after_late.copy()
         severed[piece.events.first[another]] = True
         return images(
@@ -246,14 +218,12 @@ class WholeRows:
         return piece.only(found.events, halves), found.order[kept], found.severed[found.events]
 
 
-def order_of(column: Any) -> Indices:
-    """A column of whole numbers or of time as numbers of the same order; NO_ORDER where it is null.
-
-    The two least numbers of 64 bits are one: NO_ORDER is the other.
-    """
-    whole = column.cast(pa.int32()) if pt.is_date32(column.type) else column
-    numbers: Indices = _filled(whole.cast(pa.int64()), NO_ORDER + 1)
-    return np.where(mask(whole.is_null()), NO_ORDER, np.maximum(numbers, NO_ORDER + 1))
+def _looked_up(entries: pa.Table) -> Mask:
+    """Of which keys there is a row that was looked up."""
+    place = _filled(entries["order_tie"], 0) & SNAPSHOT_ORDINAL
+    looked_up: Mask = _filled(entries["present"], value=False)
+    looked_up &= (place >= LOOKED_UP) & (place < SNAPSHOT_ORDINAL)
+    return looked_up
 
 
 def _of_gone(piece: _Piece, order: Indices, told: Events, reached: Indices) -> Indices:
@@ -265,13 +235,13 @@ def _of_gone(piece: _Piece, order: Indices, told: Events, reached: Indices) -> I
     return np.maximum(order, of_each)
 
 
-def updates(
+def put(
     state: UpsertState, keys: pa.RecordBatch, present: Mask, rows: pa.RecordBatch, order: Indices, tie: Indices
-) -> Updates:
-    """What `multi_put` takes, a line for each key: its row, where it is `present`, and the two numbers of its order."""
+) -> None:
+    """Puts a line for each key into the state: its row, where it is `present`, and the two numbers of its order."""
     heads: list[Any] = [pa.array(order, pa.int64()), pa.array(tie, pa.int64()), pa.array(present)]
     stored = pa.Table.from_arrays(list[Any](rows.columns), schema=state.layout.row)
-    return Updates(_table_of(keys), pa.table(heads, names=["order_key", "order_tie", "present"]), stored)
+    state.multi_put(Updates(_table_of(keys), pa.table(heads, names=["order_key", "order_tie", "present"]), stored))
 
 
 def _filled(column: Any, value: object) -> Any:
@@ -280,14 +250,3 @@ def _filled(column: Any, value: object) -> Any:
 
 def _table_of(rows: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([rows])
-
-
-def require_order(table: TableSchema, name: str) -> None:
-    """Refuses a column by which rows cannot be ordered as numbers."""
-    if name not in table.columns.names:
-        raise OptionsError(not_read("orderColumn", name, table.columns.names))
-    kind = table.columns.field(name).type
-    if not (pt.is_signed_integer(kind) or pt.is_timestamp(kind) or pt.is_date32(kind)):
-        raise OptionsError(
-            f"orderColumn names {name!r} of type {kind}; expected a column of whole numbers, dates or timestamps"
-        )

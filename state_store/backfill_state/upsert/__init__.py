@@ -21,8 +21,9 @@ duckdb_tables    its tables
 segments         its entries, and why they are kept so
 pending          its own output while it is consolidated
 long_cells       its long texts, blobs and lists, in pieces
-duckdb_writes    going through many keys in chunks
-admission        which calls fit, and their columns as they are stored
+chunks           looking up and writing many keys, so many at once
+refusals         calls that do not fit how a state stands
+stored           the columns of a call as they are stored
 codec, columns   how a column of any type is stored, bit by bit, and under which name
 sizes            how many bytes a row takes
 

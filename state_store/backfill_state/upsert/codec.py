@@ -74,21 +74,20 @@ def _stored_scalar(column: str, arrow: pa.DataType) -> pa.DataType:
     )
 
 
-def store(array: Array, column: str = "") -> Array:
-    """The array as it is stored."""
+def store(array: Array, stored: Type) -> Array:
+    """The array as it is stored: as what `stored_type` gives for its own type."""
     arrow = array.type
     if isinstance(array, pa.ExtensionArray):
-        return store(array.storage, column)
+        return store(array.storage, stored)
     if pt.is_null(arrow):
-        return pa.nulls(len(array), pa.bool_())
+        return pa.nulls(len(array), stored)
     if isinstance(array, pa.StructArray):
-        return _store_struct(array, column)
+        return _store_struct(array, stored)
     if isinstance(array, pa.MapArray):
         # A map is a list underneath, but few functions take it for one.
-        return store(array.cast(pa.list_(_entries(arrow))), column)
+        return store(array.cast(pa.list_(_entries(arrow))), stored)
     if pt.is_list(arrow) or pt.is_large_list(arrow) or pt.is_fixed_size_list(arrow):
-        return _store_list(array, column)
-    stored = stored_type(column, arrow)
+        return _store_list(array, stored)
     if stored == arrow:
         return array
     if pt.is_primitive(stored) and not pt.is_decimal128(stored):
@@ -134,12 +133,11 @@ def _entries(arrow: Type) -> pa.StructType:
     return pa.struct([arrow.key_field, arrow.item_field])
 
 
-def _store_struct(array: Array, column: str) -> Array:
+def _store_struct(array: Array, stored: Type) -> Array:
     if array.type.num_fields == 0:
-        return pc.if_else(array.is_valid(), True, None).cast(pa.bool_())
-    fields = [store(array.field(at), column) for at in range(array.type.num_fields)]
-    names = [f"f{at}" for at in range(len(fields))]
-    return pa.StructArray.from_arrays(fields, names, mask=array.is_null())
+        return pc.if_else(array.is_valid(), True, None).cast(stored)
+    fields = [store(array.field(at), item.type) for at, item in enumerate(stored)]
+    return pa.StructArray.from_arrays(fields, fields=list(stored), mask=array.is_null())
 
 
 def _restore_struct(array: Array, arrow: Type) -> Array:
@@ -152,8 +150,8 @@ def _restore_struct(array: Array, arrow: Type) -> Array:
     return pa.StructArray.from_arrays(fields, fields=list(arrow), mask=array.is_null())
 
 
-def _store_list(array: Array, column: str) -> Array:
-    items = store(array.flatten(), column)
+def _store_list(array: Array, stored: Type) -> Array:
+    items = store(array.flatten(), stored.value_type)
     return pa.ListArray.from_arrays(pa.array(_offsets(array), pa.int32()), items, mask=array.is_null())
 
 

@@ -11,7 +11,6 @@ from typing import Final
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from backfill_state.closing import Closable
 from backfill_state.duckdb_file import StateFile
@@ -23,22 +22,17 @@ from backfill_state.errors import (
     UpsertStateDamagedError,
     UpsertStateMemoryError,
 )
-from backfill_state.upsert.admission import (
-    Stored,
+from backfill_state.upsert.chunks import Chunks, LookedUp
+from backfill_state.upsert.columns import Column
+from backfill_state.upsert.duckdb_tables import Standing, read_standing, upsert_file, write_standing
+from backfill_state.upsert.pending import Pending
+from backfill_state.upsert.refusals import (
     require_batch,
     require_consolidatable,
     require_consolidated,
     require_extended,
     require_no_batch,
-    restored,
-    stored_keys,
-    stored_output,
-    stored_updates,
 )
-from backfill_state.upsert.columns import Column
-from backfill_state.upsert.duckdb_tables import Standing, read_standing, upsert_file, write_standing
-from backfill_state.upsert.duckdb_writes import LookedUp, Written, look_up, write
-from backfill_state.upsert.pending import Pending
 from backfill_state.upsert.segments import SEGMENT_BYTES, SEGMENT_ENTRIES, Segments
 from backfill_state.upsert.state import (
     ConsolidateStats,
@@ -50,6 +44,7 @@ from backfill_state.upsert.state import (
     UpsertLayout,
     Usage,
 )
+from backfill_state.upsert.stored import restored, stored_keys, stored_output, stored_updates
 
 MEMORY_LIMIT: Final = "512MB"
 CHUNK_ROWS: Final = 245_760
@@ -69,9 +64,8 @@ class _Batch:
     """The batch that is being written."""
 
     token: str
-    before: Standing
     standing: Standing
-    """Where the state stands with what has been written of the batch."""
+    """Where the state stands with what has been written of the batch; its token is that of the batch before."""
 
     looked_up: LookedUp | None = None
     """What its last `multi_get` found, as long as nothing has been written since."""
@@ -79,7 +73,7 @@ class _Batch:
     @property
     def is_replayed(self) -> bool:
         """Whether the state has it already: nothing is written then."""
-        return self.before.token == self.token
+        return self.standing.token == self.token
 
     def moved(self, standing: Standing) -> None:
         self.standing, self.looked_up = standing, None
@@ -111,10 +105,9 @@ class DuckDBUpsertState(Closable):
     ) -> None:
         self._file = StateFile(path, upsert_file(memory_limit, self._begin))
         self._layout = layout
-        self._tombstones = tombstones
         self._segments = Segments(layout, full=segment_entries, full_bytes=segment_bytes)
+        self._chunks = Chunks(self._segments, chunk_rows, tombstones)
         self._pending = Pending(layout)
-        self._chunk_rows = chunk_rows
         self._batch: _Batch | None = None
         self._batches = 0
 
@@ -148,9 +141,8 @@ class DuckDBUpsertState(Closable):
     def batch(self, token: str) -> Iterator[bool]:
         require_no_batch(self._batch, str(self._file))
         with self._transaction() as connection:
-            standing = self._standing(connection)
+            batch = _Batch(token, self._standing(connection))
             newest = self._segments.newest(connection)
-            batch = _Batch(token, standing, standing)
             try:
                 self._batch = batch  # Not before: after a Ctrl-C in between nobody would end it.
                 yield not batch.is_replayed
@@ -173,10 +165,10 @@ class DuckDBUpsertState(Closable):
             if most_bytes is not None:
                 # All that is short of a chunk's rows is read before it is known how much that is.
                 stored = stored.slice(0, max(1, most_bytes // standing.totals.average))
-            found, looked_up = look_up(self._segments, connection, stored, self._chunk_rows, most_bytes)
+            found, looked_up = self._chunks.look_up(connection, stored, most_bytes)
             if self._batch is not None:
                 self._batch.looked_up = looked_up
-        return Found(found.entries, restored(found.rows, self._layout.row), found.stats)
+        return replace(found, rows=restored(found.rows, self._layout.row))
 
     def multi_put(self, updates: Updates) -> PutStats:
         batch = require_batch(self._batch, str(self._file))
@@ -185,8 +177,7 @@ class DuckDBUpsertState(Closable):
             if batch.is_replayed:
                 return PutStats()
             require_consolidated(standing.consolidating, str(self._file))
-            given = Written(stored, updates.heads, self._tombstones)
-            stats, seq = write(self._segments, connection, given, standing.seq, self._chunk_rows, batch.looked_up)
+            stats, seq = self._chunks.write(connection, stored, standing.seq, batch.looked_up)
             batch.moved(replace(standing, totals=_grown(standing.totals, stats), seq=seq))
         return stats
 
@@ -198,9 +189,9 @@ class DuckDBUpsertState(Closable):
                 return MergeStats()
             entries = standing.totals.values + standing.totals.tombstones
             require_consolidatable(standing.consolidating, entries, str(self._file))
-            self._pending.add(connection, _lines(stored, diffs))
+            self._pending.add(connection, stored)
             batch.moved(replace(standing, consolidating=True))
-        return MergeStats(len(diffs), int(stored.sizes.sum()), pc.sum(diffs, min_count=0).as_py())
+        return stored.stats
 
     def consolidate_chunk(self, keys: pa.Table, rows: pa.Table, diffs: Column, *, completed: bool) -> ConsolidateStats:
         merge = self.multi_merge(keys, rows, diffs)
@@ -300,8 +291,3 @@ def _size(file: Path) -> int:
 
 def _grown(was: Totals, by: PutStats) -> Totals:
     return Totals(was.values + by.values_diff, was.tombstones + by.tombstones_diff, was.size + by.size_diff)
-
-
-def _lines(stored: Stored, diffs: Column) -> pa.Table:
-    names = [*stored.keys.schema.names, *stored.rows.schema.names, "diff", "size"]
-    return pa.table([*stored.keys.columns, *stored.rows.columns, diffs, pa.array(stored.sizes)], names=names)

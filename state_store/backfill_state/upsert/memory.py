@@ -18,24 +18,12 @@ import pyarrow as pa
 
 from backfill_state.closing import Closable
 from backfill_state.errors import ConsolidationError
-from backfill_state.upsert.admission import (
-    ROW,
-    require_batch,
-    require_consolidatable,
-    require_consolidated,
-    require_no_batch,
-    restored,
-    stored_keys,
-    stored_output,
-    stored_schema,
-    stored_updates,
-)
 from backfill_state.upsert.columns import Column
+from backfill_state.upsert.refusals import require_batch, require_consolidatable, require_consolidated, require_no_batch
 from backfill_state.upsert.state import (
     ENTRIES,
     ConsolidateStats,
     Found,
-    GetStats,
     MergeStats,
     PutStats,
     Totals,
@@ -43,6 +31,7 @@ from backfill_state.upsert.state import (
     UpsertLayout,
     Usage,
 )
+from backfill_state.upsert.stored import ROW, restored, stored_keys, stored_output, stored_schema, stored_updates
 
 _WHERE: Final = "the upsert state in memory"
 
@@ -124,11 +113,9 @@ class InMemoryUpsertState(Closable):
         columns = [
             pa.array([None if row is None else row[at] for row in rows], item.type) for at, item in enumerate(stored)
         ]
-        entries = [entry for entry in found if entry is not None]
         return Found(
             pa.table([pa.array([head[at] for head in heads], ENTRIES.types[at]) for at in range(4)], schema=ENTRIES),
             restored(pa.table(columns, schema=stored), self._layout.row),
-            GetStats(len(found), len(entries), sum(entry.size for entry in entries)),
         )
 
     def multi_put(self, updates: Updates) -> PutStats:
@@ -137,7 +124,7 @@ class InMemoryUpsertState(Closable):
         if self._replayed:
             return PutStats()
         require_consolidated(self._content.consolidating, _WHERE)
-        heads = _cells(updates.heads)
+        heads = _cells(stored.heads)
         written: dict[Cells, Entry] = {}
         for key, (*order, present), row, size in zip(
             _cells(stored.keys), heads, _cells(stored.rows), stored.sizes.tolist(), strict=True
@@ -168,10 +155,10 @@ class InMemoryUpsertState(Closable):
         if self._replayed:
             return MergeStats()
         require_consolidatable(self._content.consolidating, len(self._content.entries), _WHERE)
-        sizes, signs = stored.sizes.tolist(), diffs.to_numpy().tolist()
+        signs, sizes = stored.diffs.to_numpy().tolist(), stored.sizes.tolist()
         self._content.pending += zip(_cells(stored.keys), _cells(stored.rows), signs, sizes, strict=True)
         self._content.consolidating = True
-        return MergeStats(len(signs), sum(sizes), sum(signs))
+        return stored.stats
 
     def consolidate_chunk(self, keys: pa.Table, rows: pa.Table, diffs: Column, *, completed: bool) -> ConsolidateStats:
         merge = self.multi_merge(keys, rows, diffs)

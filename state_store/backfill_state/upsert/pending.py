@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from backfill_state.upsert.admission import KEY, ROW, stored_schema
-from backfill_state.upsert.columns import Field
+from backfill_state.given import run
+from backfill_state.upsert.columns import Field, Numbers
 from backfill_state.upsert.duckdb_tables import LONG_CELLS, column_of
 from backfill_state.upsert.long_cells import LONG, cut, may_be_long
-from backfill_state.upsert.segments import Segments, extend, number, run
+from backfill_state.upsert.segments import Segments, extend, number
 from backfill_state.upsert.state import UpsertLayout
+from backfill_state.upsert.stored import KEY, ROW, StoredOutput, stored_schema
 
 
 class Pending:
@@ -39,12 +40,12 @@ class Pending:
         """Adds the columns of a row after the first `count`, null in what there is."""
         extend(connection, "pending", self._cell_columns[count:])
 
-    def add(self, connection: duckdb.DuckDBPyConnection, lines: pa.Table) -> None:
-        """Adds output `| k0 ... | v0 ... | diff | size |`."""
-        if lines.num_rows:
+    def add(self, connection: duckdb.DuckDBPyConnection, output: StoredOutput) -> None:
+        """Adds lines of output."""
+        if output.keys.num_rows:
             first = number(connection, "SELECT count(*) FROM pending")
-            line = np.arange(first, first + lines.num_rows)
-            given = lines.append_column("line", pa.array(line))
+            line = np.arange(first, first + output.keys.num_rows)
+            given = _given(output, line)
             # Of long cells a digest is compared: DuckDB can group by what is not long. Lists stay and are compared, as
             # in files that an earlier release has left half-way.
             digests = run(connection, given, f"SELECT line, {self._digest} AS digest FROM given").sort_by("line")
@@ -67,12 +68,10 @@ class Pending:
         """)
         keys = f"SELECT 1 FROM sums GROUP BY {self._key} HAVING count(*) > 1 OR max(copies) <> 1"
         wrong = number(connection, f"SELECT count(*) FROM ({keys})")
-        count = number(connection, "SELECT count(*) FROM sums")
-        size = number(connection, "SELECT coalesce(sum(size), 0)::BIGINT FROM sums")
+        [(count, size)] = connection.execute("SELECT count(*), coalesce(sum(size), 0)::BIGINT FROM sums").fetchall()
         if not wrong:
             heads = f"nth + {seq} AS seq, NULL AS order_key, NULL AS order_tie, true AS present"
-            for begin in range(0, count, segments.full):
-                end = min(count, begin + segments.full)
+            for begin, end in segments.shares(count, size):
                 part = f"(SELECT *, {heads} FROM sums WHERE nth >= {begin} AND nth < {end})"
                 pieces = (
                     "SELECT part.seq, cell, piece, data "
@@ -92,6 +91,12 @@ class Completed:
     wrong: int
     count: int
     size: int
+
+
+def _given(output: StoredOutput, line: Numbers) -> pa.Table:
+    names = [*output.keys.schema.names, *output.rows.schema.names, "diff", "size", "line"]
+    numbers = [output.diffs, pa.array(output.sizes), pa.array(line)]
+    return pa.table([*output.keys.columns, *output.rows.columns, *numbers], names=names)
 
 
 def _digest(field: Field) -> str | None:

@@ -65,7 +65,7 @@ callers ask for many keys at once, and a `multi_put` goes by what the `multi_get
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -75,12 +75,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from backfill_state.given import given_to
-from backfill_state.upsert.admission import KEY, ROW, stored_schema
+from backfill_state.duckdb_errors import UnreadableError
+from backfill_state.given import given_to, run
 from backfill_state.upsert.columns import Field
 from backfill_state.upsert.duckdb_tables import LONG_CELLS, column_of
 from backfill_state.upsert.long_cells import LONG, cut, mended
-from backfill_state.upsert.state import UpsertLayout
+from backfill_state.upsert.state import ENTRIES, UpsertLayout
+from backfill_state.upsert.stored import KEY, ROW, stored_schema
 
 SEGMENT_ENTRIES: Final = 1 << 22
 SEGMENT_BYTES: Final = 1 << 30
@@ -94,6 +95,9 @@ dead ones too: when only full segments were cleaned, batches that all wrote the 
 and 0.05 s so. (With half of them dead instead of three quarters, 400 thousand keys took twice as long to write.)
 """
 
+NUMBERED: Final = ("seq", *ENTRIES.names)
+"""The columns of an entry beside its key and its row."""
+
 _READ_AT_ONCE: Final = 64 << 20
 """Of how many bytes the long cells are read in one query."""
 
@@ -103,14 +107,15 @@ class Segments:
 
     def __init__(self, layout: UpsertLayout, *, full: int, full_bytes: int) -> None:
         key, row = stored_schema(layout.key, KEY), stored_schema(layout.row, ROW)
-        self.full, self._full_bytes = full, full_bytes
+        self._full, self._full_bytes = full, full_bytes
         # Lists of numbers too: those with a null stay in their rows, as all of files of earlier versions do.
         self.nested = any(pt.is_nested(field.type) for field in row)
-        self._key, self._row, self._cells = ", ".join(key.names), ", ".join(row.names), row.names
-        self._columns = ", ".join([*key.names, "seq", "order_key", "order_tie", "present", "size", *row.names])
+        self._key, self._row = ", ".join(key.names), row.names
+        self._columns = ", ".join([*key.names, *NUMBERED, *row.names])
         whole = len(key) == 1 and pt.is_integer(key.field(0).type)
-        self._probe_from = f"{KEY}0" if whole else f"md5_number_lower(concat_ws('/', {', '.join(map(_text, key))}))"
         self._probe = f"{KEY}0" if whole else "probe"
+        hashed = f", md5_number_lower(concat_ws('/', {', '.join(map(_text, key))})) AS probe"
+        self._and_probe = "" if whole else hashed
         keys = [f"{column_of(field)} NOT NULL" for field in key]
         self._cell_columns = [column_of(field) for field in row]
         numbers = ["seq BIGINT NOT NULL", "order_key BIGINT", "order_tie BIGINT"]
@@ -120,7 +125,7 @@ class Segments:
 
     def create(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Nothing, in place of whatever there is."""
-        old = self._all(connection)
+        old = _noted(connection)
         # DuckDB makes no table under a name that the same transaction has dropped.
         self._begin(connection, max(old, default=0) + 1)
         for segment in old:
@@ -134,21 +139,18 @@ class Segments:
     # -- looking up ------------------------------------------------------------------------------------------------
 
     def heads(self, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch) -> pa.Table:
-        """`| nth | segment | seq | order_key | order_tie | present | size |` of the entries of these keys, in no order.
-
-        `nth` is the key's place among those given. Of each key there is one entry or none.
-        """
-        return self._look_up(connection, keys, "seq, order_key, order_tie, present, size")
+        """`| segment | seq | order_key | order_tie | present | size |` of each key's entry; nulls where it has none."""
+        return self._look_up(connection, keys, [])
 
     def entries(self, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch) -> pa.Table:
         """The same, and then the columns of the row without its long cells; see `whole`."""
-        return self._look_up(connection, keys, f"seq, order_key, order_tie, present, size, {self._row}")
+        return self._look_up(connection, keys, self._row)
 
-    def _look_up(self, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch, columns: str) -> pa.Table:
+    def _look_up(self, connection: duckdb.DuckDBPyConnection, keys: pa.RecordBatch, row: Sequence[str]) -> pa.Table:
         places = pa.array(np.arange(keys.num_rows), pa.int64())
         given = pa.table([places, *keys.columns], names=["nth", *keys.schema.names])
-        probe = "" if self._probe == self._probe_from else f", {self._probe_from} AS probe"
-        run(connection, given, f"CREATE OR REPLACE TEMP TABLE asked AS SELECT *{probe} FROM given")
+        run(connection, given, f"CREATE OR REPLACE TEMP TABLE asked AS SELECT *{self._and_probe} FROM given")
+        columns = ", ".join([*NUMBERED, *row])
         # The dead by name: where a deletion has left no entry, there is none of a greater number.
         found = [
             connection.sql(f"""
@@ -161,7 +163,7 @@ class Segments:
             """).to_arrow_table()
             for segment in self._all(connection)
         ]
-        return pa.concat_tables(found)
+        return _aligned(pa.concat_tables(found), keys.num_rows)
 
     def whole(self, connection: duckdb.DuckDBPyConnection, found: pa.Table) -> pa.Table:
         """What `entries` gave, one line for each entry, with its long cells."""
@@ -181,12 +183,7 @@ class Segments:
             run(connection, here, f"SELECT * FROM long_{segment} WHERE seq IN (SELECT seq FROM given)")
             for segment, here in _by_segment(long)
         ]
-        return mended(found, self._cells, pa.concat_tables(pieces)) if any(len(item) for item in pieces) else found
-
-    def last_of_each(self, connection: duckdb.DuckDBPyConnection, given: pa.Table) -> pa.Table:
-        """`| nth |`, ascending: of each key the last of the updates `| k0 ... | nth | order_key | order_tie |`."""
-        last = "arg_max(nth, row(order_key, order_tie, -nth))"
-        return run(connection, given, f"SELECT {last} AS nth FROM given GROUP BY {self._key} ORDER BY nth")
+        return mended(found, self._row, pa.concat_tables(pieces)) if any(len(item) for item in pieces) else found
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -202,7 +199,7 @@ class Segments:
     def insert(self, connection: duckdb.DuckDBPyConnection, entries: pa.Table) -> None:
         """Adds entries `| k0 ... | seq | order_key | order_tie | present | size | v0 ... |`."""
         if entries.num_rows:
-            rows, pieces = cut(entries, self._cells, entries["seq"].to_numpy())
+            rows, pieces = cut(entries, self._row, entries["seq"].to_numpy())
             size = pc.sum(entries["size"], min_count=0).as_py()
             with given_to(connection, rows):
                 segment = self._room(connection)
@@ -222,7 +219,7 @@ class Segments:
             "SELECT segment, entries - dead, greatest(dead / entries, dead_size / size) AS part FROM segments "
             "WHERE (part >= 0.5 AND (entries >= ? OR size >= ?)) OR (part >= 0.75 AND (dead >= ? OR dead_size >= ?)) "
             "ORDER BY part DESC, segment LIMIT 1",
-            [self.full, self._full_bytes, *(-(-full // _MANY_DEAD) for full in (self.full, self._full_bytes))],
+            [self._full, self._full_bytes, *(-(-full // _MANY_DEAD) for full in (self._full, self._full_bytes))],
         ).fetchone()
         if found is None:
             return False
@@ -236,6 +233,14 @@ class Segments:
             self.take_in(connection, entries, living, f"SELECT * FROM {pieces}")
         self._drop(connection, segment)
         return True
+
+    def shares(self, count: int, size: int) -> Iterator[tuple[int, int]]:
+        """Where so many entries of so many bytes are cut, to fill a segment each; the last one may do so in part."""
+        if count:
+            segments = max(-(-count // self._full), -(-size // self._full_bytes))
+            share = -(-count // segments)
+            for begin in range(0, count, share):
+                yield begin, min(count, begin + share)
 
     def take_in(self, connection: duckdb.DuckDBPyConnection, source: str, count: int, pieces: str) -> None:
         """Adds entries that are in the file already, given in SQL, with the pieces of their long cells."""
@@ -252,8 +257,8 @@ class Segments:
         """The newest segment, or a new one if that is full."""
         (newest, entries, size) = connection.execute(
             "SELECT segment, entries, size FROM segments ORDER BY segment DESC LIMIT 1"
-        ).fetchone() or (0, self.full, 0)
-        if entries < self.full and size < self._full_bytes:
+        ).fetchone() or (0, self._full, 0)
+        if entries < self._full and size < self._full_bytes:
             return int(newest)
         return self._begin(connection, int(newest) + 1)
 
@@ -265,8 +270,9 @@ class Segments:
         return segment
 
     def _add(self, connection: duckdb.DuckDBPyConnection, segment: int, source: str, count: int, size: int) -> None:
-        probe = "" if self._probe == self._probe_from else f", {self._probe_from} AS probe"
-        connection.execute(f"INSERT INTO entries_{segment} BY NAME SELECT {self._columns}{probe} FROM {source}")
+        connection.execute(
+            f"INSERT INTO entries_{segment} BY NAME SELECT {self._columns}{self._and_probe} FROM {source}"
+        )
         connection.execute(
             "UPDATE segments SET entries = entries + ?, size = size + ? WHERE segment = ?", [count, size, segment]
         )
@@ -276,9 +282,15 @@ class Segments:
         return max(self._all(connection))
 
     def _all(self, connection: duckdb.DuckDBPyConnection) -> list[int]:
-        return [
-            segment for (segment,) in connection.execute("SELECT segment FROM segments ORDER BY segment").fetchall()
-        ]
+        """There is one at least."""
+        segments = _noted(connection)
+        if not segments:
+            raise UnreadableError("its table `segments` has no rows")
+        return segments
+
+
+def _noted(connection: duckdb.DuckDBPyConnection) -> list[int]:
+    return [segment for (segment,) in connection.execute("SELECT segment FROM segments ORDER BY segment").fetchall()]
 
 
 def extend(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[str]) -> None:
@@ -287,12 +299,11 @@ def extend(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[
         connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
 
 
-def run(connection: duckdb.DuckDBPyConnection, rows: pa.Table, sql: str) -> pa.Table:
-    """Runs a statement that reads the rows as `given`; after an error the connection is not used again."""
-    with given_to(connection, rows):
-        result = connection.sql(sql)
-        found: pa.Table = pa.table({}) if result is None else result.to_arrow_table()
-    return found
+def _aligned(found: pa.Table, count: int) -> pa.Table:
+    """Of `count` keys what was found of the `nth`, in their order, and nulls of the others."""
+    places = np.full(count, -1, np.int64)
+    places[found["nth"].to_numpy()] = np.arange(found.num_rows)
+    return found.drop_columns(["nth"]).take(pa.array(places, pa.int64(), mask=places < 0))
 
 
 def _by_segment(entries: pa.Table) -> list[tuple[int, pa.Table]]:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from backfill_state.closing import Closable
 from backfill_state.errors import StateLayoutError
 from backfill_state.upsert.codec import stored_type
-from backfill_state.upsert.columns import Column, Field
+from backfill_state.upsert.columns import Column, Field, Numbers
 
 ORDER: Final = pa.schema([pa.field("order_key", pa.int64()), pa.field("order_tie", pa.int64())])
 HEADS: Final = pa.schema([*ORDER, pa.field("present", pa.bool_())])
@@ -170,7 +171,18 @@ class Found:
 
     entries: pa.Table
     rows: pa.Table
-    stats: GetStats
+
+    @property
+    def stats(self) -> GetStats:
+        sizes = self.entries["size"]
+        return GetStats(len(sizes), len(sizes) - sizes.null_count, pc.sum(sizes, min_count=0).as_py())
+
+    def of_keys(self, places: Numbers) -> Found:
+        """What was found of these of the keys."""
+        if len(places) == self.entries.num_rows:
+            return self
+        at = pa.array(places, pa.int64())
+        return Found(self.entries.take(at), self.rows.take(at))
 
 
 class UpsertState(Closable, Protocol):

@@ -1,38 +1,61 @@
-"""What every upsert state decides alike: whether a call fits, and its columns as they are stored."""
+"""The columns of a call as they are stored, alike in every upsert state; what does not fit the layout is refused."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill_state.errors import AnotherLayoutError, StateConflictError, StateLayoutError
-from backfill_state.layout import described, differences
+from backfill_state.errors import StateLayoutError
+from backfill_state.layout import described
 from backfill_state.upsert.codec import restore, store, stored_type
 from backfill_state.upsert.columns import Array, Column, Numbers
 from backfill_state.upsert.sizes import HEAD, row_sizes
-from backfill_state.upsert.state import HEADS, Updates, UpsertLayout
-
-T = TypeVar("T")
+from backfill_state.upsert.state import HEADS, MergeStats, Updates, UpsertLayout
 
 KEY: Final = "k"
 ROW: Final = "v"
 
 
 @dataclass(frozen=True)
-class Stored:
-    """The columns of a call as they are stored: keys as k0, k1, ..., rows as v0, v1, ..., and each line's size."""
+class StoredUpdates:
+    """Updates with their columns as they are stored, and the size of each."""
 
     keys: pa.RecordBatch
+    heads: pa.Table
     rows: pa.RecordBatch
     sizes: Numbers
 
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def of_lines(self, places: Numbers) -> StoredUpdates:
+        """These of them."""
+        if len(places) == len(self):
+            return self
+        at = pa.array(places, pa.int64())
+        return StoredUpdates(self.keys.take(at), self.heads.take(at), self.rows.take(at), self.sizes[places])
+
+
+@dataclass(frozen=True)
+class StoredOutput:
+    """Lines of output with their columns as they are stored, and the size of each."""
+
+    keys: pa.RecordBatch
+    rows: pa.RecordBatch
+    diffs: Column
+    sizes: Numbers
+
+    @property
+    def stats(self) -> MergeStats:
+        return MergeStats(len(self.sizes), int(self.sizes.sum()), pc.sum(self.diffs, min_count=0).as_py())
+
 
 def stored_schema(schema: pa.Schema, prefix: str) -> pa.Schema:
-    """The stored columns of a key or of a row, by place: their names do not depend on the user's."""
+    """The stored columns of a key (k0, k1, ...) or of a row (v0, v1, ...), whatever the user's names are."""
     return pa.schema([pa.field(f"{prefix}{at}", stored_type(item.name, item.type)) for at, item in enumerate(schema)])
 
 
@@ -47,7 +70,7 @@ def stored_keys(layout: UpsertLayout, keys: pa.Table) -> pa.RecordBatch:
     return _stored(keys, KEY)
 
 
-def stored_updates(layout: UpsertLayout, updates: Updates) -> Stored:
+def stored_updates(layout: UpsertLayout, updates: Updates) -> StoredUpdates:
     """The columns of a `multi_put`; a deletion has a row of nulls."""
     keys = stored_keys(layout, updates.keys)
     _require("the heads", updates.heads, HEADS)
@@ -60,20 +83,20 @@ def stored_updates(layout: UpsertLayout, updates: Updates) -> Stored:
     rows = _stored(updates.rows, ROW)
     if not pc.all(present, min_count=0).as_py():
         rows = pa.RecordBatch.from_arrays([column.take(places) for column in rows.columns], schema=rows.schema)
-    return Stored(keys, rows, HEAD + row_sizes(keys) + row_sizes(rows))
+    return StoredUpdates(keys, updates.heads, rows, _sizes(keys, rows))
 
 
-def stored_output(layout: UpsertLayout, keys: pa.Table, rows: pa.Table, diffs: Column) -> Stored:
+def stored_output(layout: UpsertLayout, keys: pa.Table, rows: pa.Table, diffs: Column) -> StoredOutput:
     """The columns of a `multi_merge`."""
-    stored = stored_keys(layout, keys)
+    found = stored_keys(layout, keys)
     _require("the rows", rows, layout.row)
-    _require_lines(stored.num_rows, rows=rows)
-    if diffs.type != pa.int64() or len(diffs) != stored.num_rows or diffs.null_count:
+    _require_lines(found.num_rows, rows=rows)
+    if diffs.type != pa.int64() or len(diffs) != found.num_rows or diffs.null_count:
         raise StateLayoutError(f"there is a diff of int64 for each key, but here are {len(diffs)} of {diffs.type}")
     if not pc.all(pc.is_in(diffs, value_set=pa.array([-1, 1], pa.int64())), min_count=0).as_py():
         raise StateLayoutError("a diff is +1 for a row added or -1 for a row retracted, but one is neither")
     lines = _stored(rows, ROW)
-    return Stored(stored, lines, HEAD + row_sizes(stored) + row_sizes(lines))
+    return StoredOutput(found, lines, diffs, _sizes(found, lines))
 
 
 def restored(stored: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -85,52 +108,14 @@ def restored(stored: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def require_extended(stored: UpsertLayout, given: UpsertLayout, where: str) -> None:
-    """Refuses a state that is of another stream, or of other columns than those that the given ones begin with."""
-    if not given.extends(stored):
-        raise AnotherLayoutError(
-            where,
-            f"the upsert state is of another stream or of other columns ({differences(stored, given)}); give each "
-            "stream a state of its own, and add columns after those that it has",
-        )
-
-
-def require_batch(batch: T | None, where: str) -> T:
-    """The batch that is being written; refuses to write outside of one."""
-    if batch is None:
-        raise StateConflictError(
-            where, "the upsert state is written in a batch only; call it inside of `with batch(...)`"
-        )
-    return batch
-
-
-def require_no_batch(batch: object | None, where: str) -> None:
-    """Refuses what would cut a batch in two."""
-    if batch is not None:
-        raise StateConflictError(where, "a batch is being written; end it first")
-
-
-def require_consolidated(consolidating: bool, where: str) -> None:
-    """Refuses to use a state of which a part is still to come."""
-    if consolidating:
-        raise StateConflictError(
-            where,
-            "the upsert state is being consolidated and a part of its output is still to come; give it the rest, or "
-            "reset it to start over",
-        )
-
-
-def require_consolidatable(consolidating: bool, entries: int, where: str) -> None:
-    """Refuses to mix output with a state that is complete."""
-    if entries and not consolidating:
-        raise StateConflictError(
-            where, f"the upsert state is complete and holds {entries} keys; reset it to consolidate it from output"
-        )
-
-
 def _stored(table: pa.Table, prefix: str) -> pa.RecordBatch:
-    arrays = [store(_one(column), item.name) for column, item in zip(table.columns, table.schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=stored_schema(table.schema, prefix))
+    schema = stored_schema(table.schema, prefix)
+    arrays = [store(_one(column), item.type) for column, item in zip(table.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _sizes(keys: pa.RecordBatch, rows: pa.RecordBatch) -> Numbers:
+    return HEAD + row_sizes(keys) + row_sizes(rows)
 
 
 def _one(column: Column) -> Array:
