@@ -131,6 +131,8 @@ FORMS = {
     "dictionary": (pa.string(), pa.array(["x"]).dictionary_encode(), "x"),
     "fixed list": (pa.list_(pa.float32()), pa.array([[1.0, 2.0]], pa.list_(pa.float32(), 2)), [1.0, 2.0]),
     "bytes": (pa.string(), pa.array([b"x"]), "x"),
+    "views": (pa.string(), pa.array(["longer than twelve"], pa.string_view()), "longer than twelve"),
+    "bytes in views": (pa.binary(), pa.array([b"longer than twelve"], pa.binary_view()), b"longer than twelve"),
     "fixed bytes": (pa.binary(), pa.array([b"xy"], pa.binary(2)), b"xy"),
     "wide": (pa.int8(), pa.array([7], pa.int32()), 7),
     "unsigned": (pa.int64(), pa.array([7], pa.uint32()), 7),
@@ -160,6 +162,31 @@ def test_a_file_may_have_a_column_in_another_form(tmp_path: Path, form: str, *, 
     vectors.commit(table, [{"add": {**file, "modificationTime": 1, "dataChange": True}}])
     assert run.plan()
     assert [row["v"] for row in run.read()] == [expected]
+
+
+TEXTS: dict[str, pa.DataType] = {
+    "views": pa.string_view(),
+    "bytes in views": pa.binary_view(),
+    "large": pa.large_string(),
+    "bytes": pa.binary(),
+    "dictionary": pa.dictionary(pa.int8(), pa.string()),
+}
+
+
+@pytest.mark.parametrize("form", TEXTS)
+def test_a_file_of_the_change_data_feed_may_have_texts_in_another_form(tmp_path: Path, table: Path, form: str) -> None:
+    """What was changed as well: an Arrow writer keeps in the file in which form it had the column."""
+    run = all_read(tmp_path, table)
+    before, after = ("v3", "much longer than what a view has in itself")
+    kinds = pa.array(["update_preimage", "update_postimage"]).cast(TEXTS[form])
+    changes = pa.table({"id": [3, 3], "v": pa.array([before, after]).cast(TEXTS[form]), "_change_type": kinds})
+    (table / "_change_data").mkdir()
+    pq.write_table(changes, table / "_change_data" / "changes.parquet")
+    told = {"path": "_change_data/changes.parquet", "partitionValues": {}, "size": 1, "dataChange": False}
+    vectors.commit(table, [{"commitInfo": {"timestamp": 1}}, {"cdc": told}])
+    assert run.plan()
+    changed = [("update_preimage", 3, before), ("update_postimage", 3, after)]
+    assert [(row["_change_type"], row["id"], row["v"]) for row in run.read()] == changed
 
 
 def test_a_table_that_wants_more_of_its_readers_is_refused(tmp_path: Path, table: Path) -> None:

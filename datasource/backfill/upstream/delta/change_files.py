@@ -161,7 +161,8 @@ def _file_rows(
         for at, batch in _batches(parquet, wanted, chosen):
             rows = in_columns(batch, columns, values)  # Those that were added later are null.
             if file.kind is Kind.FEED:
-                there = pc.is_in(batch.column(_CHANGE_TYPE), pa.array(["insert", "update_postimage"]))
+                said = batch.column(_CHANGE_TYPE).cast(pa.string())  # Arrow looks up no text in the form of a view.
+                there = pc.is_in(said, pa.array(["insert", "update_postimage"]))
             else:
                 there = pa.repeat(pa.scalar(file.kind is Kind.ADDED), batch.num_rows)
             if chosen is not None:
