@@ -45,6 +45,7 @@ from backfill.upstream.delta.table import (
     Table,
     described,
     require_followable,
+    require_partition_values,
     require_readable,
 )
 from backfill.upstream.lately import Lately
@@ -242,6 +243,7 @@ class DeltaUpstream:
             require_same_table(table, self._uri, expected.table_id)
             require_readable(table, self._uri)
             expected.require_unchanged(table.schema(), table.version())
+            require_partition_values(expected.columns, table.metadata().partition_columns)
             if seen is None or log.stamp(seen.position.version) != seen.stamp:
                 log.forget()  # Commits that were looked at and not read may be of a history that is no more.
             self._seen = Head(Position(table.version(), expected.table_id), log.stamp(table.version()), table)

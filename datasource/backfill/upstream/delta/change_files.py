@@ -23,7 +23,7 @@ from backfill.upstream.delta.file_types import is_form_of
 from backfill.upstream.delta.footers import column_bytes
 from backfill.upstream.delta.location import START_OVER
 from backfill.upstream.delta.log import ChangeFile, Commit, Kind, Log
-from backfill.upstream.delta.table import Table
+from backfill.upstream.delta.table import Table, require_partition_values
 
 _CHANGE_TYPE: Final = "_change_type"
 
@@ -193,6 +193,7 @@ def _decoded(parquet: pq.ParquetFile, group: int, wanted: list[str]) -> Iterator
 
 def _partition_value(table: Table, commit: Commit, name: str, text: str | None) -> pa.Scalar[Any]:
     """A partition's value as the log has it, which writes null as an empty text."""
+    require_partition_values(table.columns, [name])
     kind = table.columns.field(name).type
     found: pa.Scalar[Any] = pa.scalar(None, kind)
     if not text:
