@@ -17,6 +17,7 @@ position    which version of which table
 files       a table's files, some of which may be outside its folder
 log, history    single commits of the transaction log; what they come to, and what of them is lost
 deletion_vectors    which rows of a file are deleted
+partitions  by which columns the table was partitioned from version to version
 file_types  what a column may be in a file
 change_files, feed    the rows that commits say are gone or are there, and the changes they come to
 reader, span    reading a version, or the changes between two, on executors

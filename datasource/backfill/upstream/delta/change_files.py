@@ -23,6 +23,7 @@ from backfill.upstream.delta.file_types import is_form_of
 from backfill.upstream.delta.footers import column_bytes
 from backfill.upstream.delta.location import START_OVER
 from backfill.upstream.delta.log import ChangeFile, Commit, Kind, Log
+from backfill.upstream.delta.partitions import Partitioning
 from backfill.upstream.delta.table import Table, require_partition_values
 
 _CHANGE_TYPE: Final = "_change_type"
@@ -54,11 +55,12 @@ def change_rows(log: Log, table: Table, commits: Sequence[Commit]) -> Iterator[p
     """What the commits did, in no order."""
     columns = table.columns
     schema = rows_schema(columns)
+    partitioning = Partitioning(table, commits)
     for commit in commits:
         kept = commit.kept_files()
         for file in commit.files:
             chosen = _chosen(log, table, commit, file, kept.get(file.location))
-            for rows, there in _file_rows(log, table, commit, file, chosen):
+            for rows, there in _file_rows(log, table, commit, file, chosen, partitioning):
                 count = rows.num_rows
                 arrays: list[pa.Array[Any]] = [
                     *rows.columns,
@@ -69,18 +71,28 @@ def change_rows(log: Log, table: Table, commits: Sequence[Commit]) -> Iterator[p
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _require_partition(log: Log, table: Table, commit: Commit, file: ChangeFile, present: Collection[str]) -> None:
-    """Refuses a file whose partition the log does not say, as it need not for one that is removed.
+def _require_partition(
+    table: Table, commit: Commit, file: ChangeFile, present: Collection[str], partitioning: Partitioning
+) -> None:
+    """Refuses a file of which a partition's value is not known: the log need not say that of one that is removed.
 
-    One from before the table was partitioned has these columns in itself, and no partition.
+    A column that it has neither in itself nor from its partition is null, if the table got that after the file.
     """
-    known = () if file.partition is None else {*file.partition, *present}
-    unknown = [name for name in table.columns.names if name in log.partitioned_by and name not in known]
+    lacking = [name for name in table.columns.names if name not in present and name not in (file.partition or {})]
+    if not lacking:
+        return
+    partitioned_by = partitioning.at(commit.version - 1 if file.kind is Kind.REMOVED else commit.version)
+    if partitioned_by is None:
+        unknown = [] if file.partition is not None else lacking
+        unsaid = f"its partition, and whether the table was partitioned by {', '.join(unknown)} is no longer known"
+    else:
+        unknown = [name for name in lacking if name in partitioned_by]
+        unsaid = f"its value of the partition column {', '.join(unknown)}"
     if unknown:
         raise TableError(
-            f"version {commit.version} of the Delta table {table.uri} has {file.location} and does not say its value "
-            f"of the partition column {', '.join(unknown)}, so the rows that are gone cannot be told in full. Leave it "
-            f"out with the option columns, if it is none of keyColumns. {START_OVER}"
+            f"version {commit.version} of the Delta table {table.uri} has {file.location} and does not say {unsaid}, "
+            "so the rows that are gone cannot be told in full. Leave it out with the option columns, if it is none of "
+            f"keyColumns. {START_OVER}"
         )
 
 
@@ -141,7 +153,7 @@ def _chosen(
 
 
 def _file_rows(
-    log: Log, table: Table, commit: Commit, file: ChangeFile, chosen: Chosen | None
+    log: Log, table: Table, commit: Commit, file: ChangeFile, chosen: Chosen | None, partitioning: Partitioning
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array[Any]]]:
     columns, partition = table.columns, file.partition or {}
     if chosen is not None and chosen.taken and not len(chosen.places):
@@ -149,7 +161,7 @@ def _file_rows(
     with log.files.open(file.location) as opened:
         parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
         present = set(parquet.schema_arrow.names)
-        _require_partition(log, table, commit, file, present)
+        _require_partition(table, commit, file, present, partitioning)
         carried = columns.names
         wanted = [name for name in carried if name in present and name not in partition]
         _require_types(table, commit, {name: parquet.schema_arrow.field(name).type for name in wanted})

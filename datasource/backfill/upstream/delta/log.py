@@ -62,9 +62,10 @@ class ChangeFile:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a commit made of the table: its columns and properties."""
+    """What a commit made of the table: its columns, those that it is partitioned by, and its properties."""
 
     columns: Schema
+    partitioned_by: frozenset[str]
     properties: Mapping[str, str]
 
     @property
@@ -109,7 +110,6 @@ class Log:
 
     def __init__(self, table: DeltaTable) -> None:
         self.files = Files(table.table_uri)
-        self.partitioned_by = frozenset(table.metadata().partition_columns)
         self._commits: dict[int, Commit] = {}
 
     def stamp(self, version: int) -> Stamp | None:
@@ -220,4 +220,8 @@ def _file(kind: Kind, action: Mapping[str, Any]) -> ChangeFile:
 
 
 def _definition(action: Mapping[str, Any]) -> Definition:
-    return Definition(Schema.from_json(action["schemaString"]), dict(action.get("configuration") or {}))
+    return Definition(
+        columns=Schema.from_json(action["schemaString"]),
+        partitioned_by=frozenset(action.get("partitionColumns") or ()),
+        properties=dict(action.get("configuration") or {}),
+    )

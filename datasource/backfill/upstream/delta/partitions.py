@@ -1,0 +1,37 @@
+"""By which columns a table was partitioned from version to version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backfill.errors import DataLossError
+from backfill.upstream.delta.location import open_at
+from backfill.upstream.delta.log import Commit
+from backfill.upstream.delta.position import Position
+from backfill.upstream.delta.table import Table
+
+
+class Partitioning:
+    """By which columns a table was partitioned at each of its versions; `commits` are those that are known already."""
+
+    def __init__(self, table: Table, commits: Sequence[Commit]) -> None:
+        self._table = table
+        self._commits = {commit.version: commit for commit in commits}
+        self._opened: dict[int, frozenset[str] | None] = {}
+
+    def at(self, version: int) -> frozenset[str] | None:
+        """None where the version cannot be had any more."""
+        while (commit := self._commits.get(version)) is not None:
+            if commit.definition is not None:
+                return commit.definition.partitioned_by
+            version -= 1
+        if version not in self._opened:
+            self._opened[version] = self._at_opened(version)
+        return self._opened[version]
+
+    def _at_opened(self, version: int) -> frozenset[str] | None:
+        try:
+            opened = open_at(self._table.uri, Position(version, self._table.table_id))
+        except DataLossError:
+            return None
+        return frozenset(opened.metadata().partition_columns)
