@@ -14,9 +14,9 @@ import pytest
 from deltalake import DeltaTable
 
 from backfill.options import parse
-from backfill.upstream.delta.change_files import THERE, TIME, VERSION, change_rows
-from backfill.upstream.delta.log import Log
-from backfill.upstream.delta.table import described
+from backfill.upstream.delta.changes.rows import THERE, TIME, VERSION, change_rows
+from backfill.upstream.delta.files.log import Log
+from backfill.upstream.delta.tables.table import described
 from integration.fold import Row
 from tests.delta.stream import DeltaRun
 from tests.delta.writers import Writer, Writers, make

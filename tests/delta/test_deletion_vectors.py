@@ -19,11 +19,11 @@ from deltalake import DeltaTable, write_deltalake
 
 from backfill.errors import DataLossError, TableError
 from backfill.options import parse
-from backfill.upstream.delta.change_files import change_rows
-from backfill.upstream.delta.deletion_vectors import DamagedVectorError, DeletionVector
-from backfill.upstream.delta.files import Files
-from backfill.upstream.delta.log import Log
-from backfill.upstream.delta.table import described
+from backfill.upstream.delta.changes.rows import change_rows
+from backfill.upstream.delta.files.deletion_vectors import DamagedVectorError, DeletionVector
+from backfill.upstream.delta.files.location import Files
+from backfill.upstream.delta.files.log import Log
+from backfill.upstream.delta.tables.table import described
 from tests.delta import vectors
 from tests.delta.laboratory import FEED
 from tests.delta.stream import DeltaRun

@@ -17,9 +17,10 @@ from deltalake import DeltaTable, write_deltalake
 from backfill.adapters import open_upstream
 from backfill.options import parse
 from backfill.plan import Extent, Measure
-from backfill.upstream.delta import DeltaUpstream, measuring, scan
-from backfill.upstream.delta.footers import largest_rows
-from backfill.upstream.delta.sorted_keys import SortedKeys
+from backfill.upstream.delta import DeltaUpstream
+from backfill.upstream.delta.files.footers import largest_rows
+from backfill.upstream.delta.keys.sorted_keys import SortedKeys
+from backfill.upstream.delta.snapshot import measuring, scan
 from backfill.vnode import WHOLE_TABLE, KeyRange
 from tests.delta.laboratory import FEED
 

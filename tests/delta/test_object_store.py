@@ -16,8 +16,8 @@ from backfill.errors import ConnectionLostError, DatabaseSetupError, TableBusyEr
 from backfill.sinks.delta import apply_to
 from backfill.upstream.delta import adapter
 from backfill.upstream.delta.adapter import Head
-from backfill.upstream.delta.location import open_latest
-from backfill.upstream.delta.log import Log
+from backfill.upstream.delta.files.log import Log
+from backfill.upstream.delta.tables.opening import open_latest
 from integration.object_store import BUCKET, ObjectStore, named_by_environment
 from tests.delta.laboratory import FEED
 from tests.delta.stream import DeltaRun

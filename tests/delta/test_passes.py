@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from backfill.upstream.delta import scan
-from backfill.upstream.delta.keys import KeyColumn, KeyColumns
-from backfill.upstream.delta.passes import passes
+from backfill.upstream.delta.keys.columns import KeyColumn, KeyColumns
+from backfill.upstream.delta.snapshot import scan
+from backfill.upstream.delta.snapshot.passes import passes
 from backfill.vnode import KeyRange, ranges_between
 
 FILES = 8

@@ -23,7 +23,9 @@ from backfill.errors import (
     UnsupportedTypeError,
 )
 from backfill.options import parse
-from backfill.upstream.delta import DeltaUpstream, measuring, sorting
+from backfill.upstream.delta import DeltaUpstream
+from backfill.upstream.delta.keys import sorting
+from backfill.upstream.delta.snapshot import measuring
 from backfill.vnode import WHOLE_TABLE
 from tests.delta.laboratory import FEED
 from tests.delta.stream import DeltaRun

@@ -17,6 +17,11 @@ import backfill.sinks
 import backfill.spark
 import backfill.state_dir
 import backfill.upstream.delta
+import backfill.upstream.delta.changes
+import backfill.upstream.delta.files
+import backfill.upstream.delta.keys
+import backfill.upstream.delta.snapshot
+import backfill.upstream.delta.tables
 import backfill.upstream.postgres
 import backfill.upstream.postgres.changes
 import backfill.upstream.postgres.decoder
@@ -33,16 +38,17 @@ LINE = re.compile(r"^(?:    backfill\.)?(\w+(?:, \w+)*)(?: {2,}\S.*)?$", re.MULT
 """Names with commas between them, then at least two blanks and what they are for, if that needs a word."""
 
 
-POSTGRES = backfill.upstream.postgres
+DELTA, POSTGRES = backfill.upstream.delta, backfill.upstream.postgres
 
 IN_ORDER = [
     *(backfill, backfill.command, backfill.state_dir, backfill.whole_rows),
     *(POSTGRES, POSTGRES.changes, POSTGRES.snapshot, POSTGRES.replication, POSTGRES.tables),
     *(POSTGRES.decoder, POSTGRES.session, POSTGRES.values),
+    *(DELTA, DELTA.changes, DELTA.snapshot, DELTA.tables, DELTA.files, DELTA.keys),
 ]
 
 PACKAGES = [
-    *(*IN_ORDER, backfill.sinks, backfill.spark, backfill.upstream.delta),
+    *(*IN_ORDER, backfill.sinks, backfill.spark),
     *(backfill_state, backfill_state.upsert),
 ]
 

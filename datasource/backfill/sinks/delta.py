@@ -40,10 +40,10 @@ with needing("writing a Delta table", "delta"):
     from backfill.sinks.restored import require_not_restored, said_of
     from backfill.sinks.spark_times import SparkTimes
     from backfill.upstream.delta.failures import is_conflict, translating
-    from backfill.upstream.delta.keys import EXACT_DIGITS
-    from backfill.upstream.delta.scan import scanned
-    from backfill.upstream.delta.statistics import MISREAD
-    from backfill.upstream.delta.table import require_names
+    from backfill.upstream.delta.files.statistics import MISREAD
+    from backfill.upstream.delta.keys.columns import EXACT_DIGITS
+    from backfill.upstream.delta.snapshot.scan import scanned
+    from backfill.upstream.delta.tables.table import require_names
 
 logger = logging.getLogger("backfill")
 

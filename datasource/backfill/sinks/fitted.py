@@ -16,7 +16,7 @@ from backfill.decimals import are_same, as_decimals, is_text
 from backfill.errors import TableError
 from backfill.sameness import same
 from backfill.sinks.compacted import large
-from backfill.upstream.delta.types import arrow_type
+from backfill.upstream.delta.tables.types import arrow_type
 
 
 def fitted(rows: pa.Table, table: DeltaTable) -> pa.Table:

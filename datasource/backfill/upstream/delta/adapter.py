@@ -20,14 +20,18 @@ from backfill.options import Options
 from backfill.options.texts import column_names
 from backfill.plan import Extent, Measure
 from backfill.upstream import DELTA, Bookmark, Identity, Pin, Step, TableSchema, TableSize
-from backfill.upstream.delta import feed
-from backfill.upstream.delta.change_files import change_rows
-from backfill.upstream.delta.conditions import require_condition, require_row_condition
+from backfill.upstream.delta.changes import feed
+from backfill.upstream.delta.changes.history import History
+from backfill.upstream.delta.changes.rows import change_rows
+from backfill.upstream.delta.changes.span import DeltaChangeReader, span
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.history import History
-from backfill.upstream.delta.location import (
-    REPAIR,
-    WITHOUT_CHANGES,
+from backfill.upstream.delta.files.log import Log, Stamp
+from backfill.upstream.delta.position import Position
+from backfill.upstream.delta.snapshot.conditions import require_condition, require_row_condition
+from backfill.upstream.delta.snapshot.measuring import bounds, last_before, measured
+from backfill.upstream.delta.snapshot.reader import DeltaSnapshotReader
+from backfill.upstream.delta.snapshot.scan import in_files, row_bytes
+from backfill.upstream.delta.tables.opening import (
     open_at,
     open_latest,
     reading,
@@ -35,19 +39,14 @@ from backfill.upstream.delta.location import (
     require_same_history,
     require_same_table,
 )
-from backfill.upstream.delta.log import Log, Stamp
-from backfill.upstream.delta.measuring import bounds, last_before, measured
-from backfill.upstream.delta.position import Position
-from backfill.upstream.delta.reader import DeltaSnapshotReader
-from backfill.upstream.delta.scan import in_files, row_bytes
-from backfill.upstream.delta.span import DeltaChangeReader, span
-from backfill.upstream.delta.table import (
+from backfill.upstream.delta.tables.table import (
     Table,
     described,
     require_followable,
     require_partition_values,
     require_readable,
 )
+from backfill.upstream.delta.tables.ways_out import REPAIR, WITHOUT_CHANGES
 from backfill.upstream.lately import Lately
 from backfill.upstream.noted import noted, renewed
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange

@@ -11,11 +11,11 @@ from deltalake import DeltaTable
 
 from backfill.errors import BackfillError
 from backfill.options import Options
-from backfill.upstream.delta.conditions import require_row_condition
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.location import open_latest
-from backfill.upstream.delta.statistics import statistic
-from backfill.upstream.delta.table import described, enable_feed, has_feed, require_readable, require_unmapped
+from backfill.upstream.delta.files.statistics import statistic
+from backfill.upstream.delta.snapshot.conditions import require_row_condition
+from backfill.upstream.delta.tables.opening import open_latest
+from backfill.upstream.delta.tables.table import described, enable_feed, has_feed, require_readable, require_unmapped
 from backfill.upstream.findings import Finding, refused
 
 _RETENTION: Final = {"delta.logRetentionDuration": "30 days", "delta.deletedFileRetentionDuration": "1 week"}

@@ -21,14 +21,14 @@ from deltalake.schema import PrimitiveType
 from backfill.arrays import Indices
 from backfill.errors import OptionsError
 from backfill.upstream import TableSize
-from backfill.upstream.delta.footers import largest_rows
-from backfill.upstream.delta.keys import KeyColumns
-from backfill.upstream.delta.passes import passes
-from backfill.upstream.delta.querying import queried, quoted, searching
-from backfill.upstream.delta.sorted_keys import require_keys
-from backfill.upstream.delta.sorting import in_order
-from backfill.upstream.delta.statistics import leaving_out
-from backfill.upstream.delta.types import misread
+from backfill.upstream.delta.files.footers import largest_rows
+from backfill.upstream.delta.files.statistics import leaving_out
+from backfill.upstream.delta.keys.columns import KeyColumns, quoted
+from backfill.upstream.delta.keys.sorted_keys import require_keys
+from backfill.upstream.delta.keys.sorting import in_order
+from backfill.upstream.delta.snapshot.passes import passes
+from backfill.upstream.delta.snapshot.querying import queried, searching
+from backfill.upstream.delta.tables.types import misread
 from backfill.vnode import Coverage, KeyRange
 
 _OF_A_ROW: Final = ("Conversion Error", "Out of Range Error", "Invalid Input Error", "Mismatch Type Error")

@@ -16,8 +16,8 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 
-from backfill.upstream.delta.deletion_vectors import DeletionVector
-from backfill.upstream.delta.files import FileLocation, Files
+from backfill.upstream.delta.files.deletion_vectors import DeletionVector
+from backfill.upstream.delta.files.location import FileLocation, Files
 
 FEED: Final = "delta.enableChangeDataFeed"
 

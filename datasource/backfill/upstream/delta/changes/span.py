@@ -13,14 +13,14 @@ from deltalake import DeltaTable
 
 from backfill.errors import DataLossError, OptionsError
 from backfill.upstream import EARLIEST, LATEST
-from backfill.upstream.delta import feed
-from backfill.upstream.delta.change_files import change_rows
+from backfill.upstream.delta.changes import feed
+from backfill.upstream.delta.changes.history import History
+from backfill.upstream.delta.changes.rows import change_rows
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.history import History
-from backfill.upstream.delta.location import open_at, open_latest, reading, require_same_table
-from backfill.upstream.delta.log import Log
+from backfill.upstream.delta.files.log import Log
 from backfill.upstream.delta.position import Position
-from backfill.upstream.delta.table import Table, has_feed, require_followable
+from backfill.upstream.delta.tables.opening import open_at, open_latest, reading, require_same_table
+from backfill.upstream.delta.tables.table import Table, has_feed, require_followable
 
 BEFORE_ALL: Final = -1
 """The position before the first version, whose rows are the first changes."""

@@ -10,10 +10,11 @@ from deltalake import Schema
 
 from backfill.errors import DataLossError
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.location import GO_ON, WITHOUT_CHANGES, open_at
-from backfill.upstream.delta.log import Commit, Log
+from backfill.upstream.delta.files.log import Commit, Log
 from backfill.upstream.delta.position import Position
-from backfill.upstream.delta.table import Table, require_unmapped
+from backfill.upstream.delta.tables.opening import open_at
+from backfill.upstream.delta.tables.table import Table, require_unmapped
+from backfill.upstream.delta.tables.ways_out import GO_ON, WITHOUT_CHANGES
 
 logger = logging.getLogger("backfill")
 

@@ -10,8 +10,8 @@ import duckdb
 from deltalake import DeltaTable
 
 from backfill.errors import OptionsError
-from backfill.upstream.delta.querying import queried
-from backfill.upstream.delta.scan import readable, scanned
+from backfill.upstream.delta.snapshot.querying import queried
+from backfill.upstream.delta.snapshot.scan import readable, scanned
 
 _CHANGING: Final = frozenset(
     {"age", "localtime", "localtimestamp", "ago", "pg_postmaster_start_time", "pg_conf_load_time"}

@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 from backfill.arrays import Indices, Mask
 from backfill.batches import coalesced, in_columns
 from backfill.errors import SchemaChangedError, TableError
-from backfill.upstream.delta.deletion_vectors import DamagedVectorError
-from backfill.upstream.delta.file_types import is_form_of
-from backfill.upstream.delta.footers import column_bytes
-from backfill.upstream.delta.location import START_OVER
-from backfill.upstream.delta.log import ChangeFile, Commit, Kind, Log
-from backfill.upstream.delta.partitions import Partitioning
-from backfill.upstream.delta.table import Table, require_partition_values
+from backfill.upstream.delta.changes.file_types import is_form_of
+from backfill.upstream.delta.changes.partitions import Partitioning
+from backfill.upstream.delta.files.deletion_vectors import DamagedVectorError
+from backfill.upstream.delta.files.footers import column_bytes
+from backfill.upstream.delta.files.log import ChangeFile, Commit, Kind, Log
+from backfill.upstream.delta.tables.table import Table, require_partition_values
+from backfill.upstream.delta.tables.ways_out import START_OVER
 
 _CHANGE_TYPE: Final = "_change_type"
 

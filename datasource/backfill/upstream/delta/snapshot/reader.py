@@ -12,12 +12,13 @@ from deltalake import DeltaTable
 from backfill.batches import in_columns
 from backfill.errors import SchemaChangedError
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.location import KEEP_LONGER, START_OVER, open_at, open_latest, reading
+from backfill.upstream.delta.keys.sorted_keys import require_distinct
 from backfill.upstream.delta.position import Position
-from backfill.upstream.delta.scan import rows_of, rows_within
-from backfill.upstream.delta.sorted_keys import require_distinct
-from backfill.upstream.delta.table import Table
-from backfill.upstream.delta.types import arrow_type
+from backfill.upstream.delta.snapshot.scan import rows_of, rows_within
+from backfill.upstream.delta.tables.opening import open_at, open_latest, reading
+from backfill.upstream.delta.tables.table import Table
+from backfill.upstream.delta.tables.types import arrow_type
+from backfill.upstream.delta.tables.ways_out import KEEP_LONGER, START_OVER
 from backfill.vnode import KeyRange
 from backfill.widening import widens
 

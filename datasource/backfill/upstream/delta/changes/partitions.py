@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backfill.errors import DataLossError
-from backfill.upstream.delta.location import open_at
-from backfill.upstream.delta.log import Commit
+from backfill.upstream.delta.files.log import Commit
 from backfill.upstream.delta.position import Position
-from backfill.upstream.delta.table import Table
+from backfill.upstream.delta.tables.opening import open_at
+from backfill.upstream.delta.tables.table import Table
 
 
 class Partitioning:

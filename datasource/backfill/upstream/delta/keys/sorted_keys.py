@@ -14,7 +14,7 @@ from backfill.arrays import mask
 from backfill.errors import TableError
 from backfill.order import sorting_by
 from backfill.plan import Extent, Measure
-from backfill.upstream.delta.keys import KeyColumns, Values
+from backfill.upstream.delta.keys.columns import KeyColumns, Values
 from backfill.vnode import Coverage, Key, merged
 
 

@@ -13,10 +13,10 @@ from deltalake import DeltaTable, Schema
 from backfill.errors import DatabaseSetupError, OptionsError, SchemaChangedError, TableError, UnsupportedTypeError
 from backfill.options import Options
 from backfill.upstream import TableSchema
-from backfill.upstream.delta.keys import KeyColumn, KeyColumns
-from backfill.upstream.delta.location import GO_ON
-from backfill.upstream.delta.log import FEED, is_on
-from backfill.upstream.delta.types import arrow_type, misread, told
+from backfill.upstream.delta.files.log import FEED, is_on
+from backfill.upstream.delta.keys.columns import KeyColumn, KeyColumns
+from backfill.upstream.delta.tables.types import arrow_type, misread, told
+from backfill.upstream.delta.tables.ways_out import GO_ON
 from backfill.wording import columns_not_there, in_option, no_column
 
 READABLE_FEATURES: Final = frozenset(
