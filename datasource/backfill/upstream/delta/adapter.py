@@ -20,9 +20,7 @@ from backfill.options import Options
 from backfill.options.texts import column_names
 from backfill.plan import Extent, Measure
 from backfill.upstream import DELTA, Bookmark, Identity, Pin, Step, TableSchema, TableSize
-from backfill.upstream.delta.changes import feed
 from backfill.upstream.delta.changes.history import History
-from backfill.upstream.delta.changes.rows import change_rows
 from backfill.upstream.delta.changes.span import DeltaChangeReader, span
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.files.log import Log, Stamp
@@ -46,7 +44,7 @@ from backfill.upstream.delta.tables.table import (
     require_partition_values,
     require_readable,
 )
-from backfill.upstream.delta.tables.ways_out import REPAIR, WITHOUT_CHANGES
+from backfill.upstream.delta.tables.ways_out import REPAIR
 from backfill.upstream.lately import Lately
 from backfill.upstream.noted import noted, renewed
 from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
@@ -333,12 +331,7 @@ class DeltaUpstream:
     # -- changes ---------------------------------------------------------------------------------------------------
 
     def changes(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch]:
-        table, history = self._table, self._history
-        versions = range(_version(after) + 1, _version(upto) + 1)
-        commits = history.readable(versions)
-        with reading(self._uri, f"{_version(after) + 1} to {_version(upto)}", WITHOUT_CHANGES):
-            rows = change_rows(history.log, table, commits)
-            yield from feed.changes(rows, table.columns, table.key)
+        return self._history.changes(_version(after), _version(upto))
 
     def shown(self, position: str, changes: pa.RecordBatch) -> pa.BooleanArray:
         versions = changes["version"].to_numpy().astype(np.int64)

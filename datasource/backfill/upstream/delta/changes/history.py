@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
 from deltalake import Schema
 
 from backfill.errors import DataLossError
+from backfill.upstream.delta.changes import feed
+from backfill.upstream.delta.changes.rows import change_rows
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.files.log import Commit, Log
 from backfill.upstream.delta.position import Position
-from backfill.upstream.delta.tables.opening import open_at
+from backfill.upstream.delta.tables.opening import open_at, reading
 from backfill.upstream.delta.tables.table import Table, require_unmapped
 from backfill.upstream.delta.tables.ways_out import GO_ON, WITHOUT_CHANGES
 
@@ -86,7 +89,14 @@ class History:
                 return version
         return max(after, upto)
 
-    def readable(self, versions: Sequence[int]) -> list[Commit]:
+    def changes(self, after: int, upto: int) -> Iterator[pa.RecordBatch]:
+        """What the commits after the version `after` did up to `upto`, in the layout of `backfill.changes`."""
+        table = self.table
+        with reading(table.uri, f"{after + 1} to {upto}", self.way_out):
+            rows = change_rows(self.log.files, table, self._readable(range(after + 1, upto + 1)))
+            yield from feed.changes(rows, table.columns, table.key)
+
+    def _readable(self, versions: Sequence[int]) -> list[Commit]:
         """Their commits; where lost changes are to be borne, those whose files are still there."""
         commits = [commit for commit in map(self.commit, versions) if commit is not None]
         return commits if self.strict else [commit for commit in commits if self._is_whole(commit)]

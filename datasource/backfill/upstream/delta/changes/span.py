@@ -13,13 +13,11 @@ from deltalake import DeltaTable
 
 from backfill.errors import DataLossError, OptionsError
 from backfill.upstream import EARLIEST, LATEST
-from backfill.upstream.delta.changes import feed
 from backfill.upstream.delta.changes.history import History
-from backfill.upstream.delta.changes.rows import change_rows
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.files.log import Log
 from backfill.upstream.delta.position import Position
-from backfill.upstream.delta.tables.opening import open_at, open_latest, reading, require_same_table
+from backfill.upstream.delta.tables.opening import open_at, open_latest, require_same_table
 from backfill.upstream.delta.tables.table import Table, has_feed, require_followable
 
 BEFORE_ALL: Final = -1
@@ -42,10 +40,7 @@ class DeltaChangeReader:
         latest = open_latest(table.uri)
         require_same_table(latest, table.uri, table.table_id)
         history = History(table, Log(latest), strict=True, way_out=_WAY_OUT, way_on=_WAY_ON)
-        with reading(table.uri, f"{int(self.after) + 1} to {self.upto}", _WAY_OUT):
-            commits = history.readable(range(int(self.after) + 1, int(self.upto) + 1))
-            rows = change_rows(history.log, table, commits)
-            yield from feed.changes(rows, table.columns, table.key)
+        yield from history.changes(int(self.after), int(self.upto))
 
 
 def span(table: Table, latest: DeltaTable, starting: str, ending: str) -> DeltaChangeReader:
