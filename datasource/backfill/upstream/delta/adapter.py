@@ -29,7 +29,7 @@ from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.snapshot.conditions import require_condition, require_row_condition
 from backfill.upstream.delta.snapshot.measuring import bounds, last_before, measured
 from backfill.upstream.delta.snapshot.reader import DeltaSnapshotReader
-from backfill.upstream.delta.snapshot.scan import in_files, row_bytes
+from backfill.upstream.delta.snapshot.sizes import in_files, row_bytes
 from backfill.upstream.delta.tables.latest import Latest
 from backfill.upstream.delta.tables.opening import (
     open_latest,

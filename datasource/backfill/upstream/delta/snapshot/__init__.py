@@ -2,9 +2,12 @@
 
 reader        the rows, on executors
 measuring     how many keys ranges hold, and where to cut them
-conditions    what may choose among rows
-scan          rows by key range, so many at a time
+rows          rows by key range, so many at a time
 passes        which ranges are read at once
+conditions    what may choose among rows, and which it chooses
+sizes         how large rows are
+pieces        batches in pieces that are not too large
+scan          rows as `deltalake` reads them
 querying      DuckDB's SQL over rows
 
 Each imports only what stands after it.

@@ -15,7 +15,7 @@ from backfill.plan import Extent, Measure
 from backfill.upstream.delta.files.statistics import leaving_out
 from backfill.upstream.delta.keys.columns import KeyColumns
 from backfill.upstream.delta.keys.sorted_keys import SortedKeys, asked, require_keys
-from backfill.upstream.delta.snapshot.scan import Rows
+from backfill.upstream.delta.snapshot.rows import Rows
 from backfill.vnode import Coverage, Key, KeyRange
 
 SAMPLE: Final = 200

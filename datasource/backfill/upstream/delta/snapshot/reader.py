@@ -14,7 +14,7 @@ from backfill.errors import SchemaChangedError
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.keys.sorted_keys import require_distinct
 from backfill.upstream.delta.position import Position
-from backfill.upstream.delta.snapshot.scan import rows_of, rows_within
+from backfill.upstream.delta.snapshot.rows import rows_of, rows_within
 from backfill.upstream.delta.tables.opening import open_at, open_latest, reading
 from backfill.upstream.delta.tables.table import Table
 from backfill.upstream.delta.tables.types import arrow_type
