@@ -43,7 +43,7 @@ with needing("writing a Delta table", "delta"):
     from backfill.upstream.delta.files.statistics import MISREAD
     from backfill.upstream.delta.keys.columns import EXACT_DIGITS
     from backfill.upstream.delta.snapshot.scan import scanned
-    from backfill.upstream.delta.tables.table import require_names
+    from backfill.upstream.delta.tables.properties import require_names
 
 logger = logging.getLogger("backfill")
 

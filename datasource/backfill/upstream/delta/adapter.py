@@ -38,11 +38,8 @@ from backfill.upstream.delta.tables.opening import (
     require_same_history,
     require_same_table,
 )
-from backfill.upstream.delta.tables.table import (
-    Table,
-    described,
-    require_followable,
-)
+from backfill.upstream.delta.tables.properties import require_followable
+from backfill.upstream.delta.tables.table import Table, described
 from backfill.upstream.delta.tables.ways_out import REPAIR
 from backfill.upstream.lately import Lately
 from backfill.upstream.noted import noted, renewed

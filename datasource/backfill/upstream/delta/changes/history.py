@@ -16,7 +16,8 @@ from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.files.log import Commit, Log
 from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.tables.opening import open_at, reading
-from backfill.upstream.delta.tables.table import Table, require_unmapped
+from backfill.upstream.delta.tables.properties import has_feed, require_unmapped
+from backfill.upstream.delta.tables.table import Table
 from backfill.upstream.delta.tables.ways_out import GO_ON, WITHOUT_CHANGES
 
 logger = logging.getLogger("backfill")
@@ -46,7 +47,7 @@ class History:
             require_unmapped(found.definition.properties, uri)
             columns = found.definition.columns
             self.table.require_unchanged(columns, version, self._to_come(columns, version), way_on=self.way_on)
-            if not found.definition.has_feed:
+            if not has_feed(found.definition.properties):
                 self._lost(
                     f"version {version} of the Delta table {uri} has switched the change data feed off, so the "
                     "changes after it were not kept"

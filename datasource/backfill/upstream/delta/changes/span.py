@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -18,7 +18,8 @@ from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.files.log import Log
 from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.tables.opening import open_at, open_latest, require_same_table
-from backfill.upstream.delta.tables.table import Table, has_feed, require_followable
+from backfill.upstream.delta.tables.properties import has_feed, require_followable
+from backfill.upstream.delta.tables.table import Table
 
 BEFORE_ALL: Final = -1
 """The position before the first version, whose rows are the first changes."""
@@ -77,7 +78,7 @@ def _version(option: str, text: str, last: int, *, least: int) -> int:
 
 
 def _require_feed(table: Table, after: int) -> None:
-    if after != BEFORE_ALL and not has_feed(open_at(table.uri, Position(after, table.table_id))):
+    if after != BEFORE_ALL and not has_feed(_properties(table, after)):
         raise DataLossError(
             f"the change data feed of the Delta table {table.uri} was off at version {after}, so the changes after it "
             f"were not kept. {_WAY_OUT}"
@@ -94,7 +95,7 @@ def _earliest(table: Table, latest: DeltaTable, upto: int) -> int:
             commit = log.commit(version)
             if commit is None or commit.definition is None:
                 continue
-            if not commit.definition.has_feed:
+            if not has_feed(commit.definition.properties):
                 found = None
             elif found is None:
                 found = version
@@ -108,5 +109,9 @@ def _oldest_known(table: Table, oldest: int, upto: int) -> tuple[int, bool]:
     for version in range(oldest, upto):
         # A log that was cleaned up begins with a checkpoint, and has no state before it.
         with suppress(DataLossError):
-            return version, has_feed(open_at(table.uri, Position(version, table.table_id)))
+            return version, has_feed(_properties(table, version))
     return upto, True
+
+
+def _properties(table: Table, version: int) -> Mapping[str, Any]:
+    return open_at(table.uri, Position(version, table.table_id)).metadata().configuration

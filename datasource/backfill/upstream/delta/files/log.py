@@ -9,7 +9,7 @@ import enum
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
@@ -18,13 +18,6 @@ from deltalake import DeltaTable, Schema
 
 from backfill.upstream.delta.files.deletion_vectors import DeletionVector
 from backfill.upstream.delta.files.location import FileLocation, Files
-
-FEED: Final = "delta.enableChangeDataFeed"
-
-
-def is_on(properties: Mapping[str, Any]) -> bool:
-    """Whether these properties switch the change data feed on."""
-    return str(properties.get(FEED) or "").lower() == "true"
 
 
 class Kind(enum.Enum):
@@ -67,10 +60,6 @@ class Definition:
     columns: Schema
     partitioned_by: frozenset[str]
     properties: Mapping[str, str]
-
-    @property
-    def has_feed(self) -> bool:
-        return is_on(self.properties)
 
 
 @dataclass(frozen=True, slots=True)

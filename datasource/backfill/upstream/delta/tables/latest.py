@@ -19,7 +19,8 @@ from backfill.upstream.delta.tables.opening import (
     require_same_history,
     require_same_table,
 )
-from backfill.upstream.delta.tables.table import Table, require_partition_values, require_readable
+from backfill.upstream.delta.tables.properties import require_readable
+from backfill.upstream.delta.tables.table import Table, require_partition_values
 
 LOOK_INTERVAL: Final = 1.0
 """Seconds for which a table on an object store is taken to be as it was: a look is four requests, which cost money."""
