@@ -157,9 +157,9 @@ class DeltaUpstream:
             return now
         position = Position.parse(after.position)
         require_same_table(latest, self._uri, position.table_id)
-        for reached in (position, *map(Position.parse, ahead)):
-            require_not_older(latest, self._uri, reached)
         require_same_history(latest, self._uri, position, after.timestamp)
+        for reached in map(Position.parse, ahead):
+            require_not_older(latest, self._uri, reached)
         if latest.version() > position.version:
             # The oldest go first. The others are looked for when they are needed.
             self._history.commit(position.version + 1)
@@ -229,7 +229,7 @@ class DeltaUpstream:
         return upto if after is None else self._history.cut(_version(after), upto, max_changes)
 
     def _step(self, after: Epoch | None, version: int, *, pinned: bool) -> Step:
-        position = Position(version, self._table.table_id)
+        position = self._table.position(version)
         self._reached = position
         if after is not None and not pinned and Position.parse(after.position) == position:
             return Step(after, None)

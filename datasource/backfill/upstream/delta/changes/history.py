@@ -14,8 +14,7 @@ from backfill.upstream.delta.changes import feed
 from backfill.upstream.delta.changes.rows import change_rows
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.files.log import Commit, Log
-from backfill.upstream.delta.position import Position
-from backfill.upstream.delta.tables.opening import open_at, reading
+from backfill.upstream.delta.tables.opening import open_if_kept, reading
 from backfill.upstream.delta.tables.properties import has_feed, require_unmapped
 from backfill.upstream.delta.tables.table import Table
 from backfill.upstream.delta.tables.ways_out import GO_ON, WITHOUT_CHANGES
@@ -72,9 +71,8 @@ class History:
         lacking = set(self.table.columns.names) - {field.name for field in found.fields}
         if not lacking or not version:
             return lacking
-        try:
-            before = open_at(self.table.uri, Position(version - 1, self.table.table_id))
-        except DataLossError:
+        before = open_if_kept(self.table.uri, self.table.position(version - 1))
+        if before is None:
             return set()  # That it was not dropped can no longer be seen.
         return lacking - {field.name for field in before.schema().fields}
 

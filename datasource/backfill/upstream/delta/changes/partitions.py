@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backfill.errors import DataLossError
 from backfill.upstream.delta.files.log import Commit
-from backfill.upstream.delta.position import Position
-from backfill.upstream.delta.tables.opening import open_at
+from backfill.upstream.delta.tables.opening import open_if_kept
 from backfill.upstream.delta.tables.table import Table
 
 
@@ -30,8 +28,5 @@ class Partitioning:
         return self._opened[version]
 
     def _at_opened(self, version: int) -> frozenset[str] | None:
-        try:
-            opened = open_at(self._table.uri, Position(version, self._table.table_id))
-        except DataLossError:
-            return None
-        return frozenset(opened.metadata().partition_columns)
+        opened = open_if_kept(self._table.uri, self._table.position(version))
+        return None if opened is None else frozenset(opened.metadata().partition_columns)

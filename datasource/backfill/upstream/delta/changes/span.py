@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -16,8 +15,7 @@ from backfill.upstream import EARLIEST, LATEST
 from backfill.upstream.delta.changes.history import History
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.files.log import Log
-from backfill.upstream.delta.position import Position
-from backfill.upstream.delta.tables.opening import open_at, open_latest, require_same_table
+from backfill.upstream.delta.tables.opening import open_at, open_if_kept, open_latest, require_same_table
 from backfill.upstream.delta.tables.properties import has_feed, require_followable
 from backfill.upstream.delta.tables.table import Table
 
@@ -78,7 +76,10 @@ def _version(option: str, text: str, last: int, *, least: int) -> int:
 
 
 def _require_feed(table: Table, after: int) -> None:
-    if after != BEFORE_ALL and not has_feed(_properties(table, after)):
+    if after == BEFORE_ALL:
+        return
+    opened = open_at(table.uri, table.position(after))
+    if not has_feed(opened.metadata().configuration):
         raise DataLossError(
             f"the change data feed of the Delta table {table.uri} was off at version {after}, so the changes after it "
             f"were not kept. {_WAY_OUT}"
@@ -108,10 +109,7 @@ def _oldest_known(table: Table, oldest: int, upto: int) -> tuple[int, bool]:
         return BEFORE_ALL, True
     for version in range(oldest, upto):
         # A log that was cleaned up begins with a checkpoint, and has no state before it.
-        with suppress(DataLossError):
-            return version, has_feed(_properties(table, version))
+        opened = open_if_kept(table.uri, table.position(version))
+        if opened is not None:
+            return version, has_feed(opened.metadata().configuration)
     return upto, True
-
-
-def _properties(table: Table, version: int) -> Mapping[str, Any]:
-    return open_at(table.uri, Position(version, table.table_id)).metadata().configuration

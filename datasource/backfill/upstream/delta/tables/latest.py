@@ -15,7 +15,6 @@ from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.tables.opening import (
     open_at,
     open_latest,
-    require_not_older,
     require_same_history,
     require_same_table,
 )
@@ -64,7 +63,6 @@ class Latest:
         head = self.head()
         if after is not None and head is not self._followed:
             position = Position.parse(after.position)
-            require_not_older(head.table, self._table.uri, position)
             require_same_history(head.table, self._table.uri, position, after.timestamp)
             self._followed = head
         return head
@@ -93,7 +91,7 @@ class Latest:
         require_partition_values(expected.columns, found.metadata().partition_columns)
         if before is None or self._log.stamp(before.position.version) != before.stamp:
             self._log.forget()  # Commits that were looked at and not read may be of a history that is no more.
-        return Head(Position(found.version(), expected.table_id), self._log.stamp(found.version()), found)
+        return Head(expected.position(found.version()), self._log.stamp(found.version()), found)
 
 
 def is_remote(uri: str) -> bool:

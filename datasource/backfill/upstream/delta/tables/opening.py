@@ -51,6 +51,14 @@ def open_at(uri: str, position: Position) -> DeltaTable:
     return table
 
 
+def open_if_kept(uri: str, position: Position) -> DeltaTable | None:
+    """The same, but None where that raises DataLossError."""
+    try:
+        return open_at(uri, position)
+    except DataLossError:
+        return None
+
+
 def require_same_table(table: DeltaTable, uri: str, table_id: str) -> None:
     found = str(table.metadata().id)
     if found != table_id:
@@ -70,11 +78,13 @@ def require_not_older(table: DeltaTable, uri: str, position: Position) -> None:
 
 
 def require_same_history(table: DeltaTable, uri: str, position: Position, timestamp: int) -> None:
-    """Refuses another commit under the version that the stream has read, which is of this time.
+    """Refuses a log that ends before the version that the stream has read, or has another commit under it than the one
+    of this time.
 
     A copy of the table's folder has the same commits at the same times, as they say themselves; their files may have
     others. One that the log no longer has, or that does not say its time, is taken for the same.
     """
+    require_not_older(table, uri, position)
     with translating(uri):
         found = Log(table).commit(position.version)
     if found is not None and found.dated and found.timestamp != timestamp:

@@ -13,6 +13,7 @@ from backfill.errors import OptionsError, SchemaChangedError, UnsupportedTypeErr
 from backfill.options import Options
 from backfill.upstream import TableSchema
 from backfill.upstream.delta.keys.columns import KeyColumn, KeyColumns
+from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.tables.properties import require_readable
 from backfill.upstream.delta.tables.types import arrow_type, misread, told
 from backfill.upstream.delta.tables.ways_out import GO_ON
@@ -33,6 +34,9 @@ class Table:
     @property
     def columns(self) -> pa.Schema:
         return self.schema.columns
+
+    def position(self, version: int) -> Position:
+        return Position(version, self.table_id)
 
     @property
     def order(self) -> str:
