@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -38,8 +38,7 @@ class History:
     def commit(self, version: int) -> Commit | None:
         """None where the log has lost it and failOnDataLoss=false. Raises where the stream cannot go on past it."""
         uri = self.table.uri
-        with translating(uri):
-            found = self.log.commit(version)
+        found = self._logged(version)
         if found is None:
             self._lost(self._cleaned_up(version))
         elif found.definition is not None:
@@ -55,10 +54,12 @@ class History:
 
     def require_kept(self, version: int) -> None:
         """DataLossError where the log has lost it, also with failOnDataLoss=false."""
-        with translating(self.table.uri):
-            found = self.log.commit(version)
-        if found is None:
+        if self._logged(version) is None:
             raise DataLossError(f"{self._cleaned_up(version)}, and the stream has not recorded that it was read")
+
+    def _logged(self, version: int) -> Commit | None:
+        with translating(self.table.uri):
+            return self.log.commit(version)
 
     def _cleaned_up(self, version: int) -> str:
         return f"the log of the Delta table {self.table.uri} no longer has version {version}: it was cleaned up"
@@ -92,15 +93,14 @@ class History:
         """What the commits after the version `after` did up to `upto`, in the layout of `backfill.changes`."""
         table = self.table
         with reading(table.uri, f"{after + 1} to {upto}", self.way_out):
-            rows = change_rows(self.log.files, table, self._readable(range(after + 1, upto + 1)))
+            commits = [commit for commit in map(self.commit, range(after + 1, upto + 1)) if commit is not None]
+            rows = change_rows(self.log.files, table, [commit for commit in commits if self._is_whole(commit)])
             yield from feed.changes(rows, table.columns, table.key)
 
-    def _readable(self, versions: Sequence[int]) -> list[Commit]:
-        """Their commits; where lost changes are to be borne, those whose files are still there."""
-        commits = [commit for commit in map(self.commit, versions) if commit is not None]
-        return commits if self.strict else [commit for commit in commits if self._is_whole(commit)]
-
     def _is_whole(self, commit: Commit) -> bool:
+        """Whether its files are still there, which is not looked at where a lost one ends the stream: it is read."""
+        if self.strict:
+            return True
         with translating(self.table.uri):
             gone = next(self.log.missing(commit), None)
         if gone is not None:
@@ -110,8 +110,7 @@ class History:
 
     def timestamp(self, version: int) -> int | None:
         """When it was committed, in microseconds since 1970, if the log knows."""
-        with translating(self.table.uri):
-            commit = self.log.commit(version)
+        commit = self._logged(version)
         return None if commit is None else commit.timestamp or None
 
     def _lost(self, what: str) -> None:

@@ -24,9 +24,6 @@ class Partitioning:
                 return commit.definition.partitioned_by
             version -= 1
         if version not in self._opened:
-            self._opened[version] = self._at_opened(version)
+            opened = open_if_kept(self._table.uri, self._table.position(version))
+            self._opened[version] = None if opened is None else frozenset(opened.metadata().partition_columns)
         return self._opened[version]
-
-    def _at_opened(self, version: int) -> frozenset[str] | None:
-        opened = open_if_kept(self._table.uri, self._table.position(version))
-        return None if opened is None else frozenset(opened.metadata().partition_columns)

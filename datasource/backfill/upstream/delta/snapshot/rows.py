@@ -32,7 +32,7 @@ def rows_within(
     """
     rows = Rows.of(table, columns, condition)
     for together in passes(table, key, ranges):
-        yield from in_order(_inside(rows, key, together), columns, key.names)
+        yield from in_order(rows.within(key, together), columns, key.names)
 
 
 def rows_of(table: DeltaTable, columns: pa.Schema, key: KeyColumns, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -43,13 +43,6 @@ def rows_of(table: DeltaTable, columns: pa.Schema, key: KeyColumns, keys: pa.Rec
     query = f"SELECT {selected} FROM feed SEMI JOIN keys USING ({names})"
     for batch in queried(query, {"feed": found, "keys": pa.Table.from_batches([keys])}):
         yield batch.cast(columns)
-
-
-def _inside(rows: Rows, key: KeyColumns, coverage: Coverage) -> Iterator[pa.RecordBatch]:
-    for batch in rows.where(leaving_out(rows.table, key, coverage)):
-        chosen = batch.filter(key.covered(batch.select(key.names), coverage))
-        require_keys(chosen.select(key.names))
-        yield chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +58,13 @@ class Rows:
     def of(cls, table: DeltaTable, columns: pa.Schema, condition: str) -> Rows:
         """The condition may name columns that are not carried."""
         return cls(table, columns, condition, batch_rows(table, readable(table) if condition else columns))
+
+    def within(self, key: KeyColumns, coverage: Coverage) -> Iterator[pa.RecordBatch]:
+        """Those with keys in these ranges, in no order; TableError where one that is looked at has no key."""
+        for batch in self.where(leaving_out(self.table, key, coverage)):
+            keys = batch.select(key.names)
+            require_keys(keys)
+            yield batch.filter(key.covered(keys, coverage))
 
     def where(self, predicate: str | None) -> Iterator[pa.RecordBatch]:
         """Those for which the predicate holds, and maybe others, in no order."""
