@@ -18,8 +18,7 @@ from backfill.upstream.delta.tables.opening import (
     require_same_history,
     require_same_table,
 )
-from backfill.upstream.delta.tables.properties import require_readable
-from backfill.upstream.delta.tables.table import Table, require_partition_values
+from backfill.upstream.delta.tables.table import Table, require_as_described
 
 LOOK_INTERVAL: Final = 1.0
 """Seconds for which a table on an object store is taken to be as it was: a look is four requests, which cost money."""
@@ -83,15 +82,12 @@ class Latest:
 
     def _found(self, before: Head | None) -> Head:
         self._look()
-        expected = self._table
-        found = open_latest(expected.uri)
-        require_same_table(found, expected.uri, expected.table_id)
-        require_readable(found, expected.uri)
-        expected.require_unchanged(found.schema(), found.version())
-        require_partition_values(expected.columns, found.metadata().partition_columns)
+        found = open_latest(self._table.uri)
+        require_same_table(found, self._table.uri, self._table.table_id)
+        require_as_described(found, self._table)
         if before is None or self._log.stamp(before.position.version) != before.stamp:
             self._log.forget()  # Commits that were looked at and not read may be of a history that is no more.
-        return Head(expected.position(found.version()), self._log.stamp(found.version()), found)
+        return Head(self._table.position(found.version()), self._log.stamp(found.version()), found)
 
 
 def is_remote(uri: str) -> bool:

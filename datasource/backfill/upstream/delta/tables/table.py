@@ -89,6 +89,13 @@ def described(table: DeltaTable, options: Options) -> Table:
     )
 
 
+def require_as_described(found: DeltaTable, table: Table) -> None:
+    """Refuses a version that can no longer be read, or not as the table was when it was described."""
+    require_readable(found, table.uri)
+    table.require_unchanged(found.schema(), found.version())
+    require_partition_values(table.columns, found.metadata().partition_columns)
+
+
 def require_partition_values(columns: pa.Schema, partitioned_by: Sequence[str]) -> None:
     """Refuses columns that are `misread`."""
     for name in misread(columns, partitioned_by):
