@@ -13,7 +13,8 @@ from backfill.errors import DataLossError
 from backfill.upstream.delta.changes import feed
 from backfill.upstream.delta.changes.rows import change_rows
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.files.log import Commit, Log
+from backfill.upstream.delta.files.commits import Commit
+from backfill.upstream.delta.files.log import Log
 from backfill.upstream.delta.tables.opening import open_if_kept, reading
 from backfill.upstream.delta.tables.properties import has_feed, require_unmapped
 from backfill.upstream.delta.tables.table import Table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backfill.upstream.delta.files.log import Commit
+from backfill.upstream.delta.files.commits import Commit
 from backfill.upstream.delta.tables.opening import open_if_kept
 from backfill.upstream.delta.tables.table import Table
 

@@ -21,9 +21,9 @@ from backfill.errors import SchemaChangedError, TableError
 from backfill.upstream.delta.changes.chosen import Chosen, batches
 from backfill.upstream.delta.changes.file_types import is_form_of
 from backfill.upstream.delta.changes.partitions import Partitioning
+from backfill.upstream.delta.files.commits import ChangeFile, Commit, Kind
 from backfill.upstream.delta.files.deletion_vectors import DamagedVectorError
 from backfill.upstream.delta.files.location import FileLocation, Files
-from backfill.upstream.delta.files.log import ChangeFile, Commit, Kind
 from backfill.upstream.delta.tables.table import Table, require_partition_values
 from backfill.upstream.delta.tables.ways_out import START_OVER
 

@@ -1,6 +1,7 @@
 """A table's files: where they are, what the log and its statistics say of them, and what they say themselves.
 
-log                 single commits of the transaction log
+log                 the transaction log, commit by commit
+commits             what a commit did
 deletion_vectors    which rows of a file are deleted
 statistics          which files have no rows of a key range
 footers             how large rows are in files
