@@ -14,9 +14,9 @@ import pytest
 from deltalake import DeltaTable
 
 from backfill.options import parse
-from backfill.upstream.delta.change_files import THERE, TIME, VERSION, change_rows
-from backfill.upstream.delta.log import Log
-from backfill.upstream.delta.table import described
+from backfill.upstream.delta.changes.rows import THERE, TIME, VERSION, change_rows
+from backfill.upstream.delta.files.log import Log
+from backfill.upstream.delta.tables.table import described
 from integration.fold import Row
 from tests.delta.stream import DeltaRun
 from tests.delta.writers import Writer, Writers, make
@@ -78,7 +78,7 @@ def test_what_commits_did_is_what_deltas_own_reader_says(tmp_path: Path) -> None
     log = Log(table)
     commits = [commit for version in range(1, table.version() + 1) if (commit := log.commit(version)) is not None]
     described_table = described(table, parse({"path": str(folder), "keyColumns": "id"}))
-    ours = pa.Table.from_batches(change_rows(log, described_table, commits)).to_pylist()
+    ours = pa.Table.from_batches(change_rows(log.files, described_table, commits)).to_pylist()
     theirs = pa.table(table.load_cdf(1)).to_pylist()
     for row in theirs:
         there = row.pop("_change_type") in ("insert", "update_postimage")

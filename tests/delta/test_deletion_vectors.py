@@ -19,11 +19,11 @@ from deltalake import DeltaTable, write_deltalake
 
 from backfill.errors import DataLossError, TableError
 from backfill.options import parse
-from backfill.upstream.delta.change_files import change_rows
-from backfill.upstream.delta.deletion_vectors import DamagedVectorError, DeletionVector
-from backfill.upstream.delta.files import Files
-from backfill.upstream.delta.log import Log
-from backfill.upstream.delta.table import described
+from backfill.upstream.delta.changes.rows import change_rows
+from backfill.upstream.delta.files.deletion_vectors import DamagedVectorError, DeletionVector
+from backfill.upstream.delta.files.location import Files
+from backfill.upstream.delta.files.log import Log
+from backfill.upstream.delta.tables.table import described
 from tests.delta import vectors
 from tests.delta.laboratory import FEED
 from tests.delta.stream import DeltaRun
@@ -148,7 +148,7 @@ def test_of_a_file_that_is_kept_the_rows_come_that_are_deleted_otherwise(tmp_pat
         commit = Log(opened).commit(opened.version())
         assert commit is not None
         described_as = described(opened, parse({"path": str(table), "keyColumns": "id"}))
-        read = sum(batch.num_rows for batch in change_rows(Log(opened), described_as, [commit]))
+        read = sum(batch.num_rows for batch in change_rows(Log(opened).files, described_as, [commit]))
         assert read == len(before ^ after), "no row that is as before is put in order"
         before, told = after, vector
     few = vectors.inline(content((0, bitmap([3], runs=False))), 1)

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from backfill.errors import KeyTextError
-from backfill.upstream.delta.keys import KeyColumn, KeyColumns
+from backfill.upstream.delta.keys.columns import KeyColumn, KeyColumns
 
 ZONED = pa.timestamp("us", "UTC")
 

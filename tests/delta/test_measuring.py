@@ -17,9 +17,11 @@ from deltalake import DeltaTable, write_deltalake
 from backfill.adapters import open_upstream
 from backfill.options import parse
 from backfill.plan import Extent, Measure
-from backfill.upstream.delta import DeltaUpstream, measuring, scan
-from backfill.upstream.delta.footers import largest_rows
-from backfill.upstream.delta.sorted_keys import SortedKeys
+from backfill.upstream.delta import DeltaUpstream
+from backfill.upstream.delta.files.footers import largest_rows
+from backfill.upstream.delta.keys.sorted_keys import SortedKeys
+from backfill.upstream.delta.snapshot import measuring, sizes
+from backfill.upstream.delta.snapshot.rows import Rows
 from backfill.vnode import WHOLE_TABLE, KeyRange
 from tests.delta.laboratory import FEED
 
@@ -101,7 +103,7 @@ def test_of_wide_rows_few_are_read_at_a_time(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "table", pa.table(rows))
     types: dict[str, pa.DataType] = {"id": pa.int64(), "doc": pa.binary()}
     for condition in ("", "id >= 0 AND doc IS NOT NULL"):
-        read = scan.Rows.of(DeltaTable(tmp_path / "table"), pa.schema(types), condition)
+        read = Rows.of(DeltaTable(tmp_path / "table"), pa.schema(types), condition)
         found = [batch.num_rows for batch in read.where(None)]
         assert sum(found) == 3000
         assert max(found) < 600
@@ -123,7 +125,7 @@ def test_rows_that_become_large_are_read_few_at_a_time(
     tmp_path: Path, condition: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the first rows that are found are small, and whether or not a text is there many times."""
-    monkeypatch.setattr(scan, "row_bytes", lambda *_: 13)
+    monkeypatch.setattr(sizes, "row_bytes", lambda *_: 13)
     table = tmp_path / "table"
     write_deltalake(table, pa.table({"id": range(2000), "doc": ["small"] * 2000}))
     large = [f"{number:06}" * 20_000 for number in range(200)]
@@ -131,7 +133,7 @@ def test_rows_that_become_large_are_read_few_at_a_time(
     write_deltalake(table, pa.table({"id": range(2200, 2400), "doc": [large[0]] * 200}), mode="append")
     fields: list[pa.Field[Any]] = [pa.field("id", pa.int64()), pa.field("doc", pa.string())]
     columns = pa.schema(fields)
-    found = list(scan.Rows.of(DeltaTable(table), columns, condition).where(None))
+    found = list(Rows.of(DeltaTable(table), columns, condition).where(None))
     rows = {row["id"]: row["doc"] for batch in found for row in batch.to_pylist()}
     assert rows == dict(enumerate(["small"] * 2000 + large + [large[0]] * 200))
     assert max(batch.nbytes for batch in found) < 10 << 20

@@ -14,10 +14,10 @@ from deltalake import DeltaTable, write_deltalake
 from backfill.amounts import iso
 from backfill.errors import ConnectionLostError, DatabaseSetupError, TableBusyError, TableError
 from backfill.sinks.delta import apply_to
-from backfill.upstream.delta import adapter
-from backfill.upstream.delta.adapter import Head
-from backfill.upstream.delta.location import open_latest
-from backfill.upstream.delta.log import Log
+from backfill.upstream.delta.files.log import Log
+from backfill.upstream.delta.tables import latest
+from backfill.upstream.delta.tables.latest import Head
+from backfill.upstream.delta.tables.opening import open_latest
 from integration.object_store import BUCKET, ObjectStore, named_by_environment
 from tests.delta.laboratory import FEED
 from tests.delta.stream import DeltaRun
@@ -47,8 +47,8 @@ def test_a_stream_looks_at_it_once_a_second(tmp_path: Path, monkeypatch: pytest.
         looks += 1
         return is_latest(head, log)
 
-    monkeypatch.setattr(adapter, "is_remote", lambda _: True)
-    monkeypatch.setattr(adapter, "LOOK_INTERVAL", 3600.0)
+    monkeypatch.setattr(latest, "is_remote", lambda _: True)
+    monkeypatch.setattr(latest, "LOOK_INTERVAL", 3600.0)
     monkeypatch.setattr(Head, "is_latest", counted)
     table = tmp_path / "orders"
     write_deltalake(table, pa.table({"id": range(20), "v": ["a"] * 20}), configuration=FEED)
@@ -62,10 +62,10 @@ def test_a_stream_looks_at_it_once_a_second(tmp_path: Path, monkeypatch: pytest.
         assert not run.batch()
         assert str(run.stream().report()["complete_until"]) < iso(changed)
     assert looks == 0
-    monkeypatch.setattr(adapter, "LOOK_INTERVAL", 0.0)
+    monkeypatch.setattr(latest, "LOOK_INTERVAL", 0.0)
     assert run.batch()
     assert looks > 0
-    monkeypatch.setattr(adapter, "LOOK_INTERVAL", 3600.0)
+    monkeypatch.setattr(latest, "LOOK_INTERVAL", 3600.0)
     DeltaTable(table).delete("id = 4")
     run.restart()
     assert run.batch()

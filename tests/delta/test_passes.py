@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from backfill.upstream.delta import scan
-from backfill.upstream.delta.keys import KeyColumn, KeyColumns
-from backfill.upstream.delta.passes import passes
+from backfill.upstream.delta.keys.columns import KeyColumn, KeyColumns
+from backfill.upstream.delta.snapshot.passes import passes
+from backfill.upstream.delta.snapshot.rows import rows_within
+from backfill.upstream.delta.snapshot.scan import scanned
 from backfill.vnode import KeyRange, ranges_between
 
 FILES = 8
@@ -57,7 +58,7 @@ def test_ranges_are_read_at_once_where_each_would_look_at_all_files(
     bounds = key.texts(pa.record_batch([KINDS[kind]([9, 19, 29, 39, 49, 59, 69])], ["id"]))
     ranges = ranges_between(bounds)
     scans = _scans(monkeypatch)
-    found = pa.Table.from_batches(scan.rows_within(table, columns, key, ranges, ""), columns)
+    found = pa.Table.from_batches(rows_within(table, columns, key, ranges, ""), columns)
     assert found["n"].to_pylist() == list(range(ROWS))
     together = by != ["id"] and (kind == "bytes" or not clustered)  # Of bytes there are no statistics.
     assert scans.count(True) == (1 if together else len(ranges))
@@ -66,13 +67,12 @@ def test_ranges_are_read_at_once_where_each_would_look_at_all_files(
 def _scans(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """A line for each time that files are gone through, true where it was not for a few rows."""
     scans: list[bool] = []
-    scanned = scan.scanned
 
     def watched(*given: Any, **named: Any) -> pa.RecordBatchReader:
         scans.append("most" not in named)
         return scanned(*given, **named)
 
-    monkeypatch.setattr(scan, "scanned", watched)
+    monkeypatch.setattr("backfill.upstream.delta.snapshot.rows.scanned", watched)
     return scans
 
 
@@ -83,7 +83,7 @@ def test_ranges_that_do_not_ascend_are_read_in_their_own_order(tmp_path: Path) -
     first, second, third = ranges_between([("1",), ("3",)])
     ranges: list[KeyRange] = [second, first, third]
     assert passes(DeltaTable(tmp_path), key, ranges) == [(second,), (first,), (third,)]
-    found = pa.Table.from_batches(scan.rows_within(DeltaTable(tmp_path), key.schema, key, ranges, ""), key.schema)
+    found = pa.Table.from_batches(rows_within(DeltaTable(tmp_path), key.schema, key, ranges, ""), key.schema)
     assert found["id"].to_pylist() == [2, 3, 0, 1, 4, 5]
 
 
@@ -94,7 +94,7 @@ def test_a_structs_field_is_not_taken_for_a_column_with_a_dot_in_its_name(tmp_pa
         write_deltalake(tmp_path, rows, mode="append")
     columns = pa.schema([pa.field("a.b", pa.int64())])
     key = KeyColumns((KeyColumn.of(columns.field(0)),))
-    found = scan.rows_within(DeltaTable(tmp_path), columns, key, ranges_between([("2",), ("5",)]), "")
+    found = rows_within(DeltaTable(tmp_path), columns, key, ranges_between([("2",), ("5",)]), "")
     assert [row["a.b"] for batch in found for row in batch.to_pylist()] == list(range(9))
 
 
@@ -109,6 +109,6 @@ def test_times_of_one_millisecond_in_a_far_future_keep_their_microseconds(tmp_pa
     columns = pa.schema([pa.field("id", kind)])
     key = KeyColumns((KeyColumn.of(columns.field("id")),))
     ranges = ranges_between([(str(times[5]),), (str(times[10] + 1),)])
-    found = scan.rows_within(DeltaTable(tmp_path), columns, key, ranges, "")
+    found = rows_within(DeltaTable(tmp_path), columns, key, ranges, "")
     numbers = [number for batch in found for number in batch["id"].cast(pa.int64()).to_pylist()]
     assert numbers == [time + more for time in times for more in range(3)]

@@ -23,7 +23,9 @@ from backfill.errors import (
     UnsupportedTypeError,
 )
 from backfill.options import parse
-from backfill.upstream.delta import DeltaUpstream, measuring, sorting
+from backfill.upstream.delta import DeltaUpstream
+from backfill.upstream.delta.keys import sorting
+from backfill.upstream.delta.snapshot import measuring
 from backfill.vnode import WHOLE_TABLE
 from tests.delta.laboratory import FEED
 from tests.delta.stream import DeltaRun
@@ -122,6 +124,19 @@ def test_rows_from_before_a_column_was_given_another_type_are_not_cast(
     assert "secret" not in str(error.value)
     run.restart(columns="id")
     assert run.read() == []
+
+
+def test_a_table_that_is_read_as_it_is_now_is_still_as_it_was_described(tmp_path: Path) -> None:
+    """Numbers would be read as texts, because they can be cast."""
+    folder = tmp_path / "retyped"
+    write_deltalake(folder, pa.table({"id": [1], "v": ["x"]}))
+    upstream = DeltaUpstream(parse({"path": str(folder), "keyColumns": "id"}))
+    with closing(upstream):
+        reader = upstream.reader()
+        assert [batch["v"].to_pylist() for batch in reader.scan([WHOLE_TABLE])] == [["x"]]
+        write_deltalake(folder, pa.table({"id": [1], "v": [5]}), mode="overwrite", schema_mode="overwrite")
+        with pytest.raises(SchemaChangedError, match="column 'v' has the type long, expected string"):
+            list(reader.scan([WHOLE_TABLE]))
 
 
 def test_a_batch_that_was_planned_before_a_column_was_given_another_type_is_not_cast(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -131,6 +132,8 @@ FORMS = {
     "dictionary": (pa.string(), pa.array(["x"]).dictionary_encode(), "x"),
     "fixed list": (pa.list_(pa.float32()), pa.array([[1.0, 2.0]], pa.list_(pa.float32(), 2)), [1.0, 2.0]),
     "bytes": (pa.string(), pa.array([b"x"]), "x"),
+    "views": (pa.string(), pa.array(["longer than twelve"], pa.string_view()), "longer than twelve"),
+    "bytes in views": (pa.binary(), pa.array([b"longer than twelve"], pa.binary_view()), b"longer than twelve"),
     "fixed bytes": (pa.binary(), pa.array([b"xy"], pa.binary(2)), b"xy"),
     "wide": (pa.int8(), pa.array([7], pa.int32()), 7),
     "unsigned": (pa.int64(), pa.array([7], pa.uint32()), 7),
@@ -160,6 +163,31 @@ def test_a_file_may_have_a_column_in_another_form(tmp_path: Path, form: str, *, 
     vectors.commit(table, [{"add": {**file, "modificationTime": 1, "dataChange": True}}])
     assert run.plan()
     assert [row["v"] for row in run.read()] == [expected]
+
+
+TEXTS: dict[str, pa.DataType] = {
+    "views": pa.string_view(),
+    "bytes in views": pa.binary_view(),
+    "large": pa.large_string(),
+    "bytes": pa.binary(),
+    "dictionary": pa.dictionary(pa.int8(), pa.string()),
+}
+
+
+@pytest.mark.parametrize("form", TEXTS)
+def test_a_file_of_the_change_data_feed_may_have_texts_in_another_form(tmp_path: Path, table: Path, form: str) -> None:
+    """What was changed as well: an Arrow writer keeps in the file in which form it had the column."""
+    run = all_read(tmp_path, table)
+    before, after = ("v3", "much longer than what a view has in itself")
+    kinds = pa.array(["update_preimage", "update_postimage"]).cast(TEXTS[form])
+    changes = pa.table({"id": [3, 3], "v": pa.array([before, after]).cast(TEXTS[form]), "_change_type": kinds})
+    (table / "_change_data").mkdir()
+    pq.write_table(changes, table / "_change_data" / "changes.parquet")
+    told = {"path": "_change_data/changes.parquet", "partitionValues": {}, "size": 1, "dataChange": False}
+    vectors.commit(table, [{"commitInfo": {"timestamp": 1}}, {"cdc": told}])
+    assert run.plan()
+    changed = [("update_preimage", 3, before), ("update_postimage", 3, after)]
+    assert [(row["_change_type"], row["id"], row["v"]) for row in run.read()] == changed
 
 
 def test_a_table_that_wants_more_of_its_readers_is_refused(tmp_path: Path, table: Path) -> None:
@@ -219,3 +247,73 @@ def test_a_removed_file_of_which_the_partition_is_not_said_is_refused(tmp_path: 
         run.read()
     run.restart(columns="id")
     assert [row["id"] for row in run.read()] == [1]
+
+
+def forget_partitions(table: Path) -> None:
+    """The latest commit no longer says them of the files that it removes."""
+    log = table / "_delta_log" / f"{DeltaTable(table).version():020}.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        if "remove" in action:
+            del action["remove"]["partitionValues"]
+    log.write_text("\n".join(map(json.dumps, actions)))
+
+
+def replaced(table: Path, rows: pa.Table, by: list[str]) -> None:
+    """The table with these rows and no others, partitioned otherwise."""
+    write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite", partition_by=by, configuration=FEED)
+    forget_partitions(table)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_removed_file_is_of_the_partitions_from_before_its_commit(tmp_path: Path, *, restarted: bool) -> None:
+    """By which columns the table is partitioned in the end, or was when the stream was opened, says nothing of it."""
+    table = tmp_path / "table"
+    before = pa.table({"id": [1, 2], "p": ["x", "y"]})
+    write_deltalake(table, before, partition_by=["p"], configuration=FEED)
+    run = DeltaRun(tmp_path, table)
+    run.catch_up()
+    replaced(table, before, [])
+    if restarted:
+        run.restart()
+    told = r"version 1 of .* does not say its value of the partition column p"
+    assert run.plan()
+    with pytest.raises(TableError, match=told):
+        run.read()
+    DeltaTable(table).delete("id = 2")
+    clean_up(table, keep=2)
+    if restarted:
+        run.restart()
+    told = r"version 1 of .* its partition, and whether the table was partitioned by p is no longer known"
+    with pytest.raises(TableError, match=told):
+        run.read()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_file_from_before_a_table_was_partitioned_is_removed_in_full(tmp_path: Path, *, restarted: bool) -> None:
+    table = tmp_path / "table"
+    before = pa.table({"id": [1, 2], "p": ["x", "y"]})
+    write_deltalake(table, before, configuration=FEED)
+    run = DeltaRun(tmp_path, table)
+    run.catch_up()
+    replaced(table, pa.table({"id": [1], "p": ["z"]}), ["p"])
+    if restarted:
+        run.restart()
+    run.catch_up()
+    assert run.fold.rows == {(1,): {"id": 1, "p": "z"}}
+    replaced(table, pa.table({"id": [2], "p": ["z"]}), ["p"])
+    assert run.plan()
+    with pytest.raises(TableError, match=r"version 2 of .* does not say its value of the partition column p"):
+        run.read()
+
+
+def test_a_column_that_came_after_a_file_is_null_in_it_whatever_partitions_the_table_later(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    write_deltalake(table, pa.table({"id": [1]}), configuration=FEED)
+    run = DeltaRun(tmp_path, table)
+    run.catch_up()
+    DeltaTable(table).alter.add_columns([Field("p", PrimitiveType("string"))])
+    replaced(table, pa.table({"id": [2], "p": ["z"]}), ["p"])
+    run.restart()
+    assert run.plan()
+    assert [(row["id"], row["p"]) for row in run.read()] == [(1, None), (2, "z")]

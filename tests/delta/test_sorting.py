@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from backfill.arrow.order import sorting_by
 from backfill.errors import DataLossError, StagingError
-from backfill.upstream.delta import sorting
-from backfill.upstream.delta.sorting import in_order
+from backfill.upstream.delta.keys import sorting
+from backfill.upstream.delta.keys.sorting import in_order
 from tests.delta.laboratory import vacuum
 from tests.delta.stream import DeltaRun
 from tests.delta.test_types import ORDERED, OTHER

@@ -190,6 +190,40 @@ def test_bytes_that_partition_a_table_are_refused(tmp_path: Path) -> None:
     assert DeltaUpstream(parse({**options, "columns": "n"})).schema().output == ("n",)
 
 
+def test_bytes_that_partition_a_table_for_a_while_are_refused(tmp_path: Path) -> None:
+    """In a running stream, and in the commits from then once they partition it no longer."""
+    table = tmp_path / "table"
+    rows = pa.table({"k": [b"a", b"\x80"], "n": [1, 2]})
+    write_deltalake(table, rows, configuration=FEED)
+    run = DeltaRun(tmp_path, table, key=("n",))
+    run.catch_up()
+    for by in (["k"], []):
+        write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite", partition_by=by, configuration=FEED)
+        if by:
+            with pytest.raises(UnsupportedTypeError, match="column 'k' is of the type binary and partitions the table"):
+                run.plan()
+    run.restart()
+    assert run.plan()
+    with pytest.raises(UnsupportedTypeError, match="column 'k' is of the type binary and partitions the table"):
+        run.read()
+    run.restart(columns="n")
+    assert run.read() == []
+
+
+def test_a_batch_that_was_planned_when_bytes_partitioned_the_table_is_read_without_them(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    rows = pa.table({"k": [b"a", b"\x80"], "n": [1, 2]})
+    write_deltalake(table, rows, partition_by=["k"], configuration=FEED)
+    run = DeltaRun(tmp_path, table, key=("n",), options={"columns": "n"})
+    assert run.plan()
+    write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite", partition_by=[], configuration=FEED)
+    run.restart(columns="n, k")
+    with pytest.raises(UnsupportedTypeError, match="column 'k' is of the type binary and partitions the table"):
+        run.read()
+    run.restart(columns="n")
+    assert [row["n"] for row in run.read()] == [1, 2]
+
+
 def test_a_type_that_spark_does_not_have_is_refused_by_name(tmp_path: Path) -> None:
     """And left out with the option columns."""
     write_deltalake(tmp_path, pa.table({"k": [1]}))

@@ -23,6 +23,11 @@ import backfill.staging
 import backfill.state_dir
 import backfill.upstream
 import backfill.upstream.delta
+import backfill.upstream.delta.changes
+import backfill.upstream.delta.files
+import backfill.upstream.delta.keys
+import backfill.upstream.delta.snapshot
+import backfill.upstream.delta.tables
 import backfill.upstream.postgres
 import backfill.upstream.postgres.changes
 import backfill.upstream.postgres.decoder
@@ -39,17 +44,18 @@ LINE = re.compile(r"^(?:    backfill\.)?(\w+(?:, \w+)*)(?: {2,}\S.*)?$", re.MULT
 """Names with commas between them, then at least two blanks and what they are for, if that needs a word."""
 
 
-POSTGRES = backfill.upstream.postgres
+DELTA, POSTGRES = backfill.upstream.delta, backfill.upstream.postgres
 
 IN_ORDER = [
     *(backfill, backfill.arrow, backfill.command, backfill.metrics, backfill.state_dir, backfill.whole_rows),
     *(POSTGRES, POSTGRES.changes, POSTGRES.snapshot, POSTGRES.replication, POSTGRES.tables),
     *(POSTGRES.decoder, POSTGRES.session, POSTGRES.values),
+    *(DELTA, DELTA.changes, DELTA.snapshot, DELTA.tables, DELTA.files, DELTA.keys),
 ]
 
 PACKAGES = [
     *(*IN_ORDER, backfill.sinks, backfill.sinks.delta, backfill.sinks.postgres),
-    *(backfill.spark, backfill.staging, backfill.upstream, backfill.upstream.delta),
+    *(backfill.spark, backfill.staging, backfill.upstream),
     *(backfill_state, backfill_state.upsert),
 ]
 

@@ -59,7 +59,7 @@ with needing("writing a Delta table", "delta"):
     from backfill.sinks.delta.restored import require_not_restored
     from backfill.sinks.delta.spark_times import SparkTimes
     from backfill.upstream.delta.failures import is_conflict, translating
-    from backfill.upstream.delta.table import require_names
+    from backfill.upstream.delta.tables.properties import require_names
 
 logger = logging.getLogger("backfill")
 

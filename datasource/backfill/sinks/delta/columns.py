@@ -13,8 +13,8 @@ from deltalake import DeltaTable, Field
 from backfill.arrow.decimals import is_text
 from backfill.arrow.widening import widens
 from backfill.errors import OptionsError, TableError, UnsupportedTypeError
-from backfill.upstream.delta.table import require_partition_values
-from backfill.upstream.delta.types import arrow_type
+from backfill.upstream.delta.tables.table import require_partition_values
+from backfill.upstream.delta.tables.types import arrow_type
 
 logger = logging.getLogger("backfill")
 

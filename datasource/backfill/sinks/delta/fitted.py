@@ -16,7 +16,7 @@ from backfill.arrow.decimals import are_same, as_decimals, is_text
 from backfill.arrow.sameness import same
 from backfill.errors import TableError
 from backfill.sinks.compacted import large
-from backfill.upstream.delta.types import arrow_type
+from backfill.upstream.delta.tables.types import arrow_type
 
 
 def fitted(rows: pa.Table, table: DeltaTable) -> pa.Table:

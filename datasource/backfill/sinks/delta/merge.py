@@ -15,9 +15,9 @@ from backfill.arrow.sameness import canonical
 from backfill.sinks.compacted import Compacted
 from backfill.sinks.delta.record import note
 from backfill.sinks.merge_source import DELETED, column_name, kept_name, merge_source
-from backfill.upstream.delta.keys import EXACT_DIGITS
-from backfill.upstream.delta.scan import scanned
-from backfill.upstream.delta.statistics import MISREAD
+from backfill.upstream.delta.files.statistics import MISREAD
+from backfill.upstream.delta.keys.columns import EXACT_DIGITS
+from backfill.upstream.delta.snapshot.scan import scanned
 
 KEYS_AT_ONCE: Final = 245_760
 """How many of the target's keys are looked at at once."""

@@ -14,8 +14,9 @@ from deltalake import DeltaTable
 
 from backfill.errors import StateError
 from backfill.sinks.applied import BEGIN_ANEW
-from backfill.upstream.delta.files import FileLocation, Files
-from backfill.upstream.delta.log import actions, commit_file
+from backfill.upstream.delta.files.commits import actions
+from backfill.upstream.delta.files.location import FileLocation, Files
+from backfill.upstream.delta.files.log import commit_file
 
 _QUERY: Final = "backfillQuery"
 

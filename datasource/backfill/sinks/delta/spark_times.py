@@ -18,8 +18,8 @@ from deltalake import DeltaTable
 from deltalake.schema import ArrayType, MapType, PrimitiveType, StructType
 
 from backfill.errors import TableError
-from backfill.upstream.delta.files import FileLocation, Files
-from backfill.upstream.delta.statistics import statistic
+from backfill.upstream.delta.files.location import FileLocation, Files
+from backfill.upstream.delta.files.statistics import statistic
 
 _TIME: Final = PrimitiveType("timestamp")
 _EARLIEST, _LATEST = (pa.scalar(datetime(year, 1, 1, tzinfo=UTC), pa.timestamp("us", "UTC")) for year in (1678, 2262))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -19,33 +20,26 @@ from backfill.options.texts import column_names
 from backfill.plan import Extent, Measure
 from backfill.upstream import DELTA, Bookmark, Identity, Pin, Step, TableSchema, TableSize
 from backfill.upstream.added import NOTHING_ADDED, Added
-from backfill.upstream.delta import feed
-from backfill.upstream.delta.change_files import change_rows
-from backfill.upstream.delta.conditions import require_condition, require_row_condition
+from backfill.upstream.delta.changes.history import History
+from backfill.upstream.delta.changes.span import DeltaChangeReader, span
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.history import History
-from backfill.upstream.delta.location import (
-    REPAIR,
-    WITHOUT_CHANGES,
-    open_at,
+from backfill.upstream.delta.files.log import Log
+from backfill.upstream.delta.position import Position
+from backfill.upstream.delta.snapshot.conditions import require_condition, require_row_condition
+from backfill.upstream.delta.snapshot.measuring import bounds, last_before, measured
+from backfill.upstream.delta.snapshot.reader import DeltaSnapshotReader
+from backfill.upstream.delta.snapshot.sizes import in_files, row_bytes
+from backfill.upstream.delta.tables.latest import Latest
+from backfill.upstream.delta.tables.opening import (
     open_latest,
     reading,
     require_not_older,
     require_same_history,
     require_same_table,
 )
-from backfill.upstream.delta.log import Log, Stamp
-from backfill.upstream.delta.measuring import bounds, last_before, measured
-from backfill.upstream.delta.position import Position
-from backfill.upstream.delta.reader import DeltaSnapshotReader
-from backfill.upstream.delta.scan import in_files, row_bytes
-from backfill.upstream.delta.span import DeltaChangeReader, span
-from backfill.upstream.delta.table import (
-    Table,
-    described,
-    require_followable,
-    require_readable,
-)
+from backfill.upstream.delta.tables.properties import require_followable
+from backfill.upstream.delta.tables.table import Table, described
+from backfill.upstream.delta.tables.ways_out import REPAIR
 from backfill.upstream.lag import UNKNOWN, Lag
 from backfill.upstream.lately import Lately
 from backfill.upstream.noted import noted, renewed
@@ -58,24 +52,8 @@ _KEY: Final = "key"
 _COLUMNS: Final = "columns"
 """And the columns that the table had for the process that plans: what it stages lacks those that came later."""
 
-LOOK_INTERVAL: Final = 1.0
-"""Seconds for which a table on an object store is taken to be as it was: a look is four requests, which cost money."""
-
 MOST_COUNTED: Final = 1000
 """Beyond so many commits it is not added up how large they are."""
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The latest version. `stamp` tells whether it still is that: another table may have come to the same path."""
-
-    position: Position
-    stamp: Stamp | None
-    table: DeltaTable
-
-    def is_latest(self, log: Log) -> bool:
-        version = self.position.version
-        return self.stamp is not None and log.stamp(version) == self.stamp and log.stamp(version + 1) is None
 
 
 class DeltaUpstream:
@@ -86,32 +64,25 @@ class DeltaUpstream:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._uri = options.path
-        self._found: History | None = None
-        self._seen: Head | None = None
-        self._followed: Head | None = None
-        """The last one that is known to go on from what the stream has read."""
-
         self._row_bytes: int | None = None
-        self._looked = 0.0
-        self._looked_at = 0
-        """By the wall clock, in microseconds."""
-
         self._added = NOTHING_ADDED
         self._reached: Position | None = None
         self._lately = Lately()
 
     # -- the table -------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def _history(self) -> History:
-        if self._found is None:
-            found = open_latest(self._uri)
-            with translating(self._uri):
-                table = described(found, self._options)
-                require_condition(found, "filter", self._options.filter)
-                require_row_condition(found, "snapshotFilter", self._options.stream.snapshot_filter)
-                self._found = History(table, Log(found), self._options.fail_on_data_loss)
-        return self._found
+        found = open_latest(self._uri)
+        with translating(self._uri):
+            table = described(found, self._options)
+            require_condition(found, "filter", self._options.filter)
+            require_row_condition(found, "snapshotFilter", self._options.stream.snapshot_filter)
+            return History(table, Log(found), self._options.fail_on_data_loss)
+
+    @cached_property
+    def _latest(self) -> Latest:
+        return Latest(self._history.table, self._history.log)
 
     @property
     def _table(self) -> Table:
@@ -124,7 +95,7 @@ class DeltaUpstream:
         return DeltaSnapshotReader(self._table, self._options.filter, self._options.stream.snapshot_filter)
 
     def span(self, starting: str, ending: str) -> DeltaChangeReader:
-        return span(self._table, self._latest().table, starting, ending)
+        return span(self._table, self._latest.head().table, starting, ending)
 
     def identity(self) -> Identity:
         return Identity(DELTA, self._uri, self._table.table_id)
@@ -161,7 +132,7 @@ class DeltaUpstream:
 
     @contextmanager
     def _reading_latest(self) -> Iterator[DeltaTable]:
-        latest = self._latest()
+        latest = self._latest.head()
         with reading(self._uri, str(latest.position.version), REPAIR):
             yield latest.table
 
@@ -186,9 +157,9 @@ class DeltaUpstream:
             return now
         position = Position.parse(after.position)
         require_same_table(latest, self._uri, position.table_id)
-        for reached in (position, *map(Position.parse, ahead)):
-            require_not_older(latest, self._uri, reached)
         require_same_history(latest, self._uri, position, after.timestamp)
+        for reached in map(Position.parse, ahead):
+            require_not_older(latest, self._uri, reached)
         if latest.version() > position.version:
             # The oldest go first. The others are looked for when they are needed.
             self._history.commit(position.version + 1)
@@ -231,43 +202,8 @@ class DeltaUpstream:
 
     # -- epochs ----------------------------------------------------------------------------------------------------
 
-    def _latest(self) -> Head:
-        """The latest version. While nothing happens that is two looks at files."""
-        expected, log, seen = self._table, self._history.log, self._seen
-        with translating(self._uri):
-            if seen is not None and self._is_still(seen):
-                return seen
-            self._looks()
-            table = open_latest(self._uri)
-            require_same_table(table, self._uri, expected.table_id)
-            require_readable(table, self._uri)
-            expected.require_unchanged(table.schema(), table.version())
-            if seen is None or log.stamp(seen.position.version) != seen.stamp:
-                log.forget()  # Commits that were looked at and not read may be of a history that is no more.
-            self._seen = Head(Position(table.version(), expected.table_id), log.stamp(table.version()), table)
-        return self._seen
-
-    def _is_still(self, seen: Head) -> bool:
-        if is_remote(self._uri) and time.monotonic() - self._looked < LOOK_INTERVAL:
-            return True
-        self._looks()
-        return seen.is_latest(self._history.log)
-
-    def _looks(self) -> None:
-        self._looked, self._looked_at = time.monotonic(), time.time_ns() // 1000
-
-    def _latest_after(self, after: Epoch | None) -> Head:
-        """The latest version, of a table whose log goes on from the commit that `after` is at."""
-        latest = self._latest()
-        if after is not None and latest is not self._followed:
-            position = Position.parse(after.position)
-            require_not_older(latest.table, self._uri, position)
-            require_same_history(latest.table, self._uri, position, after.timestamp)
-            self._followed = latest
-        return latest
-
     def present(self) -> str:
-        return str(self._latest().position)
+        return str(self._latest.head().position)
 
     def reached(self, epoch: Epoch, position: str) -> bool:
         return Position.parse(epoch.position).version >= Position.parse(position).version
@@ -277,12 +213,12 @@ class DeltaUpstream:
         return False
 
     def snapshot_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
-        upto = self._latest_after(after).position.version
+        upto = self._latest.head_after(after).position.version
         end = self._cut(after, upto, max_changes)
         return self._step(after, end, pinned=end >= upto)
 
     def log_epoch(self, after: Epoch | None, *, max_changes: int, until: str | None) -> Step:
-        latest = self._latest_after(after).position.version
+        latest = self._latest.head_after(after).position.version
         upto = latest if until is None else min(latest, Position.parse(until).version)
         return self._step(after, self._cut(after, upto, max_changes), pinned=False)
 
@@ -293,7 +229,7 @@ class DeltaUpstream:
         return upto if after is None else self._history.cut(_version(after), upto, max_changes)
 
     def _step(self, after: Epoch | None, version: int, *, pinned: bool) -> Step:
-        position = Position(version, self._table.table_id)
+        position = self._table.position(version)
         self._reached = position
         if after is not None and not pinned and Position.parse(after.position) == position:
             return Step(after, None)
@@ -321,23 +257,14 @@ class DeltaUpstream:
         if not requests:
             return ()
         position, only = Position.parse(pin.token), self._options.stream.snapshot_filter
-        opened = self._opened_at(position)
+        opened = self._latest.at(position)
         with reading(self._uri, str(position.version), REPAIR):
             return measured(opened, self._table.key, requests, only)
-
-    def _opened_at(self, position: Position) -> DeltaTable:
-        seen = self._seen
-        return seen.table if seen is not None and seen.position == position else open_at(self._uri, position)
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
     def changes(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch]:
-        table, history = self._table, self._history
-        versions = range(_version(after) + 1, _version(upto) + 1)
-        commits = history.readable(versions)
-        with reading(self._uri, f"{_version(after) + 1} to {_version(upto)}", WITHOUT_CHANGES):
-            rows = change_rows(history.log, table, commits)
-            yield from feed.changes(rows, table.columns, table.key)
+        return self._history.changes(_version(after), _version(upto))
 
     def shown(self, position: str, changes: pa.RecordBatch) -> pa.BooleanArray:
         versions = changes["version"].to_numpy().astype(np.int64)
@@ -352,7 +279,7 @@ class DeltaUpstream:
     def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> Lag:  # noqa: ARG002 - one log for all
         if epoch is None:
             return UNKNOWN
-        reached, latest = Position.parse(epoch.position), self._latest()
+        reached, latest = Position.parse(epoch.position), self._latest.head()
         require_same_table(latest.table, self._uri, reached.table_id)
         require_not_older(latest.table, self._uri, reached)
         if latest.position.version > reached.version:
@@ -361,8 +288,8 @@ class DeltaUpstream:
 
     def _lag_of(self, reached: Position) -> Lag:
         """How many versions are to be read, how large the files with their changes are, and since when they wait."""
-        log, latest = self._history.log, self._latest().position
-        now = self._looked_at
+        log, latest = self._history.log, self._latest.head().position
+        now = self._latest.looked_at
         unread = range(reached.version + 1, latest.version + 1)
         with translating(self._uri):
             first = log.commit(unread[0]) if unread else None
@@ -376,10 +303,6 @@ class DeltaUpstream:
 
     def close(self) -> None:
         """Nothing is held open."""
-
-
-def is_remote(uri: str) -> bool:
-    return "://" in uri and not uri.startswith("file:")
 
 
 def _version(epoch: Epoch) -> int:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
 from backfill.errors import BackfillError
 from backfill.options import Options
-from backfill.upstream.delta.conditions import require_row_condition
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.location import open_latest
-from backfill.upstream.delta.statistics import statistic
-from backfill.upstream.delta.table import described, enable_feed, has_feed, require_readable, require_unmapped
+from backfill.upstream.delta.files.statistics import statistic
+from backfill.upstream.delta.snapshot.conditions import require_row_condition
+from backfill.upstream.delta.tables.opening import open_latest
+from backfill.upstream.delta.tables.properties import enable_feed, has_feed, require_readable, require_unmapped
+from backfill.upstream.delta.tables.table import described
 from backfill.upstream.findings import Finding, refused
 
 _RETENTION: Final = {"delta.logRetentionDuration": "30 days", "delta.deletedFileRetentionDuration": "1 week"}
@@ -39,10 +40,11 @@ def _found(table: DeltaTable, options: Options) -> Iterator[Finding]:
     yield from _nulls(table, options)
     if options.stream.only_snapshot:
         return
-    yield from refused(require_unmapped, table.metadata().configuration, options.path)
-    if not has_feed(table):
+    properties = table.metadata().configuration
+    yield from refused(require_unmapped, properties, options.path)
+    if not has_feed(properties):
         yield Finding("the change data feed is off, so changes cannot be followed", enable_feed(options.path))
-    yield from _kept(table, options.path)
+    yield from _kept(properties, options.path)
 
 
 def _nulls(table: DeltaTable, options: Options) -> Iterator[Finding]:
@@ -54,8 +56,7 @@ def _nulls(table: DeltaTable, options: Options) -> Iterator[Finding]:
             yield Finding(f"the key column {name} is null in some rows; delete or fill them, or name another key")
 
 
-def _kept(table: DeltaTable, uri: str) -> Iterator[Finding]:
-    properties = table.metadata().configuration
+def _kept(properties: Mapping[str, Any], uri: str) -> Iterator[Finding]:
     kept = {name: str(properties.get(name) or default) for name, default in _RETENTION.items()}
     longer = ", ".join(f"'{name}' = 'interval 60 days'" for name in kept)
     said = " and ".join(f"{name} is {re.sub('^interval ', '', value)}" for name, value in kept.items())

@@ -14,7 +14,7 @@ from backfill.arrow.arrays import mask
 from backfill.arrow.order import sorting_by
 from backfill.errors import TableError
 from backfill.plan import Extent, Measure
-from backfill.upstream.delta.keys import KeyColumns, Values
+from backfill.upstream.delta.keys.columns import KeyColumns, Values
 from backfill.vnode import Coverage, Key, merged
 
 

@@ -1,4 +1,4 @@
-"""Refuses options that are no condition on a row."""
+"""Conditions on rows, in the SQL of DuckDB: which options are one, and which rows they choose."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import duckdb
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from backfill.errors import OptionsError
-from backfill.upstream.delta.querying import queried
-from backfill.upstream.delta.scan import readable, scanned
+from backfill.upstream.delta.snapshot.querying import queried, searching
+from backfill.upstream.delta.snapshot.scan import readable, scanned
 
 _CHANGING: Final = frozenset(
     {"age", "localtime", "localtimestamp", "ago", "pg_postmaster_start_time", "pg_conf_load_time"}
@@ -19,6 +20,9 @@ _CHANGING: Final = frozenset(
 """What depends on the moment as well: of one time, its age; what DuckDB knows by its name in SQL alone; and its macros,
 of which it does not tell.
 """
+
+_OF_A_ROW: Final = ("Conversion Error", "Out of Range Error", "Invalid Input Error", "Mismatch Type Error")
+"""How DuckDB begins where an expression has no value for a row: a cast that fails, an overflow, a division by zero."""
 
 
 def require_condition(table: DeltaTable, option: str, condition: str) -> None:
@@ -80,3 +84,26 @@ def _nodes(parsed: Any) -> Iterator[dict[str, Any]]:
         yield parsed
     for item in parsed.values() if isinstance(parsed, dict) else parsed if isinstance(parsed, list) else ():
         yield from _nodes(item)
+
+
+def judged(rows: pa.RecordBatchReader, condition: str) -> Iterator[tuple[pa.RecordBatch, pa.BooleanArray]]:
+    """Each batch, and whether the condition holds for its rows; null as for false.
+
+    The rows themselves do not come from DuckDB, which would hold 2,048 of them at least.
+    """
+    with searching() as session:
+        for batch in rows:
+            session.register("feed", pa.Table.from_batches([batch]))
+            try:
+                found = session.sql(f"SELECT ({condition}\n) FROM feed").to_arrow_table()
+            except duckdb.Error as error:
+                kind = str(error).partition(":")[0]
+                if kind not in _OF_A_ROW:
+                    raise
+                # What follows the kind may be the row's value.
+                raise OptionsError(
+                    f"the condition {condition!r} (filter or snapshotFilter) fails for a row of the table: {kind}. "
+                    "Write it so that it is true, false or null for each row, such as with TRY_CAST in place of CAST"
+                ) from None
+            chosen: Any = found.column(0).combine_chunks()
+            yield batch, chosen

@@ -19,7 +19,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from backfill.arrow.arrays import Indices
-from backfill.upstream.delta.files import FileLocation, Files
+from backfill.upstream.delta.files.location import FileLocation, Files
 
 _Z85: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"

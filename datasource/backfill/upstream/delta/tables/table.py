@@ -1,43 +1,23 @@
-"""What the table is, as the stream reads it: columns, key and identity; and what a table may not be."""
+"""What the table is, as the stream reads it: columns, key and identity."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
-from backfill.errors import DatabaseSetupError, OptionsError, SchemaChangedError, TableError, UnsupportedTypeError
+from backfill.errors import OptionsError, SchemaChangedError, UnsupportedTypeError
 from backfill.options import Options
 from backfill.upstream import TableSchema
-from backfill.upstream.delta.keys import KeyColumn, KeyColumns
-from backfill.upstream.delta.location import GO_ON
-from backfill.upstream.delta.log import FEED, is_on
-from backfill.upstream.delta.types import arrow_type, misread, told
+from backfill.upstream.delta.keys.columns import KeyColumn, KeyColumns
+from backfill.upstream.delta.position import Position
+from backfill.upstream.delta.tables.properties import require_readable
+from backfill.upstream.delta.tables.types import arrow_type, misread, told
+from backfill.upstream.delta.tables.ways_out import GO_ON
 from backfill.wording import columns_not_there, in_option, no_column
-
-READABLE_FEATURES: Final = frozenset(
-    {
-        "columnMapping",
-        "deletionVectors",
-        "timestampNtz",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-        "variantShredding-preview",
-        "variantType",
-        "variantType-preview",
-    }
-)
-"""Of what a reader has to know: what `deltalake` reads rightly. A column of a variant is refused by its type."""
-
-_MAPPING: Final = "delta.columnMapping.mode"
-
-_AS_IT_IS: Final = (
-    "Or read the table as it is now: a stream with startupMode=snapshot, spark.read without startingPosition"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +34,9 @@ class Table:
     @property
     def columns(self) -> pa.Schema:
         return self.schema.columns
+
+    def position(self, version: int) -> Position:
+        return Position(version, self.table_id)
 
     @property
     def order(self) -> str:
@@ -106,6 +89,13 @@ def described(table: DeltaTable, options: Options) -> Table:
     )
 
 
+def require_as_described(found: DeltaTable, table: Table) -> None:
+    """Refuses a version that can no longer be read, or not as the table was when it was described."""
+    require_readable(found, table.uri)
+    table.require_unchanged(found.schema(), found.version())
+    require_partition_values(table.columns, found.metadata().partition_columns)
+
+
 def require_partition_values(columns: pa.Schema, partitioned_by: Sequence[str]) -> None:
     """Refuses columns that are `misread`."""
     for name in misread(columns, partitioned_by):
@@ -117,57 +107,3 @@ def require_partition_values(columns: pa.Schema, partitioned_by: Sequence[str]) 
 
 def _unknown(names: Sequence[str], present: Sequence[str], uri: str) -> list[str]:
     return [no_column(f"the Delta table {uri}", name, present) for name in names if name not in present]
-
-
-def require_readable(table: DeltaTable, uri: str) -> None:
-    """Refuses what `deltalake` would not read, or not rightly."""
-    unknown = sorted(set(table.protocol().reader_features or ()) - READABLE_FEATURES)
-    if unknown:
-        raise TableError(
-            f"the Delta table {uri} has the feature {', '.join(unknown)}, which cannot be read here; take it away with "
-            f"ALTER TABLE delta.`{uri}` DROP FEATURE {unknown[0]}, or stream a copy of the table without it"
-        )
-    require_names(table, uri)
-
-
-def require_names(table: DeltaTable, uri: str) -> None:
-    """Refuses columns that need not have the same name in all files."""
-    if _mapping(table.metadata().configuration) == "id":
-        raise TableError(
-            f"the columns of the Delta table {uri} are told apart in its files by numbers ({_MAPPING} = id), and "
-            "deltalake knows them by their names alone: what has another name in a file, as Iceberg's writers give it, "
-            "would be null. Use a copy of the table that is written without column mapping"
-        )
-
-
-def require_followable(table: DeltaTable, uri: str) -> None:
-    """Refuses a table whose changes cannot be read."""
-    if not has_feed(table):
-        raise DatabaseSetupError(
-            f"the change data feed of the Delta table {uri} is off, and without it changes cannot be followed; run "
-            f"{enable_feed(uri)}. What was written before that comes with the snapshot. {_AS_IT_IS}"
-        )
-    require_unmapped(table.metadata().configuration, uri)
-
-
-def require_unmapped(properties: Mapping[str, Any], uri: str) -> None:
-    """Refuses columns whose names in the files are not those of the table."""
-    mode = _mapping(properties)
-    if mode != "none":
-        raise TableError(
-            f"the columns of the Delta table {uri} have other names in its files ({_MAPPING} = {mode}), "
-            "and the changes of such a table cannot be read; follow a copy that is written without column mapping. "
-            f"{_AS_IT_IS}"
-        )
-
-
-def _mapping(properties: Mapping[str, Any]) -> str:
-    return str(properties.get(_MAPPING) or "none").lower()
-
-
-def has_feed(table: DeltaTable) -> bool:
-    return is_on(table.metadata().configuration)
-
-
-def enable_feed(uri: str) -> str:
-    return f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ({FEED} = true)"

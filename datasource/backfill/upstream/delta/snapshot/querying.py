@@ -44,8 +44,3 @@ def queried(query: str, tables: Tables) -> Iterator[pa.RecordBatch]:
         for name, table in tables.items():
             session.register(name, table)
         yield from session.sql(query).to_arrow_reader(BATCH_ROWS)
-
-
-def quoted(name: str) -> str:
-    """The name as an identifier, in DuckDB's SQL and in DataFusion's."""
-    return '"' + name.replace('"', '""') + '"'

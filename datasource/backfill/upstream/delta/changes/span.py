@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,14 +12,12 @@ from deltalake import DeltaTable
 
 from backfill.errors import DataLossError, OptionsError
 from backfill.upstream import EARLIEST, LATEST
-from backfill.upstream.delta import feed
-from backfill.upstream.delta.change_files import change_rows
+from backfill.upstream.delta.changes.history import History
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.history import History
-from backfill.upstream.delta.location import open_at, open_latest, reading, require_same_table
-from backfill.upstream.delta.log import Log
-from backfill.upstream.delta.position import Position
-from backfill.upstream.delta.table import Table, has_feed, require_followable
+from backfill.upstream.delta.files.log import Log
+from backfill.upstream.delta.tables.opening import open_at, open_if_kept, open_latest, require_same_table
+from backfill.upstream.delta.tables.properties import has_feed, require_followable
+from backfill.upstream.delta.tables.table import Table
 
 BEFORE_ALL: Final = -1
 """The position before the first version, whose rows are the first changes."""
@@ -42,10 +39,7 @@ class DeltaChangeReader:
         latest = open_latest(table.uri)
         require_same_table(latest, table.uri, table.table_id)
         history = History(table, Log(latest), strict=True, way_out=_WAY_OUT, way_on=_WAY_ON)
-        with reading(table.uri, f"{int(self.after) + 1} to {self.upto}", _WAY_OUT):
-            commits = history.readable(range(int(self.after) + 1, int(self.upto) + 1))
-            rows = change_rows(history.log, table, commits)
-            yield from feed.changes(rows, table.columns, table.key)
+        yield from history.changes(int(self.after), int(self.upto))
 
 
 def span(table: Table, latest: DeltaTable, starting: str, ending: str) -> DeltaChangeReader:
@@ -82,7 +76,10 @@ def _version(option: str, text: str, last: int, *, least: int) -> int:
 
 
 def _require_feed(table: Table, after: int) -> None:
-    if after != BEFORE_ALL and not has_feed(open_at(table.uri, Position(after, table.table_id))):
+    if after == BEFORE_ALL:
+        return
+    opened = open_at(table.uri, table.position(after))
+    if not has_feed(opened.metadata().configuration):
         raise DataLossError(
             f"the change data feed of the Delta table {table.uri} was off at version {after}, so the changes after it "
             f"were not kept. {_WAY_OUT}"
@@ -99,7 +96,7 @@ def _earliest(table: Table, latest: DeltaTable, upto: int) -> int:
             commit = log.commit(version)
             if commit is None or commit.definition is None:
                 continue
-            if not commit.definition.has_feed:
+            if not has_feed(commit.definition.properties):
                 found = None
             elif found is None:
                 found = version
@@ -112,6 +109,7 @@ def _oldest_known(table: Table, oldest: int, upto: int) -> tuple[int, bool]:
         return BEFORE_ALL, True
     for version in range(oldest, upto):
         # A log that was cleaned up begins with a checkpoint, and has no state before it.
-        with suppress(DataLossError):
-            return version, has_feed(open_at(table.uri, Position(version, table.table_id)))
+        opened = open_if_kept(table.uri, table.position(version))
+        if opened is not None:
+            return version, has_feed(opened.metadata().configuration)
     return upto, True

@@ -4,40 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
 import numpy as np
 from deltalake import DeltaTable
 
 from backfill.errors import DataLossError, FileGoneError, TableError
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.log import Log
+from backfill.upstream.delta.files.log import Log
 from backfill.upstream.delta.position import Position
-from backfill.wording import FRESH_START
-
-START_OVER: Final = f"Start over with {FRESH_START}"
-
-GO_ON: Final = (
-    "Start the query again, which carries the columns of now; where that is refused because of a version before, "
-    f"start over with {FRESH_START}"
-)
-"""What a stream can do where a version has other columns."""
-
-KEEP_LONGER: Final = (
-    "to keep more for a stream that is stopped: ALTER TABLE … SET TBLPROPERTIES ('delta.logRetentionDuration' = "
-    "'interval 60 days', 'delta.deletedFileRetentionDuration' = 'interval 60 days')"
-)
-
-WITHOUT_CHANGES: Final = (
-    f"{START_OVER}, or start the query again with failOnDataLoss=false to go on without; {KEEP_LONGER}"
-)
-"""What a stream can do about changes that are lost."""
-
-REPAIR: Final = (
-    "Start the query again; where they are missing in the latest version too, put them back, or let DeltaTable(…)"
-    ".repair() of the package deltalake take them out of the table"
-)
-"""What can be done about files of the version that was the latest just now."""
+from backfill.upstream.delta.tables.ways_out import KEEP_LONGER, START_OVER
 
 
 @contextmanager
@@ -76,6 +51,14 @@ def open_at(uri: str, position: Position) -> DeltaTable:
     return table
 
 
+def open_if_kept(uri: str, position: Position) -> DeltaTable | None:
+    """The same, but None where that raises DataLossError."""
+    try:
+        return open_at(uri, position)
+    except DataLossError:
+        return None
+
+
 def require_same_table(table: DeltaTable, uri: str, table_id: str) -> None:
     found = str(table.metadata().id)
     if found != table_id:
@@ -95,11 +78,13 @@ def require_not_older(table: DeltaTable, uri: str, position: Position) -> None:
 
 
 def require_same_history(table: DeltaTable, uri: str, position: Position, timestamp: int) -> None:
-    """Refuses another commit under the version that the stream has read, which is of this time.
+    """Refuses a log that ends before the version that the stream has read, or has another commit under it than the one
+    of this time.
 
     A copy of the table's folder has the same commits at the same times, as they say themselves; their files may have
     others. One that the log no longer has, or that does not say its time, is taken for the same.
     """
+    require_not_older(table, uri, position)
     with translating(uri):
         found = Log(table).commit(position.version)
     if found is not None and found.dated and found.timestamp != timestamp:

@@ -21,15 +21,15 @@ from backfill.arrow.batches import as_one_batch
 from backfill.arrow.sameness import same
 from backfill.changes import DELETE, INSERT, OLD_NONE, OLD_ROW, UPDATE, changes_schema
 from backfill.errors import TableError
-from backfill.upstream.delta.change_files import THERE, TIME, VERSION, rows_schema
-from backfill.upstream.delta.keys import KeyColumns
-from backfill.upstream.delta.sorted_keys import not_unique, require_keys
-from backfill.upstream.delta.sorting import in_order
+from backfill.upstream.delta.changes.rows import THERE, TIME, VERSION, rows_schema
+from backfill.upstream.delta.keys.columns import KeyColumns
+from backfill.upstream.delta.keys.sorted_keys import not_unique, require_keys
+from backfill.upstream.delta.keys.sorting import in_order
 from backfill.wording import FRESH_START
 
 
 def changes(rows: Iterable[pa.RecordBatch], columns: pa.Schema, key: KeyColumns) -> Iterator[pa.RecordBatch]:
-    """The changes that these rows make (see `change_files`), by commit and key: the same ones for the same rows."""
+    """The changes that these rows make (see `rows`), by commit and key: the same ones for the same rows."""
     held: pa.RecordBatch | None = None
     # What is gone comes before what is there instead.
     for found in in_order(_with_keys(rows, key), rows_schema(columns), [VERSION, *key.names, THERE]):

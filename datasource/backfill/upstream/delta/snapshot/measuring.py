@@ -12,11 +12,10 @@ from deltalake import DeltaTable
 from backfill.arrow.batches import coalesced
 from backfill.arrow.order import sorting_by
 from backfill.plan import Extent, Measure
-from backfill.upstream.delta.keys import KeyColumns
-from backfill.upstream.delta.scan import Rows
-from backfill.upstream.delta.sorted_keys import SortedKeys, asked, require_keys
-from backfill.upstream.delta.statistics import leaving_out
-from backfill.vnode import Coverage, Key, KeyRange
+from backfill.upstream.delta.keys.columns import KeyColumns
+from backfill.upstream.delta.keys.sorted_keys import SortedKeys, asked
+from backfill.upstream.delta.snapshot.rows import Rows
+from backfill.vnode import Key, KeyRange
 
 SAMPLE: Final = 200
 """About how many keys a vnode's bound is chosen from."""
@@ -33,7 +32,7 @@ def measured(table: DeltaTable, key: KeyColumns, requests: Sequence[Measure], co
     In memory are about twice as many keys as are asked for, however many the ranges hold, or `CHUNK_ROWS` or
     `CHUNK_BYTES` of them.
     """
-    batches = _keys_within(table, key, asked(key, requests), condition)
+    batches = Rows.of(table, key.schema, condition).within(key, asked(key, requests))
     if min(request.limit for request in requests) < MANY:
         keys = SortedKeys(key, _needed(key, requests, batches))
         return tuple(keys.extent(request) for request in requests)
@@ -64,7 +63,7 @@ def bounds(table: DeltaTable, key: KeyColumns, *, vnodes: int, rows: int, within
     """
     every = max(1, rows // (SAMPLE * vnodes))
     at, found = 0, []
-    for batch in _keys_within(table, key, (within,), ""):
+    for batch in Rows.of(table, key.schema, "").within(key, (within,)):
         picked = range(-at % every, batch.num_rows, every)
         at += batch.num_rows
         found.append(batch.take(pa.array(picked, pa.int64())))
@@ -75,16 +74,10 @@ def last_before(table: DeltaTable, key: KeyColumns, end: Key) -> Key | None:
     """The greatest key in the table that is less than `end`; None where there is none."""
     greatest = key.schema.empty_table()
     descending = sorting_by(key.names, "descending")
-    for batch in _keys_within(table, key, (KeyRange(None, end),), ""):
+    for batch in Rows.of(table, key.schema, "").within(key, (KeyRange(None, end),)):
         less = batch.filter(pc.invert(key.equal(batch, end)))
         if not less.num_rows:
             continue  # Of no rows pyarrow 18 to 21 cannot choose any.
         both: Any = pa.concat_tables([greatest, pa.Table.from_batches([less])])
         greatest = both.take(pc.select_k_unstable(both, k=1, sort_keys=descending))
     return key.texts(greatest.combine_chunks().to_batches()[0])[0] if greatest.num_rows else None
-
-
-def _keys_within(table: DeltaTable, key: KeyColumns, coverage: Coverage, condition: str) -> Iterator[pa.RecordBatch]:
-    for keys in Rows.of(table, key.schema, condition).where(leaving_out(table, key, coverage)):
-        require_keys(keys)
-        yield keys.filter(key.covered(keys, coverage))

@@ -13,12 +13,13 @@ from backfill.arrow.batches import in_columns
 from backfill.arrow.widening import widens
 from backfill.errors import SchemaChangedError
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.location import KEEP_LONGER, START_OVER, open_at, open_latest, reading
+from backfill.upstream.delta.keys.sorted_keys import require_distinct
 from backfill.upstream.delta.position import Position
-from backfill.upstream.delta.scan import rows_of, rows_within
-from backfill.upstream.delta.sorted_keys import require_distinct
-from backfill.upstream.delta.table import Table
-from backfill.upstream.delta.types import arrow_type
+from backfill.upstream.delta.snapshot.rows import rows_of, rows_within
+from backfill.upstream.delta.tables.opening import open_at, open_latest, reading
+from backfill.upstream.delta.tables.table import Table, require_as_described, require_partition_values
+from backfill.upstream.delta.tables.types import arrow_type
+from backfill.upstream.delta.tables.ways_out import KEEP_LONGER, START_OVER
 from backfill.vnode import KeyRange
 
 
@@ -36,6 +37,8 @@ class DeltaSnapshotReader:
 
     def scan(self, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
         opened = open_latest(self.table.uri)
+        with translating(self.table.uri):
+            require_as_described(opened, self.table)
         yield from self._typed(opened, self._within(opened, self.table.columns, ranges, self.filter))
 
     def lookup(self, token: str, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -57,6 +60,7 @@ class DeltaSnapshotReader:
                 f"{', '.join(wrong)} was given another type. Leave it out with the option columns until the batch is "
                 f"past, if it is none of keyColumns. {START_OVER} otherwise"
             )
+        require_partition_values(columns, opened.metadata().partition_columns)
         return opened, columns
 
     def _within(

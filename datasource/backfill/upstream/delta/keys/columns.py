@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from backfill.arrow.order import within
 from backfill.errors import KeyTextError, UnsupportedTypeError
-from backfill.upstream.delta.querying import quoted
 from backfill.vnode import Coverage, Key, KeyRange
 
 Value: TypeAlias = int | str | bytes | Decimal
@@ -196,3 +195,8 @@ class KeyColumns:
             if literals is not None:
                 ends.append(f"{quoted(column.name)} {sign} {literals[at]}")
         return " AND ".join(ends)
+
+
+def quoted(name: str) -> str:
+    """The name as an identifier, in DuckDB's SQL and in DataFusion's."""
+    return '"' + name.replace('"', '""') + '"'

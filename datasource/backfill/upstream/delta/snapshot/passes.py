@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from backfill.arrow.arrays import Mask, mask
-from backfill.upstream.delta.keys import KeyColumn, KeyColumns
-from backfill.upstream.delta.statistics import ends
+from backfill.upstream.delta.files.statistics import ends
+from backfill.upstream.delta.keys.columns import KeyColumn, KeyColumns
 from backfill.vnode import Coverage, KeyRange, merged
 
 _LOOKS: Final = 2

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import pyarrow as pa
 from deltalake import Schema
 
 from backfill.errors import DataLossError
+from backfill.upstream.delta.changes import feed
+from backfill.upstream.delta.changes.rows import change_rows
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.location import GO_ON, WITHOUT_CHANGES, open_at
-from backfill.upstream.delta.log import Commit, Log
-from backfill.upstream.delta.position import Position
-from backfill.upstream.delta.table import Table, require_unmapped
+from backfill.upstream.delta.files.commits import Commit
+from backfill.upstream.delta.files.log import Log
+from backfill.upstream.delta.tables.opening import open_if_kept, reading
+from backfill.upstream.delta.tables.properties import has_feed, require_unmapped
+from backfill.upstream.delta.tables.table import Table
+from backfill.upstream.delta.tables.ways_out import GO_ON, WITHOUT_CHANGES
 
 logger = logging.getLogger("backfill")
 
@@ -34,15 +39,14 @@ class History:
     def commit(self, version: int) -> Commit | None:
         """None where the log has lost it and failOnDataLoss=false. Raises where the stream cannot go on past it."""
         uri = self.table.uri
-        with translating(uri):
-            found = self.log.commit(version)
+        found = self._logged(version)
         if found is None:
             self._lost(self._cleaned_up(version))
         elif found.definition is not None:
             require_unmapped(found.definition.properties, uri)
             columns = found.definition.columns
             self.table.require_unchanged(columns, version, self._to_come(columns, version), way_on=self.way_on)
-            if not found.definition.has_feed:
+            if not has_feed(found.definition.properties):
                 self._lost(
                     f"version {version} of the Delta table {uri} has switched the change data feed off, so the "
                     "changes after it were not kept"
@@ -51,10 +55,12 @@ class History:
 
     def require_kept(self, version: int) -> None:
         """DataLossError where the log has lost it, also with failOnDataLoss=false."""
-        with translating(self.table.uri):
-            found = self.log.commit(version)
-        if found is None:
+        if self._logged(version) is None:
             raise DataLossError(f"{self._cleaned_up(version)}, and the stream has not recorded that it was read")
+
+    def _logged(self, version: int) -> Commit | None:
+        with translating(self.table.uri):
+            return self.log.commit(version)
 
     def _cleaned_up(self, version: int) -> str:
         return f"the log of the Delta table {self.table.uri} no longer has version {version}: it was cleaned up"
@@ -67,9 +73,8 @@ class History:
         lacking = set(self.table.columns.names) - {field.name for field in found.fields}
         if not lacking or not version:
             return lacking
-        try:
-            before = open_at(self.table.uri, Position(version - 1, self.table.table_id))
-        except DataLossError:
+        before = open_if_kept(self.table.uri, self.table.position(version - 1))
+        if before is None:
             return set()  # That it was not dropped can no longer be seen.
         return lacking - {field.name for field in before.schema().fields}
 
@@ -85,12 +90,18 @@ class History:
                 return version
         return max(after, upto)
 
-    def readable(self, versions: Sequence[int]) -> list[Commit]:
-        """Their commits; where lost changes are to be borne, those whose files are still there."""
-        commits = [commit for commit in map(self.commit, versions) if commit is not None]
-        return commits if self.strict else [commit for commit in commits if self._is_whole(commit)]
+    def changes(self, after: int, upto: int) -> Iterator[pa.RecordBatch]:
+        """What the commits after the version `after` did up to `upto`, in the layout of `backfill.changes`."""
+        table = self.table
+        with reading(table.uri, f"{after + 1} to {upto}", self.way_out):
+            commits = [commit for commit in map(self.commit, range(after + 1, upto + 1)) if commit is not None]
+            rows = change_rows(self.log.files, table, [commit for commit in commits if self._is_whole(commit)])
+            yield from feed.changes(rows, table.columns, table.key)
 
     def _is_whole(self, commit: Commit) -> bool:
+        """Whether its files are still there, which is not looked at where a lost one ends the stream: it is read."""
+        if self.strict:
+            return True
         with translating(self.table.uri):
             gone = next(self.log.missing(commit), None)
         if gone is not None:
@@ -100,8 +111,7 @@ class History:
 
     def timestamp(self, version: int) -> int | None:
         """When it was committed, in microseconds since 1970, if the log knows."""
-        with translating(self.table.uri):
-            commit = self.log.commit(version)
+        commit = self._logged(version)
         return None if commit is None else commit.timestamp or None
 
     def _lost(self, what: str) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from backfill.upstream.delta.files import FileLocation, Files
+from backfill.upstream.delta.files.location import FileLocation, Files
 
 _FEW: Final = 100
 """Files of fewer rows count as if they had as many: what they have for each column, whatever its rows, is no row's."""

@@ -1,0 +1,87 @@
+"""A table's features and properties: which are refused, and whether its changes can be followed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from deltalake import DeltaTable
+
+from backfill.errors import DatabaseSetupError, TableError
+
+READABLE_FEATURES: Final = frozenset(
+    {
+        "columnMapping",
+        "deletionVectors",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+        "variantShredding-preview",
+        "variantType",
+        "variantType-preview",
+    }
+)
+"""Of what a reader has to know: what `deltalake` reads rightly. A column of a variant is refused by its type."""
+
+_FEED: Final = "delta.enableChangeDataFeed"
+_MAPPING: Final = "delta.columnMapping.mode"
+
+_AS_IT_IS: Final = (
+    "Or read the table as it is now: a stream with startupMode=snapshot, spark.read without startingPosition"
+)
+
+
+def require_readable(table: DeltaTable, uri: str) -> None:
+    """Refuses what `deltalake` would not read, or not rightly."""
+    unknown = sorted(set(table.protocol().reader_features or ()) - READABLE_FEATURES)
+    if unknown:
+        raise TableError(
+            f"the Delta table {uri} has the feature {', '.join(unknown)}, which cannot be read here; take it away with "
+            f"ALTER TABLE delta.`{uri}` DROP FEATURE {unknown[0]}, or stream a copy of the table without it"
+        )
+    require_names(table, uri)
+
+
+def require_names(table: DeltaTable, uri: str) -> None:
+    """Refuses columns that need not have the same name in all files."""
+    if _mapping(table.metadata().configuration) == "id":
+        raise TableError(
+            f"the columns of the Delta table {uri} are told apart in its files by numbers ({_MAPPING} = id), and "
+            "deltalake knows them by their names alone: what has another name in a file, as Iceberg's writers give it, "
+            "would be null. Use a copy of the table that is written without column mapping"
+        )
+
+
+def require_followable(table: DeltaTable, uri: str) -> None:
+    """Refuses a table whose changes cannot be read."""
+    properties = table.metadata().configuration
+    if not has_feed(properties):
+        raise DatabaseSetupError(
+            f"the change data feed of the Delta table {uri} is off, and without it changes cannot be followed; run "
+            f"{enable_feed(uri)}. What was written before that comes with the snapshot. {_AS_IT_IS}"
+        )
+    require_unmapped(properties, uri)
+
+
+def require_unmapped(properties: Mapping[str, Any], uri: str) -> None:
+    """Refuses columns whose names in the files are not those of the table."""
+    mode = _mapping(properties)
+    if mode != "none":
+        raise TableError(
+            f"the columns of the Delta table {uri} have other names in its files ({_MAPPING} = {mode}), "
+            "and the changes of such a table cannot be read; follow a copy that is written without column mapping. "
+            f"{_AS_IT_IS}"
+        )
+
+
+def _mapping(properties: Mapping[str, Any]) -> str:
+    return str(properties.get(_MAPPING) or "none").lower()
+
+
+def has_feed(properties: Mapping[str, Any]) -> bool:
+    """Whether these properties of a table switch the change data feed on."""
+    return str(properties.get(_FEED) or "").lower() == "true"
+
+
+def enable_feed(uri: str) -> str:
+    return f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ({_FEED} = true)"

@@ -1,0 +1,31 @@
+"""What is to be done where a version of the table cannot be read, or not any more."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from backfill.wording import FRESH_START
+
+START_OVER: Final = f"Start over with {FRESH_START}"
+
+GO_ON: Final = (
+    "Start the query again, which carries the columns of now; where that is refused because of a version before, "
+    f"start over with {FRESH_START}"
+)
+"""What a stream can do where a version has other columns."""
+
+KEEP_LONGER: Final = (
+    "to keep more for a stream that is stopped: ALTER TABLE … SET TBLPROPERTIES ('delta.logRetentionDuration' = "
+    "'interval 60 days', 'delta.deletedFileRetentionDuration' = 'interval 60 days')"
+)
+
+WITHOUT_CHANGES: Final = (
+    f"{START_OVER}, or start the query again with failOnDataLoss=false to go on without; {KEEP_LONGER}"
+)
+"""What a stream can do about changes that are lost."""
+
+REPAIR: Final = (
+    "Start the query again; where they are missing in the latest version too, put them back, or let DeltaTable(…)"
+    ".repair() of the package deltalake take them out of the table"
+)
+"""What can be done about files of the version that was the latest just now."""
