@@ -81,8 +81,8 @@ STEPS: Final[Mapping[str, Step]] = {
 """The steps inside the connector. Drivers have some of their own and tell of them by `reached`."""
 
 LAST_ROWS_STEPS: Final[Mapping[str, Step]] = {
-    "last rows read": Step("backfill_state.upsert.duckdb_state", "look_up", "after"),
-    "last rows being written": Step("backfill_state.upsert.duckdb_state", "write", "after"),
+    "last rows read": Step("backfill_state.upsert.chunks", "Chunks.look_up", "after"),
+    "last rows being written": Step("backfill_state.upsert.chunks", "Chunks.write", "after"),
     "last rows about to be committed": Step("backfill_state.upsert.duckdb_state", "write_standing", "after"),
     "last rows committed": Step("backfill.whole_rows.last_rows", "LastRows.changes", "after"),
 }
