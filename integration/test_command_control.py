@@ -159,8 +159,7 @@ def test_dropping_a_stream_leaves_nothing_told(run: StreamRun, tmp_path: Path) -
     for part in killed:
         part.write_text("rows")
     tell(run, "drop", "--url", run.database.url(tmp_path))
-    assert [path.name for path in state_dir.rglob("*") if path.is_file()] == []
-    assert not killed[0].parent.exists()
+    assert list(state_dir.iterdir()) == []
     assert run.database.execute("SELECT count(*) FROM pg_publication") == [(0,)]
 
 
@@ -225,7 +224,7 @@ def test_staged_chunks_are_dropped_though_another_place_is_named(
     said = capsys.readouterr().out
     assert f"removed its staged chunks from {staging}" in said
     assert f"found no staged chunks of it in {tmp_path / 'wrong'}" in said
-    assert list(staging.iterdir()) == []
+    assert not staging.exists()
 
 
 def test_where_state_dir_is_lost_dropping_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -42,7 +42,8 @@ def _drop(folder: Path, staging_dir: str, given_url: str, user: str) -> list[str
     source = source_of(identity.upstream, identity.table, identity.key.names, url=url, user=user)
     options = parse({**source, **folders})
     # A stream may have got the option later. It is not known here, and one that is named wrongly is not to leave rows.
-    places = dict.fromkeys([options.staging_dir, parse({**source, "stateDir": str(folder)}).staging_dir])
+    usual = parse({**source, "stateDir": str(folder)}).staging_dir
+    places = dict.fromkeys([options.staging_dir, usual])
     staged = {place: Staging(place).of_stream(identity.stream_id) for place in places}
     for staging in staged.values():
         staging.manifest(0)  # Where one cannot be opened, nothing is dropped.
@@ -54,6 +55,8 @@ def _drop(folder: Path, staging_dir: str, given_url: str, user: str) -> list[str
     with open_store(str(folder)) as store:
         store.reset()
     remove_state_files(folder)
+    with suppress(OSError):  # Where it was not made, or holds what is not the stream's.
+        Path(usual).rmdir()
     named = ", ".join(dropped)
     said = [f"dropped stream {identity.stream_id} of {identity.table}{f': {named}' if named else ''}"]
     said += [f"removed its staged chunks from {place}" for place in emptied]
