@@ -71,7 +71,7 @@ class Pending:
         [(count, size)] = connection.execute("SELECT count(*), coalesce(sum(size), 0)::BIGINT FROM sums").fetchall()
         if not wrong:
             heads = f"nth + {seq} AS seq, NULL AS order_key, NULL AS order_tie, true AS present"
-            for begin, end in segments.shares(count, size):
+            for begin, end in segments.shares(connection, count, size):
                 part = f"(SELECT *, {heads} FROM sums WHERE nth >= {begin} AND nth < {end})"
                 pieces = (
                     "SELECT part.seq, cell, piece, data "

@@ -234,12 +234,17 @@ class Segments:
         self._drop(connection, segment)
         return True
 
-    def shares(self, count: int, size: int) -> Iterator[tuple[int, int]]:
-        """Where so many entries of so many bytes are cut, to fill a segment each; the last one may do so in part."""
+    def shares(self, connection: duckdb.DuckDBPyConnection, count: int, size: int) -> Iterator[tuple[int, int]]:
+        """Cuts so many entries of so many bytes into what fills a segment each; the last one may do so in part.
+
+        Each is to be taken in before the next one is asked for, and gets a segment of its own: of rows that are not all
+        of one size, a share may have a little less than fills one, and the next would come on top.
+        """
         if count:
-            segments = max(-(-count // self._full), -(-size // self._full_bytes))
-            share = -(-count // segments)
+            share = min(self._full, -(-count * self._full_bytes // size))
             for begin in range(0, count, share):
+                if begin:
+                    self._begin(connection, self.newest(connection) + 1)
                 yield begin, min(count, begin + share)
 
     def take_in(self, connection: duckdb.DuckDBPyConnection, source: str, count: int, pieces: str) -> None:
