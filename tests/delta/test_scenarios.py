@@ -15,11 +15,13 @@ from backfill.command.requests import ask_again
 from backfill.errors import (
     DatabaseSetupError,
     DataLossError,
+    FileGoneError,
     StateError,
     TableError,
 )
 from backfill.options import parse
 from backfill.upstream.delta import DeltaUpstream
+from backfill.upstream.delta.files.log import Log, Stamp, commit_file
 from tests.delta.laboratory import FEED, clean_up, vacuum
 from tests.delta.stream import DeltaRun
 from tests.delta.tables import all_read, created, half_read, merged, rows
@@ -177,6 +179,28 @@ def test_a_log_that_was_cleaned_up_under_a_lagging_stream_is_told(
         assert run.plan()
         run.fold.apply(run.read())
     assert "no longer has version 3" in caplog.text
+
+
+def test_a_commit_that_goes_while_it_is_looked_at_is_not_said_to_be_vacuumed(
+    tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = all_read(tmp_path, table)
+    begin = run.barrier().epoch
+    DeltaTable(table).delete("id = 1")
+    run.catch_up()
+    end, stamp = run.version, Log.stamp
+
+    def just_there(log: Log, version: int) -> Stamp | None:
+        found = stamp(log, version)
+        if version == end:
+            (table / commit_file(end)).unlink()
+        return found
+
+    upstream = DeltaUpstream(parse({"path": str(table), "keyColumns": "id"}))
+    upstream.schema()
+    monkeypatch.setattr(Log, "stamp", just_there)
+    with pytest.raises(FileGoneError, match=f"{end}.json"):
+        list(upstream.changes(begin, run.barrier().epoch))
 
 
 def test_files_that_vacuum_took_away_before_their_changes_were_read_are_told(

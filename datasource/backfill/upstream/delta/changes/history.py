@@ -93,10 +93,11 @@ class History:
     def changes(self, after: int, upto: int) -> Iterator[pa.RecordBatch]:
         """What the commits after the version `after` did up to `upto`, in the layout of `backfill.changes`."""
         table = self.table
+        # Not within `reading`: what is gone of the log itself VACUUM has not removed.
+        found = [commit for commit in map(self.commit, range(after + 1, upto + 1)) if commit is not None]
+        commits = [commit for commit in found if self._is_whole(commit)]
         with reading(table.uri, f"{after + 1} to {upto}", self.way_out):
-            commits = [commit for commit in map(self.commit, range(after + 1, upto + 1)) if commit is not None]
-            rows = change_rows(self.log.files, table, [commit for commit in commits if self._is_whole(commit)])
-            yield from feed.changes(rows, table.columns, table.key)
+            yield from feed.changes(change_rows(self.log.files, table, commits), table.columns, table.key)
 
     def _is_whole(self, commit: Commit) -> bool:
         """Whether its files are still there, which is not looked at where a lost one ends the stream: it is read."""
