@@ -363,6 +363,16 @@ def test_only_rows_that_are_all_inserts_do_without_their_change_type(chosen: str
     assert parse({**NEEDED, "metadataColumns": chosen}).has_metadata is False
 
 
+@pytest.mark.parametrize("mode", ["initial", "snapshot"])
+def test_no_way_of_starting_a_stream_lets_changes_be_read_without_their_change_type(mode: str) -> None:
+    """A Delta table needs no slot, of which startupMode=snapshot would be refused."""
+    given = {"path": "/lake/orders", "keyColumns": "id", "startingPosition": "0", "startupMode": mode}
+    with pytest.raises(OptionsError) as caught:
+        parse({**given, "metadataColumns": "none"})
+    assert str(caught.value).endswith("looks like an inserted one; name it as well")
+    assert parse({**given, "metadataColumns": "_change_type"}).stream.metadata == ("_change_type",)
+
+
 @pytest.mark.parametrize(
     ("wrong", "options"),
     [
@@ -455,6 +465,7 @@ def test_the_changes_between_two_positions_are_asked_for_by_where_they_begin() -
         ({"endingPosition": "latest"}, "endingPosition needs startingPosition"),
         ({"startingPosition": " "}, "startingPosition is blank; leave it out, or give it a value"),
         ({**CHANGES, "filter": "id > 1"}, "filter is for the table as it is now, not for changes"),
+        ({**CHANGES, "snapshotFilter": "id > 1"}, "snapshotFilter is for a stream; leave it out, and use where()"),
         ({**CHANGES, "failOnDataLoss": "false"}, "failOnDataLoss=false is for a stream"),
         ({**CHANGES, "changelog": "full"}, "changelog=full and envelope=upsert take a stream's last rows"),
         ({**CHANGES, "startupMode": "snapshot"}, "startupMode=snapshot reads no change log"),
@@ -463,6 +474,10 @@ def test_the_changes_between_two_positions_are_asked_for_by_where_they_begin() -
 def test_what_does_not_go_with_positions_is_named(options: dict[str, str], problem: str) -> None:
     (found,) = problems(**options)
     assert found.startswith(problem)
+
+
+def test_a_table_of_spark_that_keeps_a_filter_for_its_stream_gives_all_changes() -> None:
+    assert parsed(**CHANGES, snapshotFilter="id > 1", stateDir="/s").starting_position == "0/16B2D80"
 
 
 def test_positions_are_for_batches_of_the_table() -> None:

@@ -51,14 +51,12 @@ def contradictions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
 def _metadata(values: Mapping[str, Any]) -> list[str]:
     has_metadata = values["statedir"] or values["startingposition"]
     chosen = values.get("metadatacolumns", ("_change_type",))
-    only_snapshot = values.get("startupmode", StartupMode.SNAPSHOT) is StartupMode.SNAPSHOT
+    has_changes = bool(values["startingposition"])
+    only_snapshot = not has_changes and values.get("startupmode", StartupMode.SNAPSHOT) is StartupMode.SNAPSHOT
     if not has_metadata or "_change_type" in chosen or only_snapshot:
         return []
-    problem = (
-        "metadataColumns leaves out _change_type, without which a deleted row looks like an inserted one; name it as "
-        "well, or set startupMode=snapshot"
-    )
-    return [problem]
+    problem = "metadataColumns leaves out _change_type, without which a deleted row looks like an inserted one; name it"
+    return [f"{problem} as well" if has_changes else f"{problem} as well, or set startupMode=snapshot"]
 
 
 def _positions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
@@ -73,6 +71,8 @@ def _positions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
         problems.append("startingPosition needs slotName: the replication slot that holds the changes")
     if values["filter"]:
         problems.append("filter is for the table as it is now, not for changes; leave it out, and use where() instead")
+    if values["snapshotfilter"] and not values["statedir"]:
+        problems.append("snapshotFilter is for a stream; leave it out, and use where() instead")
     if values.get("failondataloss") is False:
         problems.append(
             "failOnDataLoss=false is for a stream; leave it out, and use startingPosition=earliest to read what is left"
