@@ -108,8 +108,10 @@ def test_the_oldest_changes_are_those_after_the_checkpoint(half_read: DeltaRun) 
     found = upstream.span("earliest", "latest")
     assert (found.after, found.upto) == (str(begin), str(begin + 1))
     assert [batch["version"].to_pylist() for batch in found.read()] == [[begin + 1]]
-    with pytest.raises(DataLossError, match=f"version {begin - 1} of .* cannot be had any more"):
+    with pytest.raises(DataLossError, match=f"version {begin - 1} of .* cannot be had any more") as lost:
         upstream.span(str(begin - 1), "latest")
+    assert "What is left can be read with startingPosition=earliest" in str(lost.value)
+    assert "checkpointLocation" not in str(lost.value), "which only a stream has"
 
 
 def test_a_sidecar_that_is_gone_is_told(half_read: DeltaRun) -> None:

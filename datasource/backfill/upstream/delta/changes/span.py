@@ -78,7 +78,7 @@ def _version(option: str, text: str, last: int, *, least: int) -> int:
 def _require_feed(table: Table, after: int) -> None:
     if after == BEFORE_ALL:
         return
-    opened = open_at(table.uri, table.position(after))
+    opened = open_at(table.uri, table.position(after), way_out=_WAY_OUT)
     if not has_feed(opened.metadata().configuration):
         raise DataLossError(
             f"the change data feed of the Delta table {table.uri} was off at version {after}, so the changes after it "

@@ -34,8 +34,11 @@ def open_latest(uri: str) -> DeltaTable:
         return DeltaTable(uri)
 
 
-def open_at(uri: str, position: Position) -> DeltaTable:
-    """The table at this version; DataLossError where the version is gone, or is one of another table."""
+def open_at(uri: str, position: Position, *, way_out: str = f"{START_OVER}; {KEEP_LONGER}") -> DeltaTable:
+    """The table at this version; DataLossError where the version is gone, or is one of another table.
+
+    `way_out` says what can be done where its log was cleaned up.
+    """
     try:
         with translating(uri):
             table = DeltaTable(uri, version=position.version)
@@ -45,7 +48,7 @@ def open_at(uri: str, position: Position) -> DeltaTable:
         require_not_older(latest, uri, position)
         raise DataLossError(
             f"version {position.version} of the Delta table {uri} cannot be had any more; its log was cleaned up "
-            f"({error}). {START_OVER}; {KEEP_LONGER}"
+            f"({error}). {way_out}"
         ) from None
     require_same_table(table, uri, position.table_id)
     return table
