@@ -121,6 +121,14 @@ def test_a_table_that_was_altered_on_either_side_is_to_be_made_again(catalog: Ca
     assert spark.table("orders").count() == ROWS
 
 
+def test_a_table_of_which_spark_has_dropped_a_column_is_read_without_it(catalog: Catalog, database: Database) -> None:
+    spark = catalog.spark
+    catalog.create("feed", stateDir=catalog.state("feed"), customSchema="n STRING, v STRING")
+    spark.sql("ALTER TABLE feed DROP COLUMN n")
+    assert spark.sql("SELECT id, v FROM feed WHERE id = 3").collect() == [(3, "v3")]
+    streamed(spark.readStream.table("feed"), catalog, database, "feed").require_equal("id, v, at")
+
+
 def test_nothing_is_written_through_the_source(catalog: Catalog) -> None:
     spark = catalog.spark
     catalog.create("orders")

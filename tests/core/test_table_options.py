@@ -72,3 +72,10 @@ def test_columns_that_the_option_does_not_say_are_sparks(columns: str, of_spark:
     options = with_columns(parse({**GIVEN, "columns": columns}), COLUMNS)
     assert options.columns == ("id", "v")
     assert options.columns_of_spark is of_spark
+
+
+def test_the_type_of_a_column_that_spark_has_dropped_is_dropped_with_it() -> None:
+    """But not where a read gives the columns itself: there a name that is none of them is a mistake."""
+    options = parse({**GIVEN, "customSchema": "id STRING, price DECIMAL(38,10)"})
+    assert with_columns(options, carrying(COLUMNS, GIVEN)).custom_schema == (("id", "STRING"),)
+    assert with_columns(options, COLUMNS).custom_schema == options.custom_schema

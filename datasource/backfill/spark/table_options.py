@@ -104,10 +104,16 @@ def _require_its_columns(columns: StructType, made_with: Mapping[str, str], give
 
 
 def with_columns(options: Options, columns: StructType) -> Options:
-    """The options, so that they name exactly these columns of the table."""
+    """The options, so that they name exactly these columns of the table.
+
+    What a table of Spark's catalog keeps of `customSchema` goes with the column, where ALTER TABLE has dropped that.
+    """
     made_up = RESERVED if options.has_metadata else ()
     names = tuple(name for name in columns.names if name not in made_up)
-    return replace(options, columns=names, columns_of_spark=names != options.columns)
+    types = options.custom_schema
+    if keeps_options(columns):
+        types = tuple((name, kind) for name, kind in types if name in names)
+    return replace(options, columns=names, columns_of_spark=names != options.columns, custom_schema=types)
 
 
 def as_kept(options: Options, columns: StructType) -> Options:

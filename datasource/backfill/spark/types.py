@@ -38,9 +38,9 @@ def require_same(asked: StructType, found: StructType) -> None:
     if wanted != now:
         raise SchemaChangedError(
             f"the DataFrame has the schema {asked.simpleString()}, and the table gives {found.simpleString()}. If the "
-            "table was altered, load() it again. Leave out schema(…); the options columns and customSchema choose "
-            "columns and types. A table of Spark's catalog has the columns of a stream if it was made with the option "
-            "stateDir or startingPosition, and without a list of columns"
+            "table was altered, load() it again, or create its Spark table again. Leave out schema(…); the options "
+            "columns and customSchema choose columns and types. A table of Spark's catalog has the columns of a stream "
+            "if it was made with the option stateDir or startingPosition, and without a list of columns"
         )
     strict = [field.name for field, there in zip(asked, found, strict=True) if there.nullable and not field.nullable]
     if strict:
