@@ -31,8 +31,13 @@ from integration.waiting import eventually
 
 def terminate(database: Database, which: str) -> int:
     """Ends sessions of the stream, waits until they have gone, and returns how many there were."""
+    return sessions(database, which, "pg_terminate_backend(pid, 10000)")
+
+
+def sessions(database: Database, which: str, counted: str = "*") -> int:
+    """How many sessions the stream has, as the server sees it."""
     query = (
-        "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity "
+        f"SELECT count({counted}) FROM pg_stat_activity "
         f"WHERE application_name = 'backfill' AND datname = current_database() AND {which}"
     )
     ((count,),) = database.execute(query)
@@ -414,9 +419,5 @@ def test_a_state_is_let_go_where_a_batch_that_was_to_end_at_it_is_refused(
     database.execute("ALTER TABLE t ALTER v TYPE varchar(50)")
     with pytest.raises(SchemaChangedError):
         run.plan(3)
-    holding = (
-        "SELECT count(*) FROM pg_stat_activity "
-        f"WHERE application_name = 'backfill' AND datname = current_database() AND {EXPORTER}"
-    )
     # A server that is busy learns a little later that its client has closed the session.
-    eventually(lambda: database.execute(holding) == [(0,)], told=lambda: "the state is still held")
+    eventually(lambda: sessions(database, EXPORTER) == 0, told=lambda: "the state is still held")
