@@ -21,8 +21,7 @@ from backfill.upstream.delta.tables.opening import open_latest
 from integration.object_store import BUCKET, ObjectStore, named_by_environment
 from tests.delta.laboratory import FEED
 from tests.delta.stream import DeltaRun
-from tests.sinks.test_compacted import row
-from tests.sinks.test_delta import Rows
+from tests.sinks.batches import Rows, row
 
 TABLE = f"s3://{BUCKET}/orders"
 

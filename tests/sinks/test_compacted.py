@@ -11,30 +11,9 @@ from hypothesis import strategies as st
 
 from backfill.errors import OptionsError, UnchangedToastError
 from backfill.sinks.compacted import Compacted, compacted
+from tests.sinks.batches import SCHEMA, Row, batch, row
 
-FIELDS: list[tuple[str, pa.DataType]] = [
-    ("a", pa.int64()),
-    ("b", pa.string()),
-    ("v", pa.string()),
-    ("w", pa.string()),
-    ("_change_type", pa.string()),
-    ("_commit_version", pa.int64()),
-    ("_sequence", pa.int64()),
-    ("_unchanged_columns", pa.list_(pa.string())),
-]
-SCHEMA = pa.schema(FIELDS)
-Row = dict[str, Any]
 Target = dict[tuple[int, str], Row]
-
-
-def batch(*rows: Row) -> pa.Table:
-    """The rows, given without what they do not need; each has its place as `_sequence`."""
-    return pa.Table.from_pylist([{"_commit_version": 1, "_sequence": at, **row} for at, row in enumerate(rows)], SCHEMA)
-
-
-def row(change_type: str, a: int, b: str, v: str | None, unchanged: list[str] | None = None) -> Row:
-    values = {"v": v, "w": v} | dict.fromkeys(unchanged or (), None)
-    return {"a": a, "b": b, **values, "_change_type": change_type, "_unchanged_columns": unchanged}
 
 
 def applied(last: Compacted, target: Target) -> Target:

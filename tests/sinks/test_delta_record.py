@@ -13,21 +13,18 @@ from deltalake import DeltaTable, write_deltalake
 
 from backfill.errors import OptionsError, StateError
 from backfill.sinks.delta import apply_to, start_over
-from tests.sinks.test_compacted import row
-from tests.sinks.test_delta import TRUNCATE, Rows, content
+from tests.sinks.batches import TRUNCATE, Apply, Rows, content, row
 
 
 @pytest.mark.parametrize("rows", [Rows(), Rows(TRUNCATE), Rows(row("delete", 9, "x", "1"))], ids=["none", "all", "one"])
-def test_a_batch_that_changes_nothing_is_noted_as_well(tmp_path: Path, rows: Rows) -> None:
-    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+def test_a_batch_that_changes_nothing_is_noted_as_well(tmp_path: Path, apply: Apply, rows: Rows) -> None:
     apply(rows, 0)
     assert DeltaTable(tmp_path).transaction_version("q") == 0
     apply(Rows(row("insert", 1, "x", "1")), 1)
     assert len(content(tmp_path)) == 1
 
 
-def test_a_table_that_was_started_over_takes_no_later_batch(tmp_path: Path) -> None:
-    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+def test_a_table_that_was_started_over_takes_no_later_batch(tmp_path: Path, apply: Apply) -> None:
     apply(Rows(row("insert", 1, "x", "1")), 0)
     start_over(path=str(tmp_path), query="q")
     with pytest.raises(StateError, match="table, which is empty, and batch 1 was to be applied now"):
@@ -58,9 +55,8 @@ def test_a_table_that_has_the_rows_takes_the_batches_after_them(tmp_path: Path) 
     assert len(content(tmp_path)) == 2
 
 
-def test_a_table_that_was_emptied_is_filled_again_only_where_it_was_started_over(tmp_path: Path) -> None:
+def test_a_table_that_was_emptied_is_filled_again_only_where_it_was_started_over(tmp_path: Path, apply: Apply) -> None:
     """Without writes the first batch of a new checkpoint is that of the old one."""
-    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
     first = Rows(row("insert", 1, "x", "1"))
     apply(first, 0)
     DeltaTable(tmp_path).delete()
@@ -88,8 +84,7 @@ def test_a_table_that_was_put_back_to_an_earlier_state_is_told(tmp_path: Path) -
     assert len(content(table)) == 4
 
 
-def test_batches_without_rows_that_were_left_out_are_said_to_be_such(tmp_path: Path) -> None:
-    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+def test_batches_without_rows_that_were_left_out_are_said_to_be_such(tmp_path: Path, apply: Apply) -> None:
     apply(Rows(row("insert", 1, "x", "1")), 0)
     later = Rows(row("insert", 2, "x", "1"))
     with pytest.raises(StateError, match=r"for number in range\(1, 3\) if batch_id == 3 else \(\): apply_batch\(batch"):
@@ -100,9 +95,8 @@ def test_batches_without_rows_that_were_left_out_are_said_to_be_such(tmp_path: P
     assert len(content(tmp_path)) == 2
 
 
-def test_a_table_that_was_restored_to_before_the_last_batch_takes_no_other(tmp_path: Path) -> None:
+def test_a_table_that_was_restored_to_before_the_last_batch_takes_no_other(tmp_path: Path, apply: Apply) -> None:
     """A RESTORE leaves application transactions as they are."""
-    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
     batches = [Rows(row("insert", number, "x", "1")) for number in range(4)]
     for number in range(3):
         apply(batches[number], number)
@@ -120,9 +114,8 @@ def test_a_table_that_was_restored_to_before_the_last_batch_takes_no_other(tmp_p
     assert len(content(tmp_path)) == 4
 
 
-def test_a_table_that_was_started_over_and_restored_takes_no_batch(tmp_path: Path) -> None:
+def test_a_table_that_was_started_over_and_restored_takes_no_batch(tmp_path: Path, apply: Apply) -> None:
     """The rows from before would stay beside those of the new stream."""
-    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
     apply(Rows(row("insert", 1, "x", "1")), 0)
     start_over(path=str(tmp_path), query="q")
     DeltaTable(tmp_path).restore(1)
@@ -133,9 +126,8 @@ def test_a_table_that_was_started_over_and_restored_takes_no_batch(tmp_path: Pat
     assert len(content(tmp_path)) == 1
 
 
-def test_a_table_may_be_restored_to_what_it_was_after_the_last_batch(tmp_path: Path) -> None:
+def test_a_table_may_be_restored_to_what_it_was_after_the_last_batch(tmp_path: Path, apply: Apply) -> None:
     """Whoever else wrote to it may take that back, also in several steps."""
-    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
     for number in range(2):
         apply(Rows(row("insert", number, "x", "1")), number)
     DeltaTable(tmp_path).delete()
@@ -145,8 +137,7 @@ def test_a_table_may_be_restored_to_what_it_was_after_the_last_batch(tmp_path: P
     assert len(content(tmp_path)) == 3
 
 
-def test_a_restore_to_a_time_is_undone_before_the_next_batch(tmp_path: Path) -> None:
-    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+def test_a_restore_to_a_time_is_undone_before_the_next_batch(tmp_path: Path, apply: Apply) -> None:
     apply(Rows(row("insert", 0, "x", "1")), 0)
     DeltaTable(tmp_path).delete()
     now = time.time()

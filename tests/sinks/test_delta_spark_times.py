@@ -15,8 +15,7 @@ from backfill.errors import TableError
 from backfill.sinks.delta import apply_to
 from backfill.sinks.delta.spark_times import SparkTimes
 from tests.delta import vectors
-from tests.sinks.test_compacted import row
-from tests.sinks.test_delta import Rows
+from tests.sinks.batches import made_of
 
 TIME = pa.timestamp("us", "UTC")
 FAR, NEAR = datetime(9999, 12, 31, tzinfo=UTC), datetime(2026, 2, 3, tzinfo=UTC)
@@ -41,10 +40,7 @@ def written(table: Path, kind: pa.DataType, value: Any, *, old: bool, stats: str
 
 def apply(table: Path, kind: Any) -> None:
     """Another row comes."""
-    rows = Rows(row("insert", 1, "x", "1"), row("insert", 2, "x", "1"))
-    kept = rows.table.select(["a", "_change_type", "_commit_version", "_sequence"])
-    rows.table = kept.append_column("t", pa.nulls(2, kind)).slice(1)
-    apply_to(path=str(table), key=["a"], query="q")(rows, 0)
+    apply_to(path=str(table), key=["a"], query="q")(made_of(["insert"], a=[2], t=pa.nulls(1, kind)), 0)
 
 
 @pytest.mark.parametrize("name", NESTED)

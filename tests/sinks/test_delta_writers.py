@@ -21,8 +21,7 @@ from backfill.sinks.delta.merge import merge
 from backfill.sinks.delta.record import record
 from backfill.sinks.merge_source import merge_source
 from backfill.upstream.delta.failures import translating
-from tests.sinks.test_compacted import batch, row
-from tests.sinks.test_delta import Rows, content
+from tests.sinks.batches import Apply, Rows, batch, content, row
 
 OTHERS: dict[str, Callable[[DeltaTable], Any]] = {
     "OPTIMIZE": lambda table: table.optimize.compact(),
@@ -57,8 +56,7 @@ def meddle(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], times: int) 
     monkeypatch.setattr(import_module("backfill.sinks.delta.merge"), "merge_source", after_it)
 
 
-def test_of_two_drivers_that_apply_the_same_batch_one_fails(tmp_path: Path) -> None:
-    apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q")
+def test_of_two_drivers_that_apply_the_same_batch_one_fails(tmp_path: Path, apply: Apply) -> None:
     apply(Rows(row("insert", 1, "x", "1")), 0)
     last = compacted(batch(row("insert", 2, "x", "2")), ["a", "b"])
     first, second = DeltaTable(tmp_path), DeltaTable(tmp_path)

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backfill.sinks.delta import apply_to
+from tests.sinks.batches import Apply
+
+
+@pytest.fixture
+def apply(tmp_path: Path) -> Apply:
+    """Has the Delta table at `tmp_path` follow, by its key `(a, b)`, for the query `q`."""
+    return apply_to(path=str(tmp_path), key=["a", "b"], query="q")
