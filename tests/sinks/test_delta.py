@@ -9,13 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from backfill.errors import (
-    OptionsError,
-    StateError,
-    TableBusyError,
-    TableError,
-    UnchangedToastError,
-)
+from backfill.errors import OptionsError, StateError, TableBusyError, TableError, UnchangedToastError
 from backfill.sinks import delta
 from backfill.sinks.delta import apply_to, start_over
 from backfill.sinks.delta.merge import merge

@@ -13,11 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from backfill.errors import (
-    OptionsError,
-    TableError,
-    UnsupportedTypeError,
-)
+from backfill.errors import OptionsError, TableError, UnsupportedTypeError
 from backfill.sinks.delta import apply_to
 from tests.sinks.batches import Apply, Rows, content, made_of, row
 

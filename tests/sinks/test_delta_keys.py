@@ -17,12 +17,7 @@ import pytest
 from deltalake import DeltaTable
 
 from backfill.arrow.batches import coalesced
-from backfill.errors import (
-    OptionsError,
-    TableError,
-    UnchangedToastError,
-    UnsupportedTypeError,
-)
+from backfill.errors import OptionsError, TableError, UnchangedToastError, UnsupportedTypeError
 from backfill.sinks.delta import apply_to
 from backfill.sinks.delta.merge import KEYS_AT_ONCE
 from tests.sinks.batches import Apply, Rows, content, made_of, row
