@@ -10,6 +10,12 @@ from backfill_state.upsert import DuckDBUpsertState, InMemoryUpsertState, Upsert
 from tests.upsert_state.upserts import LAYOUT
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Of a state's file, which is not there yet, nor is its folder."""
+    return tmp_path / "state" / "upsert.duckdb"
+
+
 @pytest.fixture(params=["memory", "duckdb", "duckdb in small pieces"])
 def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[UpsertState]:
     """Every state there is; the last one also opens its file anew after each batch."""

@@ -13,7 +13,7 @@ import pytest
 from backfill_state.upsert import DuckDBUpsertState
 from backfill_state.upsert.duckdb_tables import UPSERT_FORMAT_VERSION
 from tests.upsert_state.golden import make_v1, make_v2, make_v4
-from tests.upsert_state.upserts import entries, put
+from tests.upsert_state.upserts import entries, put, rows_at
 
 GOLDEN = Path(make_v1.__file__).parent
 
@@ -74,7 +74,7 @@ def test_a_file_of_version_1_has_the_tables_of_today_once_it_is_opened(path: Pat
     with DuckDBUpsertState(path, make_v1.LAYOUT) as state:
         assert state.totals() == make_v1.TOTALS
         put(state, "43", (make_v1.KEYS[0], 9, 0, make_v2.LONG))
-        assert [entry[-1] for entry in entries(state, *make_v1.KEYS[:2])] == [make_v2.LONG, make_v1.NOTHING]
+        assert rows_at(state, *make_v1.KEYS[:2]) == [make_v2.LONG, make_v1.NOTHING]
     today = (GOLDEN / f"upsert-schema-v{UPSERT_FORMAT_VERSION}.sql").read_text()
     assert make_v1.schema_of(path) == today.replace(", v6 UINTEGER[]", "")  # the column of make_v4
     with duckdb.connect(str(path), read_only=True) as plain:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, TypeAlias
 
+import duckdb
 import pyarrow as pa
 
-from backfill_state.upsert import PutStats, Updates, UpsertLayout, UpsertState
+from backfill_state.upsert import DuckDBUpsertState, PutStats, Updates, UpsertLayout, UpsertState
 
 Cells: TypeAlias = tuple[Any, ...]
 """Of a key or of a row with whatever types the layout has."""
@@ -56,6 +58,12 @@ def put(state: UpsertState, token: str, *given: Update) -> PutStats:
         return state.multi_put(updates(*given, layout=state.layout))
 
 
+def fill(path: Path) -> None:
+    """A file with one row."""
+    with DuckDBUpsertState(path, LAYOUT) as state:
+        put(state, "t", (("eu", 1), 1, 0, ("x", 1.0)))
+
+
 def diffs_of(*diffs: int) -> pa.ChunkedArray[Any]:
     return pa.chunked_array([pa.array(diffs, pa.int64())])
 
@@ -66,3 +74,14 @@ def entries(state: UpsertState, *keys: Cells) -> list[tuple[Any, ...]]:
     heads = zip(*(column.to_pylist() for column in found.entries.columns), strict=True)
     rows = zip(*(column.to_pylist() for column in found.rows.columns), strict=True)
     return [(*head, row) for head, row in zip(heads, rows, strict=True)]
+
+
+def rows_at(state: UpsertState, *keys: Cells) -> list[Cells]:
+    """The row of each key; nulls alone where there is none."""
+    return [entry[-1] for entry in entries(state, *keys)]
+
+
+def asked(path: Path, query: str) -> list[tuple[Any, ...]]:
+    """What the file itself says, while no state has it open."""
+    with duckdb.connect(str(path), read_only=True) as plain:
+        return plain.execute(query).fetchall()
