@@ -1,0 +1,90 @@
+"""What is kept of a batch beside its chunks: the manifest, and how many files of changes there are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backfill.errors import StagingError
+from backfill.plan import Split
+from backfill.staging import Staging
+from backfill.staging.manifest import Later, Manifest, PlannedSplit
+from backfill.vnode import WHOLE_TABLE, KeyRange
+from tests.core.strategies import damaged, manifests
+from tests.golden.values import MANIFESTS
+
+
+def test_a_manifest_is_there_once_it_is_kept_and_may_be_replaced(staging: Staging) -> None:
+    assert staging.manifest(7) is None
+    for manifest in MANIFESTS.values():
+        staging.keep_manifest(7, manifest)
+        assert staging.manifest(7) == manifest
+
+
+def test_how_many_files_of_changes_there_are_is_written_to_the_letter_and_read_again(
+    staging: Staging, file: Path
+) -> None:
+    listed = file.with_name("changes.json")
+    staging.keep_changes(7, 3)
+    assert listed.read_text() == '{"version": 1, "files": 3}'
+    assert staging.change_files(7) == 3
+    listed.write_text('{"version": 2, "files": 3}')
+    with pytest.raises(StagingError, match="is of version 2, and this release reads 1"):
+        staging.change_files(7)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', '{"version": 1, "files": "3"}', "null"])
+def test_what_is_no_list_of_changes_is_refused_with_what_to_do(staging: Staging, file: Path, text: str) -> None:
+    staging.keep_changes(7, 3)
+    file.with_name("changes.json").write_text(text)
+    with pytest.raises(StagingError, match=r"epoch 7 .*cannot be read.*onExistingState=restart"):
+        staging.change_files(7)
+    with pytest.raises(StagingError, match=r"epoch 8 .*cannot be read"):
+        staging.change_files(8)
+
+
+@given(manifests)
+def test_a_manifest_comes_back_from_its_text(manifest: Manifest) -> None:
+    assert Manifest.from_text(manifest.to_text()) == manifest
+
+
+def test_each_attempt_at_a_split_has_a_file_of_its_own() -> None:
+    split = PlannedSplit(Split((WHOLE_TABLE,), 5))
+    again = split.reread_at("later")
+    assert again == PlannedSplit(Split((WHOLE_TABLE,), 5), attempt=2, reading=Later("later"))
+    assert again.reread_at("latest").attempt == 3
+    assert list(Manifest((split, again)).chunks) == ["chunk-0-1.arrow", "chunk-1-2.arrow"]
+
+
+def test_a_split_that_is_planned_anew_has_the_same_file_only_where_the_same_rows_are_read() -> None:
+    split, less = Split((WHOLE_TABLE,), 5), Split((KeyRange(None, ("9",)),), 5)
+    plans = [PlannedSplit.of(*plan) for plan in [(split, "0/1"), (split, "0/2"), (less, "0/1"), (split, "0/1")]]
+    names = [next(iter(Manifest((plan,)).chunks)) for plan in plans]
+    assert len(set(names)) == 3
+    assert names[0] == names[3]
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_a_damaged_manifest_is_refused_or_was_not_damaged(data: st.DataObject) -> None:
+    golden = data.draw(st.sampled_from([json.loads(manifest.to_text()) for manifest in MANIFESTS.values()]))
+    value = data.draw(damaged(golden))
+    try:
+        manifest = Manifest.from_text(json.dumps(value))
+    except StagingError:
+        return
+    assert json.dumps(json.loads(manifest.to_text()), sort_keys=True) == json.dumps(value, sort_keys=True)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "7", '{"version": 1}', '{"version": null}', "[" * 100_000, "\xff"]
+)
+def test_what_is_no_manifest_is_refused(staging: Staging, file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True)
+    (file.parent / "manifest.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(StagingError, match="damaged manifest"):
+        staging.manifest(7)
