@@ -1,0 +1,130 @@
+"""Errors that have no code: of a connection that was not made or was lost, and of this process."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from backfill.errors import BackfillError, ConnectionLostError, DatabaseSetupError, DriverError
+from backfill.upstream.postgres.session.failures import translated
+from tests.postgres.raised import VALUE, from_adbc
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f"[libpq] Failed to execute query 'SELECT {VALUE}\nFROM t': out of memory for query result", "pyspark.memory"),
+        (
+            f"[libpq] Failed to execute query '{VALUE}': ' OR ': cannot allocate memory for output buffer",
+            "allow at least",
+        ),
+        ("NOT_FOUND: [Driver Manager] Could not load x.so: failed to map segment from shared object", "pyspark.memory"),
+        ("NOT_FOUND: [Driver Manager] Could not load libadbc_driver_postgresql.so", "install it again"),
+    ],
+)
+def test_what_goes_wrong_in_this_process_is_not_told_as_a_lost_connection(text: str, told: str) -> None:
+    found = translated(from_adbc(None, text))
+    assert type(found) is DriverError
+    assert told in found.message
+    assert VALUE not in found.message
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "told"),
+    [
+        ("could not fork new process for connection: Cannot allocate memory", ConnectionLostError, "no connection"),
+        ("connection failed: FATAL:  out of memory", ConnectionLostError, "no connection"),
+        ('FATAL:  could not load library "/x.so": no such file', DatabaseSetupError, "session_preload_libraries"),
+    ],
+)
+def test_what_the_server_lacks_is_not_told_of_this_process(text: str, kind: type[BackfillError], told: str) -> None:
+    found = translated(from_adbc(None, text))
+    assert type(found) is kind
+    assert told in found.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bad value for connect_timeout: 'abc'",
+        'connection failed: FATAL:  unrecognized configuration parameter "work_memm"',
+        'connection failed: FATAL:  invalid value for parameter "work_mem": "x"',
+        "connection failed: FATAL:  invalid command-line argument for server process: -x",
+        "connection failed: could not match 3 port numbers to 2 hosts",
+        'connection failed: invalid "ssl_min_protocol_version" value: "TLSv9"',
+        "connection failed: GSSAPI authentication not supported",
+    ],
+)
+def test_a_mistake_in_the_url_is_not_tried_again(text: str) -> None:
+    found = translated(psycopg.ProgrammingError(text))
+    assert type(found) is DatabaseSetupError
+    assert "check the options url" in found.message
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('connection to server at "127.0.0.1", port 1 failed: Connection refused', ConnectionLostError),
+        ("server closed the connection unexpectedly", ConnectionLostError),
+        ("connection timeout expired", ConnectionLostError),
+        ('connection to server at "db" failed: FATAL:  the database system is starting up', ConnectionLostError),
+        ('failed: FATAL:  password authentication failed for user "app"', DatabaseSetupError),
+        ("failed: FATAL:  unsupported startup parameter: options", DatabaseSetupError),
+        ('failed: FATAL:  database "shop" does not exist', DatabaseSetupError),
+        ('failed: FATAL:  role "app" does not exist', DatabaseSetupError),
+        ('failed: FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "app"', DatabaseSetupError),
+        ("failed: fe_sendauth: no password supplied", DatabaseSetupError),
+        ('failed: FATAL:  role "app" is not permitted to log in', DatabaseSetupError),
+        ('invalid connection option "sslmod"', DatabaseSetupError),
+        *(
+            (f'connection to server at "db" failed: {text}', DatabaseSetupError)
+            for text in (
+                'FATAL:  pg_hba.conf rejects connection for host "10.0.0.1", user "app", database "shop"',
+                'FATAL:  database "shop" is not currently accepting connections',
+                "FATAL:  connection requires a valid client certificate",
+                "SSL error: certificate verify failed",
+                "SSL error: tlsv1 alert unknown ca",
+                'server certificate for "db.internal" does not match host name "db"',
+                'private key file "/etc/app.key" has group or world access; file must have permissions u=rw (0600)',
+                "server does not support SSL, but SSL was required",
+                "server doesn't support GSSAPI encryption, but it was required",
+                "channel binding required, but SSL not in use",
+                'authentication method requirement "md5" failed: server requested SASL authentication',
+            )
+        ),
+        ('connection is bad: definition of service "shop" not found', DatabaseSetupError),
+        ('invalid channel_binding value: "always"', DatabaseSetupError),
+        ('connection to server at "certificates.internal" (10.0.0.1), port 1 failed: timeout', ConnectionLostError),
+        ("SSL error: unexpected eof while reading", ConnectionLostError),
+        ("could not send SSL negotiation packet: Broken pipe", ConnectionLostError),
+    ],
+)
+def test_an_error_without_sqlstate_is_the_connections(text: str, kind: type[BackfillError]) -> None:
+    for error in (psycopg.OperationalError(text), from_adbc(None, text), OSError(text)):
+        assert type(translated(error)) is kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sorry, too many clients already",
+        "remaining connection slots are reserved for non-replication superuser connections",
+        "remaining connection slots are reserved for roles with the SUPERUSER attribute",
+        'too many connections for role "app"',
+    ],
+)
+def test_a_server_without_room_for_more_sessions_is_told_of_its_setting(text: str) -> None:
+    for error in (psycopg.OperationalError(f"connection failed: FATAL:  {text}"), from_adbc(None, f"FATAL:  {text}")):
+        found = translated(error)
+        assert type(found) is ConnectionLostError
+        assert text in found.message
+        assert "ALTER SYSTEM SET max_connections" in found.message
+
+
+@pytest.mark.parametrize("kind", [psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError])
+def test_what_psycopg_itself_refuses_is_no_matter_of_the_connection(kind: type[psycopg.Error]) -> None:
+    found = translated(kind("the query has 2 placeholders but 1 parameters were passed"))
+    assert type(found) is DatabaseSetupError
+    assert "please report this" in found.message
+    assert type(translated(kind('invalid connection option "sslmod"'))) is DatabaseSetupError
+    assert type(translated(psycopg.InterfaceError("the connection is closed"))) is ConnectionLostError
