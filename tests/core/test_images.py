@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.arrow.arrays import Indices, Mask
 from backfill.arrow.sameness import same
 from backfill.changes import DELETE, INSERT, OLD_NONE, UPDATE, changes_schema
 from backfill.mark import mark
@@ -31,11 +30,16 @@ from tests.core.told import (
     Key,
     Row,
     Told,
+    among,
+    batch_of,
+    everywhere,
     fold,
     key_of,
+    keys_of,
     record,
     reference,
     row_of,
+    rows_found,
     some_changes,
     struct,
 )
@@ -53,20 +57,15 @@ def found_of(
     changes: list[Change], sink: Copy, emitted: set[Key], later: dict[Key, Row], *, skips_equal: bool
 ) -> tuple[list[Told], bool]:
     """What is told, and whether rows had to be looked up; `later` is the table that is looked into."""
-    batch = pa.RecordBatch.from_pylist([record(change) for change in changes], schema=changes_schema(COLUMNS))
-
-    def forwarded(keys: pa.RecordBatch, _rows: Indices) -> Mask:
-        return np.array([(row["b"], row["a"]) in emitted for row in keys.to_pylist()], np.bool_)
+    batch = batch_of(changes)
 
     def look_up(keys: pa.RecordBatch) -> pa.RecordBatch:
-        asked = [(row["b"], row["a"]) for row in keys.to_pylist()]
-        rows = [struct(key, row) for key, row in sorted(later.items(), reverse=True) if key in asked]
-        return pa.RecordBatch.from_pylist(rows, schema=COLUMNS)
+        return rows_found(keys, later)
 
-    found = mark(batch, key=KEY, forwarded=forwarded)
+    found = mark(batch, key=KEY, forwarded=among(emitted))
     while True:
         told = events_of(batch, found, KEY)
-        keys = [(row["b"], row["a"]) for row in told.distinct.to_pylist()]
+        keys = keys_of(told.distinct)
         assert len(set(keys)) == len(keys) == told.count
         severed = np.zeros(len(told), np.bool_)
         severed[[told.first[number] for number, key in enumerate(keys) if key in sink.looked_up]] = True
@@ -135,8 +134,8 @@ def test_a_row_is_late_if_one_of_its_key_had_a_greater_order(data: st.DataObject
     ]
     some = st.integers(-3, 3) | st.just(NO_ORDER)
     orders = np.array([NO_ORDER if change.op == DELETE else data.draw(some) for change in changes], np.int64)
-    batch = pa.RecordBatch.from_pylist([record(change) for change in changes], schema=changes_schema(COLUMNS))
-    told = events_of(batch, mark(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_)), KEY)
+    batch = batch_of(changes)
+    told = events_of(batch, mark(batch, key=KEY, forwarded=everywhere), KEY)
     reached = np.array([data.draw(st.sampled_from([NO_ORDER, 0, 2])) for _ in range(told.count)], np.int64)
     found = timely(told, orders, reached)
     expected = reached.tolist()
@@ -151,8 +150,8 @@ def test_a_row_is_late_if_one_of_its_key_had_a_greater_order(data: st.DataObject
 def test_the_first_row_of_a_key_comes_after_none_that_is_late() -> None:
     """Not even where the last event of all is late."""
     changes = [Change(INSERT, ("p", number), None, (0, 0)) for number in (1, 2, 2, 2)]
-    batch = pa.RecordBatch.from_pylist([record(change) for change in changes], schema=changes_schema(COLUMNS))
-    told = events_of(batch, mark(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_)), KEY)
+    batch = batch_of(changes)
+    told = events_of(batch, mark(batch, key=KEY, forwarded=everywhere), KEY)
     found = timely(told, np.array([5, 3, 8, 3]), np.array([NO_ORDER, 7]))
     assert found.events.tolist() == [True, False, True, False]
     assert found.severed.tolist() == [False, False, True, False]
@@ -160,8 +159,8 @@ def test_the_first_row_of_a_key_comes_after_none_that_is_late() -> None:
 
 def test_keys_of_several_columns_are_numbered_as_they_appear() -> None:
     changes = [Change(INSERT, key) for key in (("p", 1), ("q", 1), ("p", 2), ("q", 1), ("p", 1))]
-    batch = pa.RecordBatch.from_pylist([record(change) for change in changes], schema=changes_schema(COLUMNS))
-    told = events_of(batch, mark(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_)), KEY)
+    batch = batch_of(changes)
+    told = events_of(batch, mark(batch, key=KEY, forwarded=everywhere), KEY)
     assert told.number.tolist() == [0, 1, 2, 1, 0]
 
 
@@ -169,14 +168,14 @@ def test_rows_are_looked_up_in_the_order_in_which_they_are_lost() -> None:
     """What is told to be too much are the changes from the first on whose row was not looked up."""
     keys = [("p", number) for number in range(4 * FEW)]
     changes = [Change(UPDATE, key, None, (1, 1)) for key in [*keys, *reversed(keys)]]
-    batch = pa.RecordBatch.from_pylist([record(change) for change in changes], schema=changes_schema(COLUMNS))
-    found = mark(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
+    batch = batch_of(changes)
+    found = mark(batch, key=KEY, forwarded=everywhere)
     told = events_of(batch, found, KEY)
     lost = Lost(np.arange(len(told)) >= len(keys))
     asked: list[Key] = []
 
     def look_up(wanted: pa.RecordBatch) -> pa.RecordBatch:
-        asked.extend((row["b"], row["a"]) for row in wanted.to_pylist())
+        asked.extend(keys_of(wanted))
         return pa.RecordBatch.from_pylist([struct(key, (2, 2)) for key in asked], schema=COLUMNS)
 
     result = looked_up(batch, found, told, lost, look_up, shows_the_rest=True, most_bytes=0)
@@ -189,7 +188,7 @@ def test_a_row_that_is_looked_up_is_an_update_and_one_that_is_gone_a_delete_with
     changes = [Change(UPDATE, key, None, (1, 1)) for key in keys]
     lines = [{**record(change), "version": at, "commit_id": at} for at, change in enumerate([*changes, *changes])]
     batch = pa.RecordBatch.from_pylist(lines, schema=changes_schema(COLUMNS))
-    found = mark(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
+    found = mark(batch, key=KEY, forwarded=everywhere)
     told = events_of(batch, found, KEY)
     there = pa.RecordBatch.from_pylist([struct(keys[1], (2, 2))], schema=COLUMNS)
     lost = Lost(np.array([True, True, False, False]))
@@ -208,7 +207,7 @@ def test_a_float_zero_is_one_key_with_either_sign() -> None:
     head = {"op": INSERT, "version": 1, "timestamp": 0, "commit_id": 1, "old_kind": OLD_NONE, "old": None}
     lines = [{**head, "new": {"k": key}, "unchanged": None} for key in (-0.0, 1.0, 0.0)]
     batch = pa.RecordBatch.from_pylist(lines, schema=changes_schema(columns))
-    found = mark(batch, key=("k",), forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
+    found = mark(batch, key=("k",), forwarded=everywhere)
     told = events_of(batch, found, ("k",))
     assert told.number.tolist() == [0, 1, 0]
     assert [str(key) for key in told.distinct["k"].to_pylist()] == ["0.0", "1.0"]
@@ -239,14 +238,10 @@ def test_values_of_any_type_are_the_same_exactly_as_themselves(kind: pa.DataType
 def test_the_first_change_takes_values_from_the_row_that_it_moved_and_from_no_other(*, from_here: bool) -> None:
     old, new = ("p", 1), ("p", 2)
     change = Change(UPDATE, new, old, (1, 1), frozenset({"y"}))
-    batch = pa.RecordBatch.from_pylist([record(change)], schema=changes_schema(COLUMNS))
+    batch = batch_of([change])
     sink = Copy({old: (0, 1)} if from_here else {new: (0, 2)}, set())
     emitted = sorted({old, new} if from_here else {new})
-    found = mark(
-        batch,
-        key=KEY,
-        forwarded=lambda keys, _: np.array([(row["b"], row["a"]) in emitted for row in keys.to_pylist()], np.bool_),
-    )
+    found = mark(batch, key=KEY, forwarded=among(emitted))
     result = images(
         batch,
         events_of(batch, found, KEY),
@@ -262,9 +257,8 @@ def test_the_first_change_takes_values_from_the_row_that_it_moved_and_from_no_ot
 @pytest.mark.parametrize(("count", "most", "fitting"), [(1, 0, None), (3, 0, 1), (3, 4 * LONG, 2), (3, 6 * LONG, None)])
 def test_values_that_were_left_out_count_in_both_images_of_a_change(count: int, most: int, fitting: int | None) -> None:
     key = ("p", 1)
-    changes = [record(Change(UPDATE, key, None, (number, 1), frozenset({"y"}))) for number in range(count)]
-    batch = pa.RecordBatch.from_pylist(changes, schema=changes_schema(COLUMNS))
-    found = mark(batch, key=KEY, forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
+    batch = batch_of(Change(UPDATE, key, None, (number, 1), frozenset({"y"})) for number in range(count))
+    found = mark(batch, key=KEY, forwarded=everywhere)
     told, before = events_of(batch, found, KEY), known([key], Copy({key: (9, 1)}, set()))
     none = np.zeros(count, np.bool_)
     result = images(batch, told, before, columns=COLUMNS, skips_equal=False, most_bytes=most, severed=none)
@@ -285,7 +279,7 @@ def test_what_comes_of_a_row_that_is_lost_is_lost_with_it() -> None:
     head = {"op": UPDATE, "version": 1, "timestamp": 0, "commit_id": 1, "old_kind": OLD_NONE, "old": None}
     lines = [{**head, "new": row, "unchanged": names} for row, names in zip(rows, unchanged, strict=True)]
     batch = pa.RecordBatch.from_pylist(lines, schema=changes_schema(columns))
-    found = mark(batch, key=("k",), forwarded=lambda keys, _: np.ones(keys.num_rows, np.bool_))
+    found = mark(batch, key=("k",), forwarded=everywhere)
     told = events_of(batch, found, ("k",))
     stored = pa.RecordBatch.from_pylist([{"y": "Y0", "z": "Z0"}])
     before = Known(np.array([True]), stored)

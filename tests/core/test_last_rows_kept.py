@@ -6,14 +6,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.arrow.arrays import Indices, Mask
-from backfill.changes import DELETE, INSERT, UPDATE, changes_schema
+from backfill.changes import DELETE, INSERT, UPDATE
 from backfill.epoch import Epoch
 from backfill.handoff import read
 from backfill.mark import mark
@@ -37,15 +35,16 @@ from tests.core.told import (
     Key,
     Row,
     Told,
+    among,
     apply,
     apply_in_order,
+    batch_of,
     fold,
     in_order,
     key_of,
-    record,
     row_of,
+    rows_found,
     some_changes,
-    struct,
 )
 
 MOST_BYTES = 100
@@ -78,22 +77,17 @@ class Stream:
     def _look_up(self, table: dict[Key, Row]) -> LookUp:
         def found(keys: pa.RecordBatch) -> pa.RecordBatch:
             self.looked_up.append(keys.num_rows)
-            asked = [(row["b"], row["a"]) for row in keys.to_pylist()]
-            rows = [struct(key, row) for key, row in sorted(table.items(), reverse=True) if key in asked]
-            return pa.RecordBatch.from_pylist(rows, schema=COLUMNS)
+            return rows_found(keys, table)
 
         return found
 
     def batch(self, pieces: Sequence[Sequence[Change]], looked_into: dict[Key, Row]) -> list[Told]:
         """What is told of one batch, whose changes come in pieces."""
 
-        def forwarded(keys: pa.RecordBatch, _rows: Indices) -> Mask:
-            return np.array([(row["b"], row["a"]) in self._emitted for row in keys.to_pylist()], np.bool_)
-
         def marked() -> Marked:
             for piece in pieces:
-                made = pa.RecordBatch.from_pylist([record(change) for change in piece], schema=changes_schema(COLUMNS))
-                yield made, mark(made, key=KEY, forwarded=forwarded), False
+                made = batch_of(piece)
+                yield made, mark(made, key=KEY, forwarded=among(self._emitted)), False
 
         end = self._barrier(self._at.epoch.number + 1)
         parts = self._last.changes(self._at, end, self._staging, 1, marked(), self._look_up(looked_into), NOTHING_ADDED)

@@ -13,16 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from backfill.arrow.arrays import Indices, Mask
-from backfill.changes import (
-    DELETE,
-    INSERT,
-    OLD_KEY,
-    OLD_NONE,
-    OLD_ROW,
-    TRUNCATE,
-    UPDATE,
-    changes_schema,
-)
+from backfill.changes import DELETE, INSERT, OLD_KEY, OLD_NONE, OLD_ROW, TRUNCATE, UPDATE, changes_schema
 from backfill.mark import CHANGE_TYPES, MARKED_COLUMNS, mark, marked_rows
 
 _FIELDS: list[pa.Field[Any]] = [pa.field("v", pa.string()), pa.field("a", pa.int64()), pa.field("b", pa.string())]

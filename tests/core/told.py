@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from backfill.changes import DELETE, INSERT, OLD_KEY, OLD_NONE, UPDATE
+from backfill.arrow.arrays import Indices, Mask
+from backfill.changes import DELETE, INSERT, OLD_KEY, OLD_NONE, UPDATE, changes_schema
 
 Key = tuple[str, int]
 Value = int | None
@@ -52,6 +55,11 @@ def record(change: Change) -> dict[str, Any]:
         "old": None if before is None else struct(before, (None, None)),
         "unchanged": sorted(change.left_out) or None,
     }
+
+
+def batch_of(changes: Iterable[Change]) -> pa.RecordBatch:
+    """The changes as an upstream gives them."""
+    return pa.RecordBatch.from_pylist([record(change) for change in changes], schema=changes_schema(COLUMNS))
 
 
 def struct(key: Key, row: Row) -> dict[str, Any]:
@@ -109,6 +117,27 @@ def reference(changes: list[Change], sink: dict[Key, Row], emitted: set[Key], *,
 
 def key_of(row: dict[str, Any]) -> Key:
     return row["b"], row["a"]
+
+
+def keys_of(batch: pa.RecordBatch) -> list[Key]:
+    return [key_of(row) for row in batch.to_pylist()]
+
+
+def everywhere(keys: pa.RecordBatch, _rows: Indices) -> Mask:
+    """All of the table has been emitted, so all of its changes go forward."""
+    return np.ones(keys.num_rows, np.bool_)
+
+
+def among(emitted: Collection[Key]) -> Callable[[pa.RecordBatch, Indices], Mask]:
+    """Changes go forward to these keys."""
+    return lambda keys, _: np.array([key in emitted for key in keys_of(keys)], np.bool_)
+
+
+def rows_found(keys: pa.RecordBatch, table: dict[Key, Row]) -> pa.RecordBatch:
+    """What a look into the table finds of these keys, in no order of theirs."""
+    asked = keys_of(keys)
+    rows = [struct(key, row) for key, row in sorted(table.items(), reverse=True) if key in asked]
+    return pa.RecordBatch.from_pylist(rows, schema=COLUMNS)
 
 
 def fold(told: list[Told], sink: dict[Key, Row]) -> None:
