@@ -6,17 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from psycopg import sql
 
 from backfill.__main__ import main
 from backfill.errors import TableError, ValueOutOfRangeError
-from backfill.sinks.postgres import apply_to
+from integration.copies import batch_of, sink
 from integration.database import Database, drop, maintenance, new_name
 from integration.fixtures.streams import StartStream
 from integration.servers import Server
-from integration.test_sink_postgres import Rows
 from integration.versions import require_version
 
 KEYS = ["Äpfel", "Birne", "straße", "Zürich", "é", "£"]
@@ -138,13 +136,12 @@ def test_a_statement_of_ones_own_does_not_change_the_encoding(database: Database
 
 
 def test_a_character_that_the_sinks_database_does_not_have_is_told(postgres: Server, tmp_path: Path) -> None:
-    row = {"id": 1, "_change_type": "insert", "_commit_version": 1, "_sequence": 1}
     with database_of(postgres, "LATIN1") as database:
         database.execute("CREATE TABLE copy (id int PRIMARY KEY, v text)")
-        apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
-        apply(Rows(pa.Table.from_pylist([row | {"v": "é"}])), 0)
+        apply = sink(database, tmp_path)
+        apply(batch_of({"id": 1, "v": "é"}), 0)
         with pytest.raises(ValueOutOfRangeError, match="Put the table into one with the encoding UTF8"):
-            apply(Rows(pa.Table.from_pylist([row | {"v": "€"}])), 1)
+            apply(batch_of({"id": 1, "v": "€"}), 1)
         assert database.execute("TABLE copy") == [(1, "é")]
 
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 import backfill
@@ -17,10 +16,10 @@ from backfill.upstream.postgres.doctor import examine
 from backfill.upstream.postgres.session.connection import Connector
 from backfill.upstream.postgres.session.retries import RetryPolicy
 from integration import traps
+from integration.copies import batch_of
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import table_of
-from integration.test_sink_postgres import Rows
 
 PATH = f"SET search_path = public, {traps.SCHEMA}"
 
@@ -70,9 +69,9 @@ def test_a_sink_reaches_no_function_or_operator_of_others(trapped: Database) -> 
     trapped.execute("CREATE TABLE copy (id int PRIMARY KEY, price numeric(9,2), prices numeric(9,2)[])")
     connector = Connector.of(trapped.dsn, user="", password="", init_statement=PATH)
     apply = PostgresSink(connector, "copy", ("id",), "t", RetryPolicy())
-    row = {"id": 1, "price": "1.50", "prices": ["2.50"], "_commit_version": 1, "_sequence": 1}
+    row = {"id": 1, "price": "1.50", "prices": ["2.50"]}
     for number, change in enumerate(("insert", "update_postimage", "delete")):
-        apply(Rows(pa.Table.from_pylist([row | {"_change_type": change}])), number)
+        apply(batch_of(row | {"_change_type": change}), number)
         assert trapped.execute("SELECT count(*) FROM copy") == [(change != "delete",)]
 
 

@@ -11,16 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from backfill.errors import DatabaseSetupError, TableLockedError
 from backfill.sinks.postgres import apply_to, start_over
 from backfill.sinks.postgres.merge import merge
 from backfill.upstream.postgres.session.retries import RetryPolicy
+from integration.copies import Rows, batch_of, inserts, sink
 from integration.database import Database
 from integration.servers.address import as_uri
-from integration.test_sink_postgres import Rows
 from integration.waiting import eventually
 
 BARRED = """
@@ -33,12 +32,6 @@ AT_COMMIT = """
     EXECUTE FUNCTION pass()
 """
 AT_DELETE = "CREATE TRIGGER bar BEFORE DELETE ON copy FOR EACH ROW EXECUTE FUNCTION pass()"
-
-
-def inserts(*ids: int) -> Rows:
-    count = len(ids)
-    columns = {"id": ids, "_change_type": ["insert"] * count, "_commit_version": [1] * count, "_sequence": [1] * count}
-    return Rows(pa.table(columns))
 
 
 @contextmanager
@@ -63,13 +56,10 @@ def test_a_driver_that_was_thought_dead_and_its_successor_apply_a_batch_once(
         "$$ BEGIN INSERT INTO written VALUES (NEW.id); RETURN NULL; END $$;"
         "CREATE TRIGGER note AFTER INSERT OR UPDATE ON copy FOR EACH ROW EXECUTE FUNCTION note()"
     )
-    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
-    ids = range(1000)
-    rows = pa.table(
-        {"id": ids, "_change_type": ["insert"] * 1000, "_commit_version": [1] * 1000, "_sequence": [1] * 1000}
-    )
+    apply = sink(database, tmp_path)
+    rows = inserts(*range(1000))
     with ThreadPoolExecutor(4) as drivers:
-        for done in [drivers.submit(apply, Rows(rows), 0) for _ in range(4)]:
+        for done in [drivers.submit(apply, rows, 0) for _ in range(4)]:
             done.result()
     assert database.execute("SELECT count(*) FROM written") == [(1000,)]
 
@@ -78,11 +68,10 @@ def test_a_driver_that_goes_on_in_the_midst_of_a_batch_undoes_nothing_of_its_suc
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database.execute("CREATE TABLE copy (id int PRIMARY KEY, v int)")
-    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    apply = sink(database, tmp_path)
 
     def batch(number: int) -> Rows:
-        row = {"id": 7, "v": number, "_change_type": "insert", "_commit_version": number, "_sequence": number}
-        return Rows(pa.Table.from_pylist([row]))
+        return batch_of({"id": 7, "v": number, "_commit_version": number, "_sequence": number})
 
     def successor() -> None:
         apply(batch(1), 1)
@@ -115,7 +104,7 @@ def test_a_driver_that_goes_on_in_the_midst_of_a_batch_undoes_nothing_of_its_suc
 def test_starting_over_waits_for_a_driver_that_is_in_its_commit(database: Database, tmp_path: Path) -> None:
     url = database.url(tmp_path)
     database.execute(BARRED + AT_COMMIT)
-    apply = apply_to(url=url, table="copy", key=["id"], query="t")
+    apply = sink(database, tmp_path)
     apply(inserts(1), 0)
     with ThreadPoolExecutor(2) as drivers:
         with barred(database):
@@ -131,7 +120,7 @@ def test_starting_over_waits_for_a_driver_that_is_in_its_commit(database: Databa
 def test_a_driver_that_comes_while_the_target_is_emptied_begins_after_it(database: Database, tmp_path: Path) -> None:
     url = database.url(tmp_path)
     database.execute(BARRED + AT_DELETE)
-    apply = apply_to(url=url, table="copy", key=["id"], query="t")
+    apply = sink(database, tmp_path)
     apply(inserts(1), 0)
     with ThreadPoolExecutor(2) as drivers:
         with barred(database):
@@ -152,7 +141,7 @@ def test_starting_over_waits_for_a_lock_of_somebody_else_and_says_so(
     monkeypatch.setattr("backfill.sinks.postgres.LOCK_TIMEOUT", "100ms")
     url = database.url(tmp_path)
     database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
-    apply_to(url=url, table="copy", key=["id"], query="t")(inserts(1), 0)
+    sink(database, tmp_path)(inserts(1), 0)
     with database.connect() as somebody:
         somebody.execute(lock.encode())
         with monkeypatch.context() as soon:
@@ -168,14 +157,13 @@ def test_the_first_batches_of_two_tables_do_not_wait_for_each_other(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database.execute(BARRED + AT_COMMIT + "; CREATE TABLE other (id int PRIMARY KEY)")
-    url = database.url(tmp_path)
     with ThreadPoolExecutor(1) as drivers:
         with barred(database):
-            slow = drivers.submit(apply_to(url=url, table="copy", key=["id"], query="t"), inserts(1), 0)
+            slow = drivers.submit(sink(database, tmp_path), inserts(1), 0)
             wait_until_waiting(database, 1)
             monkeypatch.setattr("backfill.sinks.postgres.LOCK_TIMEOUT", "1s")
             monkeypatch.setattr("backfill.sinks.postgres.RetryPolicy", partial(RetryPolicy, give_up_after=0.5))
-            apply_to(url=url, table="other", key=["id"], query="o")(inserts(2), 0)
+            sink(database, tmp_path, table="other", query="o")(inserts(2), 0)
         slow.result()
     assert database.execute("SELECT query, batch_id FROM backfill_batches ORDER BY 1") == [("o", 0), ("t", 0)]
 
@@ -207,7 +195,7 @@ def test_a_role_that_may_not_make_temporary_tables_is_told_which_right_is_missin
 def test_a_trigger_that_lets_nobody_make_a_table_is_told_at_once(database: Database, tmp_path: Path) -> None:
     """Not that there is no connection, after two minutes of trying again."""
     database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
-    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    apply = sink(database, tmp_path)
     apply(inserts(1), 0)
     database.execute(
         "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS "
@@ -230,7 +218,7 @@ def test_a_table_that_was_not_made_because_somebody_stopped_that_is_made_again(
         "CREATE FUNCTION stop() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN IF nextval('tries') = 1 THEN "
         "RAISE EXCEPTION 'canceling statement due to user request' USING ERRCODE = 'query_canceled'; END IF; END $$"
     )
-    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    apply = sink(database, tmp_path)
     apply(inserts(1), 0)
     database.execute(
         "CREATE EVENT TRIGGER stop ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION stop()"

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from backfill.errors import DefiniteError, TableError
-from backfill.sinks.postgres import apply_to
+from integration.copies import Rows, batch_of, inserts, sink
 from integration.database import Database
-from integration.test_sink_postgres import NEW_YEAR, Rows
+from integration.sessions import EVERY, terminate
+from integration.test_sink_postgres_values import NEW_YEAR
 from integration.waiting import eventually
 
 CHANGES = ("insert", "update_postimage", "delete")
@@ -43,16 +44,15 @@ def test_a_row_is_found_by_a_key_of_any_type(
     database: Database, tmp_path: Path, kind: str, first: str, second: str, second_again: str
 ) -> None:
     database.execute(f"{TYPES}; CREATE TABLE copy (n int, k {kind}, v text, w text, PRIMARY KEY (k, n))")
-    apply = apply_to(url=database.url(tmp_path), table="copy", key=["n", "k"], query="t")
+    apply = sink(database, tmp_path, "n", "k")
 
     def rows(*pairs: tuple[str, str]) -> Rows:
-        columns = {"n": 1, "v": "new", "w": "new", "_commit_version": 1, "_sequence": 1}
-        return Rows(
-            pa.Table.from_pylist(
-                [
-                    columns | {"k": key, "_change_type": change, "_unchanged_columns": ["w"] * (change[:6] == "update")}
-                    for key, change in pairs
-                ]
+        columns = {"n": 1, "v": "new", "w": "new"}
+        unchanged = {"update_postimage": ["w"]}
+        return batch_of(
+            *(
+                {**columns, "k": key, "_change_type": change, "_unchanged_columns": unchanged.get(change, [])}
+                for key, change in pairs
             )
         )
 
@@ -65,27 +65,24 @@ def test_a_row_is_found_by_a_key_of_any_type(
 def test_a_key_that_the_target_would_give_itself_is_that_of_the_batch(database: Database, tmp_path: Path) -> None:
     """As that of a copy made LIKE the table with INCLUDING ALL."""
     database.execute("CREATE TABLE copy (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)")
-    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    apply = sink(database, tmp_path)
     for number, change in enumerate(["insert", "update_postimage"]):
-        row = {"id": 7, "v": change, "_change_type": change, "_commit_version": 1, "_sequence": number}
-        apply(Rows(pa.Table.from_pylist([row])), number)
+        apply(batch_of({"id": 7, "v": change, "_change_type": change}), number)
         assert database.execute("TABLE copy") == [(7, change)]
 
 
 def test_a_key_that_the_target_computes_is_refused(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE copy (id int, g int GENERATED ALWAYS AS (id * 2) STORED PRIMARY KEY)")
-    apply = apply_to(url=database.url(tmp_path), table="copy", key=["g"], query="t")
-    row = {"id": 7, "g": 14, "_change_type": "insert", "_commit_version": 1, "_sequence": 1}
+    apply = sink(database, tmp_path, "g")
     with pytest.raises(TableError, match="is computed there"):
-        apply(Rows(pa.Table.from_pylist([row])), 0)
+        apply(batch_of({"id": 7, "g": 14}), 0)
 
 
 def test_the_sign_of_a_zero_in_a_key_changes_as_in_the_table(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE copy (k float8 PRIMARY KEY, v text)")
-    apply = apply_to(url=database.url(tmp_path), table="copy", key=["k"], query="t")
+    apply = sink(database, tmp_path, "k")
     for number, zero in enumerate([0.0, -0.0, 0.0]):
-        row = {"k": zero, "v": str(number), "_change_type": "update_postimage", "_commit_version": 1, "_sequence": 1}
-        apply(Rows(pa.Table.from_pylist([row])), number)
+        apply(batch_of({"k": zero, "v": str(number), "_change_type": "update_postimage"}), number)
         assert database.execute("SELECT k::text, v FROM copy") == [(f"{zero:g}", str(number))]
 
 
@@ -102,14 +99,14 @@ def test_a_text_that_a_short_type_would_cut_is_refused(
     database: Database, tmp_path: Path, kind: str, fits: str, cut: str
 ) -> None:
     database.execute(f"CREATE TABLE copy (k {kind} PRIMARY KEY, v {kind})")
-    apply = apply_to(url=database.url(tmp_path), table="copy", key=["k"], query="t")
-    row = {"k": fits, "v": fits, "_change_type": "insert", "_commit_version": 1, "_sequence": 1}
-    apply(Rows(pa.Table.from_pylist([row])), 0)
+    apply = sink(database, tmp_path, "k")
+    row = {"k": fits, "v": fits}
+    apply(batch_of(row), 0)
     assert database.execute("SELECT k::text, v::text FROM copy") == [(fits, fits)]
     for change in ({"k": cut}, {"v": cut}):
         with pytest.raises(TableError, match=rf"is {re.escape(kind)}, which would round values .* TYPE text"):
-            apply(Rows(pa.Table.from_pylist([row | change])), 1)
-    apply(Rows(pa.Table.from_pylist([row | {"_change_type": "delete"}])), 1)
+            apply(batch_of(row | change), 1)
+    apply(batch_of(row | {"_change_type": "delete"}), 1)
     assert database.execute("TABLE copy") == []
 
 
@@ -123,12 +120,10 @@ def test_rows_are_found_by_the_index_of_the_key_where_that_has_another_collation
         DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET enable_seqscan = off', current_database()); END $$
         """
     )
-    rows = [{"k": "a", "v": "1", "_change_type": kind, "_commit_version": 1, "_sequence": 1} for kind in CHANGES]
-    for number, row in enumerate(rows):
-        apply_to(url=database.url(tmp_path), table="copy", key=["k"], query="t")(
-            Rows(pa.Table.from_pylist([row])), number
-        )
+    for number, kind in enumerate(CHANGES):
+        sink(database, tmp_path, "k")(batch_of({"k": "a", "v": "1", "_change_type": kind}), number)
     assert database.execute("TABLE copy") == []
+    assert terminate(database, EVERY) > 0  # A session that goes on tells of its scans up to ten seconds later.
     scans = "SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname = 'by_key'"
     eventually(lambda: database.execute(scans) > [(0,)])
 
@@ -136,7 +131,7 @@ def test_rows_are_found_by_the_index_of_the_key_where_that_has_another_collation
 def test_a_row_whose_key_is_a_composite_of_nulls_keeps_its_large_value(database: Database, tmp_path: Path) -> None:
     """By IS NULL such a key would be taken for none."""
     database.execute("CREATE TYPE pair AS (a int, b text); CREATE TABLE copy (k pair PRIMARY KEY, v text, w text)")
-    apply = apply_to(url=database.url(tmp_path), table="copy", key=["k"], query="t")
+    apply = sink(database, tmp_path, "k")
     kept = pa.array([["w"]], pa.list_(pa.string()))
     for number, (change, large, unchanged) in enumerate(
         [("insert", "large", pa.nulls(1, kept.type)), ("update_postimage", None, kept)]
@@ -152,8 +147,7 @@ def test_a_name_in_the_catalog_arrives_also_where_nothing_has_it(
     database: Database, tmp_path: Path, value: str
 ) -> None:
     database.execute("CREATE TABLE copy (k regclass PRIMARY KEY, v regclass[])")
-    row = {"k": value, "v": f"{{{value}}}", "_change_type": "insert", "_commit_version": 1, "_sequence": 1}
-    apply_to(url=database.url(tmp_path), table="copy", key=["k"], query="t")(Rows(pa.Table.from_pylist([row])), 0)
+    sink(database, tmp_path, "k")(batch_of({"k": value, "v": f"{{{value}}}"}), 0)
     assert database.execute("SELECT k::text, v::text FROM copy") == [(value, f"{{{value}}}")]
 
 
@@ -161,9 +155,8 @@ def test_names_that_the_database_orders_other_than_by_bytes_are_the_keys(databas
     database.execute(
         'CREATE TABLE copy (id int, "Region" text, "_Part" int, v text, PRIMARY KEY (id, "Region", "_Part"))'
     )
-    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id", "Region", "_Part"], query="t")
-    row = {"id": 1, "Region": "eu", "_Part": 2, "v": "new", "_commit_version": 1, "_sequence": 1}
-    apply(Rows(pa.Table.from_pylist([row | {"_change_type": "insert"}])), 0)
+    apply = sink(database, tmp_path, "id", "Region", "_Part")
+    apply(batch_of({"id": 1, "Region": "eu", "_Part": 2, "v": "new"}), 0)
     assert database.execute("TABLE copy") == [(1, "eu", 2, "new")]
 
 
@@ -172,10 +165,9 @@ def test_keys_that_are_one_in_the_target_are_said_to_be_so(
     database: Database, tmp_path: Path, kind: str, keys: list[object]
 ) -> None:
     database.execute(f"CREATE TABLE copy (k {kind} PRIMARY KEY, v int)")
-    metadata = {"_change_type": ["insert"] * 2, "_commit_version": [1] * 2, "_sequence": [1] * 2}
-    rows = pa.table({"k": keys, "v": [1, 2], **metadata})
+    rows = batch_of(*({"k": key, "v": number} for number, key in enumerate(keys)))
     with pytest.raises(TableError, match="takes different values of the batch for the same one, by its type"):
-        apply_to(url=database.url(tmp_path), table="copy", key=["k"], query="t")(Rows(rows), 0)
+        sink(database, tmp_path, "k")(rows, 0)
 
 
 COARSE = """
@@ -194,8 +186,7 @@ def test_another_unique_index_on_the_key_decides_of_no_row(database: Database, t
     )
 
     def apply(number: int, key: str, value: str) -> None:
-        rows = {"id": [key], "v": [value], "_change_type": ["insert"], "_commit_version": [1], "_sequence": [number]}
-        apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")(Rows(pa.table(rows)), number)
+        sink(database, tmp_path)(batch_of({"id": key, "v": value}), number)
 
     apply(0, "A", "of A")
     database.execute("CREATE UNIQUE INDEX ON copy (id coarse)")
@@ -208,9 +199,8 @@ def test_an_index_that_could_not_be_built_is_not_the_keys(database: Database, tm
     database.execute("CREATE TABLE copy (id int); INSERT INTO copy VALUES (1), (1)")
     with pytest.raises(psycopg.errors.UniqueViolation):
         database.execute("CREATE UNIQUE INDEX CONCURRENTLY ON copy (id)")
-    rows = Rows(pa.table({"id": [1], "_change_type": ["insert"], "_commit_version": [1], "_sequence": [1]}))
     with pytest.raises(TableError, match=r'no unique index on exactly \("id"\), or it is DEFERRABLE, INVALID'):
-        apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")(rows, 0)
+        sink(database, tmp_path)(inserts(1), 0)
 
 
 def test_rows_that_overlap_are_not_found_by_a_key_without_overlaps(database: Database, tmp_path: Path) -> None:
@@ -218,9 +208,8 @@ def test_rows_that_overlap_are_not_found_by_a_key_without_overlaps(database: Dat
         pytest.skip("there is no such key before PostgreSQL 18")
     database.execute("CREATE TABLE copy (n int4range, k int4range, PRIMARY KEY (n, k WITHOUT OVERLAPS))")
     database.execute("INSERT INTO copy VALUES ('[1,2)', '[1,5)'), ('[1,2)', '[5,9)')")
-    columns = {"n": ["[1,2)"], "k": ["[4,6)"], "_change_type": ["delete"], "_commit_version": [1], "_sequence": [1]}
-    rows = Rows(pa.table(columns))
-    apply = apply_to(url=database.url(tmp_path), table="copy", key=["n", "k"], query="t")
+    rows = batch_of({"n": "[1,2)", "k": "[4,6)", "_change_type": "delete"})
+    apply = sink(database, tmp_path, "n", "k")
     with pytest.raises(TableError, match=r"WITHOUT OVERLAPS, .* where it has one, CREATE UNIQUE INDEX ON copy \("):
         apply(rows, 1)
     database.execute("CREATE UNIQUE INDEX ON copy (n, k)")
@@ -230,9 +219,8 @@ def test_rows_that_overlap_are_not_found_by_a_key_without_overlaps(database: Dat
 
 def test_an_index_of_expressions_beside_the_key_is_not_the_keys(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE copy (id int, v text); CREATE UNIQUE INDEX ON copy (id, lower(v))")
-    rows = Rows(pa.table({"id": [1], "_change_type": ["insert"], "_commit_version": [1], "_sequence": [1]}))
     with pytest.raises(TableError, match=r'no unique index on exactly \("id"\)'):
-        apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")(rows, 0)
+        sink(database, tmp_path)(inserts(1), 0)
 
 
 def test_a_target_takes_any_xml_whatever_its_database_takes_by_itself(database: Database, tmp_path: Path) -> None:
@@ -243,6 +231,5 @@ def test_a_target_takes_any_xml_whatever_its_database_takes_by_itself(database: 
     database.execute(
         f"CREATE TABLE copy (id int PRIMARY KEY, v xml); ALTER DATABASE {database.name} SET xmloption = document"
     )
-    columns = {"id": [1], "v": ["text"], "_change_type": ["insert"], "_commit_version": [1], "_sequence": [1]}
-    apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")(Rows(pa.table(columns)), 0)
+    sink(database, tmp_path)(batch_of({"id": 1, "v": "text"}), 0)
     assert database.execute("SELECT v::text FROM copy") == [("text",)]

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from backfill.errors import OptionsError, StateError, TableError
-from backfill.sinks.postgres import PostgresSink, apply_to, start_over
+from backfill.sinks.postgres import PostgresSink, start_over
+from integration.copies import Rows, batch_of, inserts, sink
 from integration.database import Database
 from integration.servers import LocalServer
-from integration.test_sink_postgres_drivers import inserts
 
 UNLOGGED_TABLE = "CREATE UNLOGGED TABLE copy (id int PRIMARY KEY)"
 UNLOGGED_PARTITION = """
@@ -29,8 +29,7 @@ UNLOGGED_PARTITION = """
 def apply(database: Database, tmp_path: Path) -> PostgresSink:
     """Of the query `t`, to a table that has batch 0."""
     database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
-    made = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
-    assert isinstance(made, PostgresSink)
+    made = sink(database, tmp_path)
     made(inserts(1), 0)
     return made
 
@@ -100,7 +99,7 @@ def test_a_table_that_was_made_again_with_its_rows_goes_on_once_that_is_said(
 @pytest.mark.usefixtures("apply")
 def test_a_second_copy_made_of_the_first_follows_from_there(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE second (LIKE copy INCLUDING ALL); INSERT INTO second TABLE copy")
-    other = apply_to(url=database.url(tmp_path), table="second", key=["id"], query="t")
+    other = sink(database, tmp_path, table="second")
     other(inserts(2), 1)
     assert database.execute("TABLE second") == [(1,), (2,)]
 
@@ -123,7 +122,7 @@ def test_a_table_that_was_put_back_to_an_earlier_state_is_told(database: Databas
 @pytest.mark.parametrize("unlogged", [UNLOGGED_TABLE, UNLOGGED_PARTITION], ids=["table", "partition"])
 def test_a_table_that_a_crash_would_empty_is_refused(database: Database, tmp_path: Path, unlogged: str) -> None:
     database.execute(unlogged)
-    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    apply = sink(database, tmp_path)
     with pytest.raises(TableError, match="is UNLOGGED: where the server crashes") as refused:
         apply(inserts(1), 0)
     (mended,) = re.findall("Run (ALTER TABLE .*); if", str(refused.value))
@@ -148,9 +147,49 @@ def test_a_batch_that_was_applied_outlives_a_crash_of_the_server(
     server = start_postgres(synchronous_commit="off", wal_writer_delay="10s")
     database = Database(server, "postgres")
     database.execute("SET synchronous_commit = on; CREATE TABLE copy (id int PRIMARY KEY)")
-    apply = apply_to(url=database.url(tmp_path), table="copy", key=["id"], query="t")
+    apply = sink(database, tmp_path)
     for number in range(2):
         apply(inserts(number), number)
     server.stop("immediate")
     server.start()
     assert database.execute("TABLE copy") == [(0,), (1,)]
+
+
+def test_the_rows_of_a_table_that_inherits_from_the_copy_stay(database: Database, tmp_path: Path) -> None:
+    database.execute(
+        "CREATE TABLE copy (id int PRIMARY KEY); CREATE UNLOGGED TABLE heir () INHERITS (copy); "
+        "INSERT INTO heir VALUES (1), (2)"
+    )
+    apply = sink(database, tmp_path)
+    for number, kind in enumerate(["insert", "delete", "truncate"]):
+        apply(batch_of({"id": 1, "_change_type": kind}), number)
+        assert database.execute("SELECT * FROM ONLY copy") == ([(1,)] if kind == "insert" else [])
+    start_over(url=database.url(tmp_path), table="copy", query="t")
+    assert database.execute("TABLE heir ORDER BY id") == [(1,), (2,)]
+
+
+def test_each_query_has_batches_of_its_own_and_none_goes_back(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
+    apply, other = (sink(database, tmp_path, query=query) for query in ("a", "b"))
+    apply(inserts(1), 0)
+    apply(Rows(inserts(1).table.slice(1)), 1)
+    with pytest.raises(StateError, match="has applied batch 1, and batch 0"):
+        apply(inserts(1), 0)
+    other(inserts(1), 0)
+    recorded = "SELECT query, target, batch_id FROM backfill_batches ORDER BY query"
+    copy = '"public"."copy"'
+    assert database.execute(recorded) == [("a", copy, 1), ("b", copy, 0)]
+
+
+def test_a_new_checkpoint_under_the_same_name_wants_an_empty_table(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
+    apply = sink(database, tmp_path)
+    apply(inserts(1, 2), 0)
+    other = batch_of({"id": 2, "_commit_version": 8}, {"id": 3, "_commit_version": 8})
+    with pytest.raises(StateError, match="has applied batch 0, and batch 0 with other rows was to be applied now"):
+        apply(other, 0)
+    assert database.execute("TABLE copy") == [(1,), (2,)]
+    start_over(url=database.url(tmp_path), table="copy", query="t")
+    assert database.execute("TABLE copy") == database.execute("TABLE backfill_batches") == []
+    apply(other, 0)
+    assert database.execute("TABLE copy") == [(2,), (3,)]

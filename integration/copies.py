@@ -1,0 +1,41 @@
+"""A table `copy` that follows through the sink without Spark: who applies batches to it, and rows for these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from backfill.sinks.postgres import PostgresSink, apply_to
+from integration.database import Database
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the sink asks of a DataFrame."""
+
+    table: pa.Table
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
+        return self.table
+
+
+INSERT: Mapping[str, object] = {"_change_type": "insert", "_commit_version": 1, "_sequence": 1}
+
+
+def batch_of(*rows: Mapping[str, object]) -> Rows:
+    """Inserts, as far as a row does not say otherwise."""
+    return Rows(pa.Table.from_pylist([{**INSERT, **row} for row in rows]))
+
+
+def inserts(*ids: int) -> Rows:
+    return batch_of(*({"id": number} for number in ids))
+
+
+def sink(database: Database, folder: Path, *key: str, table: str = "copy", query: str = "t") -> PostgresSink:
+    """Applies batches to the table, whose key is `id` where none is given."""
+    made = apply_to(url=database.url(folder), table=table, key=key or ("id",), query=query)
+    assert isinstance(made, PostgresSink)
+    return made

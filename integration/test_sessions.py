@@ -1,0 +1,187 @@
+"""What every session is told when it begins, which are kept, and for how long."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import warnings
+from collections.abc import Set
+from contextlib import closing, suppress
+from functools import partial
+
+import psutil
+import psycopg
+import pytest
+
+from backfill.upstream.postgres import PostgresUpstream
+from backfill.upstream.postgres.session.connection import Connector
+from backfill.vnode import WHOLE_TABLE
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.servers import LocalServer
+from integration.sessions import EVERY, sessions
+from integration.stream_harness import table_of
+from integration.waiting import eventually
+
+
+def connector_to(dsn: str, user: str = "", password: str = "", init_statement: str = "") -> Connector:
+    return Connector.of(dsn, user=user, password=password, init_statement=init_statement)
+
+
+KEPT_ALIVE = (
+    "SELECT current_setting('tcp_user_timeout'), current_setting('tcp_keepalives_idle'), "
+    "current_setting('tcp_keepalives_interval'), current_setting('tcp_keepalives_count')"
+)
+
+
+def test_either_side_notices_that_the_other_has_vanished(database: Database) -> None:
+    """As far as that can be seen without a network that swallows packets: what the kernels have been told."""
+    connector = connector_to(database.dsn)
+    for_rows = connector.for_rows().new_arrow_session
+    for opened, taken in ((connector.session, "60000"), (connector.new_arrow_session, "60000"), (for_rows, "0")):
+        before = patience_of_sockets().keys() | patience_of_sockets().keys()
+        with closing(opened()) as session:
+            cursor = session.cursor() if isinstance(session, psycopg.Connection) else session
+            cursor.execute(KEPT_ALIVE)
+            assert cursor.fetchone() == (taken, "30", "10", "3")
+            eventually(partial(one_more_waits_a_minute, before))
+
+
+def test_rows_may_wait_longer_than_the_database_has_patience(database: Database) -> None:
+    database.execute(f"ALTER DATABASE {database.name} SET tcp_user_timeout = 3000")
+    connector = connector_to(database.dsn).for_rows()
+    with closing(connector.new_arrow_session()) as session:
+        session.execute("SELECT current_setting('tcp_user_timeout')")
+        assert session.fetchone() == ("0",)
+
+
+def test_the_server_looks_for_its_client_in_the_midst_of_a_statement(database: Database) -> None:
+    """Else the slot of a driver that was killed is busy until all that it has asked for is decoded."""
+    looks = "SELECT current_setting('client_connection_check_interval')"
+    connector = connector_to(database.dsn)
+    with connector.session() as session, closing(connector.new_arrow_session()) as other:
+        assert session.execute(looks).fetchone() == ("10s",)
+        other.execute(looks)
+        assert other.fetchone() == ("10s",)
+    database.execute(f"ALTER DATABASE {database.name} SET client_connection_check_interval = '100ms'")
+    with connector.session() as session:
+        assert session.execute(looks).fetchone() == ("100ms",)
+
+
+def one_more_waits_a_minute(before: Set[int]) -> bool:
+    """Whether there is one connection beside those of these ports, and it waits for a minute."""
+    now = patience_of_sockets()
+    return [now[port] for port in now.keys() - before] == [60_000]
+
+
+def patience_of_sockets() -> dict[int, int]:
+    """How many milliseconds each TCP connection of this process waits for what was sent to be received, by its port.
+
+    One may be left out while others of the machine come and go: the system lists them piece by piece.
+    """
+    found = {}
+    for connection in psutil.Process().net_connections("tcp"):
+        if connection.raddr:
+            # One that was kept from an earlier test may be closed meanwhile.
+            with suppress(OSError), socket.socket(fileno=os.dup(connection.fd)) as same:
+                # Not by its number: if one is closed meanwhile, the next one gets that.
+                found[connection.laddr.port] = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    return found
+
+
+def test_a_server_that_is_reached_without_a_network_takes_the_same_settings(
+    own_database: tuple[LocalServer, Database],
+) -> None:
+    server, _ = own_database
+    connector = connector_to(server.socket_dsn)
+    for opened in (connector.session, connector.new_arrow_session):
+        opened().close()
+    assert "keepalive" not in server.log()
+
+
+def test_a_session_that_is_used_often_is_kept_once_and_then_closed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backfill.upstream.postgres.session.connection.KEEP_SECONDS", 3.0)
+    connector = connector_to(database.dsn)
+    before = timers()
+    for _ in range(10):
+        with connector.arrow_session() as session:
+            session.execute("SELECT 1")
+    assert sessions(database, EVERY) == 1
+    assert timers() - before <= 1
+    eventually(lambda: sessions(database, EVERY) == 0)
+
+
+def timers() -> int:
+    return sum(isinstance(thread, threading.Timer) for thread in threading.enumerate())
+
+
+def test_a_process_that_was_forked_has_sessions_of_its_own(database: Database) -> None:
+    connector = connector_to(database.dsn)
+    with connector.arrow_session() as session:
+        session.execute("SELECT pg_backend_pid()")
+        (kept,) = session.fetchone() or ()
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # From 3.12 on, where other threads run.
+        child = os.fork()
+    if child == 0:
+        with suppress(BaseException), connector.arrow_session() as session:
+            session.execute("SELECT pg_backend_pid()")
+            os.write(write, str(session.fetchone()).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    assert os.read(read, 100).decode() not in ("", str((kept,)))
+    os.close(read)
+    with connector.arrow_session() as session:
+        session.execute("SELECT pg_backend_pid()")
+        assert session.fetchone() == (kept,)
+
+
+def test_a_session_keeps_no_statement_however_often_it_is_run(database: Database) -> None:
+    """Some name all the keys of a batch: the last hundred of them would be gigabytes of the driver's memory."""
+    connector = connector_to(database.dsn)
+    with connector.session() as session:
+        for _ in range(10):
+            session.execute("SELECT %s::int8", [1])
+        assert session.execute("SELECT count(*) FROM pg_prepared_statements").fetchall() == [(0,)]
+
+
+def test_a_statement_for_each_session_may_have_rows_of_any_type(database: Database) -> None:
+    connector = connector_to(database.dsn, init_statement="SELECT row(1, 2), '{}'::json")
+    with connector.arrow_session() as session:
+        session.execute("SELECT 1")
+        assert session.fetchone() == (1,)
+    connector.session().close()
+
+
+def test_a_process_does_not_read_all_catalogs_to_know_the_types_of_rows(database: Database) -> None:
+    """They may be those of tens of thousands of tables, and every process of a reader would read them first."""
+    database.execute("CREATE TYPE colour AS ENUM ('red'); CREATE DOMAIN number AS bigint")
+    database.execute(
+        f"CREATE ROLE {database.name} LOGIN PASSWORD 'narrow'; REVOKE SELECT ON pg_attribute, pg_type FROM PUBLIC"
+    )
+    connector = connector_to(database.dsn, user=database.name, password="narrow")  # noqa: S106 - of a test
+    with closing(connector.new_arrow_session()) as session:
+        session.execute("SELECT 'red'::colour::text, '{1,2}'::number[]::text, 3::number, '{4}'::int8[]")
+        assert session.fetchone() == ("red", "{1,2}", 3, [4])
+
+
+def test_a_look_at_rows_leaves_its_patience_with_nobody_who_gets_the_session_next(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 10)
+    upstream = start_stream().stream()._upstream
+    assert isinstance(upstream, PostgresUpstream)
+    upstream.attach(upstream.bookmark("patience"), None)
+    pin = upstream.snapshot_epoch(None, max_changes=1000).pin
+    assert pin is not None
+    assert sum(batch.num_rows for batch in upstream.lookup(pin, upstream.typed([("1",), ("2",)]))) == 2
+    assert sum(batch.num_rows for batch in upstream.reader().scan([WHOLE_TABLE])) == 10
+    for connector in (upstream._connector, upstream._connector.for_rows()):
+        with connector.arrow_session() as session:
+            session.execute("SHOW lock_timeout")
+            assert session.fetchone() == ("0",)
