@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,7 @@ from integration.database import Database
 from integration.databases import Databases
 from integration.fixtures.postgres import show_log_of
 from integration.servers import LocalServers
+from integration.waiting import eventually
 from tests.contract.laboratory import Held, KeyValue, Rows, Write, update
 from tests.contract.laws import GrowingUpstreamLaws, HidingUpstreamLaws, LosingUpstreamLaws, UpstreamLaws
 from tests.contract.laws.moves import STREAM, begun, fill, followed, pinned
@@ -124,11 +124,8 @@ class Unseen:
 
     def _until(self, *, waiting: bool) -> None:
         """Waits until the session is waiting for the standby, or is not any more."""
-        deadline = time.monotonic() + PATIENCE
         query = "SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = %s"
-        while bool(self._database.execute(query, [self._pid])[0][0]) != waiting:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        eventually(lambda: bool(self._database.execute(query, [self._pid])[0][0]) == waiting)
 
 
 class PostgresLaboratory:

@@ -17,6 +17,7 @@ from integration.crash.load import Load
 from integration.crash.spark_lives import PATIENCE, SparkLives
 from integration.database import Database, temporary_database
 from integration.servers import LocalServer
+from integration.waiting import eventually
 from integration.writers import BIGINT
 
 if TYPE_CHECKING:
@@ -108,8 +109,9 @@ def test_a_speculative_copy_of_a_task_adds_no_row_and_the_snapshot_is_let_go_bef
     with lives.on_cluster(never, spark=SPECULATIVE, trigger={"processingTime": "1 hour"}):
         lives.wait_for_commit(0)
         assert lives.struck
-        deadline = time.monotonic() + PATIENCE
-        while open_now := database.execute(held):
-            assert time.monotonic() < deadline, f"open while Spark waits for its trigger: {open_now}"
-            time.sleep(0.1)
+        eventually(
+            lambda: not database.execute(held),
+            seconds=PATIENCE,
+            told=lambda: f"open while Spark waits for its trigger: {database.execute(held)}",
+        )
         lives.require_exact()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from integration.fixtures.streams import StartStream
 from integration.scenarios import AT_ANY_TIME, RESTARTS, following, refused, started
 from integration.servers import LocalServer
 from integration.stream_harness import StreamRun, table_of
+from integration.waiting import eventually
 
 
 def test_another_database_system_behind_the_url_is_not_taken_for_the_old_one(
@@ -117,8 +117,7 @@ def test_a_server_that_was_restored_to_an_earlier_point_in_time_ends_the_stream(
     run.batch(30)
     restore(server, tmp_path / "copy")
     server.start()
-    while database.execute("SELECT pg_is_in_recovery()") == [(True,)]:
-        time.sleep(0.05)
+    eventually(lambda: database.execute("SELECT pg_is_in_recovery()") == [(False,)])
     refused(run, DataLossError, "(?!.*failOnDataLoss=false).*log ends at .*restored.*Start over", restarts=restarts)
     if restore is recover_to_a_new_timeline:
         database.execute("UPDATE t SET v = repeat('x', 10000)")  # now the log is longer than it was
@@ -181,8 +180,7 @@ def test_without_failing_on_data_loss_a_slot_that_did_not_come_along_to_another_
     server.stop()
     recover(server)
     server.start()
-    while database.execute("SELECT pg_is_in_recovery()") == [(True,)]:
-        time.sleep(0.05)
+    eventually(lambda: database.execute("SELECT pg_is_in_recovery()") == [(False,)])
     if not came_along:
         database.execute("SELECT pg_drop_replication_slot(%s)", [run.slot])
     with caplog.at_level(logging.ERROR, "backfill"):

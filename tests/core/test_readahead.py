@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill.readahead import read_ahead
-
-PATIENCE = 60.0
-
-
-def soon(happens: Callable[[], bool]) -> bool:
-    """Whether it happens; waits for it."""
-    end = time.monotonic() + PATIENCE
-    while not happens() and time.monotonic() < end:
-        time.sleep(0.001)
-    return happens()
+from integration.waiting import eventually
 
 
 def threads() -> int:
@@ -56,7 +47,7 @@ def test_it_stays_a_few_items_ahead_and_no_more() -> None:
     numbers = Numbers(100)
     taken = read_ahead(numbers.make(), 2)
     assert next(taken) == 0
-    assert soon(lambda: numbers.made == 1 + 2 + 1)
+    eventually(lambda: numbers.made == 1 + 2 + 1)
     time.sleep(0.02)
     assert numbers.made == 1 + 2 + 1, "one taken, two waiting, one in hand"
     assert list(taken) == list(range(1, 100))
@@ -77,7 +68,7 @@ def test_a_consumer_that_stops_early_ends_the_thread_and_closes_the_items() -> N
     taken = read_ahead(numbers.make(), 2)
     next(taken)
     taken.close()  # type: ignore[attr-defined]  # a generator, which the signature does not promise
-    assert soon(lambda: numbers.closed and threads() <= before)
+    eventually(lambda: numbers.closed and threads() <= before)
     assert numbers.made < 10
 
 
@@ -93,4 +84,4 @@ def test_stages_can_stand_one_after_the_other() -> None:
     taken = read_ahead(doubled(), 2)
     next(taken)
     del taken
-    assert soon(lambda: threads() <= before)
+    eventually(lambda: threads() <= before)
