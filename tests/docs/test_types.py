@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Final
 
+from integration.kept import KEPT
 from tests.docs.pages import PAGES
 
 ASSUMED: Final = """
@@ -28,6 +29,7 @@ def test_the_examples_of_the_documentation_are_right_by_our_types(tmp_path: Path
     program.write_text(ASSUMED + "\n".join(examples()))
     # No configuration: ours tells mypy where the sources are. An example may use a name for one thing after another.
     options = ["--config-file=", "--check-untyped-defs", "--allow-redefinition", "--warn-unreachable"]
+    options += ["--cache-dir", str(KEPT / "mypy")]  # what it knows of PySpark takes most of the time
     mypy = [sys.executable, "-m", "mypy", *options, program.name]
     checked = subprocess.run(mypy, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
