@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
+from dataclasses import fields
 
 import pytest
 
+from backfill.metrics import listed
 from backfill.metrics.exposition import CONTENT_TYPE, Metric, Sample, exposition
 from backfill.metrics.server import LOOPBACK, MetricsServer
+from backfill.reported import Reported
 
 ROWS = Metric("rows_total", "counter", "Rows,\nwith a \\ in it.")
 LAG = Metric("lag_seconds", "gauge", "Lag.")
@@ -26,6 +29,14 @@ def test_samples_of_a_metric_stand_together_below_its_description() -> None:
         'rows_total{q="say \\"\\\\\\"\\n"} 1000000000000000000\n'
     )
     assert exposition([]) == ""
+
+
+def test_each_metric_of_a_source_is_named_for_a_figure_that_it_reports() -> None:
+    reported = {field.name: field.type for field in fields(Reported)}
+    assert all(reported[name].startswith("int") for name in listed.OF_SOURCE)
+    metrics = [*listed.OF_SOURCE.values(), *listed.OF_TABLE.values(), *listed.OF_QUERY.values()]
+    assert len({metric.name for metric in metrics}) == len(metrics)
+    assert all((metric.kind == "counter") == metric.name.endswith("_total") for metric in metrics)
 
 
 @pytest.mark.parametrize(("host", "named"), [(LOOPBACK, LOOPBACK), ("::1", "[::1]")])

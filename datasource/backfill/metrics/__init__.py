@@ -1,6 +1,7 @@
 """Figures as Prometheus reads them.
 
 server          metrics over HTTP
+listed          the metrics there are
 exposition      samples as text
 """
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -23,6 +23,7 @@ from uuid import UUID
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from backfill.metrics.exposition import Metric, Sample, exposition
+from backfill.metrics.listed import ACTIVE, FAILED, OF_QUERY, OF_SOURCE, OF_TABLE, PHASE
 from backfill.metrics.server import LOOPBACK, MetricsServer
 from backfill.progress import PHASES
 from backfill.reported import Reported
@@ -39,52 +40,6 @@ if TYPE_CHECKING:
 MOST_ENDED: Final = 100
 """Of how many queries that have ended the metrics are kept."""
 
-PHASE = Metric("backfill_phase", "gauge", "1 for the phase the stream is in, 0 for the others.")
-SNAPSHOT_ROWS = Metric("backfill_snapshot_rows_total", "counter", "Rows read from the table, since the stream began.")
-ROWS_LEFT = Metric("backfill_snapshot_rows_left", "gauge", "About how many rows of the table are still to be read.")
-VNODES = Metric("backfill_vnodes", "gauge", "The parts the table's key space was cut into.")
-COMPLETED = Metric("backfill_vnodes_completed", "gauge", "The parts of which all rows have been read.")
-CONTROL_ROWS = Metric(
-    "backfill_control_rows",
-    "gauge",
-    "How many rows of the table a batch may read, where somebody throttled the stream; 0 while it is paused.",
-)
-AGAIN_ROWS = Metric("backfill_again_rows", "gauge", "Rows read again for the request that is under way, or was last.")
-AGAIN_VNODES = Metric("backfill_again_vnodes", "gauge", "The parts that what it asks for was cut into.")
-AGAIN_COMPLETED = Metric("backfill_again_vnodes_completed", "gauge", "Those of them that have been read.")
-PASSED_ON = Metric(
-    "backfill_changes_passed_on_total",
-    "counter",
-    "Changes that were emitted, up to the batch before the last, since the stream began or its counts were lost.",
-)
-HELD_BACK = Metric(
-    "backfill_changes_held_back_total",
-    "counter",
-    "Changes left out because the snapshot has or will have them, up to the batch before the last, since the stream "
-    "began or its counts were lost.",
-)
-INPUT_ROWS = Metric(
-    "backfill_input_rows_total",
-    "counter",
-    "Rows of all kinds that Spark has read from the source since this listener was made, but for batches run again.",
-)
-LAG_BYTES = Metric("backfill_lag_bytes", "gauge", "How much log was written after what the last batch has.")
-LAG_SECONDS = Metric(
-    "backfill_lag_seconds",
-    "gauge",
-    "How many seconds the stream was behind when the last batch ended; 0 when idle.",
-)
-RETAINED = Metric("backfill_wal_retained_bytes", "gauge", "How much log the database keeps for the replication slot.")
-STATE_ROWS = Metric(
-    "backfill_state_rows", "gauge", "Keys of which the last row is kept, with changelog=full or envelope=upsert."
-)
-STATE_FILE = Metric("backfill_state_file_bytes", "gauge", "The size of the file that they are kept in.")
-BATCHES = Metric("backfill_batches_total", "counter", "Batches that have ended, since this listener was made.")
-DURATION = Metric("backfill_last_batch_duration_seconds", "gauge", "How long the last batch took.")
-ACTIVE = Metric("backfill_query_active", "gauge", "1 while the query runs, 0 when it has ended.")
-FAILED = Metric("backfill_query_failed", "gauge", "1 where the query has ended with an error.")
-HEARD = Metric("backfill_last_heard_timestamp_seconds", "gauge", "When Spark last told of the query, since 1970.")
-
 
 @dataclass(slots=True)
 class _Table:
@@ -94,6 +49,12 @@ class _Table:
     input_rows: int = 0
     lag_bytes: float | None = None
     lag_seconds: float | None = None
+
+    def samples(self, labels: Mapping[str, str]) -> Iterator[Sample]:
+        for phase in PHASES:
+            yield Sample(PHASE, int(self.reported.phase == phase), {**labels, "phase": phase})
+        yield from _figures(self.reported, OF_SOURCE, labels)
+        yield from _figures(self, OF_TABLE, labels)
 
 
 @dataclass(slots=True)
@@ -113,40 +74,17 @@ class _Query:
 
     def samples(self) -> Iterator[Sample]:
         own = {"query_id": self.id, "query": self.name}
-        for metric, value in (
-            (BATCHES, self.batches),
-            (DURATION, self.duration),
-            (ACTIVE, int(self.active)),
-            (FAILED, int(self.failed)),
-            (HEARD, self.heard),
-        ):
-            yield Sample(metric, value, own)
+        yield from _figures(self, OF_QUERY, own)
+        yield Sample(ACTIVE, int(self.active), own)
+        yield Sample(FAILED, int(self.failed), own)
         for name, table in self.tables.items():
-            yield from _samples(table, {**own, "table": name})
+            yield from table.samples({**own, "table": name})
 
 
-def _samples(table: _Table, labels: dict[str, str]) -> Iterator[Sample]:
-    of = table.reported
-    for phase in PHASES:
-        yield Sample(PHASE, int(of.phase == phase), {**labels, "phase": phase})
-    for metric, value in (
-        (SNAPSHOT_ROWS, of.snapshot_rows),
-        (ROWS_LEFT, of.snapshot_rows_left),
-        (VNODES, of.vnodes),
-        (COMPLETED, of.vnodes_completed),
-        (CONTROL_ROWS, of.control_rows),
-        (AGAIN_ROWS, of.again_rows),
-        (AGAIN_VNODES, of.again_vnodes),
-        (AGAIN_COMPLETED, of.again_vnodes_completed),
-        (PASSED_ON, of.changes_passed_on),
-        (HELD_BACK, of.changes_held_back),
-        (INPUT_ROWS, table.input_rows),
-        (LAG_BYTES, table.lag_bytes),
-        (LAG_SECONDS, table.lag_seconds),
-        (RETAINED, of.retained_bytes),
-        (STATE_ROWS, of.state_rows),
-        (STATE_FILE, of.state_file_bytes),
-    ):
+def _figures(of: object, metrics: Mapping[str, Metric], labels: Mapping[str, str]) -> Iterator[Sample]:
+    """A sample of each metric, from the attribute of its name; none where that is None."""
+    for name, metric in metrics.items():
+        value = getattr(of, name)
         if value is not None:
             yield Sample(metric, value, labels)
 
