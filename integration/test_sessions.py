@@ -103,7 +103,7 @@ def test_a_server_that_is_reached_without_a_network_takes_the_same_settings(
 def test_a_session_that_is_used_often_is_kept_once_and_then_closed(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backfill.upstream.postgres.session.connection.KEEP_SECONDS", 3.0)
+    monkeypatch.setattr("backfill.upstream.postgres.session.idle_sessions.KEEP_SECONDS", 3.0)
     connector = connector_to(database.dsn)
     before = timers()
     for _ in range(10):

@@ -6,8 +6,10 @@ retries          the one retry policy
 room             whether there is room for a stream's sessions
 server           which server this is, and what it can do
 locks            not waiting for long for who has locked the table
-connection       a session, with the settings that give a value one text
+connection       how they are opened
+idle_sessions    those that are kept for the next batch
 arrow_session    one whose rows come as Arrow
+settings         what gives a value one text in each of them
 environment      where the server is, as far as the url does not say it
 failures         which errors are definite
 connecting       what those mean of which the server has no word

@@ -14,7 +14,8 @@ from typing import Final
 
 from backfill.errors import UnsupportedTypeError
 from backfill.upstream.postgres.description import TableDescription
-from backfill.upstream.postgres.session.connection import MONETARY, Cursor, Session
+from backfill.upstream.postgres.session.connection import Cursor, Session
+from backfill.upstream.postgres.session.settings import MONETARY
 from backfill.upstream.postgres.values.oids import Oid
 from backfill.wording import in_option
 

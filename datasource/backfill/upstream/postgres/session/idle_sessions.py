@@ -1,0 +1,68 @@
+"""Arrow sessions that nobody uses at the moment are kept for the next batch: opening one may take longer than that."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Final
+
+from backfill.upstream.postgres.session.arrow_session import ArrowSession
+
+KEEP_SECONDS: Final = 30.0
+"""How long an Arrow session is kept for the next batch, before it is closed: longer than an idle stream waits between
+two looks at its log (`epochs.LOOK_INTERVAL`), and most often than a reader does for the next batch to be planned."""
+
+
+class IdleSessions:
+    """Those of this process. Each is kept for whoever is equal to its owner, and closed when it has waited for long."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[float, object, ArrowSession]] = []
+        """Each with the time at which it is closed, and its owner."""
+
+        self._timed = False
+        """Whether a timer is set: one is enough, however often sessions come and go."""
+
+        self._left: list[tuple[float, object, ArrowSession]] = []
+        """Those of the process that this one was forked from, so that nothing closes them."""
+
+    def take(self, owner: object) -> ArrowSession | None:
+        with self._lock:
+            for at, (_, whose, session) in enumerate(self._waiting):
+                if whose == owner:
+                    del self._waiting[at]
+                    return session
+        return None
+
+    def put(self, owner: object, session: ArrowSession) -> None:
+        with self._lock:
+            self._waiting.append((time.monotonic() + KEEP_SECONDS, owner, session))
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._waiting and not self._timed:
+            self._timed = True
+            timer = threading.Timer(self._waiting[0][0] - time.monotonic(), self._close_old)
+            timer.daemon = True
+            timer.start()
+
+    def leave_to_parent(self) -> None:
+        """In a process that was forked: closing a session would end that of the other one."""
+        self._left, self._waiting, self._timed = self._waiting, [], False
+        self._lock = threading.Lock()
+
+    def _close_old(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            old = [item for item in self._waiting if item[0] <= now]
+            self._waiting = [item for item in self._waiting if item[0] > now]
+            self._timed = False
+            self._set_timer()
+        for _, _, session in old:
+            session.close()
+
+
+IDLE: Final = IdleSessions()
+os.register_at_fork(after_in_child=IDLE.leave_to_parent)
