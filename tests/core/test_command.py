@@ -14,7 +14,7 @@ import pytest
 from backfill import __main__ as command
 from backfill.opening import open_store
 from backfill.state_dir.control_file import read_control
-from backfill.state_dir.record import ONLY_SNAPSHOT
+from backfill.state_dir.kept_options import ONLY_SNAPSHOT
 from backfill_state import StreamIdentity
 
 

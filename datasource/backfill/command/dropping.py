@@ -12,7 +12,7 @@ from backfill.opening import open_store, remove_state_files
 from backfill.options import parse
 from backfill.staging import Staging
 from backfill.state_dir.claim import claim
-from backfill.state_dir.record import has_place
+from backfill.state_dir.kept_options import has_place
 from backfill.state_dir.recorded import STATE_FILE
 from backfill.upstream import DELTA
 

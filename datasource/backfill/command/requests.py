@@ -14,7 +14,7 @@ from backfill.control import Control, ReadAgain, Stop
 from backfill.errors import KeyTextError, StateBusyError, StateError
 from backfill.offset import Barrier
 from backfill.state_dir.control_file import changing, keep_control, read_control
-from backfill.state_dir.record import has_place, keeps_the_latest
+from backfill.state_dir.kept_options import has_place, keeps_the_latest
 from backfill.state_dir.views import looking, standing
 from backfill.vnode import Key
 

@@ -29,7 +29,7 @@ from backfill.progress import (
 )
 from backfill.state_dir.control_file import read_control
 from backfill.state_dir.counts_file import read_counts
-from backfill.state_dir.record import has_place
+from backfill.state_dir.kept_options import has_place
 from backfill.state_dir.views import standing
 from backfill.upstream import Bookmark
 from backfill.upstream.lag import UNKNOWN, Lag

@@ -2,6 +2,7 @@
 
 record          what it says of a stream, and these rules
 views           what can be read of it while the stream runs
+kept_options    the options that a stream keeps to its end
 same_table      whether the table is still the one that the stream began with
 recorded        what the state store keeps of a stream, in its types
 control_file    how another process tells the stream what to do

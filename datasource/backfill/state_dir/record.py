@@ -28,43 +28,25 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from backfill.errors import OptionsError, StateBusyError, StateError
+from backfill.errors import StateBusyError, StateError
 from backfill.offset import Barrier
 from backfill.options import OnExistingState, StreamOptions
 from backfill.progress import Finished, Frontier, Progress
 from backfill.state_dir import recorded
 from backfill.state_dir.failures import as_ours
+from backfill.state_dir.kept_options import has_place, require_same_options, with_options
 from backfill.state_dir.same_table import require_same_table
 from backfill.upstream import Bookmark, Upstream
 from backfill.vnode import Key
-from backfill.wording import FRESH_START, IN_ITS_PLACE, another_option
+from backfill.wording import FRESH_START, IN_ITS_PLACE
 from backfill_state import ProgressStore, StreamIdentity
 
 logger = logging.getLogger("backfill")
 
 OpenStore: TypeAlias = Callable[[], AbstractContextManager[ProgressStore]]
 
-SNAPSHOT_FILTER: Final = "snapshot_filter"
-"""What the filter is called among the names of the bookmark."""
-
-ONLY_SNAPSHOT: Final = "only_snapshot"
-"""The same for what a stream with startupMode=snapshot has there and no other."""
-
-ORDER_COLUMN: Final = "order_column"
-"""The same for the column that orders the rows of a key. The upsert state itself checks that it is still the same."""
-
 FOLLOW_INTERVAL: Final = 1.0
 """Seconds between two recordings once the backfill is over: then nothing but the epoch changes."""
-
-
-def has_place(bookmark: Bookmark) -> bool:
-    """Whether something was made for the stream in the upstream's change log."""
-    return not dict(bookmark).get(ONLY_SNAPSHOT)
-
-
-def keeps_the_latest(bookmark: Bookmark) -> bool:
-    """Whether the sink may have a later row of a key than the table, by the stream's orderColumn."""
-    return bool(dict(bookmark).get(ORDER_COLUMN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +125,7 @@ class Record:
     def _begin_anew(self, store: ProgressStore, found: StreamIdentity | None) -> NamedStream:
         """Names the stream, as the one that was begun there where it has the same place."""
         stream = uuid.uuid4().hex[:8] if found is None else found.stream_id
-        bookmark = self._with_options(self._upstream.bookmark(stream))
+        bookmark = with_options(self._upstream.bookmark(stream), self._options)
         identity = recorded.identity(stream, bookmark, self._upstream)
         if found != identity:
             # Also where a first start failed and the options now name another slot or publication.
@@ -161,8 +143,8 @@ class Record:
         `order_matters`: what is left to do goes by the order of keys, which must be the one in the bookmark. If not,
         the key may have another order by now, and the bookmark that is returned has that.
         """
-        self._require_same_options(barrier, goes_by_keys=order_matters)
-        bookmark = self._with_options(barrier.bookmark)
+        require_same_options(barrier.bookmark, self._options, order_matters=order_matters)
+        bookmark = with_options(barrier.bookmark, self._options)
         with self._open() as store:
             found, epoch = store.identity(), store.epoch()
         if found is not None:
@@ -269,29 +251,6 @@ class Record:
             and self._clock() - self._written_at < FOLLOW_INTERVAL
         )
 
-    def _with_options(self, bookmark: Bookmark) -> Bookmark:
-        """The bookmark, which is in the checkpoint as well, with what the options say now."""
-        options = self._options
-        kept = {
-            SNAPSHOT_FILTER: options.snapshot_filter,
-            ONLY_SNAPSHOT: "true" if options.only_snapshot else "",
-            ORDER_COLUMN: options.order_column,
-        }
-        others = (item for item in bookmark if item[0] not in kept)
-        return (*others, *((name, value) for name, value in kept.items() if value))
-
-    def _require_same_options(self, barrier: Barrier, *, goes_by_keys: bool) -> None:
-        """A chunk that was planned with one filter must not be read with another, and where nothing is left to do that
-        goes by keys a filter may be left out; what follows the snapshot has a place in the change log, or has none.
-        """
-        began = dict(barrier.bookmark)
-        only_snapshot = self._options.only_snapshot
-        if bool(began.get(ONLY_SNAPSHOT)) != only_snapshot:
-            raise OptionsError(another_option(_mode(not only_snapshot), _mode(only_snapshot)))
-        before, now = began.get(SNAPSHOT_FILTER, ""), self._options.snapshot_filter
-        if before != now and (now or goes_by_keys):
-            raise OptionsError(another_option(_filter(before), _filter(now)))
-
     def _has_progress(self, found: StreamIdentity, epoch: int) -> str:
         resume = (
             f" onExistingState=resume to go on after epoch {epoch}, if the sink has all up to there and nothing beyond "
@@ -307,11 +266,3 @@ class Record:
     def _or(self, resuming: str) -> str:
         """The advice to resume; none where last rows are kept, which may be some batches ahead of the record."""
         return resuming if self._options.last_rows is None else ""
-
-
-def _mode(only_snapshot: bool) -> str:
-    return "startupMode=snapshot" if only_snapshot else "another startupMode"
-
-
-def _filter(snapshot_filter: str) -> str:
-    return f"snapshotFilter={snapshot_filter!r}" if snapshot_filter else "no snapshotFilter"
