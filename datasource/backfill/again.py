@@ -13,17 +13,20 @@ they were made.
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from backfill.control import Control, ReadAgain
 from backfill.errors import KeyTextError
-from backfill.progress import Again, Finished, Frontier, Progress, settled
+from backfill.offset import Barrier
+from backfill.options import StreamOptions
+from backfill.progress import Again, Finished, Frontier, settled
 from backfill.upstream import Upstream
 from backfill.vnode import WHOLE_TABLE, KeyRange
 
 logger = logging.getLogger("backfill")
 
 
-def with_reopened(again: Again | None, lost: tuple[KeyRange, ...]) -> Again | None:
+def _with_reopened(again: Again | None, lost: tuple[KeyRange, ...]) -> Again | None:
     """What is taken again at a barrier. `lost` are the ranges whose chunks its batch gave up: they are left to do."""
     if again is None or not isinstance(again.progress, Frontier):
         return again
@@ -31,32 +34,44 @@ def with_reopened(again: Again | None, lost: tuple[KeyRange, ...]) -> Again | No
 
 
 class InTurn:
-    """Takes up what a stream was asked for, one request after the other, each cut into `vnodes` at the most.
+    """Takes up what a stream was asked for, one request after the other.
 
     It remembers what it has logged about requests that it passes over: it meets them at each call, until there is a
     batch whose offset says that they are done.
     """
 
-    def __init__(self, upstream: Upstream, vnodes: int) -> None:
+    def __init__(self, upstream: Upstream, options: StreamOptions) -> None:
         self._upstream = upstream
-        self._vnodes = vnodes
+        self._vnodes = options.vnode_count
+        self.why_never: Final = _why_never(options)
+        """Why the stream takes nothing again, whatever it is asked for; empty where it may."""
+
         self._refused: set[str] = set()
         self._said_never = False
 
-    def next_up(self, again: Again | None, progress: Progress, control: Control, stream: str) -> Again | None:
-        """What the next batch takes again: what is under way, else what was asked for next, else the last that was."""
-        taken_up = None if again is None else again.request
-        waiting = control.waiting(stream, taken_up)
+    def next_up(self, begin: Barrier, lost: tuple[KeyRange, ...], control: Control) -> Again | None:
+        """What the batch after `begin` takes again: what is under way, else what was asked for next, else the last that
+        was. `lost` are the ranges that the batch up to `begin` gave up.
+        """
+        if self.why_never:
+            self._pass_over(begin.stream, control)
+            return None
+        again = _with_reopened(begin.again, lost)
+        waiting = control.waiting(begin.stream, _request_of(again))
         if waiting.stop is not None:
             done = Finished(0, 0) if again is None else again.progress
             again = Again(waiting.stop.id, Finished(done.vnode_count, done.row_count))
-        if isinstance(progress, Frontier) or control.holds:
+        if begin.progress.unfinished or control.holds:
             return again
         for request in waiting.to_read:
             if again is not None and again.frontier is not None:
                 break
             again = self._begun(request)
         return again
+
+    def waits(self, stream: str, again: Again | None, control: Control) -> bool:
+        """Whether requests wait for their turn, where `again` is what was taken up last."""
+        return not self.why_never and bool(control.waiting(stream, _request_of(again)))
 
     def _begun(self, request: ReadAgain) -> Again:
         if request.id not in self._refused:
@@ -74,8 +89,19 @@ class InTurn:
             return WHOLE_TABLE
         return self._upstream.range_of(request.first, request.last)
 
-    def pass_over(self, control: Control, stream: str, why: str) -> None:
-        """For a stream that takes nothing again: says so where it is asked to."""
+    def _pass_over(self, stream: str, control: Control) -> None:
         if control.waiting(stream, None) and not self._said_never:
             self._said_never = True
-            logger.warning("requests to read rows again are passed over: %s", why)
+            logger.warning("requests to read rows again are passed over: %s", self.why_never)
+
+
+def _why_never(options: StreamOptions) -> str:
+    if options.only_snapshot:
+        return "a stream with startupMode=snapshot is one batch"
+    if options.order_column:
+        return "with orderColumn the sink may have a later row than the table, which is not to be undone"
+    return ""
+
+
+def _request_of(again: Again | None) -> str | None:
+    return None if again is None else again.request

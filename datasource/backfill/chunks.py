@@ -119,7 +119,7 @@ class Chunks:
         return self._kept(manifest.with_others(lambda item: item.reread_at(pin.epoch.position), keep))
 
     def _give_up(self, manifest: Manifest, staged: Collection[str]) -> Manifest:
-        """Leaves out the chunks that were lost; their rows are taken in a later batch (`again.with_reopened`).
+        """Leaves out the chunks that were lost; their rows are taken in a later batch (`again`).
 
         They belong to rows that the sink has already. Read at a later state they would lack the rows deleted until
         then, whose deletes could not be told from those of rows that came back; and they would be followed by older

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Final, TypeAlias
 
 from backfill.advance import UNLIMITED, advance, grown
-from backfill.again import InTurn, with_reopened
+from backfill.again import InTurn
 from backfill.attachment import Attachment
 from backfill.chunks import Chunks, planned_manifest
 from backfill.control import Control
@@ -85,7 +85,7 @@ class Stream:
         self._attachment = Attachment(upstream, record, staging, options, self._require_last_rows)
         self._options = options
         self._release = Release(upstream, watch)
-        self._in_turn = InTurn(upstream, options.vnode_count)
+        self._in_turn = InTurn(upstream, options)
         self._counting = counting or Counting()
         self._open_last_rows = open_last_rows
         self._last_rows: LastRows | None = None
@@ -118,17 +118,13 @@ class Stream:
         table, stands = {"table": self._upstream.identity().table}, self._stands
         if stands is None:
             return {**table, "phase": "starting", **self._control.figures()}
-        follows = phase(stands.progress, stands.again) == "changes" and not self._waits(stands)
+        waits = self._in_turn.waits(stands.named.stream, stands.again, self._control)
+        follows = phase(stands.progress, stands.again) == "changes" and not waits
         told = {} if follows else self._control.figures()
         lag = self._upstream.lag().figures()
         state = {} if self._last_rows is None else self._last_rows.figures()
         at = figures(stands.progress, stands.again)
         return {**table, **at, **told, **self._counting.figures(), **lag, **state}
-
-    def _waits(self, stands: _Standing) -> bool:
-        """Whether requests to read rows again wait for their turn."""
-        last = None if stands.again is None else stands.again.request
-        return not self._why_never_again() and bool(self._control.waiting(stands.named.stream, last))
 
     def stop_at_present(self) -> None:
         """From now on nothing that happens after this moment is read, except what reading the table's rows needs, for
@@ -214,27 +210,11 @@ class Stream:
 
     def _standing(self, named: NamedStream, begin: Barrier) -> _Standing:
         """Where the stream is before the batch after `begin`, with what that is to take again."""
-        progress = settled(begin.progress)
-        again = self._again(begin, progress)
+        lost = () if self._in_turn.why_never else self._attachment.manifest(begin).given_up
+        again = self._in_turn.next_up(begin, lost, self._control)
         answers = again is not None and again.frontier is None and again.request != begin.taken_up
         keeps_others = self._options.last_rows is not None and named.bookmark != begin.bookmark
-        return _Standing(named, begin.epoch, progress, again, answers or keeps_others)
-
-    def _again(self, begin: Barrier, progress: Progress) -> Again | None:
-        """What is taken again in the next batch, if anything is."""
-        why_never = self._why_never_again()
-        if why_never:
-            self._in_turn.pass_over(self._control, begin.stream, why_never)
-            return None
-        again = with_reopened(begin.again, self._attachment.manifest(begin).given_up)
-        return self._in_turn.next_up(again, progress, self._control, begin.stream)
-
-    def _why_never_again(self) -> str:
-        if self._options.only_snapshot:
-            return "a stream with startupMode=snapshot is one batch"
-        if self._options.order_column:
-            return "with orderColumn the sink may have a later row than the table, which is not to be undone"
-        return ""
+        return _Standing(named, begin.epoch, settled(begin.progress), again, answers or keeps_others)
 
     def _is_over(self, progress: Progress, after: Epoch) -> bool:
         if self._options.only_snapshot:
@@ -267,7 +247,7 @@ class Stream:
         if not isinstance(cursor, Frontier):
             step = self._upstream.log_epoch(after, max_changes=max_changes, until=until)
             if stands.needs_barrier and step.epoch == after and until is None:
-                # It is learned from the offset alone, so there is to be one.
+                # What needs the barrier is learned from its offset alone.
                 step = self._upstream.snapshot_epoch(after, max_changes=max_changes)
             return step, cursor
         if self._control.holds:
