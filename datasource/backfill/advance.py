@@ -8,7 +8,7 @@ from backfill.control import Control
 from backfill.options import StreamOptions
 from backfill.plan import Limits, plan
 from backfill.progress import Frontier
-from backfill.upstream import Pin, Upstream
+from backfill.upstream import Pin, TableSize, Upstream
 
 UNLIMITED: Final = 1 << 62
 """The budget of rows or changes where there is no limit."""
@@ -20,25 +20,21 @@ It is also what maxRowsPerTrigger is by default.
 """
 
 
-def advance(
-    upstream: Upstream,
-    pin: Pin,
-    frontier: Frontier,
-    max_rows: int | None,
-    options: StreamOptions,
-    control: Control,
-) -> Frontier:
-    """Where the vnodes stand after the next batch, of at most `max_rows` rows, in the pinned state.
+def limits(size: TableSize, vnodes: int, max_rows: int | None, options: StreamOptions, control: Control) -> Limits:
+    """What the next batch, of at most `max_rows` rows, may read of a table of this size that has so many vnodes."""
+    may_read, lanes = _may_read(max_rows, size.row_bytes, options, control), options.num_partitions
+    vnode_rows = max(1, size.row_count // max(1, vnodes))
+    # With a filter that lets few rows through, one batch must not look at the whole table.
+    looked_at = max(lanes, may_read // vnode_rows) if options.snapshot_filter else None
+    return Limits(max_rows=may_read, lanes=lanes, vnode_rows=vnode_rows, max_vnodes=looked_at)
+
+
+def advance(upstream: Upstream, pin: Pin, frontier: Frontier, within: Limits) -> Frontier:
+    """Where the vnodes stand after the next batch, within these limits, in the pinned state.
 
     Raises SnapshotGoneError where that was lost while it was measured.
     """
-    size = upstream.size()
-    may_read, lanes = _may_read(max_rows, size.row_bytes, options, control), options.num_partitions
-    vnode_rows = max(1, size.row_count // max(1, frontier.vnode_count))
-    # With a filter that lets few rows through, one batch must not look at the whole table.
-    looked_at = max(lanes, may_read // vnode_rows) if options.snapshot_filter else None
-    limits = Limits(max_rows=may_read, lanes=lanes, vnode_rows=vnode_rows, max_vnodes=looked_at)
-    planning = plan(frontier, limits)
+    planning = plan(frontier, within)
     try:
         requests = next(planning)
         while True:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, TypeAlias
 
-from backfill.advance import UNLIMITED, advance, grown
+from backfill.advance import UNLIMITED, advance, grown, limits
 from backfill.again import InTurn
 from backfill.attachment import Attachment
 from backfill.chunks import Chunks, planned_manifest
@@ -257,8 +257,10 @@ class Stream:
             step = self._upstream.snapshot_epoch(after, max_changes=max_changes)
             if step.pin is None:
                 return step, cursor
+            size = self._upstream.size()
+            within = limits(size, cursor.vnode_count, max_rows, self._options, self._control)
             try:
-                return step, advance(self._upstream, step.pin, cursor, max_rows, self._options, self._control)
+                return step, advance(self._upstream, step.pin, cursor, within)
             except SnapshotGoneError:
                 lost += 1
                 if lost == MOST_LOST:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.advance import ENOUGH_CHANGES, UNLIMITED, advance, grown
+from backfill.advance import ENOUGH_CHANGES, UNLIMITED, advance, grown, limits
 from backfill.control import Control
 from backfill.epoch import Epoch
 from backfill.options import OnExistingState, OnTruncate, StartupMode, StreamOptions, parse
@@ -34,11 +34,8 @@ class Table:
     """An upstream of a table of this size, in each vnode of which so many rows are found."""
 
     def __init__(self, row_count: int, row_bytes: int, found: int) -> None:
-        self._size = TableSize(row_count, row_bytes)
+        self.size = TableSize(row_count, row_bytes)
         self._found = found
-
-    def size(self) -> TableSize:
-        return self._size
 
     def measure(self, pin: Pin, requests: Sequence[Measure]) -> list[Extent]:
         assert pin == PIN
@@ -52,7 +49,8 @@ def rows_and_unfinished(
     table: Table, max_rows: int | None, options: StreamOptions, control: Control = CONTROL
 ) -> tuple[int, int]:
     """After a batch: how many rows have been read, and how many vnodes are left."""
-    reached = advance(table, PIN, TEN_VNODES, max_rows, options, control)  # type: ignore[arg-type]
+    within = limits(table.size, TEN_VNODES.vnode_count, max_rows, options, control)
+    reached = advance(table, PIN, TEN_VNODES, within)  # type: ignore[arg-type]
     return reached.row_count, len(list(reached.unfinished))
 
 
