@@ -27,7 +27,7 @@ from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.upstream import Pin, Upstream
 from backfill.vnode import WHOLE_TABLE, Coverage
-from backfill.whole_rows.last_rows import LastRows, Marked
+from backfill.whole_rows.last_rows import LastRows, Logged, Marked
 from backfill.whole_rows.telling import BYTES_AT_ONCE, ROWS_AT_ONCE
 
 
@@ -50,8 +50,8 @@ class Following:
         """What readers read of them: as the log tells them, or completed from the last rows."""
         readers = self.options.num_partitions
         if last_rows is not None:
-            added = self.upstream.added()
-            return last_rows.changes(self.begin, self.end, staging, readers, self._marked(), self._look_up, added)
+            logged = Logged(self.begin, self.end, self._marked(), self._look_up)
+            return last_rows.changes(logged, staging, readers, self.upstream.added())
         return pack(self._rows(), self.rows.schema, staging, self.end.epoch.number, readers)
 
     def _rows(self) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from backfill.changes import DELETE, INSERT, UPDATE
 from backfill.epoch import Epoch
-from backfill.handoff import read
+from backfill.handoff import StagedChanges, read
 from backfill.mark import mark
 from backfill.offset import Barrier
 from backfill.progress import Finished
@@ -21,7 +21,7 @@ from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.upstream import TableSchema
 from backfill.upstream.added import NOTHING_ADDED
-from backfill.whole_rows.last_rows import LastRows, Marked
+from backfill.whole_rows.last_rows import LastRows, Logged, Marked
 from backfill.whole_rows.lookup import FEW, LookUp
 from backfill.whole_rows.telling import Rules
 from backfill_state.upsert import InMemoryUpsertState
@@ -66,7 +66,7 @@ class Stream:
             rules,
         )
         self._at = self._barrier(1)
-        self._last.changes(None, self._at, self._staging, 1, iter(()), self._look_up({}), NOTHING_ADDED)
+        self._changes(Logged(None, self._at, iter(()), self._look_up({})))
         begun = [Change(INSERT, key, None, row) for key, row in rows.items() if key in emitted]
         self.batch([begun], {})
 
@@ -81,6 +81,9 @@ class Stream:
 
         return found
 
+    def _changes(self, logged: Logged) -> Sequence[StagedChanges]:
+        return self._last.changes(logged, self._staging, 1, NOTHING_ADDED)
+
     def batch(self, pieces: Sequence[Sequence[Change]], looked_into: dict[Key, Row]) -> list[Told]:
         """What is told of one batch, whose changes come in pieces."""
 
@@ -90,7 +93,7 @@ class Stream:
                 yield made, mark(made, key=KEY, forwarded=among(self._emitted)), False
 
         end = self._barrier(self._at.epoch.number + 1)
-        parts = self._last.changes(self._at, end, self._staging, 1, marked(), self._look_up(looked_into), NOTHING_ADDED)
+        parts = self._changes(Logged(self._at, end, marked(), self._look_up(looked_into)))
         self._at = end
         # A staged part needs no reader.
         found = [batch for part in parts for batch in read(part, None, self._rows)]  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ barrier, it cannot be made from the checkpoint, which is an error and not a gues
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -41,6 +42,19 @@ from backfill_state.upsert import UpsertLayout, UpsertState
 
 Marked: TypeAlias = Iterator[tuple[pa.RecordBatch, Halves, bool]]
 """Changes, which halves of them go forward, and whether they are a truncation that does, which stands alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """The changes of a batch, as the log tells them."""
+
+    begin: Barrier | None
+    """None before the first batch, which has none."""
+
+    end: Barrier
+    marked: Marked
+    look_up: LookUp
+    """Finds the rows of which a value is lost; each is emitted in place of its key's changes."""
 
 
 _ORDERED_BY: Final = " ordered by "
@@ -96,22 +110,14 @@ class LastRows:
 
     # -- from one barrier to the next ------------------------------------------------------------------------------
 
-    def changes(
-        self,
-        begin: Barrier | None,
-        end: Barrier,
-        staging: Staging,
-        readers: int,
-        marked: Marked,
-        look_up: LookUp,
-        added: Added,
-    ) -> tuple[StagedChanges, ...]:
-        """What readers read of the changes from `begin` to `end`; `marked` gives those that go forward.
+    def changes(self, logged: Logged, staging: Staging, readers: int, added: Added) -> tuple[StagedChanges, ...]:
+        """What this many readers read of the changes.
 
-        Where a value of a row is lost, the row that `look_up` finds is emitted in place of its changes. Brings the
-        state to `end`. Gives the same files again for the same barriers, though the table may have got columns since;
-        where they lack one that they may not, SchemaChangedError is raised and the state stays as it was.
+        Brings the state to the batch's end. Gives the same files again for the same barriers, though the table may have
+        got columns since; where they lack one that is not `added`, SchemaChangedError is raised and the state stays as
+        it was.
         """
+        begin, end = logged.begin, logged.end
         number = end.epoch.number
         with as_ours():
             state = self._opened(end.stream)
@@ -124,7 +130,7 @@ class LastRows:
                 if new:
                     if begin is not None:
                         self._put_snapshot(state, begin, staging)
-                    files = stage(self._output(state, end, marked, look_up), self._rows.schema, staging, number)
+                    files = stage(self._output(state, logged), self._rows.schema, staging, number)
                     staging.keep_changes(number, files)
                 else:
                     files = staging.change_files(number)
@@ -188,21 +194,22 @@ class LastRows:
             present = np.ones(rows.num_rows, np.bool_)
             put(state, keys, present, rows.select(self._columns), *orders)
 
-    def _output(self, state: UpsertState, end: Barrier, marked: Marked, look_up: LookUp) -> Iterator[pa.RecordBatch]:
+    def _output(self, state: UpsertState, logged: Logged) -> Iterator[pa.RecordBatch]:
         """Output rows of marked changes. Each piece is put into the state before the next one is made."""
-        telling = WholeRows(state, self._rows.table, self._rules, look_up, end.epoch.number)
+        epoch = logged.end.epoch
+        telling = WholeRows(state, self._rows.table, self._rules, logged.look_up, epoch.number)
         first = place = 0
-        for changes, found, truncates in marked:
+        for changes, found, truncates in logged.marked:
             if truncates:
                 state.clear()
                 made = marked_rows(changes, found, truncates=True)
-                yield self._rows.change_rows(made, end.epoch, first)
+                yield self._rows.change_rows(made, epoch, first)
                 first += made.num_rows
                 continue
             begin = 0
             while not (rest := found.of(slice(begin, None))).nothing:
                 told = telling.tell(changes.slice(begin), rest, place)
-                yield self._rows.change_rows(told.marked, end.epoch, first)
+                yield self._rows.change_rows(told.marked, epoch, first)
                 first, place, begin = first + told.marked.num_rows, place + told.events, begin + told.changes
 
 
