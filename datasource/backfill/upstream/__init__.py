@@ -99,6 +99,14 @@ class Identity:
     table_id: str
 
 
+DELTA: Final = "delta"
+"""The name of the Delta adapter, which needs no server: what a stream over such a table has recorded."""
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+"""The positions that a person need not know: see `Upstream.span`."""
+
+
 class SnapshotReader(Protocol):
     """Reads the table's rows on an executor, in the columns of `TableSchema.columns`; picklable, opens nothing before.
 
@@ -120,13 +128,6 @@ class SnapshotReader(Protocol):
         state is lost in the middle.
         """
         ...
-
-
-DELTA: Final = "delta"
-"""The name of the Delta adapter, which needs no server: what a stream over such a table has recorded."""
-
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
 
 
 class ChangeReader(Protocol):
@@ -159,24 +160,29 @@ class Upstream(Protocol):
     name: str
     """What kind of upstream this is, as it is recorded in state."""
 
+    def close(self) -> None:
+        """Lets go of everything, a pin too, but for sessions that are kept for half a minute for whoever comes next.
+        May be called again.
+        """
+        ...
+
+    # -- the table -------------------------------------------------------------------------------------------------
+
     def schema(self) -> TableSchema:
         """The columns, refused by name where a type is not carried without loss."""
         ...
 
-    def reader(self) -> SnapshotReader: ...
+    def identity(self) -> Identity: ...
 
-    def span(self, starting: str, ending: str) -> ChangeReader:
-        """What reads the changes after the position `starting` and up to `ending`. Needs no `attach`, makes nothing.
+    def size(self) -> TableSize: ...
 
-        A position is `EARLIEST` (the changes after it are the oldest ones there are), `LATEST` (everything that is
-        visible now, fixed by this call), or the upstream's own text for one of its states, which has been reached.
-
-        Raises OptionsError where a text is none of these, or `starting` lies after `ending`; DataLossError where
-        changes after `starting` are gone.
-        """
+    def typed(self, keys: Sequence[Key]) -> pa.RecordBatch:
+        """Keys as columns of their types, named as the key columns."""
         ...
 
-    def identity(self) -> Identity: ...
+    def covered(self, keys: pa.RecordBatch, coverage: Coverage) -> pa.Array[Any]:
+        """For each of these keys (the columns of the key), whether it lies in `coverage`, as the upstream orders."""
+        ...
 
     def bounds(self, vnodes: int, within: KeyRange = WHOLE_TABLE) -> tuple[Key, ...]:
         """At most `vnodes - 1` distinct keys in ascending order that cut the table into about equal parts.
@@ -193,11 +199,7 @@ class Upstream(Protocol):
         """
         ...
 
-    def size(self) -> TableSize: ...
-
-    def typed(self, keys: Sequence[Key]) -> pa.RecordBatch:
-        """Keys as columns of their types, named as the key columns."""
-        ...
+    # -- the place in the change log -------------------------------------------------------------------------------
 
     def bookmark(self, stream: str) -> Bookmark:
         """What the stream named `stream` needs to find its place in the change log again; names no secret.
@@ -247,6 +249,12 @@ class Upstream(Protocol):
         """
         ...
 
+    def acknowledge(self, epoch: Epoch) -> None:
+        """The upstream may forget what lies before `epoch`: a batch that ends there has been committed."""
+        ...
+
+    # -- the states that batches end at ----------------------------------------------------------------------------
+
     def present(self) -> str:
         """The position of this moment: every commit that is visible now is shown by it."""
         ...
@@ -290,6 +298,8 @@ class Upstream(Protocol):
         """
         ...
 
+    # -- rows ------------------------------------------------------------------------------------------------------
+
     def repin(self, after: Epoch) -> Pin:
         """A pin for a chunk that has to be read again: at `after` itself where the upstream keeps its states, else at
         the present state, which is not before `after`. Any earlier pin is released.
@@ -300,6 +310,15 @@ class Upstream(Protocol):
         """Lets go of this pin, if it is still held; may be called from another thread, and more than once."""
         ...
 
+    def measure(self, pin: Pin, requests: Sequence[Measure]) -> tuple[Extent, ...]:
+        """How far each request goes in the pinned state; exact. Rows that a filter leaves out do not count.
+
+        Raises SnapshotGoneError where that state has been released, or was lost with its session.
+        """
+        ...
+
+    def reader(self) -> SnapshotReader: ...
+
     def lookup(self, pin: Pin, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows with these keys (the columns of the key) in the pinned state, in no order and under no filter.
 
@@ -307,12 +326,7 @@ class Upstream(Protocol):
         """
         ...
 
-    def measure(self, pin: Pin, requests: Sequence[Measure]) -> tuple[Extent, ...]:
-        """How far each request goes in the pinned state; exact. Rows that a filter leaves out do not count.
-
-        Raises SnapshotGoneError where that state has been released, or was lost with its session.
-        """
-        ...
+    # -- changes ---------------------------------------------------------------------------------------------------
 
     def changes(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch]:
         """Exactly the changes of the commits that `upto` shows and `after` does not, in commit order.
@@ -326,13 +340,18 @@ class Upstream(Protocol):
         """For each of these changes, whether the state at `position` shows its commit."""
         ...
 
-    def covered(self, keys: pa.RecordBatch, coverage: Coverage) -> pa.Array[Any]:
-        """For each of these keys (the columns of the key), whether it lies in `coverage`, as the upstream orders."""
+    def span(self, starting: str, ending: str) -> ChangeReader:
+        """What reads the changes after the position `starting` and up to `ending`. Needs no `attach`, makes nothing.
+
+        A position is `EARLIEST` (the changes after it are the oldest ones there are), `LATEST` (everything that is
+        visible now, fixed by this call), or the upstream's own text for one of its states, which has been reached.
+
+        Raises OptionsError where a text is none of these, or `starting` lies after `ending`; DataLossError where
+        changes after `starting` are gone.
+        """
         ...
 
-    def acknowledge(self, epoch: Epoch) -> None:
-        """The upstream may forget what lies before `epoch`: a batch that ends there has been committed."""
-        ...
+    # -- how far a stream is behind --------------------------------------------------------------------------------
 
     def lag(self) -> Lag:
         """How far the present is from the last step, to be shown to people. Nothing is known before `attach`."""
@@ -344,11 +363,5 @@ class Upstream(Protocol):
         The epoch's timestamp is taken for the last moment up to which the stream is complete; a caller that knows a
         later one gives that. Raises DefiniteError where this upstream is of another system than the stream's, or no
         longer keeps its log: the figures would mean nothing.
-        """
-        ...
-
-    def close(self) -> None:
-        """Lets go of everything, a pin too, but for sessions that are kept for half a minute for whoever comes next.
-        May be called again.
         """
         ...
