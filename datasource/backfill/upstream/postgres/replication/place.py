@@ -207,7 +207,7 @@ class Place:
 
     def _require_own_publication(self, session: Session, table: Table, *, noted: bool) -> Published:
         """The publication that was made for the stream; `noted`: the table is in it as its comment says."""
-        found = publication.find(session, self.publication, table.description.oid, table.names)
+        found = publication.checked(session, self.publication, table.description.oid, table.names)
         if found is None:
             raise DataLossError(
                 f"publication {self.publication}, which was made for the stream, was dropped or renamed: the changes "
@@ -307,7 +307,7 @@ class Place:
         if self.own_publication:
             publication.note_membership(session, self.publication, table.description.oid)
             return self
-        found = publication.present(session, self.publication, table.description.oid)
+        found = publication.find(session, self.publication, table.description.oid)
         return replace(self, published=_told(found.ids) if found else "")
 
     def drop_lost_slot(self, session: Session) -> None:

@@ -77,25 +77,25 @@ _ABOVE: Final = """
 
 
 @dataclass(frozen=True, slots=True)
-class Present:
+class Publication:
     """A publication and the table's membership in it, by their OIDs; the latter 0 where it has all tables of a kind.
 
     Both are others once somebody has dropped the one or the other and made it again. `noted` is the membership that a
     publication of ours had when it was made: its comment says so, which somebody may replace.
     """
 
-    publication: int
+    oid: int
     membership: int
     noted: int | None = field(compare=False)
 
     @property
     def ids(self) -> tuple[int, int]:
         """What no ALTER PUBLICATION changes, unless it takes out the table."""
-        return self.publication, self.membership
+        return self.oid, self.membership
 
 
 @dataclass(frozen=True, slots=True)
-class Published(Present):
+class Published(Publication):
     """One that publishes all that is carried of the table.
 
     `versions` are those of the rows in the catalog by which the table is published, be it as itself, with its schema or
@@ -107,7 +107,7 @@ class Published(Present):
 
 def make(connector: Connector, session: Session, name: str, table: TableDescription) -> None:
     """Publishes the table, through its root where it is partitioned; nothing where the name is taken."""
-    if present(session, name, table.oid):
+    if find(session, name, table.oid):
         return
     statement = creating(session, name, table)
     try:
@@ -154,7 +154,7 @@ def creating(session: Session, name: str, table: TableDescription) -> sql.Compos
 
 def note_membership(session: Session, name: str, oid: int) -> None:
     """Writes into the comment of a publication of ours which membership of the table it was made with."""
-    found = present(session, name, oid)
+    found = find(session, name, oid)
     if found is None or found.noted == found.membership:
         return  # which only its owner may write
     statement = noting(name, found.membership)
@@ -168,15 +168,15 @@ def note_membership(session: Session, name: str, oid: int) -> None:
         ) from None
 
 
-def present(session: Session, name: str, oid: int) -> Present | None:
+def find(session: Session, name: str, oid: int) -> Publication | None:
     """The publication of this name, whatever it publishes; None where there is none."""
     row = session.execute(_PRESENT, {"name": name, "oid": oid}).fetchone()
-    return None if row is None else Present(row[0], row[1], _noted(row[2]))
+    return None if row is None else Publication(row[0], row[1], _noted(row[2]))
 
 
 def is_of_stream(session: Session, name: str) -> bool:
     """Whether it is there, and was made by a stream and not by a person."""
-    found = present(session, name, _NO_TABLE)
+    found = find(session, name, _NO_TABLE)
     return found is not None and found.noted is not None
 
 
@@ -188,7 +188,7 @@ def noting(name: str, membership: int) -> sql.Composed:
 
 def require_none_of_others(session: Session, name: str) -> None:
     """Raises where somebody else has made the publication that a stream is about to make."""
-    found = present(session, name, _NO_TABLE)
+    found = find(session, name, _NO_TABLE)
     if found is not None and found.noted is None:
         raise DatabaseSetupError(
             f"publication {name} is there and was not made by the stream; set publicationName={name} to use it all the "
@@ -199,8 +199,8 @@ def require_none_of_others(session: Session, name: str) -> None:
 def require(
     session: Session, name: str, oid: int, columns: tuple[str, ...], *, otherwise: str = _OF_NEW_STREAM
 ) -> Published:
-    """As `find`; DatabaseSetupError where there is no such publication, with what to do rather than to make it."""
-    found = find(session, name, oid, columns)
+    """As `checked`; DatabaseSetupError where there is no such publication, with what to do rather than to make it."""
+    found = checked(session, name, oid, columns)
     if found is None:
         raise DatabaseSetupError(
             f"publication {name} does not exist; run CREATE PUBLICATION {sql.Identifier(name).as_string(session)} FOR "
@@ -209,7 +209,7 @@ def require(
     return found
 
 
-def find(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Published | None:
+def checked(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Published | None:
     """The publication of this name, None where there is none.
 
     Raises where it would leave out rows, columns or kinds of changes that the stream carries.
@@ -285,7 +285,7 @@ def _not_listed(session: Session, name: str, oid: int) -> BackfillError:
 
 def drop(session: Session, publication: str) -> str:
     """Drops the publication, unless a person made it, as `make` may have advised; says for people what became of it."""
-    found = present(session, publication, _NO_TABLE)
+    found = find(session, publication, _NO_TABLE)
     if found is None:
         return f"publication {publication} (gone already)"
     if found.noted is None:
