@@ -229,4 +229,7 @@ def test_staged_chunks_are_dropped_though_another_place_is_named(
 
 def test_where_state_dir_is_lost_dropping_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["drop", "--state-dir", str(tmp_path)]) == 1
-    assert "Where that is lost, start the query, which rebuilds it from the checkpoint" in capsys.readouterr().err
+    assert (
+        "Where the state of a stream is lost, start the query, which rebuilds it from the checkpoint"
+        in capsys.readouterr().err
+    )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from backfill.command.display import Window, drawn
-from backfill.command.dropping import drop
+from backfill.command.dropping import WHERE_LOST, drop
 from backfill.command.examining import examined
 from backfill.command.requests import ask_again, ask_to_stop, require_batches
 from backfill.command.status import as_json, lag_of, status
@@ -69,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _tell(given: argparse.Namespace) -> None:
     folder = _folder_of(given)
     with changing(folder):
+        _folder_of(given)  # While another `backfill` had the lock, the stream may have been dropped.
         before = read_control(folder)
         control = _changed(before, given)
         if control.holds_up_more(before):
@@ -114,13 +115,9 @@ def _folder_of(given: argparse.Namespace) -> Path:
     try:
         (folder / STATE_FILE).stat()
     except (FileNotFoundError, NotADirectoryError):
-        lost = (
-            ". Where that is lost, start the query, which rebuilds it from the checkpoint, and stop it; or run in its "
-            "PostgreSQL database SELECT pg_drop_replication_slot('backfill_…'); DROP PUBLICATION backfill_…"
-        )
         raise StateError(
             f"there is no {STATE_FILE} in {folder}; expected the stateDir of a stream"
-            + (lost if given.command == "drop" else "")
+            + (f". {WHERE_LOST}" if given.command == "drop" else "")
         ) from None
     except OSError as error:
         raise StateError(

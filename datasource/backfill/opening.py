@@ -29,7 +29,7 @@ LAST_ROWS_FILE = "upsert.duckdb"
 def remove_state_files(folder: Path) -> None:
     """Removes all that a stream and its commands keep in a state directory but for staged files, and nothing else."""
     states = [f"{file}{log}" for file in (STATE_FILE, LAST_ROWS_FILE) for log in ("", ".wal")]
-    for name in (*states, control_file.FILE, control_file.LOCK, counts_file.FILE, claim.FILE):
+    for name in (*states, control_file.FILE, counts_file.FILE):
         (folder / name).unlink(missing_ok=True)
     # Where DuckDB puts what does not fit into memory. A query that was killed leaves it, for the next one to remove.
     shutil.rmtree(folder / f"{LAST_ROWS_FILE}.tmp", ignore_errors=True)
@@ -37,6 +37,9 @@ def remove_state_files(folder: Path) -> None:
     for name in (STATE_FILE, LAST_ROWS_FILE, control_file.FILE, counts_file.FILE):
         for left in folder.glob(f".{name}.*"):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
+    # Last: with them go the locks, and then what is here may be the next stream's.
+    for name in (control_file.LOCK, claim.FILE):
+        (folder / name).unlink(missing_ok=True)
 
 
 def open_store(state_dir: str) -> DuckDBProgressStore:

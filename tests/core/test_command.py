@@ -8,14 +8,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from backfill import __main__ as command
-from backfill.opening import open_store
 from backfill.state_dir.control_file import read_control
-from backfill.state_dir.kept_options import ONLY_SNAPSHOT
-from backfill_state import StreamIdentity
 
 
 @pytest.mark.parametrize(
@@ -48,18 +44,6 @@ def test_output_that_cannot_be_written_is_said_in_one_line(tmp_path: Path) -> No
     assert run.returncode == 1
     assert run.stderr == "backfill: what there is to say cannot be written: [Errno 28] No space left on device\n"
     assert read_control(tmp_path).paused, "what was asked for is done all the same"
-
-
-@pytest.mark.parametrize("url", [(), ("--url", "postgresql://127.0.0.1:1/none")])
-def test_a_snapshot_alone_is_dropped_without_its_database(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], url: tuple[str, ...]
-) -> None:
-    key = pa.schema([pa.field("id", pa.int64(), nullable=False)])
-    with open_store(str(tmp_path)) as store:
-        store.begin(StreamIdentity("s1", "postgresql", "1", '"public"."t"', "1", key, ((ONLY_SNAPSHOT, "true"),)))
-    assert command.main(["drop", "--state-dir", str(tmp_path), *url]) == 0
-    assert capsys.readouterr().out.startswith('dropped stream s1 of "public"."t"\n')
-    assert not list(tmp_path.glob("backfill*"))
 
 
 @pytest.fixture

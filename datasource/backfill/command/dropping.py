@@ -12,12 +12,19 @@ from backfill.opening import open_store, remove_state_files
 from backfill.options import parse
 from backfill.staging import Staging
 from backfill.state_dir.claim import claim
+from backfill.state_dir.control_file import changing
 from backfill.state_dir.kept_options import has_place
 from backfill.state_dir.recorded import STATE_FILE
+from backfill.state_dir.views import looking
 from backfill.upstream import DELTA
 
 PATIENCE: Final = 10.0
 """Seconds for which the database may be out of reach."""
+
+WHERE_LOST: Final = (
+    "Where the state of a stream is lost, start the query, which rebuilds it from the checkpoint, and stop it; or run "
+    "in its PostgreSQL database SELECT pg_drop_replication_slot('backfill_…'); DROP PUBLICATION backfill_…"
+)
 
 
 def drop(folder: Path, *, staging_dir: str, url: str, user: str) -> list[str]:
@@ -30,10 +37,13 @@ def drop(folder: Path, *, staging_dir: str, url: str, user: str) -> list[str]:
 
 
 def _drop(folder: Path, staging_dir: str, given_url: str, user: str) -> list[str]:
-    with open_store(str(folder)) as store:
+    with looking(str(folder)) as store:  # Which makes no file where another `drop` has just removed it.
         identity = store.identity()
     if identity is None:
-        raise StateError(f"{folder / STATE_FILE} holds no stream; nothing was dropped")
+        raise StateError(
+            f"{folder / STATE_FILE} holds no stream, as after a start that failed; nothing was dropped. Delete the "
+            f"folder. {WHERE_LOST}"
+        )
     placed = has_place(identity.properties)
     if placed and identity.upstream != DELTA and not given_url:
         raise OptionsError(f"drop needs --url, the database of {identity.table}, as in the stream's option url")
@@ -52,11 +62,12 @@ def _drop(folder: Path, staging_dir: str, given_url: str, user: str) -> list[str
         with closing(open_upstream(options, patience=PATIENCE)) as upstream:
             dropped = upstream.detach(identity.properties)
     emptied = [place for place, staging in staged.items() if staging.forget_all()]
-    with open_store(str(folder)) as store:
-        store.reset()
-    remove_state_files(folder)
     with suppress(OSError):  # Where it was not made, or holds what is not the stream's.
         Path(usual).rmdir()
+    with changing(folder):  # Else `pause` might read what the stream was told before, and write it after.
+        with open_store(str(folder)) as store:
+            store.reset()
+        remove_state_files(folder)
     named = ", ".join(dropped)
     said = [f"dropped stream {identity.stream_id} of {identity.table}{f': {named}' if named else ''}"]
     said += [f"removed its staged chunks from {place}" for place in emptied]
