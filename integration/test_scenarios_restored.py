@@ -31,6 +31,23 @@ def test_another_database_system_behind_the_url_is_not_taken_for_the_old_one(
         run.catch_up()
 
 
+def test_a_server_whose_log_was_put_where_no_bigint_reaches_is_refused(
+    start_postgres: Callable[..., LocalServer], start_stream: StartStream, tmp_path: Path
+) -> None:
+    server = start_postgres()
+    database = Database(server, "postgres")
+    table_of(database, 10)
+    server.stop()
+    server._site.sandbox.run([server.bin("pg_resetwal"), "-l", "000000018000000000000001", server.folder / "data"])
+    server.start()
+    for mode in ("initial", "snapshot"):
+        run = start_stream(**database.options, startupMode=mode, stateDir=str(tmp_path / mode))
+        with pytest.raises(DatabaseSetupError, match="an LSN does not fit into _commit_version"):
+            run.batch()
+    assert database.execute("SELECT slot_name FROM pg_replication_slots") == []
+    assert main(["doctor", "--url", database.url(tmp_path), "--dbtable", "t"]) == 1
+
+
 def test_a_stream_is_not_ended_on_another_database_system(
     start_postgres: Callable[..., LocalServer],
     start_stream: StartStream,

@@ -30,7 +30,12 @@ from backfill.upstream.postgres.replication import slot
 from backfill.upstream.postgres.replication.place import Place
 from backfill.upstream.postgres.session.connection import Connector, Session
 from backfill.upstream.postgres.session.retries import RetryPolicy
-from backfill.upstream.postgres.session.server import require_lasting_snapshots, require_logical, require_primary
+from backfill.upstream.postgres.session.server import (
+    require_countable,
+    require_lasting_snapshots,
+    require_logical,
+    require_primary,
+)
 from backfill.upstream.postgres.session.sessions import ControlSession
 from backfill.upstream.postgres.snapshot.key_space import covered_by_database, cut, range_of
 from backfill.upstream.postgres.snapshot.measuring import Measuring
@@ -188,6 +193,7 @@ class PostgresUpstream:
     def _epochs(self) -> Epochs:
         if self._found is None:
             require_primary(self._table.server)
+            require_countable(self._table.server)
             self._sessions.needs_primary = True
             self._found = Epochs(self._connector, self._sessions, self._table)
         return self._found

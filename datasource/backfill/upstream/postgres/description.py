@@ -155,5 +155,8 @@ class ServerDescription:
     """Whether a logical slot makes it write what decoding takes where `wal_level` is `replica`: from version 19 on."""
 
     in_recovery: bool
+    log_too_long: bool
+    """Whether an LSN may not fit into a bigint."""
+
     old_snapshots: str
     """`old_snapshot_threshold`; -1 as well where there is no such setting, from version 17 on."""

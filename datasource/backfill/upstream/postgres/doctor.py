@@ -23,6 +23,7 @@ from backfill.upstream.postgres.session.connection import Connector, Session, on
 from backfill.upstream.postgres.session.failures import translating
 from backfill.upstream.postgres.session.server import (
     read_server,
+    require_countable,
     require_lasting_snapshots,
     require_logical,
     require_primary,
@@ -103,6 +104,7 @@ def _found(session: Session, options: Options) -> Iterator[Finding]:
 def _require_server(session: Session, follows: bool) -> None:
     server = read_server(session)
     require_primary(server)
+    require_countable(server)
     if follows:
         require_logical(server)
 

@@ -39,6 +39,9 @@ _SERVER: Final = f"""
            pg_catalog.current_setting('wal_level') AS wal_level,
            pg_catalog.current_setting('effective_wal_level', true) IS NOT NULL AS raises_wal_level,
            pg_catalog.pg_is_in_recovery() AS in_recovery,
+           CASE WHEN pg_catalog.pg_is_in_recovery() THEN false
+                ELSE pg_catalog.pg_current_wal_insert_lsn() >= '80000000/0'
+           END AS log_too_long,
            coalesce(pg_catalog.current_setting('old_snapshot_threshold', true), '-1') AS old_snapshots
 """
 
@@ -66,6 +69,18 @@ STANDBY: Final = "the server is a standby, and the stream needs the primary; poi
 def require_primary(server: ServerDescription) -> None:
     if server.in_recovery:
         raise DatabaseSetupError(STANDBY)
+
+
+def require_countable(server: ServerDescription) -> None:
+    """Refuses a server whose log has come to where an LSN is no bigint any more: nobody writes that much, but
+    `pg_resetwal` puts the log anywhere.
+    """
+    if server.log_too_long:
+        raise DatabaseSetupError(
+            "the server's log has come to 80000000/0, and from there on an LSN does not fit into _commit_version, a "
+            "bigint: pg_resetwal has put it there. Dump the database and restore it into a new cluster, whose log "
+            "begins anew"
+        )
 
 
 def require_primary_again(session: Session) -> None:
