@@ -105,14 +105,18 @@ def test_a_new_checkpoint_that_resumes_after_the_backfill_needs_no_filter(
         ("at < 'today12:00' -- and not later", "takes 'today'"),
         ("""'it''s' <> v AND at = E'\ttomorrow_'""", "takes 'tomorrow'"),
         ("at <@ '[yesterday,tomorrow)'::tstzrange", "takes 'tomorrow'"),
+        ("pair < '(now,2)'::pair", "takes 'now'"),
+        ("pairs = '{\"(yesterday,2)\"}'", "takes 'yesterday'"),
+        ("v <> ALL ('{now}') OR span = '[today,tomorrow]'", "takes 'today'"),
         ("ctid = '(0,1)'", "do not decide alone: index creation on system columns"),
     ],
 )
 def test_what_is_no_condition_on_a_row_alone_is_refused_before_the_stream_starts(
     database: Database, condition: str, problem: str, tmp_path: Path
 ) -> None:
+    database.execute("CREATE TYPE pair AS (day date, number int); CREATE TYPE span AS RANGE (subtype = date)")
     table_of(database, 3)
-    database.execute("ALTER TABLE t ADD at timestamptz")
+    database.execute("ALTER TABLE t ADD at timestamptz, ADD pair pair, ADD pairs pair[], ADD span span")
     options = {**database.options, "dbtable": "t", "stateDir": str(tmp_path / "state"), "snapshotFilter": condition}
     upstream = PostgresUpstream.of(parse(options))
     try:

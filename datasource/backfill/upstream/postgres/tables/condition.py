@@ -41,12 +41,24 @@ _WORD: Final = re.compile(r'"(?:[^"]|"")+"|[\w$]+')
 _LITERALS: Final = ("escaped", "plain", "dollar")
 """The groups that a literal has one of; the others are comments and names."""
 
-_TIME: Final = re.compile(r"'::(?:date|time|tsrange|tstzrange|tsmultirange|tstzmultirange)")
-"""How the server writes the type of a literal of dates, times, or ranges or arrays of them."""
-
 _PREDICATE: Final = """
-SELECT pg_catalog.pg_get_expr(indpred, indrelid) FROM pg_catalog.pg_index WHERE indrelid = %s::pg_catalog.regclass
+    WITH RECURSIVE predicate AS MATERIALIZED (
+        SELECT pg_catalog.pg_get_expr(indpred, indrelid) AS text, indpred::text AS tree
+        FROM pg_catalog.pg_index WHERE indrelid = %s::pg_catalog.regclass
+    ), taken (type) AS (
+        SELECT found[1]::pg_catalog.oid
+        FROM predicate, pg_catalog.regexp_matches(tree, ':consttype ([0-9]+)', 'g') AS found
+        UNION
+        SELECT part FROM taken JOIN pg_catalog.pg_type AS t ON t.oid = type, LATERAL (
+            VALUES (t.typelem), (t.typbasetype)
+            UNION ALL SELECT rngsubtype FROM pg_catalog.pg_range WHERE t.oid IN (rngtypid, rngmultitypid)
+            UNION ALL SELECT atttypid FROM pg_catalog.pg_attribute WHERE attrelid = t.typrelid AND attnum > 0
+        ) AS inside (part)
+    )
+    SELECT text, EXISTS (SELECT FROM taken JOIN pg_catalog.pg_type AS t ON t.oid = type WHERE typcategory = 'D')
+    FROM predicate
 """
+"""How the server has understood the condition; and whether one of its values is a date or a time, or has such in it."""
 
 _PASSES: Final = ("08", "57", "55P03")
 """Classes of errors that concern the session and not the statement; and that somebody has locked the table."""
@@ -100,7 +112,7 @@ def require_row_condition(session: Session, table: KeyedTable, option: str, text
             key = sql.Identifier(table.key[0].column.name)
             statement = sql.SQL("CREATE INDEX ON {} ({}) WHERE {}").format(like, key, operand(text))
             session.execute(statement, binary=True)
-            [(understood,)] = session.execute(_PREDICATE, [like.as_string(session)]).fetchall()
+            [(understood, has_times)] = session.execute(_PREDICATE, [like.as_string(session)]).fetchall()
     except psycopg.Error as error:
         if error.sqlstate in _NOT_OF_THE_ROW:
             raise _not_of_the_row(option, text, _said(error)) from None
@@ -110,7 +122,7 @@ def require_row_condition(session: Session, table: KeyedTable, option: str, text
         return
     # The word is a value by now, of this moment; in a comparison with a text it is still there.
     taken = _moments(text) - _moments(understood)
-    if taken and _TIME.search(understood):
+    if taken and has_times:
         raise _not_of_the_row(option, text, f"the server takes '{min(taken)}' for the time at which it is asked")
 
 
