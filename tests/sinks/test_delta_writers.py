@@ -13,12 +13,12 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from backfill.errors import TableBusyError, TableError
+from backfill.errors import StateError, TableBusyError, TableError
 from backfill.sinks.applied import Applied
 from backfill.sinks.compacted import Compacted, compacted
 from backfill.sinks.delta import TRIES, apply_to, start_over
 from backfill.sinks.delta.merge import merge
-from backfill.sinks.delta.record import record
+from backfill.sinks.delta.record import note, record
 from backfill.sinks.merge_source import merge_source
 from backfill.upstream.delta.failures import translating
 from tests.sinks.batches import Apply, Rows, batch, content, row
@@ -78,6 +78,27 @@ def test_a_batch_is_merged_again_after_another_writer(
     version = DeltaTable(table).version()
     sink(table)(changes, 2)
     assert DeltaTable(table).version() == version
+
+
+@pytest.mark.parametrize(
+    "rows", [[row("insert", 3, "x", "1")], [row("delete", 3, "x", "1")], []], ids=["insert", "delete", "none"]
+)
+def test_a_restore_that_was_faster_is_told_though_the_batch_touches_other_files(
+    table: Path, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]]
+) -> None:
+    """Also where the batch is nothing but its record."""
+    left = [1]
+
+    def noted(*given: Any) -> None:
+        if left:
+            DeltaTable(table).restore(left.pop())
+        note(*given)
+
+    monkeypatch.setattr(import_module("backfill.sinks.delta.merge"), "note", noted)
+    if rows and rows[0]["_change_type"] == "insert":
+        meddle(monkeypatch, lambda: DeltaTable(table).restore(left.pop()), 1)
+    with pytest.raises(StateError, match=r"a RESTORE, which is version 3 .* took it back to version 1"):
+        sink(table)(Rows(*rows), 2)
 
 
 def test_a_writer_that_never_rests_is_told(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,8 @@
 
 A RESTORE leaves application transactions as they are, so by the record of batches the table still has them all. So it
 is noted with a batch after which version it came, and its commit says in its `commitInfo` whose it is. Where anything
-else was committed since, that is looked through.
+else was committed since, that is looked through. One that comes between this look and the batch's commit conflicts with
+that, whichever files it is over, because Spark and deltalake write the table's metadata with each.
 """
 
 from __future__ import annotations
