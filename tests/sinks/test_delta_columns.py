@@ -131,6 +131,11 @@ def test_a_column_that_would_round_or_cut_a_value_is_refused(
         (pa.array([Decimal("1.1")]), pa.float64(), [1.1]),
         (pa.array([Decimal("-0.009999999999999")]), pa.float64(), [-0.009999999999999]),
         (pa.array(["1." + "0" * 40, "3.1e3"]), pa.decimal128(38, 9), [1, 3100]),
+        (
+            pa.array([[Decimal("-0.009999999999999"), None], None]),
+            pa.list_(pa.float64()),
+            [[-0.009999999999999, None], None],
+        ),
         (pa.array([1.5]), pa.float32(), [1.5]),
         (pa.array([math.inf, None, -math.inf]), pa.float32(), [math.inf, None, -math.inf]),
         (pa.array([["Infinity", None], None]), pa.list_(pa.float64()), [[math.inf, None], None]),

@@ -49,9 +49,16 @@ def _fitted(name: str, values: pa.ChunkedArray[Any], wanted: pa.DataType) -> pa.
 def _cast(values: pa.ChunkedArray[Any], wanted: pa.DataType) -> pa.ChunkedArray[Any]:
     if pa.types.is_decimal128(wanted) and is_text(values.type):
         return _decimals(values.chunks, wanted)
-    if pa.types.is_floating(wanted) and pa.types.is_decimal(values.type):
-        return values.cast(pa.string()).cast(wanted)  # Arrow (26) does not always find the nearest one.
-    return values.cast(wanted)
+    return values.cast(_told_exactly(values.type, wanted)).cast(wanted)
+
+
+def _told_exactly(kind: Any, wanted: Any) -> Any:
+    """The type, with text in place of decimals that become floats: of a decimal Arrow (26) does not always find the
+    nearest one.
+    """
+    if pa.types.is_list(kind) and pa.types.is_list(wanted):
+        return pa.list_(kind.value_field.with_type(_told_exactly(kind.value_type, wanted.value_type)))
+    return pa.string() if pa.types.is_floating(wanted) and pa.types.is_decimal(kind) else kind
 
 
 def _decimals(chunks: list[pa.Array[Any]], wanted: Any) -> pa.ChunkedArray[Any]:
