@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backfill.errors import OptionsError
-from backfill.options import View, parse, parse_view, reads_changes
+from backfill.options import OPTIONS, View, parse, parse_view, reads_changes
 from tests.core.given_options import NEEDED, parsed, problems
 
 
@@ -146,8 +146,31 @@ def test_positions_are_for_batches_of_the_table() -> None:
     given = {**NEEDED, **CHANGES, "stateDir": "/s", "endingPosition": "latest"}
     with pytest.raises(OptionsError, match=r"- startingPosition is for spark\.read.*\n.*- endingPosition is for"):
         parse(given, streaming=True)
-    with pytest.raises(OptionsError, match="leave out startingPosition and endingPosition"):
-        parse_view({**given, "view": "summary"})
+    with pytest.raises(OptionsError, match="not of a table; leave out startingPosition, endingPosition, filter"):
+        parse_view({**given, "view": "summary", "filter": "id > 1"})
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"changelog": "full"}, "changelog is for a stream, which needs stateDir as well"),
+        ({"envelope": "upsert", "orderColumn": "v"}, "envelope, orderColumn is for a stream"),
+        ({"startupMode": "snapshot", "onTruncate": "emit"}, "startupMode, onTruncate is for a stream"),
+        ({"onUnchangedToast": "mark"}, "leave it out to read the table as it is now"),
+        ({"snapshotFilter": "id > 1"}, "leave it out to read the table as it is now, where filter chooses rows"),
+    ],
+)
+def test_a_read_of_the_table_alone_is_not_taken_for_a_stream(options: dict[str, str], named: str) -> None:
+    with pytest.raises(OptionsError, match=named):
+        parse({**NEEDED, **options}, alone=True)
+    for harmless in ({}, {"stateDir": "/s"}):
+        assert parse({**NEEDED, **options, **harmless}, alone=bool(harmless)).url
+
+
+def test_options_that_do_not_say_what_is_read_may_be_those_of_a_stream() -> None:
+    options = {option.name: option.default for option in OPTIONS if option.name not in NEEDED and option.may_be_blank}
+    given = {"maxRowsPerTrigger": "9", "onExistingState": "resume", "stageBeforeEmit": "true", "stagingDir": "/s"}
+    assert parse({**options, **given, **NEEDED}, alone=True).stream.max_rows == 9
 
 
 def test_a_snapshot_filter_is_for_streams_that_read_a_snapshot() -> None:

@@ -129,10 +129,13 @@ class Options:
         return bool(self.state_dir or self.starting_position)
 
 
-def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
-    """The options; OptionsError that lists every problem. A stream needs more of them than a look at the schema."""
+def parse(given: Mapping[str, str], *, streaming: bool = False, alone: bool = False) -> Options:
+    """The options; OptionsError that lists every problem. A stream needs more of them than a look at the schema.
+
+    `alone`: see `rules.contradictions`.
+    """
     values, problems = _values(given)
-    problems += contradictions(values, streaming=streaming)
+    problems += contradictions(values, streaming=streaming, alone=alone)
     _raise(problems)
     return _options(values)
 
@@ -149,8 +152,9 @@ def parse_view(given: Mapping[str, str]) -> tuple[View, str] | None:
     values, problems = _values(given)
     if not values["statedir"]:
         problems.append("stateDir is required for a view: the folder of the stream to look at")
-    if values["startingposition"] or values["endingposition"]:
-        problems.append("view is of a stream's state; leave out startingPosition and endingPosition")
+    needless = [BY_KEY[key].name for key in ("startingposition", "endingposition", "filter") if values[key]]
+    if needless:
+        problems.append(f"view is of a stream's state, and not of a table; leave out {', '.join(needless)}")
     problems += folders(values)
     _raise(problems)
     return values["view"], values["statedir"]

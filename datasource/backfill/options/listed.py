@@ -101,6 +101,9 @@ class Option:
     chooses_columns: bool = False
     """Whether the columns of what is read depend on it, beside the table."""
 
+    is_of_streams: bool = False
+    """Whether it asks for rows, or for a state, that a read of the table alone does not give."""
+
     goes_into_catalogs: bool = True
     """Whether a table of Spark's catalog may keep it, where anybody can read it."""
 
@@ -156,7 +159,13 @@ OPTIONS: Final = (
         "Kafka and `foreach`; slower",
         flag,
     ),
-    Option("startupMode", "initial", "`initial`, `latest` or `snapshot`; see below", choice(StartupMode)),
+    Option(
+        "startupMode",
+        "initial",
+        "`initial`, `latest` or `snapshot`; see below",
+        choice(StartupMode),
+        is_of_streams=True,
+    ),
     Option(
         "columns",
         "",
@@ -178,6 +187,7 @@ OPTIONS: Final = (
         "snapshotFilter",
         "",
         "For a stream: a condition in SQL; existing rows are read only if they meet it. Changes are not filtered",
+        is_of_streams=True,
     ),
     Option(
         "startingPosition",
@@ -221,13 +231,20 @@ OPTIONS: Final = (
         "Whether the stream ends if changes were lost; with `false` the loss is logged and the stream goes on",
         flag,
     ),
-    Option("onTruncate", "fail", "What a TRUNCATE does: `fail`, `emit` or `ignore`", choice(OnTruncate)),
+    Option(
+        "onTruncate",
+        "fail",
+        "What a TRUNCATE does: `fail`, `emit` or `ignore`",
+        choice(OnTruncate),
+        is_of_streams=True,
+    ),
     Option(
         "changelog",
         "logged",
         "`logged`: of changed rows, what the change log has. `full`: all columns before and after each change, also "
         "under `REPLICA IDENTITY DEFAULT`, from the last rows kept in `stateDir`",
         choice(Changelog),
+        is_of_streams=True,
     ),
     Option(
         "envelope",
@@ -235,12 +252,14 @@ OPTIONS: Final = (
         "`upsert`: a change says only which row its key has now, if any. Inserts, update pairs and deletes follow from "
         "the last rows kept in `stateDir`; what changes nothing is left out",
         choice(Envelope),
+        is_of_streams=True,
     ),
     Option(
         "orderColumn",
         "",
         "With `envelope=upsert`: a row whose value in this column (whole numbers, dates or timestamps) is lower than "
         "any that its key had before is late, and is left out",
+        is_of_streams=True,
     ),
     Option("stateMemory", "512m", "How much memory the last rows may take on the driver; at least 256m", memory),
     Option(
@@ -249,6 +268,7 @@ OPTIONS: Final = (
         "If the log leaves out a large unchanged value: `fail`, or `mark` its column",
         choice(OnUnchangedToast),
         chooses_columns=True,
+        is_of_streams=True,
     ),
     Option(
         "onExistingState",

@@ -15,8 +15,11 @@ _SPECIAL_TO_DUCKDB: Final = {"?", "\\"}
 """Characters that mean something in DuckDB's paths: ? begins a query string, \\ separates folders."""
 
 
-def contradictions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
-    """What is wrong with values that are right each for itself."""
+def contradictions(values: Mapping[str, Any], *, streaming: bool, alone: bool) -> list[str]:
+    """What is wrong with values that are right each for itself.
+
+    `alone`: they are those of one `load()`, and not what a table of Spark's catalog keeps for its streams as well.
+    """
     problems = _of_one_upstream(values)
     if streaming and not values["statedir"]:
         problems.append("stateDir is required for a stream: a folder of the driver that outlives the query")
@@ -45,7 +48,22 @@ def contradictions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
         )
     if values["ordercolumn"] and values.get("envelope", Envelope.UPSERT) is not Envelope.UPSERT:
         problems.append("orderColumn is for envelope=upsert; set that, or leave orderColumn out")
-    return problems
+    return problems + _unheeded(values) if alone else problems
+
+
+def _unheeded(values: Mapping[str, Any]) -> list[str]:
+    """What is asked of a stream where the table alone is read."""
+    if values["statedir"] or values["startingposition"]:
+        return []
+    given = [
+        option.name
+        for key, option in BY_KEY.items()
+        if option.is_of_streams and key in values and values[key] != option.value(option.default)
+    ]
+    if not given:
+        return []
+    problem = f"{', '.join(given)} is for a stream, which needs stateDir as well; leave it out to read the table"
+    return [f"{problem} as it is now{', where filter chooses rows' if 'snapshotFilter' in given else ''}"]
 
 
 def _metadata(values: Mapping[str, Any]) -> list[str]:

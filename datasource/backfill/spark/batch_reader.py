@@ -12,11 +12,11 @@ from pyspark.sql.types import StructType
 
 from backfill import scan
 from backfill.adapters import open_upstream
-from backfill.errors import OptionsError, SchemaChangedError
+from backfill.errors import SchemaChangedError
 from backfill.options import Options, parse
 from backfill.spark.head_start import head_start
 from backfill.spark.refusal import without_traceback, yielding_without_traceback
-from backfill.spark.table_options import with_columns
+from backfill.spark.table_options import keeps_options, with_columns
 from backfill.spark.types import to_arrow, to_spark
 from backfill.upstream import SnapshotReader, Upstream
 from backfill.vnode import Coverage
@@ -49,9 +49,7 @@ class BackfillBatchReader(DataSourceReader):
             return [RangePartition(ranges, reader) for ranges in scan.cut(upstream, options.stream)]
 
     def _options(self) -> Options:
-        options = parse(self._given)
-        if options.stream.snapshot_filter and not options.state_dir:
-            raise OptionsError("snapshotFilter is for a stream; spark.read takes the option filter")
+        options = parse(self._given, alone=not keeps_options(self._schema))
         return with_columns(options, self._schema)
 
     def _require_types(self, upstream: Upstream) -> None:

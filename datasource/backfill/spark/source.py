@@ -51,7 +51,7 @@ class BackfillDataSource(DataSource):
 
         table = table_options.of_new_table(self.options)
         given = self.options if table is None else table
-        found = to_spark(_columns(given))
+        found = to_spark(_columns(given, alone=table is None))
         return found if table is None else table_options.carrying(found, table)
 
     @without_traceback
@@ -87,13 +87,13 @@ class BackfillDataSource(DataSource):
         raise OptionsError(READ_ONLY)
 
 
-def _columns(given: Mapping[str, str]) -> pa.Schema:
+def _columns(given: Mapping[str, str], *, alone: bool) -> pa.Schema:
     view = parse_view(given)
     if view is not None:
         from backfill.state_dir.views import look  # noqa: PLC0415
 
         return look(*view).schema
-    return _table_columns(parse(given))
+    return _table_columns(parse(given, alone=alone))
 
 
 def _table_columns(options: Options) -> pa.Schema:
