@@ -98,7 +98,7 @@ def test_of_a_table_that_was_made_again_no_lag_is_told(
     status, text = said(capsys, "status", "--state-dir", str(tmp_path / "state"), "--json")
     figures = json.loads(text)
     assert (status, "lag_versions" in figures) == (0, False)
-    assert "was deleted and made again: the stream followed the table with id" in figures["unreachable"]
+    assert "was deleted and made again: what was read is of the table with id" in figures["unreachable"]
 
 
 def test_a_stream_whose_key_has_quotes_and_commas_in_its_name_is_looked_at_and_ended_too(

@@ -272,7 +272,7 @@ def test_another_table_at_the_same_path_is_told(tmp_path: Path, table: Path) -> 
     assert not run.plan()
     shutil.rmtree(table)
     created(table)
-    with pytest.raises(DataLossError, match="was deleted and made again: the stream followed the table with id"):
+    with pytest.raises(DataLossError, match="was deleted and made again: what was read is of the table with id"):
         run.plan()
     run.restart()
     with pytest.raises(StateError, match="was dropped and made again since the stream began"):
@@ -281,6 +281,16 @@ def test_another_table_at_the_same_path_is_told(tmp_path: Path, table: Path) -> 
     run.restart()
     with pytest.raises(TableError, match=r"there is no Delta table at .*; check the option path"):
         run.plan()
+
+
+def test_changes_of_another_table_than_was_planned_are_not_read(table: Path) -> None:
+    upstream = DeltaUpstream(parse({"path": str(table), "keyColumns": "id"}))
+    changes = upstream.span("earliest", "latest")
+    shutil.rmtree(table)
+    created(table)
+    with pytest.raises(DataLossError, match=r"made again: .* load\(\) its changes anew") as refused:
+        list(changes.read())
+    assert "checkpointLocation" not in str(refused.value)
 
 
 def test_an_older_copy_of_the_table_is_told(tmp_path: Path, table: Path) -> None:

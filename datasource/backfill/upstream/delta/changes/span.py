@@ -23,6 +23,7 @@ BEFORE_ALL: Final = -1
 """The position before the first version, whose rows are the first changes."""
 
 _WAY_OUT: Final = "What is left can be read with startingPosition=earliest; for the rest read the table"
+_ANEW: Final = "load() its changes anew, between versions of the table that is there now"
 _WAY_ON: Final = "Read the changes since the table has the columns of now, with a later startingPosition"
 
 
@@ -37,7 +38,7 @@ class DeltaChangeReader:
     def read(self) -> Iterator[pa.RecordBatch]:
         table = self.table
         latest = open_latest(table.uri)
-        require_same_table(latest, table.uri, table.table_id)
+        require_same_table(latest, table.uri, table.table_id, way_out=_ANEW)
         history = History(table, Log(latest), strict=True, way_out=_WAY_OUT, way_on=_WAY_ON)
         yield from history.changes(int(self.after), int(self.upto))
 

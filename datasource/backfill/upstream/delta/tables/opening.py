@@ -62,13 +62,14 @@ def open_if_kept(uri: str, position: Position) -> DeltaTable | None:
         return None
 
 
-def require_same_table(table: DeltaTable, uri: str, table_id: str) -> None:
+def require_same_table(table: DeltaTable, uri: str, table_id: str, *, way_out: str = START_OVER) -> None:
+    """`way_out` says what can be done where it is another one; by default, by a stream."""
     found = str(table.metadata().id)
     if found != table_id:
         raise DataLossError(
-            f"the Delta table {uri} was deleted and made again: the stream followed the table with id "
+            f"the Delta table {uri} was deleted and made again: what was read is of the table with id "
             f"{table_id}, and the one that is there now has id {found}; or a MERGE of deltalake with merge_schema gave "
-            f"it another id. {START_OVER}"
+            f"it another id. {way_out}"
         )
 
 
