@@ -14,6 +14,7 @@ import pytest
 from backfill import handoff
 from backfill.sinks.postgres import apply_to
 from backfill.upstream.postgres.session.connection import Connector
+from backfill.vnode import WHOLE_TABLE
 from integration.copies import Rows
 from integration.crash.proxy import Proxy
 from integration.crash.weather import proxied
@@ -69,6 +70,18 @@ def test_a_batch_takes_few_round_trips_however_many_vnodes_there_are(
         followed.append(way.trips(run.batch))
     # Sessions are opened in the first batches, and now and then the log has to be flushed.
     assert (min(planned) <= 30, min(read) <= 12, min(followed) <= 9) == (True, True, True), (planned, read, followed)
+
+
+def test_a_partition_of_a_read_of_the_table_takes_few_round_trips(
+    database: Database, start_stream: StartStream, way: Way
+) -> None:
+    table_of(database, 50)
+    reader = start_stream(url=way.url).upstream.reader()
+
+    def read() -> None:
+        assert sum(batch.num_rows for batch in reader.scan([WHOLE_TABLE])) == 50
+
+    assert min(way.trips(read) for _ in range(4)) <= 10
 
 
 def test_a_stream_with_nothing_to_do_asks_once(database: Database, start_stream: StartStream, way: Way) -> None:

@@ -36,6 +36,9 @@ from backfill.wording import FRESH_START
 
 BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
+LEAVE: Final = f"ROLLBACK; {locks.NO_LONGER}"
+"""Ends a transaction of `enter` or `enter_pinned`: two statements, which go together."""
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -101,16 +104,14 @@ def require_same_state(token: Token, cursor: Cursor, table: KeyedTable) -> None:
 
 
 def enter(cursor: Cursor, table: KeyedTable) -> None:
-    """Begins a transaction in the state of now, and locks the table until its end.
+    """Begins a transaction in the state of now, and locks the table until its end, which is to be `LEAVE`.
 
     Raises TableLockedError where somebody else has it locked for longer than a moment, SchemaChangedError where its
     columns have other names.
     """
     cursor.execute(locks.IN_SESSION)
     before = stored(cursor, table)
-    cursor.execute(locks.NO_LONGER)
     cursor.execute(BEGIN)
-    cursor.execute(locks.IN_TRANSACTION)
     cursor.execute(table.lock.as_string(None))
     files, _ = _look(cursor, table)
     require_same_files(before, files)

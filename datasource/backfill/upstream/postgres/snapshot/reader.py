@@ -20,7 +20,7 @@ from backfill.upstream.postgres.session.connection import Connector, Cursor
 from backfill.upstream.postgres.session.failures import translating
 from backfill.upstream.postgres.session.resuming import resuming
 from backfill.upstream.postgres.session.retries import RetryPolicy
-from backfill.upstream.postgres.snapshot.entering import enter, enter_pinned
+from backfill.upstream.postgres.snapshot.entering import LEAVE, enter, enter_pinned
 from backfill.upstream.postgres.snapshot.plans import IN_ONE_PROCESS, in_key_order
 from backfill.upstream.postgres.tables.ranges import KeyedTable
 from backfill.upstream.postgres.values.conversion import encode_text, from_snapshot
@@ -108,4 +108,4 @@ class PostgresSnapshotReader:
                 session.execute(settings)
             for statement in statements:
                 yield from session.read(statement.as_string(None), batch_bytes=BATCH_BYTES)
-            session.execute("ROLLBACK")
+            session.carry_out(LEAVE)
