@@ -25,7 +25,7 @@ from backfill.upstream.delta.changes.rows import THERE, TIME, VERSION, rows_sche
 from backfill.upstream.delta.keys.columns import KeyColumns
 from backfill.upstream.delta.keys.sorted_keys import not_unique, require_keys
 from backfill.upstream.delta.keys.sorting import in_order
-from backfill.wording import FRESH_START
+from backfill.upstream.delta.tables.ways_out import PAST_IT
 
 
 def changes(rows: Iterable[pa.RecordBatch], columns: pa.Schema, key: KeyColumns) -> Iterator[pa.RecordBatch]:
@@ -53,8 +53,8 @@ def _with_keys(rows: Iterable[pa.RecordBatch], key: KeyColumns) -> Iterator[pa.R
 
 def _stays_in_log(problem: str) -> TableError:
     return TableError(
-        f"in a commit that the stream has come to, {problem}. That does not take it out of the table's log, so after "
-        f"it start over with {FRESH_START}"
+        f"in a commit whose changes are read, {problem}. That does not take it out of the table's log, so after it "
+        f"{PAST_IT}"
     )
 
 

@@ -25,7 +25,7 @@ from backfill.upstream.delta.files.commits import ChangeFile, Commit, Kind
 from backfill.upstream.delta.files.deletion_vectors import DamagedVectorError
 from backfill.upstream.delta.files.location import FileLocation, Files
 from backfill.upstream.delta.tables.table import Table, require_partition_values
-from backfill.upstream.delta.tables.ways_out import START_OVER
+from backfill.upstream.delta.tables.ways_out import PAST_IT
 
 _CHANGE_TYPE: Final = "_change_type"
 
@@ -109,7 +109,7 @@ class _CommitFiles:
         except DamagedVectorError as error:
             raise TableError(
                 f"version {self.commit.version} of the Delta table {self.table.uri}: the deletion vector of "
-                f"{file.location} cannot be read ({error}), so which of its rows are gone is not known. {START_OVER}"
+                f"{file.location} cannot be read ({error}), so which of its rows are gone is not known: {PAST_IT}"
             ) from None
 
     # -- values of a partition -------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class _CommitFiles:
             raise TableError(
                 f"version {version} of the Delta table {self.table.uri} has {file.location} and does not say {unsaid}, "
                 "so the rows that are gone cannot be told in full. Leave it out with the option columns, if it is none "
-                f"of keyColumns. {START_OVER}"
+                f"of keyColumns; otherwise {PAST_IT}"
             )
 
     def _value(self, name: str, text: str | None) -> pa.Scalar[Any]:
@@ -169,8 +169,8 @@ class _CommitFiles:
         return SchemaChangedError(
             f"version {self.commit.version} of the Delta table {self.table.uri} has rows of before a column was given "
             f"its type of now: {named}. Leave it out with the option columns until the stream is past that version, if "
-            f"it is none of keyColumns, and then have the rows read again with backfill re-backfill. {START_OVER} "
-            "otherwise"
+            "it is none of keyColumns, and then have the rows read again with backfill re-backfill; otherwise "
+            f"{PAST_IT}"
         )
 
 

@@ -8,6 +8,11 @@ from backfill.wording import FRESH_START
 
 START_OVER: Final = f"Start over with {FRESH_START}"
 
+PAST_IT: Final = (
+    f"a stream starts over with {FRESH_START}, and a read of changes begins after that version (startingPosition)"
+)
+"""What is left to do where the log has changes of a version that cannot be carried."""
+
 GO_ON: Final = (
     "Start the query again, which carries the columns of now; where that is refused because of a version before, "
     f"start over with {FRESH_START}"

@@ -124,8 +124,8 @@ def require_log(session: Session, *, system: str, reached: Lsn) -> str:
     if found != system:
         raise DataLossError(
             f"the log that was read is of system {system} and this server is another one, system {found}. Point url "
-            "at the former; or, where that is gone for good, start over with a fresh checkpointLocation and an empty "
-            "stateDir"
+            "at the former; or, where that is gone for good, start over, a stream with a fresh checkpointLocation and "
+            "an empty stateDir"
         )
     if parse_lsn(end) < reached:
         raise DataLossError(
