@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -51,3 +52,23 @@ print("backfill.opening" in sys.modules, "psycopg" in sys.modules, "backfill.ups
 def test_what_a_stream_is_opened_with_is_imported_ahead_and_what_is_missing_is_left_to_opening_to_say() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTED], check=True, capture_output=True, text=True)
     assert (done.stdout.strip(), done.stderr) == ("True True False", "")
+
+
+ENDED_MEANWHILE = """
+import os, signal, sys
+from backfill.spark import head_start, stream_reader
+
+def find_spec(_self, name, *_):
+    if name == "pandas":
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise ModuleNotFoundError(name)
+
+head_start._WithoutPandas.find_spec = find_spec
+stream_reader._prepare_runner({})
+print("goes on")
+"""
+
+
+def test_a_process_that_is_to_end_while_arrow_looks_for_pandas_ends() -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDED_MEANWHILE], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (-signal.SIGTERM, "")

@@ -186,6 +186,6 @@ def _max_rows(limit: ReadLimit) -> int | None:
 
 def _prepare_runner(given: Mapping[str, str]) -> None:
     """For the process that Spark starts for a stream: SIGTERM, with which Spark ends it, then closes its sessions."""
+    without_pandas()  # First: Arrow passes over whatever is raised while it looks for pandas, an end as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    without_pandas()
     import_ahead(given)
