@@ -15,7 +15,6 @@ from backfill.state_dir.claim import claim
 from backfill.state_dir.control_file import changing
 from backfill.state_dir.kept_options import has_place
 from backfill.state_dir.recorded import STATE_FILE
-from backfill.state_dir.views import looking
 from backfill.upstream import DELTA
 
 PATIENCE: Final = 10.0
@@ -37,7 +36,9 @@ def drop(folder: Path, *, staging_dir: str, url: str, user: str) -> list[str]:
 
 
 def _drop(folder: Path, staging_dir: str, given_url: str, user: str) -> list[str]:
-    with looking(str(folder)) as store:  # Which makes no file where another `drop` has just removed it.
+    if not (folder / STATE_FILE).exists():  # It would be made.
+        raise StateError(f"there is no {STATE_FILE} in {folder} any more: another `backfill drop` has removed it")
+    with open_store(str(folder)) as store:
         identity = store.identity()
     if identity is None:
         raise StateError(
