@@ -45,7 +45,7 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_a_claimed_folder_is_refused_with_the_process_that_has_it(other: subprocess.Popen[str], tmp_path: Path) -> None:
     expected = (
-        rf"is used by another query \(process {other.pid}\), or a second time in this one, as .* joined with itself"
+        rf"is used by another query \(process {other.pid}\), or a second time in this one, as where a stream is .*"
         r"\. Stop the other query, which SparkSession\.stop\(\) does not"
     )
     with pytest.raises(StateBusyError, match=expected):

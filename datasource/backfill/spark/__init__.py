@@ -8,6 +8,7 @@ span_reader     spark.read with startingPosition: the changes between two positi
 view_reader     spark.read with view: where a stream is
 monitor         where a running query is, for notebooks
 prometheus      the same of all queries of a session, as metrics
+partition       a reader's partitions, when they come back to it
 types           Arrow's types as Spark's
 refusal         our errors as Spark shows them
 table_options   the options of CREATE TABLE

@@ -15,6 +15,7 @@ from backfill.adapters import open_upstream
 from backfill.errors import SchemaChangedError
 from backfill.options import Options, parse
 from backfill.spark.head_start import head_start
+from backfill.spark.partition import own
 from backfill.spark.refusal import without_traceback, yielding_without_traceback
 from backfill.spark.table_options import keeps_options, with_columns
 from backfill.spark.types import to_arrow, to_spark
@@ -76,7 +77,6 @@ class BackfillBatchReader(DataSourceReader):
     @yielding_without_traceback
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task. Every batch has exactly the schema Spark expects, because it checks only the first."""
-        if not isinstance(partition, RangePartition):
-            raise TypeError(f"not a partition of this source: {type(partition).__name__}")
+        found = own(partition, RangePartition)
         head_start()
-        yield from scan.read(partition.reader, partition.ranges, to_arrow(self._schema))
+        yield from scan.read(found.reader, found.ranges, to_arrow(self._schema))

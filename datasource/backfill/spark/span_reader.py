@@ -15,6 +15,7 @@ from backfill.adapters import open_upstream
 from backfill.options import OnTruncate, parse
 from backfill.rows import RowFormat
 from backfill.spark.head_start import head_start
+from backfill.spark.partition import own
 from backfill.spark.refusal import without_traceback, yielding_without_traceback
 from backfill.spark.table_options import as_kept
 from backfill.spark.types import as_expected, require_same, to_spark
@@ -51,7 +52,6 @@ class SpanReader(DataSourceReader):
     @yielding_without_traceback
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task."""
-        if not isinstance(partition, SpanPartition):
-            raise TypeError(f"not a partition of this source: {type(partition).__name__}")
+        found = own(partition, SpanPartition)
         head_start()
-        yield from as_expected(span.read(partition.changes, partition.rows, partition.on_truncate), self._schema)
+        yield from as_expected(span.read(found.changes, found.rows, found.on_truncate), self._schema)

@@ -40,6 +40,7 @@ from backfill.options import Options, parse
 from backfill.rows import RowFormat
 from backfill.spark.head_start import head_start, import_ahead, without_pandas
 from backfill.spark.offsets import Offsets
+from backfill.spark.partition import own
 from backfill.spark.refusal import without_traceback, yielding_without_traceback
 from backfill.spark.table_options import as_kept, of_table
 from backfill.spark.types import as_expected, require_same, to_spark
@@ -154,10 +155,9 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @yielding_without_traceback
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task."""
-        if not isinstance(partition, PartPartition):
-            raise TypeError(f"not a partition of this source: {type(partition).__name__}")
+        found = own(partition, PartPartition)
         head_start()
-        yield from as_expected(handoff.read(partition.part, partition.reader, partition.rows), self._schema)
+        yield from as_expected(handoff.read(found.part, found.reader, found.rows), self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: see the module's description."""

@@ -11,7 +11,8 @@ from pyspark.sql.types import StructType
 
 from backfill.errors import SchemaChangedError
 from backfill.options import View
-from backfill.spark.refusal import without_traceback
+from backfill.spark.partition import own
+from backfill.spark.refusal import without_traceback, yielding_without_traceback
 from backfill.spark.types import to_arrow, to_spark
 from backfill.state_dir.views import look
 
@@ -54,7 +55,7 @@ class ViewReader(DataSourceReader):
                 "it, without a list of columns"
             )
 
+    @yielding_without_traceback
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, ViewPartition):
-            raise TypeError(f"not a partition of this source: {type(partition).__name__}")
-        yield from partition.rows.to_batches()
+        found = own(partition, ViewPartition)
+        yield from found.rows.to_batches()
