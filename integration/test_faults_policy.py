@@ -111,7 +111,7 @@ DRIVERS = pytest.mark.parametrize("failing", [failing_by_psycopg, failing_by_adb
 def test_what_may_pass_is_tried_again(database: Database, failing: FailingBy) -> None:
     for state, name in TRANSIENT.items():
         operation = Failing(failing(database, state), times=2)
-        assert Clock().policy().run(operation, operation.recover) == "done", name
+        assert Clock().policy().run(operation, recover=operation.recover) == "done", name
         assert (operation.tries, operation.recoveries) == (3, 2), name
 
 
@@ -120,7 +120,7 @@ def test_what_stays_as_it_is_is_not_tried_again(database: Database, failing: Fai
     for state, name in DEFINITE.items():
         operation = Failing(failing(database, state), times=2)
         with pytest.raises(DefiniteError, match="made to fail"):
-            Clock().policy().run(operation, operation.recover)
+            Clock().policy().run(operation, recover=operation.recover)
         assert operation.tries == 1, name
 
 

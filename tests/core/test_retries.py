@@ -59,7 +59,7 @@ LOST = ConnectionLostError("lost")
 def test_what_works_is_done_once_and_waits_for_nothing() -> None:
     clock = Clock()
     operation = Operation(clock, 0, LOST)
-    assert clock.policy().run(operation, operation.recover) == "result"
+    assert clock.policy().run(operation, recover=operation.recover) == "result"
     assert (operation.events, clock.slept) == (["try"], [])
 
 
@@ -67,7 +67,7 @@ def test_what_works_is_done_once_and_waits_for_nothing() -> None:
 def test_a_transient_error_is_tried_again_after_mending(error: Exception) -> None:
     clock = Clock()
     operation = Operation(clock, 2, error)
-    assert clock.policy().run(operation, operation.recover) == "result"
+    assert clock.policy().run(operation, recover=operation.recover) == "result"
     assert operation.events == ["try", "recover", "try", "recover", "try"]
     assert len(clock.slept) == 2
 
@@ -77,7 +77,7 @@ def test_a_definite_error_is_not_tried_again(error: Exception) -> None:
     clock = Clock()
     operation = Operation(clock, 1, error)
     with pytest.raises(DefiniteError):
-        clock.policy().run(operation, operation.recover)
+        clock.policy().run(operation, recover=operation.recover)
     assert (operation.events, clock.slept) == (["try"], [])
 
 
@@ -85,14 +85,14 @@ def test_an_error_of_the_programs_own_is_not_tried_again() -> None:
     clock = Clock()
     operation = Operation(clock, 1, ValueError("a mistake"))
     with pytest.raises(ValueError, match="a mistake"):
-        clock.policy().run(operation, operation.recover)
+        clock.policy().run(operation, recover=operation.recover)
     assert operation.events == ["try"]
 
 
 def test_pauses_double_up_to_the_longest_and_are_shortened_at_random_by_half_at_most() -> None:
     clock = Clock()
     operation = Operation(clock, 9, LOST)
-    clock.policy(first=0.1, most=5.0).run(operation, operation.recover)
+    clock.policy(first=0.1, most=5.0).run(operation, recover=operation.recover)
     whole = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
     assert all(long / 2 <= slept <= long for slept, long in zip(clock.slept, whole, strict=True))
     assert len({slept / long for slept, long in zip(clock.slept, whole, strict=True)}) > 1
@@ -104,7 +104,7 @@ def test_it_gives_up_with_the_last_error_within_the_time_since_the_first_failure
     clock = Clock()
     operation = Operation(clock, 10_000, LOST, takes)
     with pytest.raises(TransientError, match="lost"):
-        clock.policy(give_up_after=60.0).run(operation, operation.recover)
+        clock.policy(give_up_after=60.0).run(operation, recover=operation.recover)
     since_the_first_failure = clock.now - 1000.0 - takes
     assert since_the_first_failure <= 60.0 + takes
     assert since_the_first_failure >= 60.0 - 5.0
@@ -113,7 +113,7 @@ def test_it_gives_up_with_the_last_error_within_the_time_since_the_first_failure
 def test_a_first_try_that_takes_long_is_not_held_against_the_second() -> None:
     clock = Clock()
     operation = Operation(clock, 1, LOST, takes=100.0)
-    assert clock.policy(give_up_after=60.0).run(operation, operation.recover) == "result"
+    assert clock.policy(give_up_after=60.0).run(operation, recover=operation.recover) == "result"
 
 
 def test_a_loop_of_its_own_waits_as_long_and_gives_up_with_its_error() -> None:

@@ -69,7 +69,7 @@ def start_over(*, url: str, table: str, query: str, user: str = "", password: st
     again for two minutes.
     """
     connector = Connector.of(url, user=user, password=password, init_statement="")
-    RetryPolicy().run(lambda: _start_over(connector, table, named(query)), lambda: None)
+    RetryPolicy().run(lambda: _start_over(connector, table, named(query)))
 
 
 def _start_over(connector: Connector, table: str, query: str) -> None:
@@ -95,7 +95,7 @@ class PostgresSink:
         rows = batch.toArrow()
         last = compacted(rows, self.key)
         now = Applied.of(batch_id, rows)
-        self.retries.run(lambda: self._apply(now, last), lambda: None)
+        self.retries.run(lambda: self._apply(now, last))
 
     def _apply(self, now: Applied, last: Compacted) -> None:
         with translating(about_target), self.connector.arrow_session() as session:

@@ -27,7 +27,7 @@ class RetryPolicy:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
-    def run(self, operation: Callable[[], T], recover: Callable[[], None]) -> T:
+    def run(self, operation: Callable[[], T], *, recover: Callable[[], None] = lambda: None) -> T:
         """The operation's result. `recover` is called before each further try; definite errors are not tried again."""
         tries = Tries(self)
         while True:

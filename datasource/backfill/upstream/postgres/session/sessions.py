@@ -35,7 +35,7 @@ class ControlSession:
 
     def retry(self, attempt: Callable[[], T]) -> T:
         """The same for what opens other sessions too."""
-        return self.retries.run(attempt, self.close)
+        return self.retries.run(attempt, recover=self.close)
 
     def close(self) -> None:
         if self._session is not None:
