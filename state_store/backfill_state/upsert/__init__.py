@@ -24,8 +24,9 @@ long_cells       its long texts, blobs and lists, in pieces
 chunks           looking up and writing many keys, so many at once
 refusals         calls that do not fit how a state stands
 stored           the columns of a call as they are stored
-codec, columns   how a column of any type is stored, bit by bit, and under which name
+codec            how a column of any type is stored, bit by bit
 sizes            how many bytes a row takes
+columns          what columns are called in annotations
 
 What is in the file follows from the stream's output, and not from its checkpoint.
 """

@@ -1,4 +1,4 @@
-"""Names for columns whose types are only known when they are there."""
+"""What columns are called in annotations, whose own types are only known when they are there."""
 
 from __future__ import annotations
 
