@@ -71,8 +71,8 @@ class Chunks:
         return NOTHING_ADDED if has_all else self.upstream.added()
 
     def read_rest(self, pin: Pin) -> None:
-        """Stages what no reader has read to its end, as far as `pin` shows it: it may belong to the next batch, which
-        was planned and never logged by Spark.
+        """Stages what no reader has read to its end, if it is to be read at this pin: which may be of the next batch,
+        if that was planned and never logged by Spark.
 
         A sink may leave rows unread: for one, Spark skips one side of a join if the other is empty.
         """

@@ -44,7 +44,7 @@ class StagedChanges:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Snapshot rows in a staged file, as the database gave them; as a part it is there already."""
+    """A staged file of snapshot rows, as the database gave them; as a `Part` by itself it is there already."""
 
     staging: Staging
     epoch: Epoch

@@ -11,10 +11,10 @@
 | `_unchanged_columns`| array     | only with `onUnchangedToast=mark`: columns whose value the log left out         |
 
 `_change_type`, `_commit_version` and `_commit_timestamp` are named as in Spark's and Delta's change feeds; the others
-are ours. A commit's version does not order a snapshot
-row against the row's next change, because a commit may stand in the log before the snapshot that does not show it
-yet; hence `_sequence`: the number of the epoch, then the row's place in the batch, snapshot rows last. The option
-`metadataColumns` leaves some of the first five out: each takes Spark as long as a column of the table.
+are ours. A commit's version does not order a snapshot row against the row's next change, because the log may have a
+commit that the snapshot does not show yet before the snapshot's own place. Hence `_sequence`: the number of the epoch,
+then the row's place in the batch, snapshot rows last. The option `metadataColumns` leaves some of the first five out:
+each takes Spark as long as a column of the table.
 """
 
 from __future__ import annotations
@@ -124,7 +124,6 @@ def _missing(unchanged: pa.Array[Any]) -> str:
         f"an update left the large value of column {', '.join(names)} unchanged, and the change log does not carry it. "
         "Either start over with changelog=full, which fills it in; or, where the key is the primary key and all "
         "columns are published, as virtual generated ones never are, run ALTER TABLE … REPLICA IDENTITY FULL on the "
-        "table, and on each of its partitions, so that later updates carry it; or "
-        "leave the column out with the option columns; or, without snapshotFilter, set onUnchangedToast=mark to get "
-        f"{UNCHANGED_COLUMNS}"
+        "table, and on each of its partitions, so that later updates carry it; or leave the column out with the option "
+        f"columns; or, without snapshotFilter, set onUnchangedToast=mark to get {UNCHANGED_COLUMNS}"
     )

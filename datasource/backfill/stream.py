@@ -127,8 +127,9 @@ class Stream:
         return {**table, **at, **told, **self._counting.figures(), **lag, **state}
 
     def stop_at_present(self) -> None:
-        """From now on nothing that happens after this moment is read, except what reading the table's rows needs, for
-        the first time or again; or, with onTruncate=emit, coming to states at which rows were read ahead.
+        """From now on what happens after this moment is not read. But reading the table's rows, for the first time or
+        again, takes states that are later; and with onTruncate=emit, batches go on to states at which rows were read
+        ahead.
         """
         self._until = self._upstream.present()
 

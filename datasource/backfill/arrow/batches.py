@@ -13,10 +13,10 @@ _NONE: Final[Mapping[str, pa.Scalar[Any]]] = MappingProxyType({})
 
 
 def coalesced(batches: Iterable[pa.RecordBatch], rows: int, size: int = sys.maxsize) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of `rows` rows, the last of which may have fewer; and others, where what was given next
-    would have made them larger than `size` bytes.
+    """The same rows in batches of `rows` rows, or of fewer: at the end, and where the next batch that was given would
+    make one larger than `size` bytes.
 
-    None is empty. One that is given, and is larger by itself, is not cut by its bytes.
+    None is empty. A batch that is given, and is larger than that by itself, is not cut by its bytes.
     """
     kept: list[pa.RecordBatch] = []
     kept_rows = kept_bytes = 0

@@ -35,7 +35,7 @@ def ask_again(state_dir: str, first: Sequence[str] | None, last: Sequence[str] |
                 "by its orderColumn the stream may have emitted a later row than the table has, which reading that "
                 "again would undo; start over instead"
             )
-        request = ReadAgain(_name(), stream, _key(key, first), _key(key, last))
+        request = ReadAgain(_new_id(), stream, _key(key, first), _key(key, last))
         if _turned_round(key, request):
             raise KeyTextError("the range ends before it begins: no row would be read; the smaller key goes first")
         keep_control(Path(state_dir), control.asked(request, _taken_up(barrier)))
@@ -51,7 +51,7 @@ def ask_to_stop(state_dir: str) -> str:
         waiting = control.waiting(stream, _taken_up(barrier))
         if not waiting.to_read and (waiting.stop is not None or not under_way):
             raise StateError("no rows are being read again, and no request waits; nothing was changed")
-        keep_control(Path(state_dir), control.asked(Stop(_name(), stream), _taken_up(barrier)))
+        keep_control(Path(state_dir), control.asked(Stop(_new_id(), stream), _taken_up(barrier)))
     return "from the next batch on no rows are read again"
 
 
@@ -68,7 +68,7 @@ def _taken_up(barrier: Barrier | None) -> str | None:
     return None if barrier is None else barrier.taken_up
 
 
-def _name() -> str:
+def _new_id() -> str:
     return uuid.uuid4().hex[:8]
 
 

@@ -143,7 +143,7 @@ class Epochs:
                 )
             return exported
 
-        with self._pin_given_out():
+        with self._released_on_error():
             exported = self._sessions.retry(attempt)
         position = exported.position
         if self._log is not None:
@@ -167,14 +167,14 @@ class Epochs:
         return now.lsn >= before.lsn and peeked.sees_all(before, now)
 
     def _stepped(self, step: Callable[[], Step]) -> Step:
-        with self._pin_given_out():
+        with self._released_on_error():
             found = self._sessions.retry(step)
         self._stepped_to = Position.parse(found.epoch.position).lsn
         return found
 
     @contextmanager
-    def _pin_given_out(self) -> Iterator[None]:
-        """Lets go of a state where the body fails, since nobody has got the pin by which to release it."""
+    def _released_on_error(self) -> Iterator[None]:
+        """Lets go of the state that the body has exported, if it fails: nobody has its pin by then."""
         try:
             yield
         except BaseException:

@@ -1,4 +1,4 @@
-"""Opening a Delta table where it is."""
+"""Opening a Delta table at its latest version or at another one, and whether it is still the same table."""
 
 from __future__ import annotations
 
