@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from backfill.options import MOST_ROWS
 from backfill.options.texts import whole
+
+_Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - it has no other name
 
 CONTROLS: Final = {
     "pause": (
@@ -34,6 +36,12 @@ def read(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="backfill", description="Look after streams of the backfill source.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for add in (_add_drop, _add_status, _add_control, _add_again, _add_doctor):
+        add(commands)
+    return parser
+
+
+def _add_drop(commands: _Commands) -> None:
     drop = commands.add_parser(
         "drop",
         help="end a stream for good",
@@ -48,6 +56,9 @@ def _parser() -> argparse.ArgumentParser:
         help="the database, as in the stream's option url; not for a Delta table, or a snapshot alone",
     )
     drop.add_argument("--user", default="", help="the role to connect as")
+
+
+def _add_status(commands: _Commands) -> None:
     status = commands.add_parser(
         "status",
         help="show where a stream is",
@@ -60,7 +71,26 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--user", default="", help="the role to connect as")
     status.add_argument("--watch", action="store_true", help="look again each second, with rate and time left")
     status.add_argument("--json", action="store_true", help="for programs: a line of JSON for each look")
-    _add_control(commands)
+
+
+def _add_control(commands: _Commands) -> None:
+    for name, (short, long) in CONTROLS.items():
+        command = commands.add_parser(
+            name,
+            help=short,
+            description=f"{long} Not for a stream with startupMode=snapshot, which is one batch.",
+        )
+        if name == "throttle":
+            command.add_argument(
+                "rows",
+                type=_rows,
+                metavar="ROWS",
+                help="a whole number; 0 holds the snapshot, off takes the limit away",
+            )
+        command.add_argument("--state-dir", required=True, help="the stream's stateDir")
+
+
+def _add_again(commands: _Commands) -> None:
     again = commands.add_parser(
         "re-backfill",
         aliases=["rebackfill"],
@@ -84,6 +114,9 @@ def _parser() -> argparse.ArgumentParser:
             f"or as --{name}=… --{name}=…, which takes those that begin with a dash",
         )
     again.add_argument("--stop", action="store_true", help="read no rows again any more: an end to all requests")
+
+
+def _add_doctor(commands: _Commands) -> None:
     doctor = commands.add_parser(
         "doctor",
         help="look at a table before a stream is started",
@@ -103,24 +136,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="a further option of the stream, such as columns=id,total; may be repeated",
     )
-    return parser
-
-
-def _add_control(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    for name, (short, long) in CONTROLS.items():
-        command = commands.add_parser(
-            name,
-            help=short,
-            description=f"{long} Not for a stream with startupMode=snapshot, which is one batch.",
-        )
-        if name == "throttle":
-            command.add_argument(
-                "rows",
-                type=_rows,
-                metavar="ROWS",
-                help="a whole number; 0 holds the snapshot, off takes the limit away",
-            )
-        command.add_argument("--state-dir", required=True, help="the stream's stateDir")
 
 
 def _rows(text: str) -> int | None:
