@@ -34,6 +34,7 @@ from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL, RowFormat
 from backfill.staging import Staging
 from backfill.state_dir.failures import as_ours
 from backfill.upstream.added import Added
+from backfill.whole_rows.images import Known
 from backfill.whole_rows.late import order_of, require_order
 from backfill.whole_rows.lookup import LookUp
 from backfill.whole_rows.telling import BYTES_AT_ONCE, ROWS_AT_ONCE, Rules, WholeRows, put
@@ -191,8 +192,8 @@ class LastRows:
             orders = np.full(rows.num_rows, number), np.full(rows.num_rows, SNAPSHOT_ORDINAL)
             if self._rules.order_column:
                 orders = order_of(rows[self._rules.order_column]), (orders[0] << ORDINAL_BITS) + orders[1]
-            present = np.ones(rows.num_rows, np.bool_)
-            put(state, keys, present, rows.select(self._columns), *orders)
+            known = Known(np.ones(rows.num_rows, np.bool_), rows.select(self._columns))
+            put(state, keys, known, *orders)
 
     def _output(self, state: UpsertState, logged: Logged) -> Iterator[pa.RecordBatch]:
         """Output rows of marked changes. Each piece is put into the state before the next one is made."""

@@ -154,7 +154,7 @@ class WholeRows:
             looked_up_now[events.number[added]] = True
             # Only of rows that were found: of a key without a row the rest of the batch is not passed over.
             tie[looked_up_now & after.present] += LOOKED_UP
-        put(self.state, events.distinct, after.present, after.rows, whole.order, tie)
+        put(self.state, events.distinct, after, whole.order, tie)
 
     def _first(self, changes: pa.RecordBatch, halves: Halves) -> _Piece:
         """As many of the first changes as have stored rows that are not too much to read.
@@ -235,12 +235,10 @@ def _of_gone(piece: _Piece, order: Indices, told: Events, reached: Indices) -> I
     return np.maximum(order, of_each)
 
 
-def put(
-    state: UpsertState, keys: pa.RecordBatch, present: Mask, rows: pa.RecordBatch, order: Indices, tie: Indices
-) -> None:
-    """Puts a line for each key into the state: its row, where it is `present`, and the two numbers of its order."""
-    heads: list[Any] = [pa.array(order, pa.int64()), pa.array(tie, pa.int64()), pa.array(present)]
-    stored = pa.Table.from_arrays(list[Any](rows.columns), schema=state.layout.row)
+def put(state: UpsertState, keys: pa.RecordBatch, known: Known, order: Indices, tie: Indices) -> None:
+    """Puts into the state what there is of each key, and the two numbers of its order."""
+    heads: list[Any] = [pa.array(order, pa.int64()), pa.array(tie, pa.int64()), pa.array(known.present)]
+    stored = pa.Table.from_arrays(list[Any](known.rows.columns), schema=state.layout.row)
     state.multi_put(Updates(_table_of(keys), pa.table(heads, names=["order_key", "order_tie", "present"]), stored))
 
 
