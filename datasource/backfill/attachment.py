@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 
 from backfill.chunks import pieces_to_read, planned_manifest
 from backfill.control import Control
@@ -91,9 +92,9 @@ class Attachment:
         that is planned; and chunks may have been read again, later than planned.
         """
         barriers = [planned] if committed in (None, planned) else [committed, planned]
-        ahead = {item.position for barrier in barriers for item in barrier.ahead}
-        manifests = filter(None, map(self._manifest_of, barriers))
-        return {planned.epoch.position, *ahead, *(position for manifest in manifests for _, position in manifest.later)}
+        ahead = [barrier.ahead for barrier in barriers]
+        ahead += [manifest.ahead for manifest in map(self._manifest_of, barriers) if manifest is not None]
+        return {planned.epoch.position, *(item.position for item in chain.from_iterable(ahead))}
 
     def _manifest_of(self, barrier: Barrier) -> Manifest | None:
         """That of the batch which ends at this barrier, where it had one that is not lost."""
@@ -157,4 +158,4 @@ class Attachment:
     def ahead(self, begin: Barrier) -> tuple[Ahead, ...]:
         """The keys that were read later than `begin`, as far as the state at `begin` does not show that yet."""
         carried = [item for item in begin.ahead if not self._upstream.reached(begin.epoch, item.position)]
-        return (*carried, *(Ahead(span, position) for span, position in self.manifest(begin).later))
+        return (*carried, *self.manifest(begin).ahead)

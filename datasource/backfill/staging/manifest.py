@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from backfill import stored
 from backfill.errors import StagingError
+from backfill.offset import Ahead
 from backfill.plan import Split
 from backfill.vnode import KeyRange
 from backfill.wording import FRESH_START
@@ -98,10 +99,10 @@ class Manifest:
         return tuple(span for item in self.splits if item.given_up for span in item.split.ranges)
 
     @property
-    def later(self) -> tuple[tuple[KeyRange, str], ...]:
-        """The key ranges that were read at later states than planned, each with the position of that."""
+    def ahead(self) -> tuple[Ahead, ...]:
+        """The keys that were read at later states than planned."""
         return tuple(
-            (span, item.reading.position)
+            Ahead(span, item.reading.position)
             for item in self.splits
             if isinstance(item.reading, Later)
             for span in item.split.ranges
