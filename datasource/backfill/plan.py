@@ -46,7 +46,7 @@ class Limits:
 
     max_rows: int
     lanes: int
-    """No vnode takes more than this part of the rows, so that as many vnodes are under way and readers have work."""
+    """Into how many equal shares `max_rows` is divided. A vnode takes one at the most, so all readers have work."""
 
     vnode_rows: int
     """About how many rows a vnode holds; only a guess at how many vnodes to measure together."""
