@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import duckdb
 import pyarrow as pa
 
-from backfill_state.upsert import DuckDBUpsertState, PutStats, Updates, UpsertLayout, UpsertState
+from backfill_state.upsert import DuckDBUpsertState, Found, PutStats, Updates, UpsertLayout, UpsertState
 
 Cells: TypeAlias = tuple[Any, ...]
 """Of a key or of a row with whatever types the layout has."""
@@ -70,7 +70,10 @@ def diffs_of(*diffs: int) -> pa.ChunkedArray[Any]:
 
 def entries(state: UpsertState, *keys: Cells) -> list[tuple[Any, ...]]:
     """`(order key, tie, present, size, row)` of each key."""
-    found = state.multi_get(keys_of(list(keys), state.layout))
+    return entries_of(state.multi_get(keys_of(list(keys), state.layout)))
+
+
+def entries_of(found: Found) -> list[tuple[Any, ...]]:
     heads = zip(*(column.to_pylist() for column in found.entries.columns), strict=True)
     rows = zip(*(column.to_pylist() for column in found.rows.columns), strict=True)
     return [(*head, row) for head, row in zip(heads, rows, strict=True)]
