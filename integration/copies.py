@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ class Rows:
         return self.table
 
 
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 INSERT: Mapping[str, object] = {"_change_type": "insert", "_commit_version": 1, "_sequence": 1}
 
 

@@ -10,6 +10,12 @@ from integration.stream_harness import StreamRun
 
 WHEN = {"between chunks": 30, "between the snapshot and the log": 200, "in the log": 200}
 
+REPLACED = {
+    "dropped and added again": "ALTER TABLE t DROP COLUMN v; ALTER TABLE t ADD COLUMN v text",
+    "exchanged with another": "ALTER TABLE t RENAME v TO x; ALTER TABLE t RENAME w TO v; ALTER TABLE t RENAME x TO w",
+}
+"""Columns that have taken the name of `v`, which looks the same in the change log."""
+
 
 def started(start_stream: StartStream, when: str, **options: str) -> StreamRun:
     """A stream that stands where the definition is about to change."""

@@ -10,6 +10,7 @@ from integration.stream_harness import StreamRun, table_of
 
 WHEN = {"in the middle of the backfill": 30, "while the log is followed": 200}
 RESTARTS = pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+BACKFILLED = pytest.mark.parametrize("rows", [20, 200], ids=["in the middle of the backfill", "after it"])
 AT_ANY_TIME = pytest.mark.parametrize("when", WHEN)
 
 
@@ -36,3 +37,14 @@ def refused(run: StreamRun, kind: type[DefiniteError], match: str, *, restarts: 
             run.catch_up(30)
         assert run.fold.rows == rows
         restarts = True
+
+
+def ended(run: StreamRun, kind: type[DefiniteError], match: str) -> None:
+    """The stream ends before it emits anything more, and so does the next process, be it for another reason."""
+    rows = dict(run.fold.rows)
+    with pytest.raises(kind, match=match):
+        run.catch_up(20)
+    assert run.fold.rows == rows
+    run.restart()
+    with pytest.raises(DefiniteError):
+        run.catch_up(20)

@@ -252,3 +252,11 @@ class StreamRun(Query[Row]):
         assert not differing, (
             f"batch {self.committed}: {len(differing)} rows differ; the sink and the table have {differing[0]}"
         )
+
+
+def told(run: StreamRun) -> list[tuple[str, int, str | None]]:
+    """The changes of the next batch, as `_change_type`, `id` and `v`."""
+    assert run.plan()
+    rows = sorted(run.read(), key=lambda row: row["_sequence"])
+    run.commit(rows)
+    return [(row["_change_type"], row["id"], row["v"]) for row in rows]

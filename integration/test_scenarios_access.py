@@ -1,29 +1,23 @@
-"""What the role may do and what its sessions begin with: a stream needs no more than the README says."""
+"""What the role may do: a stream needs no more than the README says."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import closing
 
-import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from backfill.__main__ import main
-from backfill.errors import DatabaseSetupError, TableError, UnsupportedTypeError
+from backfill.errors import DatabaseSetupError, TableError
 from backfill.options import parse
 from backfill.upstream.postgres.doctor import examine
-from backfill.upstream.postgres.session.connection import Connector
 from backfill.vnode import WHOLE_TABLE
-from integration.crash.proxy import Proxy
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.servers import LocalServer
-from integration.servers.address import as_uri
 from integration.standby import become_standby
 from integration.stream_harness import table_of
-from integration.versions import require_before, require_yen
+from integration.versions import require_before
 
 
 @pytest.fixture
@@ -140,96 +134,6 @@ def test_a_role_that_loses_a_right_while_the_stream_runs_is_told_what_names_it(
         run.batch(20)
 
 
-SETTINGS = (
-    *("default_transaction_read_only = on", "default_transaction_isolation = serializable"),
-    *("default_transaction_deferrable = on", "standard_conforming_strings = off", "search_path = ''"),
-    *("row_security = off", "array_nulls = off", "bytea_output = escape", "DateStyle = 'SQL, DMY'"),
-)
-
-
-def test_what_a_database_sets_for_its_sessions_changes_nothing(database: Database, start_stream: StartStream) -> None:
-    database.execute("CREATE TABLE t (id text PRIMARY KEY, v bytea)")
-    database.execute(r"INSERT INTO t SELECT i || '\''%s', '\xff5c' FROM generate_series(1, 40) i; ANALYZE t")
-    # From version 19 on strings cannot be read in another way.
-    fixed = ("standard_conforming_strings = off",) if database.server.version >= 190_000 else ()
-    settings = [setting for setting in SETTINGS if setting not in fixed]
-    database.execute("; ".join(f"ALTER DATABASE {database.name} SET {setting}" for setting in settings))
-    run = start_stream("public.t", changelog="full", vnodeCount="3")
-    run.judged_batch(15)
-    database.execute("BEGIN READ WRITE; UPDATE public.t SET id = id || chr(92), v = 'new' WHERE id < '3'; COMMIT")
-    run.backfill(15)
-    run.finish()
-
-
-@pytest.mark.parametrize(
-    ("variable", "value"), [("PGTZ", "Asia/Kolkata"), ("PGDATESTYLE", "SQL, DMY"), ("PGCLIENTENCODING", "LATIN1")]
-)
-def test_what_libpq_takes_from_the_environment_changes_no_value(
-    database: Database, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
-) -> None:
-    """Rows are read in one process and the changes to them in another, each with an environment of its own."""
-    monkeypatch.setenv(variable, value)
-    connector = Connector.of(database.dsn, user="", password="", init_statement="")
-    for opened in (connector.session, connector.new_arrow_session):
-        with closing(opened()) as session:
-            cursor = session.cursor() if isinstance(session, psycopg.Connection) else session
-            cursor.execute("SELECT pg_catalog.tstzrange('2026-02-01 12:00Z', NULL)::text || chr(246)")
-            assert cursor.fetchone() == ('["2026-02-01 12:00:00+00",)ö',)
-
-
-def test_what_pgoptions_sets_holds_in_every_session_as_far_as_it_changes_no_value(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PGOPTIONS", "-c search_path=sales -c TimeZone=Asia/Kolkata")
-    connector = Connector.of(database.dsn, user="", password="", init_statement="")
-    monkeypatch.delenv("PGOPTIONS")  # as on an executor
-    for opened in (connector.session, connector.new_arrow_session):
-        with closing(opened()) as session:
-            cursor = session.cursor() if isinstance(session, psycopg.Connection) else session
-            cursor.execute("SELECT current_setting('search_path'), current_setting('TimeZone')")
-            assert cursor.fetchone() == ("sales", "UTC")
-
-
-MONEY = """
-    CREATE DOMAIN amount AS money; CREATE TYPE item AS (name text, price amount);
-    CREATE TABLE t (id int PRIMARY KEY, v text, price money, many amount[], items item[]);
-    INSERT INTO t VALUES (1, 'v', '500', '{500}', ARRAY[ROW('pen', '500')::item])
-"""
-AMOUNTS = {"price": "$500.00", "many": ["$500.00"], "items": ["(pen,$500.00)"]}
-
-
-def test_money_of_a_currency_with_two_decimals_is_read_under_one_locale(
-    database: Database, start_stream: StartStream
-) -> None:
-    database.execute(f"ALTER DATABASE {database.name} SET lc_monetary = 'en_US.utf8'")
-    database.execute(MONEY)
-    run = start_stream(sessionInitStatement="SET lc_monetary = 'en_US.utf8'")
-    run.catch_up()
-    assert {name: run.fold.rows[(1,)][name] for name in AMOUNTS} == AMOUNTS
-    database.execute("INSERT INTO t SELECT 2, v, price + price, many, items FROM t")
-    run.catch_up()
-    assert run.fold.rows[(2,)]["price"] == "$1,000.00"
-
-
-def test_money_of_a_currency_without_decimals_is_refused(database: Database, start_stream: StartStream) -> None:
-    """Under the one locale in which all sessions read, 500 yen would be 5."""
-    require_yen(database)
-    database.execute(MONEY)
-    run = start_stream()
-    with pytest.raises(UnsupportedTypeError, match=r"items, many, price of .* ja_JP.utf8 has 0 decimals.*\"id, v\""):
-        run.batch()
-    (found,) = [found for found in examine(parse(run.options)) if found.refuses]
-    assert "0 decimals" in found.what
-    run.restart(columns="id, v")
-    run.batch()
-    run.stop()
-    database.execute("ALTER TABLE t ALTER COLUMN price TYPE numeric, DROP COLUMN many, DROP COLUMN items")
-    database.execute("UPDATE t SET v = 'numeric'")
-    fresh = start_stream(stateDir=f"{run.options['stateDir']}-numeric")
-    fresh.batch()
-    assert fresh.fold.rows[(1,)]["price"] == "500"
-
-
 def test_a_transaction_that_needs_more_temporary_files_than_a_role_may_have_is_not_tried_again(
     database: Database, start_stream: StartStream
 ) -> None:
@@ -245,26 +149,6 @@ def test_a_transaction_that_needs_more_temporary_files_than_a_role_may_have_is_n
     run.stop()
     database.execute(f"ALTER DATABASE {database.name} RESET temp_file_limit")
     run.finish()
-
-
-def without_options(data: bytes) -> bytes:
-    """A startup message (manual, "Message Formats") as a pooler passes it on that was told to ignore `options`."""
-    if data[4:8] != (3 << 16).to_bytes(4, "big"):
-        return data
-    words = data[8:-2].split(b"\0")
-    kept = [pair for pair in zip(words[::2], words[1::2], strict=True) if pair[0] != b"options"]
-    said = data[4:8] + b"".join(b"%s\0%s\0" % pair for pair in kept) + b"\0"
-    return (len(said) + 4).to_bytes(4, "big") + said
-
-
-def test_a_pooler_that_leaves_out_the_settings_of_sessions_is_refused(database: Database) -> None:
-    parts = conninfo_to_dict(database.dsn)
-    with Proxy(str(parts["host"]), int(str(parts["port"])), request=without_options) as pooler:
-        url = as_uri(database.dsn, host="127.0.0.1", port=str(pooler.port))
-        connector = Connector.of(url, user="", password="", init_statement="")
-        for session in (connector.session, connector.new_arrow_session):
-            with pytest.raises(DatabaseSetupError, match=r"pooler.*did not reach the server.*of PostgreSQL itself"):
-                session()
 
 
 def test_a_standby_can_be_read_and_not_followed(
@@ -297,15 +181,6 @@ def test_a_table_that_is_made_unlogged_ends_the_stream(database: Database, start
         with pytest.raises(TableError, match=r"unlogged.*start over"):
             run.batch(20)
         run.restart()
-
-
-@pytest.mark.parametrize("statement", ["SET statment_timeout = 0", "SELECT no_such_function()", "SET ROLE postgres; x"])
-def test_what_is_wrong_with_the_init_statement_is_the_servers_word_alone(
-    database: Database, start_stream: StartStream, statement: str
-) -> None:
-    table_of(database, 10)
-    with pytest.raises(DatabaseSetupError, match=r"option sessionInitStatement: [^.]*\(42\w{3}\)$"):
-        start_stream(sessionInitStatement=statement).batch(10)
 
 
 @pytest.mark.parametrize("mode", ["initial", "snapshot"])

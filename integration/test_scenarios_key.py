@@ -9,10 +9,10 @@ import pytest
 
 from backfill.command.requests import ask_again, ask_to_stop
 from backfill.errors import OffsetError, SchemaChangedError, StateError
+from integration.collated import COLLATE, COLLATED, followed
 from integration.database import Database
 from integration.definition import refused
 from integration.fixtures.streams import StartStream
-from integration.stream_harness import StreamRun
 
 REGIONS = (
     "CREATE TYPE region AS ENUM ('west', 'north', 'east', 'south');"
@@ -21,28 +21,11 @@ REGIONS = (
     "FROM generate_series(1, 200) i; ANALYZE t"
 )
 WIDEN = "ALTER TABLE t ALTER id TYPE bigint"
-COLLATED = (
-    'CREATE TABLE t (id text COLLATE "{}" PRIMARY KEY, v text);'
-    "INSERT INTO t SELECT chr(65 + i % 7 + i % 2 * 32) || i, 'v' FROM generate_series(1, 100) i; ANALYZE t"
-)
-COLLATE = 'ALTER TABLE t ALTER id TYPE text COLLATE "{}"'
 
 
 @pytest.fixture(autouse=True)
 def _every_barrier_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backfill.state_dir.record.FOLLOW_INTERVAL", 0.0)
-
-
-def followed(run: StreamRun) -> StreamRun:
-    """The stream when its backfill is long over."""
-    run.backfill()
-    run.database.execute("UPDATE t SET v = 'in the log'")
-    run.catch_up()
-    assert not run.barrier().has_manifest
-    return run
-
-
-# -- rows are left to read -------------------------------------------------------------------------------------------
 
 
 def test_a_key_that_is_given_another_type_ends_the_backfill_and_may_have_the_old_one_back(
@@ -118,9 +101,6 @@ def test_a_checkpoint_that_does_not_say_how_the_key_or_the_log_was_is_refused(
     del offset["upstream"][name]
     run.offsets[-1] = json.dumps(offset, separators=(",", ":"), ensure_ascii=False)
     refused(run, OffsetError, f"does not say its {name}: .*Start over")
-
-
-# -- the backfill is over --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
@@ -219,9 +199,6 @@ def test_in_mid_backfill_a_key_in_another_order_is_refused(database: Database, s
     run.stop()
     database.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (b, a)")
     refused(run, StateError, r"is \(b, a\) and was \(a, b\)")
-
-
-# -- rows are read again ---------------------------------------------------------------------------------------------
 
 
 def test_rows_are_read_again_in_the_order_that_the_key_has_by_then(

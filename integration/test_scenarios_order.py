@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from backfill.errors import DefiniteError, SchemaChangedError, TableError
+from integration.collated import COLLATE, COLLATED, followed
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import StreamRun
-from integration.test_scenarios_key import COLLATE, COLLATED, followed
 
 INDEX = (
     'CREATE UNIQUE INDEX other ON t (id COLLATE "{}"); ALTER TABLE t REPLICA IDENTITY USING INDEX other;'

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pytest
 
 from backfill.errors import DefiniteError, TableError
-from integration.copies import Rows, batch_of, inserts, sink
+from integration.copies import NEW_YEAR, Rows, batch_of, inserts, sink
 from integration.database import Database
 from integration.sessions import EVERY, terminate
-from integration.test_sink_postgres_values import NEW_YEAR
 from integration.waiting import eventually
 
 CHANGES = ("insert", "update_postimage", "delete")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backfill.errors import OptionsError, TableError, UnchangedToastError, UnsupportedTypeError, ValueOutOfRangeError
-from integration.copies import Rows, batch_of, sink
+from integration.copies import NEW_YEAR, Rows, batch_of, sink
 from integration.database import Database
 from integration.versions import require_yen
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     Apply = Callable[[DataFrame, int], None]
 
 
-NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 ROW = {"id": 1, "v": "secret words"}
 
 

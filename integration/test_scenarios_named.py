@@ -1,0 +1,63 @@
+"""The table gets another name, or another table its own, or children."""
+
+from __future__ import annotations
+
+import pytest
+
+from backfill.errors import StateError, TableError
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.scenarios import BACKFILLED, ended
+from integration.stream_harness import table_of
+
+
+@BACKFILLED
+def test_a_table_that_takes_the_name_of_another_is_not_followed(
+    database: Database, start_stream: StartStream, rows: int
+) -> None:
+    table_of(database, 100)
+    run = start_stream()
+    run.batch(rows)
+    database.execute(
+        "CREATE TABLE new (LIKE t INCLUDING ALL); ALTER TABLE t RENAME TO old; ALTER TABLE new RENAME TO t;"
+        "INSERT INTO t VALUES (1000, 'of another table')"
+    )
+    ended(run, TableError, 'not the table any more that the stream began with: that is "public"."old" by now')
+    run.restart()
+    with pytest.raises(StateError, match="by its new name"):
+        run.batch()
+    run.restart(dbtable="old")
+    run.finish()
+
+
+def test_a_stream_goes_on_under_the_new_name_of_its_table(database: Database, start_stream: StartStream) -> None:
+    table_of(database, 100)
+    run = start_stream()
+    run.backfill()
+    run.catch_up()
+    database.execute('CREATE SCHEMA "S"; ALTER TABLE t SET SCHEMA "S"; ALTER TABLE "S".t RENAME TO "T"')
+    database.execute('DELETE FROM "S"."T" WHERE id < 5')
+    ended(run, TableError, 'Set the option dbtable to "S"."T"')
+    run.restart(dbtable='"S"."T"')
+    run.finish()
+
+
+@BACKFILLED
+def test_a_table_that_others_inherit_from_by_now_is_followed_alone_and_refused_after_a_restart(
+    database: Database, start_stream: StartStream, rows: int
+) -> None:
+    """Started anew, the stream could not tell whether whoever reads it expects the children's rows too."""
+    table_of(database, 100)
+    run = start_stream()
+    run.batch(rows)
+    database.execute(
+        "CREATE TABLE child () INHERITS (t); INSERT INTO child VALUES (1, 'of the child'), (500, 'of the child');"
+        "UPDATE t SET v = 'of both' WHERE id IN (1, 2, 99)"
+    )
+    run.catch_up(20)
+    assert len(run.fold.rows) == 100
+    run.restart()
+    ended(run, TableError, 'ALTER TABLE … NO INHERIT "public"."t" for each')
+    database.execute("ALTER TABLE child NO INHERIT t")
+    run.restart()
+    run.finish()
