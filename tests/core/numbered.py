@@ -1,4 +1,4 @@
-"""A table of numbers, cut into vnodes, and measured as an upstream would."""
+"""Keys that are numbers, ranges of them, and a table of them that is measured as an upstream would."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ cuts = st.lists(st.integers(0, 60), max_size=8, unique=True).map(sorted)
 limits = st.builds(Limits, st.integers(1, 25), st.integers(1, 6), st.integers(1, 30), st.none() | st.integers(1, 3))
 
 
+KEYS = range(20)
+"""For tests that look at each key: numbers as text, which the code never compares."""
+
+
 def key(number: int) -> Key:
     return (str(number),)
 
@@ -24,6 +28,11 @@ def key(number: int) -> Key:
 def ends(item: KeyRange) -> tuple[float, float]:
     after, upto = item.after, item.upto
     return (-1 if after is None else int(after[0])), (float("inf") if upto is None else int(upto[0]))
+
+
+def holds(item: KeyRange, number: int) -> bool:
+    after, upto = ends(item)
+    return after < number <= upto
 
 
 @dataclass

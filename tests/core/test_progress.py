@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from backfill.plan import Piece, pieces
 from backfill.progress import Completed, CompletedRun, Finished, Frontier, InProgress, NotStarted, rows_left, settled
 from backfill.vnode import WHOLE_TABLE, KeyRange, merged, ranges_between
+from tests.core.numbered import KEYS, holds, key
 from tests.core.strategies import finished, frontiers
-from tests.core.test_vnode import KEYS, holds, key
 
 SIZE = 4
 BOUNDS = tuple(key(number) for number in (4, 9, 14))

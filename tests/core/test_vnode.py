@@ -7,21 +7,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.vnode import WHOLE_TABLE, Key, KeyRange, merged, ranges_between
-
-KEYS = range(20)
-"""Keys in these tests are numbers as text; the code never compares them, the tests do."""
+from backfill.vnode import WHOLE_TABLE, KeyRange, merged, ranges_between
+from tests.core.numbered import KEYS, holds, key
 
 bounds = st.sets(st.integers(0, 18)).map(sorted)
-
-
-def key(number: int) -> Key:
-    return (str(number),)
-
-
-def holds(item: KeyRange, number: int) -> bool:
-    above = item.after is None or int(item.after[0]) < number
-    return above and (item.upto is None or number <= int(item.upto[0]))
 
 
 @given(bounds)

@@ -9,10 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from backfill.errors import (
-    DataLossError,
-    OptionsError,
-)
+from backfill.errors import DataLossError, OptionsError
 from backfill.options import parse
 from backfill.plan import Measure
 from backfill.upstream.delta import DeltaUpstream

@@ -1,0 +1,136 @@
+"""What is not kept for ever is told once it is gone, and so are another table and an older one."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from backfill.errors import DataLossError, FileGoneError, StateError, TableError
+from backfill.options import parse
+from backfill.upstream.delta import DeltaUpstream
+from backfill.upstream.delta.files.log import Log, Stamp, commit_file
+from tests.delta.laboratory import clean_up, vacuum
+from tests.delta.stream import DeltaRun
+from tests.delta.tables import all_read, created, half_read, rows
+
+
+def test_a_log_that_was_cleaned_up_under_a_lagging_stream_is_told(
+    tmp_path: Path, table: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = all_read(tmp_path, table)
+    DeltaTable(table).delete("id = 1")
+    DeltaTable(table).delete("id = 2")
+    clean_up(table)
+    lost = r"no longer has version 2: .*logRetentionDuration"
+    with pytest.raises(DataLossError, match=lost):
+        run.plan()
+    run.restart()
+    with pytest.raises(DataLossError, match=lost):
+        run.plan()
+    run.restart(failOnDataLoss="false")
+    with caplog.at_level(logging.ERROR):
+        assert run.plan()
+        run.fold.apply(run.read())
+    assert "no longer has version 3" in caplog.text
+
+
+def test_a_commit_that_goes_while_it_is_looked_at_is_not_said_to_be_vacuumed(
+    tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = all_read(tmp_path, table)
+    begin = run.barrier().epoch
+    DeltaTable(table).delete("id = 1")
+    run.catch_up()
+    end, stamp = run.version, Log.stamp
+
+    def just_there(log: Log, version: int) -> Stamp | None:
+        found = stamp(log, version)
+        if version == end:
+            (table / commit_file(end)).unlink()
+        return found
+
+    upstream = DeltaUpstream(parse({"path": str(table), "keyColumns": "id"}))
+    upstream.schema()
+    monkeypatch.setattr(Log, "stamp", just_there)
+    with pytest.raises(FileGoneError, match=f"{end}.json"):
+        list(upstream.changes(begin, run.barrier().epoch))
+
+
+def test_files_that_vacuum_took_away_before_their_changes_were_read_are_told(
+    tmp_path: Path, table: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = all_read(tmp_path, table)
+    write_deltalake(table, rows((1, "v1")), mode="overwrite")
+    write_deltalake(table, rows((50, "new")), mode="append")
+    vacuum(table)
+    assert run.plan()
+    with pytest.raises(DataLossError, match=r"files of version 2 to \d of .* are gone .*VACUUM has removed them"):
+        run.read()
+    run.restart(failOnDataLoss="false")
+    with caplog.at_level(logging.ERROR):
+        assert [row["id"] for row in run.read()] == [50]
+    assert "with changes of version 2 is gone" in caplog.text
+
+
+def test_files_that_vacuum_took_away_before_they_were_read_are_told(tmp_path: Path, table: Path) -> None:
+    run = half_read(tmp_path, table)
+    assert run.plan(5)
+    write_deltalake(table, rows((1, "v1")), mode="overwrite")
+    vacuum(table)
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=r"files of version 1 of .* are gone"):
+            run.read()
+        run.restart()
+
+
+def test_files_that_are_missing_before_anything_is_read_are_told(tmp_path: Path, table: Path) -> None:
+    for file in table.glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(DataLossError, match=r"files of version 1 of .* are gone .*repair\(\) of the package deltalake"):
+        DeltaRun(tmp_path, table).plan()
+    DeltaTable(table).repair()
+    run = DeltaRun(tmp_path, table)
+    run.catch_up()
+    assert run.fold.rows == {}
+
+
+def test_another_table_at_the_same_path_is_told(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    assert not run.plan()
+    shutil.rmtree(table)
+    created(table)
+    with pytest.raises(DataLossError, match="was deleted and made again: what was read is of the table with id"):
+        run.plan()
+    run.restart()
+    with pytest.raises(StateError, match="was dropped and made again since the stream began"):
+        run.plan()
+    shutil.rmtree(table)
+    run.restart()
+    with pytest.raises(TableError, match=r"there is no Delta table at .*; check the option path"):
+        run.plan()
+
+
+def test_changes_of_another_table_than_was_planned_are_not_read(table: Path) -> None:
+    upstream = DeltaUpstream(parse({"path": str(table), "keyColumns": "id"}))
+    changes = upstream.span("earliest", "latest")
+    shutil.rmtree(table)
+    created(table)
+    with pytest.raises(DataLossError, match=r"made again: .* load\(\) its changes anew") as refused:
+        list(changes.read())
+    assert "checkpointLocation" not in str(refused.value)
+
+
+def test_an_older_copy_of_the_table_is_told(tmp_path: Path, table: Path) -> None:
+    shutil.copytree(table, tmp_path / "copy")
+    run = all_read(tmp_path, table)
+    DeltaTable(table).delete("id = 1")
+    run.catch_up()
+    shutil.rmtree(table)
+    (tmp_path / "copy").rename(table)
+    run.restart()
+    with pytest.raises(DataLossError, match=r"has read version 2 .* and its log ends with version 1"):
+        run.plan()
