@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import operator
 import os
@@ -20,6 +21,7 @@ import pytest
 from backfill.__main__ import main
 from integration.database import Database
 from integration.java import java_home
+from integration.kept import KEPT
 from integration.spark_session import configuration, environment, quick_jvm
 
 pytestmark = pytest.mark.spark
@@ -109,11 +111,15 @@ def run_pipeline(
 
 
 def compiled(source: Path, folder: Path) -> Path:
-    """The classes of a source in Scala, by the compiler that comes with Spark."""
-    java = str(java_home(os.environ) / "bin" / "java")
-    classes = folder / f"{source.stem}.jar"
-    compiler = [java, "-cp", str(SPARK / "jars" / "*"), "scala.tools.nsc.Main", "-usejavacp"]
-    run([*compiler, "-Xfatal-warnings", "-deprecation", "-d", str(classes), str(source)], folder)
+    """The classes of a source in Scala, by the compiler that comes with Spark; kept for the next run of the tests."""
+    of = hashlib.sha256(pyspark.__version__.encode() + source.read_bytes()).hexdigest()[:12]
+    classes = KEPT / f"{source.stem}-{of}.jar"
+    if not classes.exists():
+        java = str(java_home(os.environ) / "bin" / "java")
+        compiler = [java, "-cp", str(SPARK / "jars" / "*"), "scala.tools.nsc.Main", "-usejavacp"]
+        made = classes.with_suffix(f".{os.getpid()}.jar")
+        run([*compiler, "-Xfatal-warnings", "-deprecation", "-d", str(made), str(source)], folder)
+        made.replace(classes)
     return classes
 
 
