@@ -152,10 +152,9 @@ def test_a_transaction_that_needs_more_temporary_files_than_a_role_may_have_is_n
 
 
 def test_a_standby_can_be_read_and_not_followed(
-    start_postgres: Callable[..., LocalServer], start_stream: StartStream, capsys: pytest.CaptureFixture[str]
+    own_database: tuple[LocalServer, Database], start_stream: StartStream, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server = start_postgres()
-    database = Database(server, "postgres")
+    server, database = own_database
     table_of(database, 50)
     become_standby(server)
     run = start_stream(database=database)

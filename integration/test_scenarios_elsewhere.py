@@ -70,10 +70,9 @@ def test_a_clone_of_the_database_is_not_taken_for_it(
 
 @pytest.mark.parametrize("state", ["in the middle of the backfill", "following the log"])
 def test_a_primary_that_is_a_standby_for_a_while_is_waited_for(
-    start_postgres: Callable[..., LocalServer], start_stream: StartStream, state: str
+    own_database: tuple[LocalServer, Database], start_stream: StartStream, state: str
 ) -> None:
-    server = start_postgres()
-    database = Database(server, "postgres")
+    server, database = own_database
     table_of(database, 100)
     run = start_stream(database=database)
     STATES[state](run)

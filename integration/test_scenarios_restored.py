@@ -182,14 +182,13 @@ def test_a_state_that_a_chunk_was_read_at_later_than_planned_is_not_forgotten(
 
 @pytest.mark.parametrize("came_along", [True, False])
 def test_without_failing_on_data_loss_a_slot_that_did_not_come_along_to_another_timeline_is_said(
-    start_postgres: Callable[..., LocalServer],
+    own_database: tuple[LocalServer, Database],
     start_stream: StartStream,
     caplog: pytest.LogCaptureFixture,
     *,
     came_along: bool,
 ) -> None:
-    server = start_postgres()
-    database = Database(server, "postgres")
+    server, database = own_database
     table_of(database, 100)
     run = following(start_stream(database=database, failOnDataLoss="false"), "while the log is followed")
     run.stop()
