@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 pytest_plugins = [
+    "integration.fixtures.doctor",
     "integration.fixtures.orphans",
     "integration.fixtures.postgres",
     "integration.fixtures.seed",

@@ -1,0 +1,125 @@
+"""`backfill doctor`: what it finds in the server's settings, its slots and its room for sessions."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from integration.database import Database
+from integration.fixtures.doctor import Doctor, mends
+from integration.servers.address import as_uri
+from integration.waiting import eventually
+
+if TYPE_CHECKING:
+    from integration.fixtures.postgres import StartPostgres
+
+
+def test_a_server_that_cannot_be_reached_is_a_finding(doctor: Doctor) -> None:
+    code, text = doctor(url="postgresql://nobody@127.0.0.1:1/none")
+    assert code == 1
+    assert "refused: no connection to the database" in text
+
+
+def test_the_servers_settings_and_slots(start_postgres: StartPostgres, doctor: Doctor) -> None:
+    server = start_postgres(wal_level="replica", max_replication_slots="1", max_slot_wal_keep_size="1GB")
+    with psycopg.connect(server.dsn, autocommit=True) as session:
+        session.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        session.execute("SELECT pg_create_physical_replication_slot('old')")
+    url = as_uri(server.dsn, password=None)
+    code, text = doctor(url=url)
+    assert code == 1
+    unfit = "wal_level is replica, expected logical; run ALTER SYSTEM SET wal_level = 'logical'" in text
+    assert unfit == (server.version < 190_000)
+    assert "all 1 replication slots of the server are taken; not in use at this moment: old" in text
+    assert mends(text) == ["ALTER SYSTEM SET max_replication_slots = 2;"]
+    assert "max_slot_wal_keep_size" not in text
+    assert doctor("--option", "startupMode=snapshot", url=url)[0] == 0
+
+
+def test_a_server_that_invalidates_idle_slots_is_noted(start_postgres: StartPostgres, doctor: Doctor) -> None:
+    server = start_postgres()
+    with psycopg.connect(server.dsn, autocommit=True) as session:
+        session.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        given = {"url": as_uri(server.dsn, password=None)}
+        assert "idle_replication_slot_timeout" not in doctor(**given)[1]
+        if server.version >= 180_000:
+            session.execute("ALTER SYSTEM SET idle_replication_slot_timeout = '36h'")
+            session.execute("SELECT pg_reload_conf()")
+            eventually(lambda: "note: idle_replication_slot_timeout is 36h: a stream that is" in doctor(**given)[1])
+            assert "or of which a batch or the interval of its trigger takes longer, is lost" in doctor(**given)[1]
+
+
+def test_a_slot_that_somebody_made_is_looked_at_and_needs_no_other(
+    start_postgres: StartPostgres, doctor: Doctor
+) -> None:
+    server = start_postgres(max_replication_slots="3")
+    with psycopg.connect(server.dsn, autocommit=True) as session:
+        session.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        session.execute("SELECT pg_create_logical_replication_slot('mine', 'pgoutput')")
+        session.execute("SELECT pg_create_logical_replication_slot('odd', 'test_decoding')")
+        session.execute("CREATE DATABASE other")
+    with psycopg.connect(server.dsn, dbname="other", autocommit=True) as session:
+        session.execute("SELECT pg_create_logical_replication_slot('elsewhere', 'pgoutput')")
+
+    def said(slot: str) -> tuple[int, str]:
+        return doctor("--option", f"slotName={slot}", url=as_uri(server.dsn, password=None))
+
+    assert said("mine")[0] == 0
+    for slot, words in (
+        ("odd", "slot odd exists and uses test_decoding"),
+        ("elsewhere", "slot elsewhere is of database other, and url names postgres"),
+        ("new", "all 3 replication slots of the server are taken"),
+    ):
+        code, text = said(slot)
+        assert (code, words in text) == (1, True)
+
+
+def test_slots_of_streams_are_not_said_to_be_unused(start_postgres: StartPostgres, doctor: Doctor) -> None:
+    server = start_postgres(max_replication_slots="3")
+    with psycopg.connect(server.dsn, autocommit=True) as session:
+        session.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        for name in ("backfill_public_t_1f0c9a77", "backfilled", "old"):
+            session.execute("SELECT pg_create_physical_replication_slot(%s)", [name])
+    code, text = doctor(url=as_uri(server.dsn, password=None))
+    assert code == 1
+    assert "not in use at this moment: backfilled, old. Of streams: backfill_public_t_1f0c9a77; a stream reads" in text
+    assert "go by whether confirmed_flush_lsn moves, and end a stream with `backfill drop`" in text
+
+
+def test_on_amazon_rds_a_role_stands_for_the_right_to_use_slots(start_postgres: StartPostgres, doctor: Doctor) -> None:
+    server = start_postgres()
+    with psycopg.connect(server.dsn, autocommit=True) as session:
+        session.execute("CREATE ROLE rds_replication; CREATE ROLE app; CREATE TABLE t (id int PRIMARY KEY)")
+        session.execute("ALTER TABLE t OWNER TO app; GRANT CREATE ON DATABASE postgres TO app")
+        given = {"url": as_uri(server.dsn, password=None)}
+        become = ("--option", "sessionInitStatement=SET ROLE app")
+        code, text = doctor(*become, **given)
+        assert (code, mends(text)) == (1, ['GRANT rds_replication TO "app";'])
+        session.execute("GRANT rds_replication TO app")
+    assert doctor(*become, **given)[0] == 0
+
+
+def test_too_little_room_for_sessions_is_said_of_the_limit_that_leaves_it(
+    database: Database, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    role = database.name
+    monkeypatch.setenv("PGPASSWORD", "narrow")
+    database.execute(
+        f"CREATE ROLE {role} LOGIN REPLICATION CONNECTION LIMIT 10 PASSWORD 'narrow'; ALTER TABLE t OWNER TO {role}"
+    )
+    database.execute(f"GRANT CREATE ON DATABASE {role} TO {role}")
+    url = as_uri(database.dsn, user=role, password=None)
+    code, text = doctor(url=url)
+    assert code == 0
+    assert f'note: the CONNECTION LIMIT of the role "{role}" leaves room for 10 more sessions at this moment' in text
+    assert "it takes up to 11: 3, and 2 for each of numPartitions=4 readers" in text
+    assert f'    ALTER ROLE "{role}" CONNECTION LIMIT 11;' in text
+    assert "CONNECTION LIMIT" not in doctor("--option", "numPartitions=3", url=url)[1]
+    database.execute(f"ALTER ROLE {role} CONNECTION LIMIT 22; ALTER DATABASE {role} CONNECTION LIMIT 3")
+    assert re.search(f'the CONNECTION LIMIT of the database "{role}" leaves room for [0-3] more', doctor(url=url)[1])
+    database.execute(f"ALTER ROLE {role} SUPERUSER")
+    assert "CONNECTION LIMIT" not in doctor(url=url)[1]
