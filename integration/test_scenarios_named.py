@@ -1,11 +1,12 @@
-"""The table gets another name, or another table its own, or children."""
+"""The table gets another name, another table its own, or children; or it is made again."""
 
 from __future__ import annotations
 
 import pytest
 
-from backfill.errors import StateError, TableError
+from backfill.errors import DefiniteError, StateError, TableError
 from integration.database import Database
+from integration.definition import WHEN, refused, started
 from integration.fixtures.streams import StartStream
 from integration.scenarios import BACKFILLED, ended
 from integration.stream_harness import table_of
@@ -61,3 +62,30 @@ def test_a_table_that_others_inherit_from_by_now_is_followed_alone_and_refused_a
     database.execute("ALTER TABLE child NO INHERIT t")
     run.restart()
     run.finish()
+
+
+def test_a_table_that_was_renamed_is_not_followed_under_its_old_name(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 100)
+    run = started(start_stream, "between chunks")
+    database.execute("ALTER TABLE t RENAME TO t_old")
+    refused(run, TableError, "renamed.*new name")
+    table_of(database, 5)
+    refused(run, TableError, "t_old")
+
+
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+def test_a_table_that_was_dropped_and_made_again_is_another_table(
+    database: Database, start_stream: StartStream, when: str, *, restarts: bool
+) -> None:
+    table_of(database, 100)
+    run = started(start_stream, when)
+    database.execute("DROP TABLE t")
+    table_of(database, 100)
+    if restarts:
+        run.restart()
+        refused(run, StateError, "dropped and made again")
+    else:
+        refused(run, DefiniteError, "table")
