@@ -73,9 +73,9 @@ def _direct(stream: Stream, part: SnapshotPart) -> Iterator[pa.RecordBatch]:
 
 def _staged(bed: Bed, stream: Stream, part: SnapshotPart) -> Iterator[pa.RecordBatch]:
     # A directory of its own: in the stream's own one a staged chunk would end the snapshot for the other runs.
-    staging = Staging((bed.fresh_folder() / "staging").as_uri())
-    staging.keep_manifest(part.chunk.epoch.number, Manifest((PlannedSplit(part.split),)))
-    return handoff.read(replace(part, chunk=replace(part.chunk, staging=staging)), stream.reader(), stream.rows)
+    files = Staging((bed.fresh_folder() / "staging").as_uri()).of_batch(part.chunk.epoch.number)
+    files.keep_manifest(Manifest((PlannedSplit(part.split),)))
+    return handoff.read(replace(part, chunk=replace(part.chunk, files=files)), stream.reader(), stream.rows)
 
 
 def _read(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backfill.handoff import Part, SnapshotPart
-from backfill.staging import Staging
+from backfill.staging.batch_files import BatchFiles
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.fold import Row
@@ -72,16 +72,16 @@ def test_an_attempt_that_is_overtaken_by_another_has_the_same_rows(
 ) -> None:
     parts = planned(database, run)
     first: list[list[Row]] = []
-    plain = Staging.require_shared
+    plain = BatchFiles.require_shared
 
-    def overtaken(staging: Staging, epoch: int) -> None:
+    def overtaken(files: BatchFiles) -> None:
         """Between finding that its chunk is not staged, and reading it."""
-        plain(staging, epoch)
-        monkeypatch.setattr(Staging, "require_shared", plain)
+        plain(files)
+        monkeypatch.setattr(BatchFiles, "require_shared", plain)
         first.extend(run.read_part(part) for part in parts)
         wait_until_nothing_is_held(database)
 
-    monkeypatch.setattr(Staging, "require_shared", overtaken)
+    monkeypatch.setattr(BatchFiles, "require_shared", overtaken)
     slow = run.read_part(parts[0])
     assert slow == first[0]
     run.commit([row for rows in first for row in rows])

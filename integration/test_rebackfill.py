@@ -103,7 +103,7 @@ class Person:
 
     def _manifest(self) -> Manifest | None:
         barrier = self.run.barrier()
-        return self.run.stream()._attachment.staging(barrier.stream).manifest(barrier.epoch.number)
+        return self.run.stream()._attachment._files(barrier).manifest()
 
     def key(self, row: Row) -> tuple[object, ...]:
         return tuple(row[name] for name in self.run.fold.key)

@@ -11,6 +11,7 @@ from backfill.control import Control
 from backfill.offset import Ahead, Barrier
 from backfill.options import StreamOptions
 from backfill.staging import Staging
+from backfill.staging.batch_files import BatchFiles
 from backfill.staging.manifest import AsPlanned, Manifest
 from backfill.state_dir.record import NamedStream, Record
 from backfill.upstream import Upstream
@@ -42,6 +43,9 @@ class Attachment:
     def staging(self, stream: str) -> Staging:
         # Kept, since on an object store each is a client of its own.
         return self._stagings.setdefault(stream, self._staging_root.of_stream(stream))
+
+    def _files(self, end: Barrier) -> BatchFiles:
+        return self.staging(end.stream).of_batch(end.epoch.number)
 
     # -- finding the place -----------------------------------------------------------------------------------------
 
@@ -98,7 +102,7 @@ class Attachment:
 
     def _manifest_of(self, barrier: Barrier) -> Manifest | None:
         """That of the batch which ends at this barrier, where it had one that is not lost."""
-        return self.staging(barrier.stream).manifest(barrier.epoch.number) if barrier.has_manifest else None
+        return self._files(barrier).manifest() if barrier.has_manifest else None
 
     def _order_matters(self, committed: Barrier | None, planned: Barrier, control: Control) -> bool:
         """Whether something is left to do, in the batch that is planned or after it, that goes by the order of keys."""
@@ -127,7 +131,7 @@ class Attachment:
 
     def _keep_where_lost(self, end: Barrier, manifest: Manifest) -> None:
         if end.has_manifest and self._manifest_of(end) is None:
-            self.staging(end.stream).keep_manifest(end.epoch.number, manifest)
+            self._files(end).keep_manifest(manifest)
 
     # -- keeping it ------------------------------------------------------------------------------------------------
 
@@ -144,7 +148,7 @@ class Attachment:
         staging.forget_before(start.epoch.number)
         if self._options.only_snapshot:
             # It was the only batch, and no other one will remove what this one has left.
-            staging.forget(start.epoch.number)
+            self._files(start).forget()
         self._acknowledged = start
 
     # -- what the batch before has left ----------------------------------------------------------------------------

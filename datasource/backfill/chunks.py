@@ -17,6 +17,7 @@ from backfill.options import StreamOptions
 from backfill.plan import MIN_SPLIT_ROWS, Piece, pieces, split
 from backfill.rows import RowFormat
 from backfill.staging import Staging
+from backfill.staging.batch_files import BatchFiles
 from backfill.staging.manifest import AsPlanned, GivenUp, Later, Manifest, PlannedSplit
 from backfill.upstream import Pin, Upstream
 from backfill.upstream.added import NOTHING_ADDED, Added
@@ -61,6 +62,10 @@ class Chunks:
             manifest, added = self.staging.require_manifest(self.end), self._added()
             for name in self._staged(manifest):
                 require_columns(self._chunk(name, added), self.rows)
+
+    @property
+    def _files(self) -> BatchFiles:
+        return self.staging.of_batch(self.end.epoch.number)
 
     def _added(self) -> Added:
         """The columns that a chunk may lack.
@@ -128,11 +133,11 @@ class Chunks:
         return self._kept(manifest.with_others(lambda item: replace(item, reading=GivenUp()), staged))
 
     def _kept(self, manifest: Manifest) -> Manifest:
-        self.staging.keep_manifest(self.end.epoch.number, manifest)
+        self._files.keep_manifest(manifest)
         return manifest
 
     def _chunk(self, name: str, added: Added = NOTHING_ADDED) -> Chunk:
-        return Chunk(self.staging, self.end.epoch, name, added)
+        return Chunk(self._files, self.end.epoch, name, added)
 
     def _unread(self, name: str, planned: PlannedSplit, pin: Pin, added: Added = NOTHING_ADDED) -> SnapshotPart:
         return SnapshotPart(

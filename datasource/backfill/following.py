@@ -52,7 +52,7 @@ class Following:
         if last_rows is not None:
             logged = Logged(self.begin, self.end, self._marked(), self._look_up)
             return last_rows.changes(logged, staging, readers, self.upstream.added())
-        return pack(self._rows(), self.rows.schema, staging, self.end.epoch.number, readers)
+        return pack(self._rows(), self.rows.schema, staging.of_batch(self.end.epoch.number), readers)
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
         """Output rows of the changes that go forward, as the log tells them."""

@@ -16,7 +16,7 @@ from backfill.errors import SchemaChangedError, SnapshotGoneError, StagingError
 from backfill.plan import Split
 from backfill.readahead import read_ahead
 from backfill.rows import RESERVED, UNCHANGED_COLUMNS, RowFormat
-from backfill.staging import Staging
+from backfill.staging.batch_files import BatchFiles
 from backfill.upstream import SnapshotReader, TableSchema
 from backfill.upstream.added import NOTHING_ADDED, Added
 from backfill.wording import FRESH_START
@@ -33,10 +33,7 @@ class InlineChanges:
 class StagedChanges:
     """Finished output rows, in staged files."""
 
-    staging: Staging
-    number: int
-    """That of the epoch at which their batch ends."""
-
+    files: BatchFiles
     names: tuple[str, ...]
     added: Added = NOTHING_ADDED
     """Columns that the files may lack."""
@@ -46,15 +43,17 @@ class StagedChanges:
 class Chunk:
     """A staged file of snapshot rows, as the database gave them; as a `Part` by itself it is there already."""
 
-    staging: Staging
+    files: BatchFiles
     epoch: Epoch
+    """At which its batch ends."""
+
     name: str
     added: Added = NOTHING_ADDED
     """Columns that the file may lack."""
 
     @property
     def is_staged(self) -> bool:
-        return self.staging.exists(self.epoch.number, self.name)
+        return self.files.exists(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +81,11 @@ def read(part: Part, reader: SnapshotReader, rows: RowFormat) -> Iterator[pa.Rec
         case InlineChanges(content=content):
             with ipc.open_stream(pa.py_buffer(content)) as stream:
                 yield from stream
-        case StagedChanges(staging=staging, number=number, names=names, added=added):
+        case StagedChanges(files=files, names=names, added=added):
             schema = rows.schema
             for name in names:
-                for batch in staging.read(number, name):
-                    yield _with_columns(batch, schema, _optional(added, batch.schema), number)
+                for batch in files.read(name):
+                    yield _with_columns(batch, schema, _optional(added, batch.schema), files.number)
         case Chunk():
             for batch in _staged_chunk(part, rows.table.columns):
                 yield rows.snapshot_rows(batch, part.epoch)
@@ -100,13 +99,13 @@ def require_columns(part: StagedChanges | Chunk, rows: RowFormat) -> None:
     other types.
     """
     match part:
-        case StagedChanges(staging=staging, number=number, names=names, added=added):
+        case StagedChanges(files=files, names=names, added=added):
             for name in names:
-                found = staging.schema(number, name)
-                _require_columns(found, rows.schema, _optional(added, found), number)
-        case Chunk(staging=staging, epoch=epoch, name=name, added=added):
-            found = staging.schema(epoch.number, name)
-            _require_columns(found, rows.table.columns, added.lacked_by(found.names), epoch.number)
+                found = files.schema(name)
+                _require_columns(found, rows.schema, _optional(added, found), files.number)
+        case Chunk(files=files, name=name, added=added):
+            found = files.schema(name)
+            _require_columns(found, rows.table.columns, added.lacked_by(found.names), files.number)
 
 
 def _optional(added: Added, found: pa.Schema) -> Collection[str]:
@@ -117,13 +116,13 @@ def _optional(added: Added, found: pa.Schema) -> Collection[str]:
 
 
 def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    chunk, staging, number = part.chunk, part.chunk.staging, part.chunk.epoch.number
+    chunk, files = part.chunk, part.chunk.files
     if chunk.is_staged:
         yield from _staged_chunk(chunk, columns)
         return
-    staging.require_shared(number)
+    files.require_shared()
     # Three stages side by side: the database and its driver, the staged file, and Spark's transport.
-    found = read_ahead(staging.write_through(number, chunk.name, columns, read_ahead(_counted(part, reader))))
+    found = read_ahead(files.write_through(chunk.name, columns, read_ahead(_counted(part, reader))))
     passed_on = 0
     try:
         for batch in found:
@@ -142,15 +141,14 @@ def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) ->
 
 
 def _staged_chunk(chunk: Chunk, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    number = chunk.epoch.number
-    for batch in chunk.staging.read(number, chunk.name):
-        yield _with_columns(batch, columns, chunk.added.lacked_by(batch.schema.names), number)
+    for batch in chunk.files.read(chunk.name):
+        yield _with_columns(batch, columns, chunk.added.lacked_by(batch.schema.names), chunk.files.number)
 
 
-def committed_chunk(staging: Staging, number: int, name: str, table: TableSchema) -> Iterator[pa.RecordBatch]:
+def committed_chunk(files: BatchFiles, name: str, table: TableSchema) -> Iterator[pa.RecordBatch]:
     """The rows of a staged chunk that the sink has, in `table.columns`; null in those that it was not given."""
-    for batch in staging.read(number, name):
-        yield _with_columns(batch, table.columns, table.values, number)
+    for batch in files.read(name):
+        yield _with_columns(batch, table.columns, table.values, files.number)
 
 
 def _with_columns(batch: pa.RecordBatch, columns: pa.Schema, optional: Collection[str], number: int) -> pa.RecordBatch:

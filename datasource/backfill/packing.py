@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from backfill.handoff import InlineChanges, StagedChanges
-from backfill.staging import Staging
+from backfill.staging.batch_files import BatchFiles
 from backfill.upstream.added import NOTHING_ADDED, Added
 
 INLINE_BYTES: Final = 1 << 20
@@ -20,49 +20,46 @@ FILE_BYTES: Final = 16 << 20
 
 
 def pack(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, staging: Staging, number: int, readers: int
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, files: BatchFiles, readers: int
 ) -> tuple[InlineChanges | StagedChanges, ...]:
     """Output rows as parts: inline where they are few, staged where not, over at most `readers` parts.
 
     Uses memory for about one file's worth of rows. The same batches make the same parts, and files left by an
     earlier attempt at the same batch are replaced by equal ones.
     """
-    files = _Files(schema, staging, number)
-    files.take(batches)
-    if files.count == 0 and files.size <= INLINE_BYTES:
-        return _inline(files.held, schema)
-    return staged(staging, number, files.finish(), readers)
+    packed = _Packed(schema, files)
+    packed.take(batches)
+    if packed.count == 0 and packed.size <= INLINE_BYTES:
+        return _inline(packed.held, schema)
+    return staged(files, packed.finish(), readers)
 
 
-def stage(batches: Iterable[pa.RecordBatch], schema: pa.Schema, staging: Staging, number: int) -> int:
+def stage(batches: Iterable[pa.RecordBatch], schema: pa.Schema, files: BatchFiles) -> int:
     """As `pack`, but in files however few rows there are, for rows that cannot be made again. Returns the number of
     files.
     """
-    files = _Files(schema, staging, number)
-    files.take(batches)
-    return files.finish()
+    packed = _Packed(schema, files)
+    packed.take(batches)
+    return packed.finish()
 
 
-def staged(
-    staging: Staging, number: int, files: int, readers: int, added: Added = NOTHING_ADDED
-) -> tuple[StagedChanges, ...]:
+def staged(files: BatchFiles, count: int, readers: int, added: Added = NOTHING_ADDED) -> tuple[StagedChanges, ...]:
     """This many files of changes, over at most `readers` parts; they may lack columns that were added since."""
-    names = [_name(at) for at in range(files)]
-    count = min(readers, files)
-    return tuple(StagedChanges(staging, number, tuple(names[part::count]), added) for part in range(count))
+    names = [_name(at) for at in range(count)]
+    parts = min(readers, count)
+    return tuple(StagedChanges(files, tuple(names[part::parts]), added) for part in range(parts))
 
 
 def _name(at: int) -> str:
     return f"changes-{at}.arrow"
 
 
-class _Files:
+class _Packed:
     """Rows on their way to staged files, of which memory holds one file's worth."""
 
-    def __init__(self, schema: pa.Schema, staging: Staging, number: int) -> None:
+    def __init__(self, schema: pa.Schema, files: BatchFiles) -> None:
         self._schema = schema
-        self._staging = staging
-        self._number = number
+        self._files = files
         self.held: list[pa.RecordBatch] = []
         self.size = 0
         self.count = 0
@@ -76,7 +73,7 @@ class _Files:
                 self._write()
 
     def _write(self) -> None:
-        self._staging.write(self._number, _name(self.count), self._schema, self.held)
+        self._files.write(_name(self.count), self._schema, self.held)
         self.held, self.size, self.count = [], 0, self.count + 1
 
     def finish(self) -> int:

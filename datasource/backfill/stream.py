@@ -279,13 +279,13 @@ class Stream:
         """Prepares the batch that takes the stream's cursor to `moved`."""
         cursor, self._pin = stands.cursor, step.pin
         # A batch of this number may have been planned before: Spark did not log it, or in another checkpoint.
-        staging = self._attachment.staging(stands.named.stream)
-        staging.forget(step.epoch.number)
+        files = self._attachment.staging(stands.named.stream).of_batch(step.epoch.number)
+        files.forget()
         works_off = isinstance(cursor, Frontier) and step.pin is None and not self._control.holds
         self._worked_off = self._worked_off + 1 if works_off else 0
         if isinstance(cursor, Frontier):
             manifest = planned_manifest(pieces(cursor, moved), step.epoch, self._options.num_partitions)
-            staging.keep_manifest(step.epoch.number, manifest)
+            files.keep_manifest(manifest)
 
     # -- from two offsets to what has to be read -------------------------------------------------------------------
 

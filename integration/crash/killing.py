@@ -63,20 +63,20 @@ STEPS: Final[Mapping[str, Step]] = {
     "files forgotten": Step("backfill.staging", "Staging.forget_before", "after"),
     "epoch found": Step("backfill.upstream.postgres.epochs", "Epochs._stepped", "after"),
     "measured": Step("backfill.upstream.postgres.adapter", "PostgresUpstream.measure", "after"),
-    "manifest about to appear": Step("backfill.staging", "Staging._path", "move before", "manifest"),
-    "manifest there": Step("backfill.staging", "Staging._path", "move after", "manifest"),
+    "manifest about to appear": Step("backfill.staging.folder", "Folder.path", "move before", "manifest"),
+    "manifest there": Step("backfill.staging.folder", "Folder.path", "move after", "manifest"),
     "offset about to be logged": Step("backfill.stream", "Stream.latest_offset", "after"),
     # partitions
     "offset logged": Step("backfill.stream", "Stream.parts", "before"),
     "pinned again": Step("backfill.upstream.postgres.adapter", "PostgresUpstream.repin", "after"),
-    "changes about to be staged": Step("backfill.staging", "Staging._path", "move before", "changes"),
-    "changes staged": Step("backfill.staging", "Staging._path", "move after", "changes"),
+    "changes about to be staged": Step("backfill.staging.folder", "Folder.path", "move before", "changes"),
+    "changes staged": Step("backfill.staging.folder", "Folder.path", "move after", "changes"),
     "partitions made": Step("backfill.stream", "Stream.parts", "after"),
     # readers
     "chunk about to be read": Step("backfill.handoff", "_counted", "before"),
     "in the middle of a chunk": Step("backfill.handoff", "_counted", "yield"),
-    "chunk about to be staged": Step("backfill.staging", "Staging._path", "move before", "chunk"),
-    "chunk staged": Step("backfill.staging", "Staging._path", "move after", "chunk"),
+    "chunk about to be staged": Step("backfill.staging.folder", "Folder.path", "move before", "chunk"),
+    "chunk staged": Step("backfill.staging.folder", "Folder.path", "move after", "chunk"),
 }
 """The steps inside the connector. Drivers have some of their own and tell of them by `reached`."""
 

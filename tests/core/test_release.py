@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,8 @@ from backfill.errors import StagingError
 from backfill.handoff import Chunk
 from backfill.release import Release, in_background
 from backfill.staging import Staging
+from backfill.staging.batch_files import BatchFiles
+from backfill.staging.folder import Folder
 from tests.simulator.database import Database
 from tests.simulator.harness import Watched
 from tests.simulator.upstream import Server, SimulatedUpstream
@@ -51,29 +54,30 @@ def test_a_look_that_fails_is_not_the_last_one(caplog: pytest.LogCaptureFixture)
     assert caplog.text.count("is not known yet") == 1
 
 
-class Asked(Staging):
-    """Counts how often it is asked for a file."""
+class Asked(BatchFiles):
+    """Notes for which files it is asked."""
 
-    asked = 0
+    asked: ClassVar[list[str]] = []
 
-    def exists(self, epoch: int, name: str) -> bool:
-        self.asked += 1
-        return super().exists(epoch, name)
+    def exists(self, name: str) -> bool:
+        self.asked.append(name)
+        return super().exists(name)
 
 
 def test_a_look_asks_no_further_than_the_first_chunk_that_is_missing(tmp_path: Path) -> None:
-    server, staging, watched = Server(Database()), Asked(str(tmp_path)), Watched()
+    server, watched = Server(Database()), Watched()
     upstream = SimulatedUpstream(server)
     pin = upstream.snapshot_epoch(None, max_changes=1).pin
     assert pin is not None
-    chunks = [Chunk(staging, pin.epoch, f"chunk-{number}") for number in range(5)]
+    files = Asked(Folder(str(tmp_path)), pin.epoch.number)
+    chunks = [Chunk(files, pin.epoch, f"chunk-{number}") for number in range(5)]
     Release(upstream, watched.start).when_staged(pin, chunks)
     for chunk, asked in zip(reversed(chunks), [1, 1, 1, 1, 5], strict=True):
         assert server.pins
-        staging.write(pin.epoch.number, chunk.name, pa.schema([]), [])
-        staging.asked = 0
+        files.write(chunk.name, pa.schema([]), [])
+        files.asked.clear()
         watched.pass_time()
-        assert staging.asked == asked
+        assert len(files.asked) == asked
     assert not server.pins
     assert watched.look is None
 
@@ -90,9 +94,9 @@ def test_a_watch_ends_when_the_next_one_begins_or_when_it_is_stopped(tmp_path: P
     pin = upstream.snapshot_epoch(None, max_changes=1).pin
     assert pin is not None
     release = Release(upstream, watch)
-    release.when_staged(pin, [Chunk(staging, pin.epoch, "chunk-1")])
+    release.when_staged(pin, [Chunk(staging.of_batch(pin.epoch.number), pin.epoch, "chunk-1")])
     assert not ended
-    release.when_staged(pin, [Chunk(staging, pin.epoch, "chunk-2")])
+    release.when_staged(pin, [Chunk(staging.of_batch(pin.epoch.number), pin.epoch, "chunk-2")])
     assert ended == begun[:1]
     release.stop()
     release.stop()

@@ -47,7 +47,8 @@ LINE = re.compile(r"^(?:    backfill\.)?(\w+(?:, \w+)*)(?: {2,}\S.*)?$", re.MULT
 DELTA, POSTGRES = backfill.upstream.delta, backfill.upstream.postgres
 
 IN_ORDER = [
-    *(backfill, backfill.arrow, backfill.command, backfill.metrics, backfill.state_dir, backfill.whole_rows),
+    *(backfill, backfill.arrow, backfill.command, backfill.metrics, backfill.staging, backfill.state_dir),
+    backfill.whole_rows,
     *(POSTGRES, POSTGRES.changes, POSTGRES.snapshot, POSTGRES.replication, POSTGRES.tables),
     *(POSTGRES.decoder, POSTGRES.session, POSTGRES.values),
     *(DELTA, DELTA.changes, DELTA.snapshot, DELTA.tables, DELTA.files, DELTA.keys),
@@ -55,7 +56,7 @@ IN_ORDER = [
 
 PACKAGES = [
     *(*IN_ORDER, backfill.sinks, backfill.sinks.delta, backfill.sinks.postgres),
-    *(backfill.spark, backfill.staging, backfill.upstream),
+    *(backfill.spark, backfill.upstream),
     *(backfill_state, backfill_state.upsert),
 ]
 

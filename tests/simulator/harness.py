@@ -309,7 +309,7 @@ class Spark(Query[Output]):
         self.reached |= {name for name, value in carried.items() if value}
 
     def _manifest(self, barrier: Barrier) -> Manifest | None:
-        return self._staging().of_stream(barrier.stream).manifest(barrier.epoch.number)
+        return self._staging().of_stream(barrier.stream).of_batch(barrier.epoch.number).manifest()
 
     def _require_unacknowledged(self) -> None:
         """I5: whatever the last committed batch did not have can still be had."""

@@ -20,10 +20,10 @@ from tests.staging.chunks import BATCHES, NAME, SCHEMA, batch, numbers
 
 
 def test_what_was_staged_comes_back(staging: Staging) -> None:
-    staging.write(7, NAME, SCHEMA, BATCHES)
-    assert staging.exists(7, NAME)
-    assert numbers(staging.read(7, NAME)) == [1, 2, 3, 4, 5, 6]
-    assert all(item.schema == SCHEMA for item in staging.read(7, NAME))
+    staging.of_batch(7).write(NAME, SCHEMA, BATCHES)
+    assert staging.of_batch(7).exists(NAME)
+    assert numbers(staging.of_batch(7).read(NAME)) == [1, 2, 3, 4, 5, 6]
+    assert all(item.schema == SCHEMA for item in staging.of_batch(7).read(NAME))
 
 
 @pytest.mark.parametrize("root", ["/", "file:///"])
@@ -32,23 +32,23 @@ def test_the_root_of_a_file_system_is_not_the_folder_that_a_process_is_in(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     staging = Staging(root).of_stream(str(tmp_path / "s1").lstrip("/"))
-    staging.write(7, NAME, SCHEMA, BATCHES)
+    staging.of_batch(7).write(NAME, SCHEMA, BATCHES)
     assert (tmp_path / "s1" / "7" / NAME).exists()
 
 
 def test_writing_through_passes_every_batch_on(staging: Staging) -> None:
-    assert list(staging.write_through(7, NAME, SCHEMA, BATCHES)) == BATCHES
+    assert list(staging.of_batch(7).write_through(NAME, SCHEMA, BATCHES)) == BATCHES
 
 
 def test_a_chunk_without_rows_is_a_chunk(staging: Staging) -> None:
-    assert list(staging.write_through(7, NAME, SCHEMA, [])) == []
-    assert staging.exists(7, NAME)
-    assert numbers(staging.read(7, NAME)) == []
+    assert list(staging.of_batch(7).write_through(NAME, SCHEMA, [])) == []
+    assert staging.of_batch(7).exists(NAME)
+    assert numbers(staging.of_batch(7).read(NAME)) == []
 
 
 def test_the_file_has_its_name_before_the_last_batch_is_passed_on_and_not_earlier(staging: Staging) -> None:
-    passing = staging.write_through(7, NAME, SCHEMA, BATCHES)
-    seen = [(item, staging.exists(7, NAME)) for item in passing]
+    passing = staging.of_batch(7).write_through(NAME, SCHEMA, BATCHES)
+    seen = [(item, staging.of_batch(7).exists(NAME)) for item in passing]
     assert seen == [(BATCHES[0], False), (BATCHES[1], False), (BATCHES[2], True)]
 
 
@@ -59,19 +59,19 @@ def test_a_file_system_that_moves_nothing_has_it_copied(staging: Staging, file: 
         def move(self, src: str, dest: str) -> None:  # noqa: ARG002
             raise pa.ArrowNotImplementedError("FileSystem::Move() is not implemented")
 
-    staging._opened = Unmoving(), str(file.parents[2])
+    staging._folder._opened = Unmoving(), str(file.parents[2])
     for _ in range(2):
-        staging.write(7, NAME, SCHEMA, BATCHES)
-        staging.keep_manifest(7, Manifest(()))
-    assert numbers(staging.read(7, NAME)) == [1, 2, 3, 4, 5, 6]
+        staging.of_batch(7).write(NAME, SCHEMA, BATCHES)
+        staging.of_batch(7).keep_manifest(Manifest(()))
+    assert numbers(staging.of_batch(7).read(NAME)) == [1, 2, 3, 4, 5, 6]
     assert {found.name for found in file.parent.iterdir()} == {NAME, "manifest.json"}
 
 
 def test_a_reader_that_is_given_up_leaves_nothing(staging: Staging, file: Path) -> None:
-    passing = staging.write_through(7, NAME, SCHEMA, BATCHES)
+    passing = staging.of_batch(7).write_through(NAME, SCHEMA, BATCHES)
     next(passing)
     passing.close()
-    assert not staging.exists(7, NAME)
+    assert not staging.of_batch(7).exists(NAME)
     assert list(file.parent.iterdir()) == []
 
 
@@ -81,7 +81,7 @@ def test_a_reader_that_fails_leaves_nothing_and_says_why(staging: Staging, file:
         raise ConnectionError("cut")
 
     with pytest.raises(ConnectionError, match="cut"):
-        staging.write(7, NAME, SCHEMA, failing())
+        staging.of_batch(7).write(NAME, SCHEMA, failing())
     assert list(file.parent.iterdir()) == []
 
 
@@ -90,7 +90,7 @@ def test_a_disk_that_is_full_is_told_in_one_sentence(staging: Staging, file: Pat
     """Closing the file fails as well."""
     rows = batch(*Random(0).choices(range(1 << 40), k=1000))
     with room_for(size), pytest.raises(StagingError, match=r"stagingDir cannot be written: .*File too large"):
-        staging.write(7, NAME, SCHEMA, [rows])
+        staging.of_batch(7).write(NAME, SCHEMA, [rows])
     assert list(file.parent.iterdir()) == []
 
 
@@ -116,12 +116,12 @@ def test_whether_a_store_may_answer_later_is_told_by_what_it_said(
             raise OSError(said)
 
     refusing: Any = Refusing()
-    staging._opened = refusing, str(folder)
+    staging._folder._opened = refusing, str(folder)
     uses: list[Callable[[], object]] = [
-        lambda: staging.exists(7, NAME),
-        lambda: staging.keep_manifest(7, Manifest(())),
-        lambda: staging.change_files(7),
-        lambda: list(staging.read(7, NAME)),
+        lambda: staging.of_batch(7).exists(NAME),
+        lambda: staging.of_batch(7).keep_manifest(Manifest(())),
+        lambda: staging.of_batch(7).change_files(),
+        lambda: list(staging.of_batch(7).read(NAME)),
     ]
     for use in uses:
         with pytest.raises(kind, match=re.escape(said)) as found:
@@ -130,35 +130,35 @@ def test_whether_a_store_may_answer_later_is_told_by_what_it_said(
 
 
 def test_two_attempts_at_once_do_not_disturb_each_other(staging: Staging) -> None:
-    one = staging.write_through(7, NAME, SCHEMA, BATCHES)
-    two = staging.write_through(7, NAME, SCHEMA, BATCHES)
+    one = staging.of_batch(7).write_through(NAME, SCHEMA, BATCHES)
+    two = staging.of_batch(7).write_through(NAME, SCHEMA, BATCHES)
     for _ in BATCHES:
         next(one)
         next(two)
-    assert numbers(staging.read(7, NAME)) == [1, 2, 3, 4, 5, 6]
+    assert numbers(staging.of_batch(7).read(NAME)) == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_file_is_replaced_in_one_step_while_it_is_read(staging: Staging) -> None:
-    staging.write(7, NAME, SCHEMA, BATCHES)
-    reading = staging.read(7, NAME)
+    staging.of_batch(7).write(NAME, SCHEMA, BATCHES)
+    reading = staging.of_batch(7).read(NAME)
     first = next(reading)
-    staging.write(7, NAME, SCHEMA, [batch(9)])
+    staging.of_batch(7).write(NAME, SCHEMA, [batch(9)])
     assert numbers(iter([first, *reading])) == [1, 2, 3, 4, 5, 6]
-    assert numbers(staging.read(7, NAME)) == [9]
+    assert numbers(staging.of_batch(7).read(NAME)) == [9]
 
 
 @pytest.mark.parametrize("at", range(8))
 def test_a_file_that_was_cut_short_is_refused(staging: Staging, file: Path, at: int) -> None:
-    staging.write(7, NAME, SCHEMA, BATCHES)
+    staging.of_batch(7).write(NAME, SCHEMA, BATCHES)
     whole = file.read_bytes()
     for length in range(at, len(whole), 8):
         file.write_bytes(whole[:length])
         with pytest.raises(StagingError, match=f"{NAME} of epoch 7 cannot be read"):
-            list(staging.read(7, NAME))
+            list(staging.of_batch(7).read(NAME))
 
 
 def test_a_file_with_wrong_bytes_is_refused_or_read(staging: Staging, file: Path) -> None:
-    staging.write(7, NAME, SCHEMA, BATCHES)
+    staging.of_batch(7).write(NAME, SCHEMA, BATCHES)
     whole = file.read_bytes()
     refused = 0
     for seed in range(500):
@@ -168,7 +168,7 @@ def test_a_file_with_wrong_bytes_is_refused_or_read(staging: Staging, file: Path
             spoilt[random.randrange(len(spoilt))] = random.randrange(256)
         file.write_bytes(spoilt)
         try:
-            list(staging.read(7, NAME))
+            list(staging.of_batch(7).read(NAME))
         except StagingError:
             refused += 1
     assert refused
@@ -176,4 +176,4 @@ def test_a_file_with_wrong_bytes_is_refused_or_read(staging: Staging, file: Path
 
 def test_a_file_that_has_gone_is_refused_with_what_to_do(staging: Staging) -> None:
     with pytest.raises(StagingError, match="start over with a fresh checkpointLocation and onExistingState=restart"):
-        list(staging.read(7, NAME))
+        list(staging.of_batch(7).read(NAME))

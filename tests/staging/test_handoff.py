@@ -46,9 +46,9 @@ class Table:
 
 def planned(staging: Staging, count: int, *, exact: bool = True, stage_before_emit: bool = False) -> SnapshotPart:
     manifest = Manifest((PlannedSplit(Split((WHOLE_TABLE,), count)),))
-    staging.keep_manifest(EPOCH.number, manifest)
+    staging.of_batch(EPOCH.number).keep_manifest(manifest)
     [(name, planned)] = manifest.chunks.items()
-    chunk = Chunk(staging, EPOCH, name)
+    chunk = Chunk(staging.of_batch(EPOCH.number), EPOCH, name)
     return SnapshotPart(chunk, planned.split, "pin", exact=exact, stage_before_emit=stage_before_emit)
 
 
@@ -150,7 +150,7 @@ def test_an_executor_that_does_not_see_the_drivers_files_does_not_begin_to_read(
 ) -> None:
     part, table = planned(staging, 4), Table(4)
     local = Staging(str(tmp_path / "local")).of_stream("s1")
-    elsewhere = replace(part, chunk=replace(part.chunk, staging=local))
+    elsewhere = replace(part, chunk=replace(part.chunk, files=local.of_batch(EPOCH.number)))
     with pytest.raises(StagingError, match="set stagingDir to a path or URI that the driver and all executors share"):
         numbers(elsewhere, table)
     assert table.asked == []
@@ -162,4 +162,4 @@ def test_snapshot_rows_are_staged_as_the_table_has_them_and_passed_on_with_metad
     assert {(row["_change_type"], row["_is_snapshot"], row["_commit_version"]) for row in rows} == {
         ("insert", True, 42)
     }
-    assert all(batch.schema == COLUMNS for batch in staging.read(7, part.chunk.name))
+    assert all(batch.schema == COLUMNS for batch in staging.of_batch(7).read(part.chunk.name))

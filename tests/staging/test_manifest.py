@@ -19,32 +19,32 @@ from tests.golden.values import MANIFESTS
 
 
 def test_a_manifest_is_there_once_it_is_kept_and_may_be_replaced(staging: Staging) -> None:
-    assert staging.manifest(7) is None
+    assert staging.of_batch(7).manifest() is None
     for manifest in MANIFESTS.values():
-        staging.keep_manifest(7, manifest)
-        assert staging.manifest(7) == manifest
+        staging.of_batch(7).keep_manifest(manifest)
+        assert staging.of_batch(7).manifest() == manifest
 
 
 def test_how_many_files_of_changes_there_are_is_written_to_the_letter_and_read_again(
     staging: Staging, file: Path
 ) -> None:
     listed = file.with_name("changes.json")
-    staging.keep_changes(7, 3)
+    staging.of_batch(7).keep_changes(3)
     assert listed.read_text() == '{"version": 1, "files": 3}'
-    assert staging.change_files(7) == 3
+    assert staging.of_batch(7).change_files() == 3
     listed.write_text('{"version": 2, "files": 3}')
     with pytest.raises(StagingError, match="is of version 2, and this release reads 1"):
-        staging.change_files(7)
+        staging.of_batch(7).change_files()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', '{"version": 1, "files": "3"}', "null"])
 def test_what_is_no_list_of_changes_is_refused_with_what_to_do(staging: Staging, file: Path, text: str) -> None:
-    staging.keep_changes(7, 3)
+    staging.of_batch(7).keep_changes(3)
     file.with_name("changes.json").write_text(text)
     with pytest.raises(StagingError, match=r"epoch 7 .*cannot be read.*onExistingState=restart"):
-        staging.change_files(7)
+        staging.of_batch(7).change_files()
     with pytest.raises(StagingError, match=r"epoch 8 .*cannot be read"):
-        staging.change_files(8)
+        staging.of_batch(8).change_files()
 
 
 @given(manifests)
@@ -87,4 +87,4 @@ def test_what_is_no_manifest_is_refused(staging: Staging, file: Path, text: str)
     file.parent.mkdir(parents=True)
     (file.parent / "manifest.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(StagingError, match="damaged manifest"):
-        staging.manifest(7)
+        staging.of_batch(7).manifest()

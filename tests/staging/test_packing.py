@@ -50,12 +50,12 @@ def rows_of(parts: Sequence[Part]) -> list[Any]:
 
 @pytest.mark.parametrize("sizes", [(), (0,), (0, 0)])
 def test_no_rows_need_no_part(staging: Staging, tmp_path: Path, sizes: tuple[int, ...]) -> None:
-    assert pack(changes(*sizes), SCHEMA, staging, 7, 4) == ()
+    assert pack(changes(*sizes), SCHEMA, staging.of_batch(7), 4) == ()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_few_rows_travel_in_the_task_itself(staging: Staging, tmp_path: Path) -> None:
-    (part,) = pack(changes(10, 0, 20), SCHEMA, staging, 7, 4)
+    (part,) = pack(changes(10, 0, 20), SCHEMA, staging.of_batch(7), 4)
     assert isinstance(part, InlineChanges)
     assert rows_of([part]) == ["a" * 10, "c" * 20]
     assert list(tmp_path.iterdir()) == []
@@ -63,8 +63,8 @@ def test_few_rows_travel_in_the_task_itself(staging: Staging, tmp_path: Path) ->
 
 def test_up_to_the_limit_rows_are_inline_and_beyond_it_staged(staging: Staging) -> None:
     overhead = changes(1)[0].nbytes - 1
-    (at_limit,) = pack(changes(INLINE_BYTES - overhead), SCHEMA, staging, 7, 4)
-    (beyond,) = pack(changes(INLINE_BYTES - overhead + 1), SCHEMA, staging, 7, 4)
+    (at_limit,) = pack(changes(INLINE_BYTES - overhead), SCHEMA, staging.of_batch(7), 4)
+    (beyond,) = pack(changes(INLINE_BYTES - overhead + 1), SCHEMA, staging.of_batch(7), 4)
     assert isinstance(at_limit, InlineChanges)
     assert isinstance(beyond, StagedChanges)
     assert rows_of([beyond]) == ["a" * (INLINE_BYTES - overhead + 1)]
@@ -72,14 +72,14 @@ def test_up_to_the_limit_rows_are_inline_and_beyond_it_staged(staging: Staging) 
 
 def test_many_small_batches_together_are_staged(staging: Staging) -> None:
     half = INLINE_BYTES // 2
-    (part,) = pack(changes(half, half, half), SCHEMA, staging, 7, 4)
+    (part,) = pack(changes(half, half, half), SCHEMA, staging.of_batch(7), 4)
     assert isinstance(part, StagedChanges)
     assert [len(row) for row in rows_of([part])] == [half] * 3
 
 
 @pytest.mark.parametrize(("readers", "shares"), [(1, [5]), (2, [3, 2]), (4, [2, 1, 1, 1]), (9, [1] * 5)])
 def test_large_changes_are_files_spread_over_the_readers(staging: Staging, readers: int, shares: list[int]) -> None:
-    parts = pack(changes(*[FILE_BYTES] * 5), SCHEMA, staging, 7, readers)
+    parts = pack(changes(*[FILE_BYTES] * 5), SCHEMA, staging.of_batch(7), readers)
     staged = [part for part in parts if isinstance(part, StagedChanges)]
     assert [len(part.names) for part in staged] == shares
     assert sorted(row[0] for row in rows_of(parts)) == list("abcde")
@@ -88,7 +88,7 @@ def test_large_changes_are_files_spread_over_the_readers(staging: Staging, reade
 
 
 def test_the_rest_after_a_full_file_gets_one_too(staging: Staging) -> None:
-    (part,) = pack(changes(FILE_BYTES, 5), SCHEMA, staging, 7, 1)
+    (part,) = pack(changes(FILE_BYTES, 5), SCHEMA, staging.of_batch(7), 1)
     assert isinstance(part, StagedChanges)
     assert [len(row) for row in rows_of([part])] == [FILE_BYTES, 5]
     assert len(part.names) == 2
@@ -99,11 +99,11 @@ def test_no_more_than_one_file_is_held_in_memory(staging: Staging) -> None:
 
     def making() -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(changes(*[FILE_BYTES] * 3)):
-            assert all(staging.exists(7, f"changes-{before}.arrow") for before in made)
+            assert all(staging.of_batch(7).exists(f"changes-{before}.arrow") for before in made)
             made.append(number)
             yield batch
 
-    pack(making(), SCHEMA, staging, 7, 2)
+    pack(making(), SCHEMA, staging.of_batch(7), 2)
 
 
 @pytest.mark.parametrize("sizes", [(10, 20), (INLINE_BYTES, 1), (FILE_BYTES, FILE_BYTES, 3)])
@@ -111,7 +111,7 @@ def test_the_same_changes_make_the_same_parts_and_files(
     staging: Staging, tmp_path: Path, sizes: tuple[int, ...]
 ) -> None:
     def packed() -> tuple[list[object], list[tuple[str, bytes]]]:
-        parts = pack(changes(*sizes), SCHEMA, staging, 7, 2)
+        parts = pack(changes(*sizes), SCHEMA, staging.of_batch(7), 2)
         told: list[object] = [part if isinstance(part, InlineChanges) else part.names for part in parts]
         return told, sorted((path.name, path.read_bytes()) for path in tmp_path.rglob("*.arrow"))
 
@@ -123,7 +123,7 @@ def test_staged_changes_lose_columns_that_are_no_longer_asked_for_and_are_refuse
 ) -> None:
     schema = pa.schema([*SCHEMA, pa.field("more", pa.int64())])
     batch = pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array([1])], schema=schema)
-    parts = staged(staging, 7, stage([batch], schema, staging, 7), 1)
+    parts = staged(staging.of_batch(7), stage([batch], schema, staging.of_batch(7)), 1)
     assert [batch.to_pylist() for part in parts for batch in read(part, Unused(), BARE)] == [[{"v": "a"}]]
     with pytest.raises(SchemaChangedError, match="epoch 7 was staged without column _sequence"):
         list(read(parts[0], Unused(), replace(BARE, metadata=("_sequence",))))
@@ -133,7 +133,7 @@ def staged_as(staging: Staging, values: pa.Array[Any], now: pa.DataType) -> list
     """What comes of staged values of a column that has got another type since."""
     schema = pa.schema([pa.field("v", values.type, nullable=False)])
     batch = pa.RecordBatch.from_arrays([values], schema=schema)
-    (part,) = staged(staging, 7, stage([batch], schema, staging, 7), 1)
+    (part,) = staged(staging.of_batch(7), stage([batch], schema, staging.of_batch(7)), 1)
     columns = pa.schema([pa.field("v", now)])
     rows = RowFormat(TableSchema(columns, ("v",), ("v",)), mark_unchanged=False, metadata=())
     found = pa.Table.from_batches(read(part, Unused(), rows), rows.schema)
@@ -179,7 +179,7 @@ def test_staged_values_of_a_type_that_the_column_has_no_more_are_refused_with_wh
 
 
 def test_changes_that_were_staged_before_they_were_to_be_marked_are_not(staging: Staging) -> None:
-    (part,) = staged(staging, 7, stage(changes(1), SCHEMA, staging, 7), 1)
+    (part,) = staged(staging.of_batch(7), stage(changes(1), SCHEMA, staging.of_batch(7)), 1)
     (batch,) = read(part, Unused(), replace(BARE, mark_unchanged=True))
     assert batch.to_pylist() == [{"v": "a", "_unchanged_columns": None}]
 
@@ -190,15 +190,15 @@ def test_an_executor_that_does_not_share_the_directory_is_told_so_before_it_is_t
         r"set stagingDir to a path or URI that the driver and all executors share\. Where they do share it, the file"
     )
     with pytest.raises(StagingError, match=advice):
-        list(read(StagedChanges(elsewhere, 7, ("changes-0.arrow",)), Unused(), BARE))
+        list(read(StagedChanges(elsewhere.of_batch(7), ("changes-0.arrow",)), Unused(), BARE))
 
 
 def test_rows_do_not_show_in_a_parts_representation(staging: Staging) -> None:
-    (part,) = pack(changes(10), SCHEMA, staging, 7, 1)
+    (part,) = pack(changes(10), SCHEMA, staging.of_batch(7), 1)
     assert "aaa" not in repr(part)
 
 
 @pytest.mark.parametrize("sizes", [(10,), (INLINE_BYTES, 5)])
 def test_a_part_can_be_sent_to_another_process(staging: Staging, sizes: tuple[int, ...]) -> None:
-    parts = pack(changes(*sizes), SCHEMA, staging, 7, 1)
+    parts = pack(changes(*sizes), SCHEMA, staging.of_batch(7), 1)
     assert rows_of(pickle.loads(pickle.dumps(parts))) == rows_of(parts)  # noqa: S301 - our own bytes

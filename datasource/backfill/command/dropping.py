@@ -57,7 +57,7 @@ def _drop(folder: Path, staging_dir: str, given_url: str, user: str) -> list[str
     places = dict.fromkeys([options.staging_dir, usual])
     staged = {place: Staging(place).of_stream(identity.stream_id) for place in places}
     for staging in staged.values():
-        staging.manifest(0)  # Where one cannot be opened, nothing is dropped.
+        staging.of_batch(0).manifest()  # Where one cannot be opened, nothing is dropped.
     dropped: tuple[str, ...] = ()
     if placed:
         with closing(open_upstream(options, patience=PATIENCE)) as upstream:

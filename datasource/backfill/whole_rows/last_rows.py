@@ -119,7 +119,7 @@ class LastRows:
         it was.
         """
         begin, end = logged.begin, logged.end
-        number = end.epoch.number
+        files = staging.of_batch(end.epoch.number)
         with as_ours():
             state = self._opened(end.stream)
             if begin is None:
@@ -131,14 +131,14 @@ class LastRows:
                 if new:
                     if begin is not None:
                         self._put_snapshot(state, begin, staging)
-                    files = stage(self._output(state, logged), self._rows.schema, staging, number)
-                    staging.keep_changes(number, files)
+                    count = stage(self._output(state, logged), self._rows.schema, files)
+                    files.keep_changes(count)
                 else:
-                    files = staging.change_files(number)
-                    for part in staged(staging, number, files, readers, added):
+                    count = files.change_files()
+                    for part in staged(files, count, readers, added):
                         require_columns(part, self._rows)
             self._figures = None
-        return staged(staging, number, files, readers, added)
+        return staged(files, count, readers, added)
 
     def require_standing(self, begin: Barrier, end: Barrier) -> None:
         """Raises unless the state is that of one of these barriers: OptionsError where it goes by another order of
@@ -176,8 +176,9 @@ class LastRows:
     def _put_snapshot(self, state: UpsertState, begin: Barrier, staging: Staging) -> None:
         """Puts the snapshot rows of the batch that ended at `begin`."""
         number = begin.epoch.number
+        files = staging.of_batch(number)
         names = staging.require_manifest(begin).chunks
-        unread = sum(not staging.exists(number, name) for name in names)
+        unread = sum(not files.exists(name) for name in names)
         if unread:
             raise StagingError(
                 f"batch {number} has been committed, and {unread} of its {len(names)} chunks were not read, so that "
@@ -186,7 +187,7 @@ class LastRows:
                 "what was left; or stagingDir has lost them. Let the sink read each batch to its end, and start over "
                 f"with {FRESH_START}"
             )
-        read = (batch for name in names for batch in committed_chunk(staging, number, name, self._rows.table))
+        read = (batch for name in names for batch in committed_chunk(files, name, self._rows.table))
         for rows in coalesced(read, ROWS_AT_ONCE, BYTES_AT_ONCE):
             keys = canonical(rows.select(self._rows.table.key))
             orders = np.full(rows.num_rows, number), np.full(rows.num_rows, SNAPSHOT_ORDINAL)

@@ -1,0 +1,150 @@
+"""The files of one batch, under the number of the epoch at which it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyarrow import fs, ipc
+
+from backfill import stored
+from backfill.errors import StagingError
+from backfill.staging.folder import Folder
+from backfill.staging.manifest import Manifest
+from backfill.staging.whole_files import being, failed, may_pass, new_file, put
+from backfill.wording import FRESH_START
+
+CHANGES_VERSION: Final = 1
+_MANIFEST: Final = "manifest.json"
+_CHANGES: Final = "changes.json"
+_SHARE: Final = "set stagingDir to a path or URI that the driver and all executors share"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFiles:
+    """The staged files of the batch that ends at the epoch of this number. Picklable; for errors see `Staging`."""
+
+    folder: Folder
+    number: int
+
+    def exists(self, name: str) -> bool:
+        filesystem, path = self._path(name)
+        with being("read"):
+            return bool(filesystem.get_file_info(path).type == fs.FileType.File)
+
+    def manifest(self) -> Manifest | None:
+        """What the batch that ends at this epoch reads, if it has been planned before."""
+        if not self.exists(_MANIFEST):
+            return None
+        filesystem, path = self._path(_MANIFEST)
+        with being("read"), filesystem.open_input_stream(path) as stream:
+            content = stream.read()
+        return Manifest.from_text(content)
+
+    def require_manifest(self) -> Manifest:
+        """The same of a batch that has been logged; StagingError where it is not known."""
+        found = self.manifest()
+        if found is None:
+            raise StagingError(
+                f"stagingDir ({self.folder.uri}) does not hold what the batch up to epoch {self.number} reads: it is "
+                "not the stagingDir of the run before, or was emptied. Name that one, or restore it; or start over "
+                f"with {FRESH_START}"
+            )
+        return found
+
+    def require_shared(self) -> None:
+        """For a reader: StagingError unless what the driver wrote for this batch is here too."""
+        if not self.exists(_MANIFEST):
+            raise StagingError(
+                f"this executor does not find in stagingDir ({self.folder.uri}) what the driver wrote there; {_SHARE}"
+            )
+
+    def keep_manifest(self, manifest: Manifest) -> None:
+        self._put(_MANIFEST, manifest.to_text().encode())
+
+    def keep_changes(self, files: int) -> None:
+        """Says that the changes of this epoch are complete, in this many files."""
+        self._put(_CHANGES, json.dumps({"version": CHANGES_VERSION, "files": files}).encode())
+
+    def change_files(self) -> int:
+        """How many files `keep_changes` was told of."""
+        filesystem, path = self._path(_CHANGES)
+        try:
+            with filesystem.open_input_stream(path) as stream:
+                value = json.loads(stream.read())
+            if value["version"] == CHANGES_VERSION:
+                return stored.whole(value["files"])
+            found = f"is of version {value['version']}, and this release reads {CHANGES_VERSION}"
+        except (OSError, *stored.UNREADABLE) as error:
+            if may_pass(error):
+                raise failed("read", error) from error
+            found = f"cannot be read ({type(error).__name__}: {error})"
+        raise StagingError(
+            f"the staged changes of epoch {self.number} cannot be made again, and the list of their files {found}. "
+            f"Restore stagingDir, or start over with {FRESH_START}"
+        )
+
+    def _put(self, name: str, content: bytes) -> None:
+        put(*self._path(name), content)
+
+    def write_through(
+        self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """Passes the batches on and keeps them; the file has its name before the last batch is passed on."""
+        filesystem, path = self._path(name)
+        held: pa.RecordBatch | None = None
+        with new_file(filesystem, path, schema) as writer:
+            for batch in batches:
+                with being("written"):
+                    writer.write_batch(batch)
+                if held is not None:
+                    yield held
+                held = batch
+        if held is not None:
+            yield held
+
+    def write(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        for _ in self.write_through(name, schema, batches):
+            pass
+
+    def read(self, name: str) -> Iterator[pa.RecordBatch]:
+        """The batches of a file that `exists`."""
+        with self._reader(name) as reader:
+            for at in range(reader.num_record_batches):
+                yield reader.get_batch(at)
+
+    def schema(self, name: str) -> pa.Schema:
+        """The columns of a file that `exists`."""
+        with self._reader(name) as reader:
+            return reader.schema
+
+    @contextmanager
+    def _reader(self, name: str) -> Iterator[ipc.RecordBatchFileReader]:
+        filesystem, path = self._path(name)
+        try:
+            with filesystem.open_input_file(path) as source, ipc.open_file(source) as reader:
+                yield reader
+        except FileNotFoundError as error:
+            raise StagingError(
+                f"the staged file {name} of epoch {self.number} is not in stagingDir ({self.folder.uri}) as this "
+                f"process sees it; {_SHARE}. Where they do share it, the file was lost: restart the query; if that "
+                f"does not help, start over with {FRESH_START}"
+            ) from error
+        except (OSError, pa.ArrowException) as error:
+            if may_pass(error):
+                raise failed("read", error) from error
+            raise StagingError(
+                f"the staged file {name} of epoch {self.number} cannot be read ({error}); if stagingDir lost files "
+                f"that a batch still needs, start over with {FRESH_START}"
+            ) from error
+
+    def forget(self) -> None:
+        """Removes them all."""
+        self.folder.remove(str(self.number))
+
+    def _path(self, name: str) -> tuple[fs.FileSystem, str]:
+        return self.folder.path(str(self.number), name)
