@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from backfill.arrow.sameness import same
 from backfill.changes import DELETE, INSERT, OLD_NONE, UPDATE, changes_schema
 from backfill.mark import mark
-from backfill.whole_rows.events import events_of, places
+from backfill.whole_rows.events import Portion, events_of, places
 from backfill.whole_rows.images import Images, Known, Lost, TooMuch, images
 from backfill.whole_rows.late import NO_ORDER, timely
 from backfill.whole_rows.lookup import FEW, looked_up
@@ -64,19 +64,18 @@ def found_of(
 
     found = mark(batch, key=KEY, forwarded=among(emitted))
     while True:
-        told = events_of(batch, found, KEY)
+        portion = Portion.of(batch, found, KEY)
+        told = portion.events
         keys = keys_of(told.distinct)
         assert len(set(keys)) == len(keys) == told.count
         severed = np.zeros(len(told), np.bool_)
         severed[[told.first[number] for number, key in enumerate(keys) if key in sink.looked_up]] = True
         before, limit = known(keys, sink), sys.maxsize
-        result = images(
-            batch, told, before, columns=COLUMNS, skips_equal=skips_equal, most_bytes=limit, severed=severed
-        )
+        result = images(portion, before, columns=COLUMNS, skips_equal=skips_equal, most_bytes=limit, severed=severed)
         if isinstance(result, Images):
             break
         assert isinstance(result, Lost)
-        replaced = looked_up(batch, found, told, result, look_up, shows_the_rest=True, most_bytes=sys.maxsize)
+        replaced = looked_up(portion, result, look_up, shows_the_rest=True, most_bytes=sys.maxsize)
         assert not isinstance(replaced, TooMuch)
         batch, found = replaced
     after = result.after
@@ -170,15 +169,15 @@ def test_rows_are_looked_up_in_the_order_in_which_they_are_lost() -> None:
     changes = [Change(UPDATE, key, None, (1, 1)) for key in [*keys, *reversed(keys)]]
     batch = batch_of(changes)
     found = mark(batch, key=KEY, forwarded=everywhere)
-    told = events_of(batch, found, KEY)
-    lost = Lost(np.arange(len(told)) >= len(keys))
+    portion = Portion.of(batch, found, KEY)
+    lost = Lost(np.arange(len(portion.events)) >= len(keys))
     asked: list[Key] = []
 
     def look_up(wanted: pa.RecordBatch) -> pa.RecordBatch:
         asked.extend(keys_of(wanted))
         return pa.RecordBatch.from_pylist([struct(key, (2, 2)) for key in asked], schema=COLUMNS)
 
-    result = looked_up(batch, found, told, lost, look_up, shows_the_rest=True, most_bytes=0)
+    result = looked_up(portion, lost, look_up, shows_the_rest=True, most_bytes=0)
     assert result == TooMuch(len(keys) + FEW)
     assert asked == keys[: -FEW - 1 : -1]
 
@@ -189,10 +188,10 @@ def test_a_row_that_is_looked_up_is_an_update_and_one_that_is_gone_a_delete_with
     lines = [{**record(change), "version": at, "commit_id": at} for at, change in enumerate([*changes, *changes])]
     batch = pa.RecordBatch.from_pylist(lines, schema=changes_schema(COLUMNS))
     found = mark(batch, key=KEY, forwarded=everywhere)
-    told = events_of(batch, found, KEY)
+    portion = Portion.of(batch, found, KEY)
     there = pa.RecordBatch.from_pylist([struct(keys[1], (2, 2))], schema=COLUMNS)
     lost = Lost(np.array([True, True, False, False]))
-    result = looked_up(batch, found, told, lost, lambda _: there, shows_the_rest=True, most_bytes=sys.maxsize)
+    result = looked_up(portion, lost, lambda _: there, shows_the_rest=True, most_bytes=sys.maxsize)
     assert not isinstance(result, TooMuch)
     made, kept = result
     added = [{**record(Change(DELETE, keys[0]))}, {**record(Change(UPDATE, keys[1], None, (2, 2)))}]
@@ -243,8 +242,7 @@ def test_the_first_change_takes_values_from_the_row_that_it_moved_and_from_no_ot
     emitted = sorted({old, new} if from_here else {new})
     found = mark(batch, key=KEY, forwarded=among(emitted))
     result = images(
-        batch,
-        events_of(batch, found, KEY),
+        Portion.of(batch, found, KEY),
         known(emitted, sink),
         columns=COLUMNS,
         skips_equal=False,
@@ -259,9 +257,9 @@ def test_values_that_were_left_out_count_in_both_images_of_a_change(count: int, 
     key = ("p", 1)
     batch = batch_of(Change(UPDATE, key, None, (number, 1), frozenset({"y"})) for number in range(count))
     found = mark(batch, key=KEY, forwarded=everywhere)
-    told, before = events_of(batch, found, KEY), known([key], Copy({key: (9, 1)}, set()))
+    portion, before = Portion.of(batch, found, KEY), known([key], Copy({key: (9, 1)}, set()))
     none = np.zeros(count, np.bool_)
-    result = images(batch, told, before, columns=COLUMNS, skips_equal=False, most_bytes=most, severed=none)
+    result = images(portion, before, columns=COLUMNS, skips_equal=False, most_bytes=most, severed=none)
     assert isinstance(result, Images) if fitting is None else result == TooMuch(fitting)
 
 
@@ -280,10 +278,10 @@ def test_what_comes_of_a_row_that_is_lost_is_lost_with_it() -> None:
     lines = [{**head, "new": row, "unchanged": names} for row, names in zip(rows, unchanged, strict=True)]
     batch = pa.RecordBatch.from_pylist(lines, schema=changes_schema(columns))
     found = mark(batch, key=("k",), forwarded=everywhere)
-    told = events_of(batch, found, ("k",))
+    portion = Portion.of(batch, found, ("k",))
     stored = pa.RecordBatch.from_pylist([{"y": "Y0", "z": "Z0"}])
     before = Known(np.array([True]), stored)
     severed = np.array([False, True, False, False])
-    result = images(batch, told, before, columns=columns, skips_equal=False, most_bytes=sys.maxsize, severed=severed)
+    result = images(portion, before, columns=columns, skips_equal=False, most_bytes=sys.maxsize, severed=severed)
     assert isinstance(result, Lost)
     assert result.events.tolist() == [False, True, True, False]

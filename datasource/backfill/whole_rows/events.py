@@ -86,6 +86,26 @@ def events_of(changes: pa.RecordBatch, halves: Halves, key: Sequence[str]) -> Ev
     return Events(change, order < len(old), halves.moves[change], keys, number, count)
 
 
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Changes that are told at once, which of their halves go forward, and the events of these."""
+
+    changes: pa.RecordBatch
+    halves: Halves
+    events: Events
+
+    @classmethod
+    def of(cls, changes: pa.RecordBatch, halves: Halves, key: Sequence[str]) -> Portion:
+        return cls(changes, halves, events_of(changes, halves, key))
+
+    def halves_without(self, which: Mask) -> Halves:
+        """The halves but for those that are these events."""
+        events, old, new = self.events, self.halves.old.copy(), self.halves.new.copy()
+        old[events.change[which & events.removes]] = False
+        new[events.change[which & ~events.removes]] = False
+        return Halves(old, new, self.halves.moves)
+
+
 def places(keys: pa.RecordBatch, among: pa.RecordBatch) -> Indices:
     """For each key where it stands among others that all differ; -1 where it does not."""
     together = [pa.concat_arrays([one, other]) for one, other in zip(among.columns, keys.columns, strict=True)]

@@ -37,7 +37,7 @@ from backfill.arrow.arrays import Indices, Mask, index, mask
 from backfill.arrow.sameness import same
 from backfill.changes import columns_of
 from backfill.mark import CHANGE_TYPES, INSERTED, MARKED_COLUMNS, POSTIMAGE, PREIMAGE, REMOVED, in_turn
-from backfill.whole_rows.events import Events
+from backfill.whole_rows.events import Events, Portion
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,7 @@ class TooMuch:
 
 
 def images(
-    changes: pa.RecordBatch,
-    events: Events,
+    portion: Portion,
     before: Known,
     *,
     columns: pa.Schema,
@@ -80,12 +79,13 @@ def images(
     most_bytes: int,
     severed: Mask,
 ) -> Images | Lost | TooMuch:
-    """The images of the events of marked changes; `before` has a line for each key, by its number.
+    """The images of the events; `before` has a line for each key, by its number.
 
     `columns` are those of the table; what `before.rows` lacks of them is the key. With `skips_equal` an update that
     changes nothing is not told. Values that the log left out may stand in the images any number of times; of them
     there are at most `most_bytes`, unless it is one change's. Nothing is taken from the row before a `severed` event.
     """
+    changes, events = portion.changes, portion.events
     names, forest = before.rows.schema.names, _Forest.of(events, before.present, severed)
     left_out = {name: mask for name, mask in _listed(changes["unchanged"]).items() if name in names}
     after = columns_of(changes["new"])

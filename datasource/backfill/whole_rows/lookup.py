@@ -13,7 +13,7 @@ from backfill.arrow.arrays import Indices, Mask, index
 from backfill.arrow.batches import as_one_batch, in_columns
 from backfill.changes import DELETE, OLD_KEY, OLD_NONE, UPDATE
 from backfill.mark import Halves
-from backfill.whole_rows.events import Events, places
+from backfill.whole_rows.events import Portion, places
 from backfill.whole_rows.images import Lost, TooMuch
 
 LookUp: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -26,14 +26,7 @@ _HEADS: Final[Sequence[str]] = ("version", "timestamp", "commit_id")
 
 
 def looked_up(
-    changes: pa.RecordBatch,
-    halves: Halves,
-    events: Events,
-    lost: Lost,
-    look_up: LookUp,
-    *,
-    shows_the_rest: bool,
-    most_bytes: int,
+    portion: Portion, lost: Lost, look_up: LookUp, *, shows_the_rest: bool, most_bytes: int
 ) -> tuple[pa.RecordBatch, Halves] | TooMuch:
     """The changes and their halves, without the events that have lost values; with `shows_the_rest`, also without all
     later events of their keys, which the rows that are looked up show already.
@@ -41,6 +34,7 @@ def looked_up(
     Each of these keys has one more change at the end: an update to the row that `look_up` finds, or a delete where it
     finds none, under the commit of the key's last change. The rows have about `most_bytes` at the most, but for a few.
     """
+    changes, events = portion.changes, portion.events
     begins = np.full(events.count, len(events), np.int64)
     np.minimum.at(begins, events.number[lost.events], np.flatnonzero(lost.events))
     numbers = np.flatnonzero(begins < len(events))
@@ -51,7 +45,7 @@ def looked_up(
         return TooMuch(int(events.change[begins[numbers[rows]]]))
 
     gone = np.arange(len(events)) >= begins[events.number] if shows_the_rest else lost.events
-    kept = without(halves, events, gone)
+    kept = portion.halves_without(gone)
     place = places(keys, rows.select(keys.schema.names))
     added = _changes(changes, events.change[events.last[numbers]], keys, rows, place)
     present = place >= 0
@@ -79,14 +73,6 @@ def _rows(keys: pa.RecordBatch, look_up: LookUp, most_bytes: int) -> pa.RecordBa
         fitting = (most_bytes - size) * read // size if size else 16 * FEW
         few = max(FEW, min(4 * few, fitting))
     return as_one_batch(pa.Table.from_batches(found))
-
-
-def without(halves: Halves, events: Events, which: Mask) -> Halves:
-    """The halves but for those that are these events."""
-    old, new = halves.old.copy(), halves.new.copy()
-    old[events.change[which & events.removes]] = False
-    new[events.change[which & ~events.removes]] = False
-    return Halves(old, new, halves.moves)
 
 
 def _changes(

@@ -1,4 +1,4 @@
-"""Changes in full, a piece at a time: from what is stored of their keys to images, and what is stored after them.
+"""Changes in full, a portion at a time: from what is stored of their keys to images, and what is stored after them.
 
 Where the log leaves out a value that is not stored either, the row is looked up in the table: at the end of the batch,
 or at a later state where that one is gone, as it is after the backfill. Such a row already shows what the rest of the
@@ -25,10 +25,10 @@ from backfill.changes import column_of
 from backfill.mark import Halves
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL
 from backfill.upstream import TableSchema
-from backfill.whole_rows.events import Events, events_of, places
+from backfill.whole_rows.events import Events, Portion, events_of, places
 from backfill.whole_rows.images import Images, Known, Lost, TooMuch, images
 from backfill.whole_rows.late import NO_ORDER, order_of, timely
-from backfill.whole_rows.lookup import LookUp, looked_up, without
+from backfill.whole_rows.lookup import LookUp, looked_up
 from backfill_state.upsert import CHUNK_ROWS, Found, Updates, UpsertState
 
 ROWS_AT_ONCE: Final = CHUNK_ROWS
@@ -39,7 +39,7 @@ Twice as many were no faster, and took 0.2 GB more for rows of 100 bytes.
 """
 
 IMAGES: Final = 4
-"""The values that the log left out may take this many times BYTES_AT_ONCE in the images of one piece."""
+"""The values that the log left out may take this many times BYTES_AT_ONCE in the images of one portion."""
 
 LOOKED_UP: Final = 1 << (ORDINAL_BITS - 1)
 """Where in a batch's order the rows begin that were looked up: after all of its events, before its snapshot rows."""
@@ -60,18 +60,15 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """Changes that are told at once: which halves go forward, the events of these, and what is stored of their keys."""
+class _PortionAndStored(Portion):
+    """A portion, and what is stored of its keys."""
 
-    changes: pa.RecordBatch
-    halves: Halves
-    events: Events
     before: Found
 
-    def only(self, which: Mask, halves: Halves) -> _Piece:
+    def only(self, which: Mask, halves: Halves) -> _PortionAndStored:
         """With these of its events."""
         kept = np.unique(self.events.number[which])
-        return _Piece(self.changes, halves, self.events.where(which), self.before.of_keys(kept))
+        return _PortionAndStored(self.changes, halves, self.events.where(which), self.before.of_keys(kept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +104,9 @@ class WholeRows:
 
         Puts the rows that are there after them into the state, with places in the batch from `place` on.
         """
-        piece = self._unshown(self._first(changes, halves))
-        taken = piece.changes.num_rows
-        whole = self._whole(piece, self.rules.most_bytes if taken > 1 else sys.maxsize // IMAGES)
+        portion = self._unshown(self._first(changes, halves))
+        taken = portion.changes.num_rows
+        whole = self._whole(portion, self.rules.most_bytes if taken > 1 else sys.maxsize // IMAGES)
         if isinstance(whole, TooMuch):
             # Where too many rows were looked up, it is not known how many changes fewer would do.
             fewer = slice(min(whole.changes, max(1, taken // 2)))
@@ -117,31 +114,24 @@ class WholeRows:
         self._put(whole, place, whole.events.change >= taken)
         return Told(whole.images.marked, len(whole.events), taken)
 
-    def _whole(self, piece: _Piece, most_bytes: int) -> _Whole | TooMuch:
-        """The images of a piece: what has lost values is replaced by rows that are looked up, until nothing has."""
+    def _whole(self, portion: _PortionAndStored, most_bytes: int) -> _Whole | TooMuch:
+        """The images of a portion: what has lost values is replaced by rows that are looked up, until nothing has."""
         told: tuple[Events, Indices] | None = None
         while True:
-            piece, order, after_late = self._timely(piece)
-            made = self._images(piece, after_late, IMAGES * most_bytes)
+            portion, order, after_late = self._timely(portion)
+            made = self._images(portion, after_late, IMAGES * most_bytes)
             if isinstance(made, Images):
                 if told is not None:
-                    order = np.where(made.after.present, order, _of_gone(piece, order, *told))
-                return _Whole(piece.events, order, made)
+                    order = np.where(made.after.present, order, _of_gone(portion, order, *told))
+                return _Whole(portion.events, order, made)
             if isinstance(made, TooMuch):
                 return made
-            replaced = looked_up(
-                piece.changes,
-                piece.halves,
-                piece.events,
-                made,
-                self.look_up,
-                shows_the_rest=not self.rules.order_column,
-                most_bytes=most_bytes,
-            )
+            shows_the_rest = not self.rules.order_column
+            replaced = looked_up(portion, made, self.look_up, shows_the_rest=shows_the_rest, most_bytes=most_bytes)
             if isinstance(replaced, TooMuch):
                 return replaced
-            told = told or (piece.events, order)
-            piece = self._with_stored(*replaced)
+            told = told or (portion.events, order)
+            portion = self._with_stored(*replaced)
 
     def _put(self, whole: _Whole, place: int, added: Mask) -> None:
         """Puts the rows that are there afterwards; `added` are the events that a look-up has added."""
@@ -156,7 +146,7 @@ class WholeRows:
             tie[looked_up_now & after.present] += LOOKED_UP
         put(self.state, events.distinct, after, whole.order, tie)
 
-    def _first(self, changes: pa.RecordBatch, halves: Halves) -> _Piece:
+    def _first(self, changes: pa.RecordBatch, halves: Halves) -> _PortionAndStored:
         """As many of the first changes as have stored rows that are not too much to read.
 
         A change that removes a row has its key, and does not tell how long the stored row is.
@@ -165,57 +155,56 @@ class WholeRows:
         before = self.state.multi_get(_table_of(events.distinct), most_bytes=self.rules.most_bytes)
         read = before.entries.num_rows
         if read == events.count:
-            return _Piece(changes, halves, events, before)
+            return _PortionAndStored(changes, halves, events, before)
         # Keys are numbered as they appear, so those of the first changes are the first that were read.
         first = slice(max(1, int(events.change[events.number >= read][0])))
         events = events_of(changes[first], halves.of(first), self.table.key)
         if events.count > read:
             return self._with_stored(changes[first], halves.of(first))
-        return _Piece(changes[first], halves.of(first), events, before.of_keys(np.arange(events.count)))
+        return _PortionAndStored(changes[first], halves.of(first), events, before.of_keys(np.arange(events.count)))
 
-    def _with_stored(self, changes: pa.RecordBatch, halves: Halves) -> _Piece:
+    def _with_stored(self, changes: pa.RecordBatch, halves: Halves) -> _PortionAndStored:
         events = events_of(changes, halves, self.table.key)
-        return _Piece(changes, halves, events, self.state.multi_get(_table_of(events.distinct)))
+        return _PortionAndStored(changes, halves, events, self.state.multi_get(_table_of(events.distinct)))
 
-    def _unshown(self, piece: _Piece) -> _Piece:
+    def _unshown(self, portion: _PortionAndStored) -> _PortionAndStored:
         """Without changes to keys whose row was looked up for this batch: it shows them already."""
         if self.rules.order_column:
-            return piece
-        in_this = _filled(piece.before.entries["order_key"], 0) == self.batch
-        shown = (_looked_up(piece.before.entries) & in_this)[piece.events.number]
-        return piece.only(~shown, without(piece.halves, piece.events, shown))
+            return portion
+        in_this = _filled(portion.before.entries["order_key"], 0) == self.batch
+        shown = (_looked_up(portion.before.entries) & in_this)[portion.events.number]
+        return portion.only(~shown, portion.halves_without(shown))
 
-    def _images(self, piece: _Piece, after_late: Mask, most_bytes: int) -> Images | Lost | TooMuch:
-        present = _filled(piece.before.entries["present"], value=False)
+    def _images(self, portion: _PortionAndStored, after_late: Mask, most_bytes: int) -> Images | Lost | TooMuch:
+        present = _filled(portion.before.entries["present"], value=False)
         # The row that is stored need not be the one that the log goes on from.
-        another = present if self.rules.order_column else _looked_up(piece.before.entries)
+        another = present if self.rules.order_column else _looked_up(portion.before.entries)
         severed = after_late.copy()
-        severed[piece.events.first[another]] = True
+        severed[portion.events.first[another]] = True
         return images(
-            piece.changes,
-            piece.events,
-            Known(present, as_one_batch(piece.before.rows)),
+            portion,
+            Known(present, as_one_batch(portion.before.rows)),
             columns=self.table.columns,
             skips_equal=self.rules.skips_equal,
             most_bytes=most_bytes,
             severed=severed,
         )
 
-    def _timely(self, piece: _Piece) -> tuple[_Piece, Indices, Mask]:
+    def _timely(self, portion: _PortionAndStored) -> tuple[_PortionAndStored, Indices, Mask]:
         """Only the events that are not late; the order of each key afterwards; which events come after a late one."""
-        events = piece.events
+        events = portion.events
         if not self.rules.order_column:
-            return piece, np.full(events.count, self.batch), np.zeros(len(events), np.bool_)
+            return portion, np.full(events.count, self.batch), np.zeros(len(events), np.bool_)
         puts = ~events.removes
         given = np.full(len(events), NO_ORDER)
-        rows = column_of(piece.changes["new"], self.rules.order_column)
+        rows = column_of(portion.changes["new"], self.rules.order_column)
         given[puts] = order_of(rows.take(index(events.change[puts])))
-        found = timely(events, given, _filled(piece.before.entries["order_key"], NO_ORDER))
+        found = timely(events, given, _filled(portion.before.entries["order_key"], NO_ORDER))
         kept = np.unique(events.number[found.events])
         # A whole row may be late only because of one with lost values before it, and is judged again after the look-up.
-        leaves_out = mask(piece.changes["unchanged"].is_valid())
-        halves = without(piece.halves, events, ~found.events & leaves_out[events.change])
-        return piece.only(found.events, halves), found.order[kept], found.severed[found.events]
+        leaves_out = mask(portion.changes["unchanged"].is_valid())
+        halves = portion.halves_without(~found.events & leaves_out[events.change])
+        return portion.only(found.events, halves), found.order[kept], found.severed[found.events]
 
 
 def _looked_up(entries: pa.Table) -> Mask:
@@ -226,12 +215,12 @@ def _looked_up(entries: pa.Table) -> Mask:
     return looked_up
 
 
-def _of_gone(piece: _Piece, order: Indices, told: Events, reached: Indices) -> Indices:
+def _of_gone(portion: _PortionAndStored, order: Indices, told: Events, reached: Indices) -> Indices:
     """The order of each key, also by rows that the log told and that were not there any more when they were looked up.
 
     `reached` is the order of each key of all `told` events.
     """
-    of_each: Indices = np.append(reached, NO_ORDER)[places(piece.events.distinct, told.distinct)]
+    of_each: Indices = np.append(reached, NO_ORDER)[places(portion.events.distinct, told.distinct)]
     return np.maximum(order, of_each)
 
 
