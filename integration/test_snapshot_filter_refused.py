@@ -139,6 +139,7 @@ def test_the_doctor_says_it_too_and_literals_are_fine(
         "t.at > '2026-01-01 12:00+01' OR at IS NULL AND v LIKE '%now%' OR v = 'today'",
         "at > '2026-01-01' /* until 'today' */ -- 'now'",
         "at > $x$2026-01-01$x$ AND v <> $$now$$",
+        "true",
         """jsonb '{"now": 1, "now": 2}' @> '{}' OR bytea 'now' = '' OR "t".v <> 'a--''now'""",
     ):
         main([*command, f"snapshotFilter={condition}"])

@@ -43,7 +43,7 @@ _LITERALS: Final = ("escaped", "plain", "dollar")
 
 _PREDICATE: Final = """
     WITH RECURSIVE predicate AS MATERIALIZED (
-        SELECT pg_catalog.pg_get_expr(indpred, indrelid) AS text, indpred::text AS tree
+        SELECT coalesce(pg_catalog.pg_get_expr(indpred, indrelid), '') AS text, indpred::text AS tree
         FROM pg_catalog.pg_index WHERE indrelid = %s::pg_catalog.regclass
     ), taken (type) AS (
         SELECT found[1]::pg_catalog.oid
