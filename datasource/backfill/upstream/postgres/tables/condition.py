@@ -44,7 +44,7 @@ _LITERALS: Final = ("escaped", "plain", "dollar")
 _PREDICATE: Final = """
     WITH RECURSIVE predicate AS MATERIALIZED (
         SELECT coalesce(pg_catalog.pg_get_expr(indpred, indrelid), '') AS text, indpred::text AS tree
-        FROM pg_catalog.pg_index WHERE indrelid = %s::pg_catalog.regclass
+        FROM pg_catalog.pg_index WHERE indrelid = %s::pg_catalog.regclass::pg_catalog.oid
     ), taken (type) AS (
         SELECT found[1]::pg_catalog.oid
         FROM predicate, pg_catalog.regexp_matches(tree, ':consttype ([0-9]+)', 'g') AS found
