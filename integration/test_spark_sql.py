@@ -64,6 +64,8 @@ def test_a_table_without_a_state_directory_is_the_table_and_no_stream(catalog: C
         spark.sql("SELECT * FROM orders WITH (columns = 'id', customSchema = 'id DECIMAL(10,0)')").count()
     with pytest.raises(AnalysisException, match="so metadataColumns cannot be given with a read"):
         spark.sql("SELECT * FROM orders WITH (metadataColumns = 'all')").count()
+    with pytest.raises(AnalysisException, match="snapshotFilter is for a stream, which needs stateDir as well"):
+        spark.sql("SELECT * FROM orders WITH (snapshotFilter = 'id < 3')").count()
     same = "WITH (columns = 'id,v, n,at', onUnchangedToast = 'fail', metadataColumns = 'none')"
     assert spark.sql(f"SELECT * FROM orders {same}").count() == ROWS
     once = f"WITH (stateDir = '{catalog.state('once')}', startupMode = 'snapshot', metadataColumns = 'none')"

@@ -162,15 +162,15 @@ def test_positions_are_for_batches_of_the_table() -> None:
 )
 def test_a_read_of_the_table_alone_is_not_taken_for_a_stream(options: dict[str, str], named: str) -> None:
     with pytest.raises(OptionsError, match=named):
-        parse({**NEEDED, **options}, alone=True)
-    for harmless in ({}, {"stateDir": "/s"}):
-        assert parse({**NEEDED, **options, **harmless}, alone=bool(harmless)).url
+        parse({**NEEDED, **options}, asked=options)
+    assert parse({**NEEDED, **options}, asked=NEEDED).url
+    assert parse({**NEEDED, **options, "stateDir": "/s"}, asked=options).url
 
 
 def test_options_that_do_not_say_what_is_read_may_be_those_of_a_stream() -> None:
     options = {option.name: option.default for option in OPTIONS if option.name not in NEEDED and option.may_be_blank}
     given = {"maxRowsPerTrigger": "9", "onExistingState": "resume", "stageBeforeEmit": "true", "stagingDir": "/s"}
-    assert parse({**options, **given, **NEEDED}, alone=True).stream.max_rows == 9
+    assert parse({**options, **given, **NEEDED}, asked=[*options, *given]).stream.max_rows == 9
 
 
 def test_a_snapshot_filter_is_for_streams_that_read_a_snapshot() -> None:

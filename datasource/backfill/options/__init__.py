@@ -6,7 +6,7 @@ Spark gives the keys in lower case. All problems are reported together, each wit
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -129,13 +129,13 @@ class Options:
         return bool(self.state_dir or self.starting_position)
 
 
-def parse(given: Mapping[str, str], *, streaming: bool = False, alone: bool = False) -> Options:
+def parse(given: Mapping[str, str], *, streaming: bool = False, asked: Collection[str] = ()) -> Options:
     """The options; OptionsError that lists every problem. A stream needs more of them than a look at the schema.
 
-    `alone`: see `rules.contradictions`.
+    `asked`: see `rules.contradictions`.
     """
     values, problems = _values(given)
-    problems += contradictions(values, streaming=streaming, alone=alone)
+    problems += contradictions(values, streaming=streaming, asked={key.lower() for key in asked})
     _raise(problems)
     return _options(values)
 

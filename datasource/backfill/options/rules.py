@@ -5,7 +5,7 @@ Values are by the options' names in lower case; those that are wrong by themselv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,10 +15,11 @@ _SPECIAL_TO_DUCKDB: Final = {"?", "\\"}
 """Characters that mean something in DuckDB's paths: ? begins a query string, \\ separates folders."""
 
 
-def contradictions(values: Mapping[str, Any], *, streaming: bool, alone: bool) -> list[str]:
+def contradictions(values: Mapping[str, Any], *, streaming: bool, asked: Collection[str]) -> list[str]:
     """What is wrong with values that are right each for itself.
 
-    `alone`: they are those of one `load()`, and not what a table of Spark's catalog keeps for its streams as well.
+    `asked` are the keys of those given with one read, and not kept by a table of Spark's catalog, whose streams may
+    heed what a read of the table does not.
     """
     problems = _of_one_upstream(values)
     if streaming and not values["statedir"]:
@@ -48,17 +49,17 @@ def contradictions(values: Mapping[str, Any], *, streaming: bool, alone: bool) -
         )
     if values["ordercolumn"] and values.get("envelope", Envelope.UPSERT) is not Envelope.UPSERT:
         problems.append("orderColumn is for envelope=upsert; set that, or leave orderColumn out")
-    return problems + _unheeded(values) if alone else problems
+    return problems + _unheeded(values, asked)
 
 
-def _unheeded(values: Mapping[str, Any]) -> list[str]:
+def _unheeded(values: Mapping[str, Any], asked: Collection[str]) -> list[str]:
     """What is asked of a stream where the table alone is read."""
     if values["statedir"] or values["startingposition"]:
         return []
     given = [
         option.name
         for key, option in BY_KEY.items()
-        if option.is_of_streams and key in values and values[key] != option.value(option.default)
+        if option.is_of_streams and key in asked and key in values and values[key] != option.value(option.default)
     ]
     if not given:
         return []

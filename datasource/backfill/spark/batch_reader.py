@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from backfill.options import Options, parse
 from backfill.spark.head_start import head_start
 from backfill.spark.partition import own
 from backfill.spark.refusal import without_traceback, yielding_without_traceback
-from backfill.spark.table_options import keeps_options, with_columns
+from backfill.spark.table_options import with_columns
 from backfill.spark.types import to_arrow, to_spark
 from backfill.upstream import SnapshotReader, Upstream
 from backfill.vnode import Coverage
@@ -35,11 +35,15 @@ class RangePartition(InputPartition):
 
 
 class BackfillBatchReader(DataSourceReader):
-    """Reads the columns that `schema` names; those of a stream that are not the table's are made up."""
+    """Reads the columns that `schema` names; those of a stream that are not the table's are made up.
 
-    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+    `asked` are the options that were given with this read, and not kept by a table of Spark's catalog.
+    """
+
+    def __init__(self, given: Mapping[str, str], schema: StructType, *, asked: Collection[str]) -> None:
         self._given = given
         self._schema = schema
+        self._asked = asked
 
     @without_traceback
     def partitions(self) -> Sequence[InputPartition]:
@@ -50,7 +54,7 @@ class BackfillBatchReader(DataSourceReader):
             return [RangePartition(ranges, reader) for ranges in scan.cut(upstream, options.stream)]
 
     def _options(self) -> Options:
-        options = parse(self._given, alone=not keeps_options(self._schema))
+        options = parse(self._given, asked=self._asked)
         return with_columns(options, self._schema)
 
     def _require_types(self, upstream: Upstream) -> None:

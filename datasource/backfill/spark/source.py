@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -51,7 +51,7 @@ class BackfillDataSource(DataSource):
 
         table = table_options.of_new_table(self.options)
         given = self.options if table is None else table
-        found = to_spark(_columns(given, alone=table is None))
+        found = to_spark(_columns(given, asked=given if table is None else ()))
         return found if table is None else table_options.carrying(found, table)
 
     @without_traceback
@@ -68,7 +68,9 @@ class BackfillDataSource(DataSource):
         from backfill.spark.batch_reader import BackfillBatchReader  # noqa: PLC0415
         from backfill.spark.span_reader import SpanReader  # noqa: PLC0415
 
-        return SpanReader(given, schema) if reads_changes(given) else BackfillBatchReader(given, schema)
+        if reads_changes(given):
+            return SpanReader(given, schema)
+        return BackfillBatchReader(given, schema, asked=frozenset(self.options))
 
     def streamReader(self, schema: StructType) -> BackfillStreamReader:  # noqa: N802 - Spark's name
         """Called in several processes; opens nothing, and raises nothing. Spark passes `schema` by name."""
@@ -87,13 +89,13 @@ class BackfillDataSource(DataSource):
         raise OptionsError(READ_ONLY)
 
 
-def _columns(given: Mapping[str, str], *, alone: bool) -> pa.Schema:
+def _columns(given: Mapping[str, str], *, asked: Collection[str]) -> pa.Schema:
     view = parse_view(given)
     if view is not None:
         from backfill.state_dir.views import look  # noqa: PLC0415
 
         return look(*view).schema
-    return _table_columns(parse(given, alone=alone))
+    return _table_columns(parse(given, asked=asked))
 
 
 def _table_columns(options: Options) -> pa.Schema:
