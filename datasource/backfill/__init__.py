@@ -68,7 +68,7 @@ Words, beside those above:
     position    of a vnode, the key of the last row read; of an epoch, the upstream's own text of what that state shows
     cursor      what the next batch moves: the frontier, or that of the rows that are taken again
     place       where a stream is in the change log: of PostgreSQL's a slot and a publication
-    bookmark    what an adapter needs to find the stream's place in the change log again, and options that it keeps
+    bookmark    what an adapter needs to find the stream's place in the change log, and options that the stream keeps
 
 Where things are; each module may import only those that stand after it:
 
