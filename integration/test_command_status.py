@@ -170,22 +170,26 @@ def test_where_there_is_no_stream_that_is_said(tmp_path: Path, capsys: pytest.Ca
     assert "expected the stateDir of a stream" in capsys.readouterr().err
 
 
-def test_watching_does_not_disturb_the_stream(run: StreamRun) -> None:
+def test_watching_does_not_disturb_the_stream(run: StreamRun, tmp_path: Path) -> None:
     """The stream goes from batch to batch while somebody looks; each look is of a barrier, and none goes back."""
     run.batch(20)
     command = [sys.executable, "-m", "backfill", "status", "--watch", "--json", *state(run)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watcher:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as watcher:
         assert watcher.stdout is not None
         lines = [watcher.stdout.readline()]
         while run.batch(20):
             pass
         while json.loads(lines[-1])["snapshot_rows"] < ROWS:
             lines.append(watcher.stdout.readline())
-        watcher.send_signal(signal.SIGINT)
+        watcher.terminate()
         lines += watcher.stdout.read().splitlines()
         assert watcher.wait() == 0
     rows = [json.loads(line)["snapshot_rows"] for line in lines]
     assert rows == sorted(rows)
+    assert list(temporary.iterdir()) == []
     run.finish()
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +39,12 @@ class UnsaidError(Exception):
     def __init__(self, error: OSError) -> None:
         super().__init__(error)
         self.error = error
+
+
+def run() -> int:
+    """`main` as a process of its own, which SIGTERM ends as Ctrl-C does: else it would leave its temporary files."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return main()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -172,4 +179,4 @@ _RUN: Final[Mapping[str, Callable[[argparse.Namespace], int | None]]] = {
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())
