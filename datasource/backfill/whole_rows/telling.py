@@ -25,7 +25,7 @@ from backfill.changes import column_of
 from backfill.mark import Halves
 from backfill.rows import ORDINAL_BITS, SNAPSHOT_ORDINAL
 from backfill.upstream import TableSchema
-from backfill.whole_rows.events import Events, Portion, events_of, places
+from backfill.whole_rows.events import Events, Portion, places
 from backfill.whole_rows.images import Images, Known, Lost, TooMuch, images
 from backfill.whole_rows.late import NO_ORDER, order_of, timely
 from backfill.whole_rows.lookup import LookUp, looked_up
@@ -60,15 +60,21 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class _PortionAndStored(Portion):
+class _WithStored:
     """A portion, and what is stored of its keys."""
 
+    portion: Portion
     before: Found
 
-    def only(self, which: Mask, halves: Halves) -> _PortionAndStored:
+    @property
+    def events(self) -> Events:
+        return self.portion.events
+
+    def only(self, which: Mask, halves: Halves) -> _WithStored:
         """With these of its events."""
         kept = np.unique(self.events.number[which])
-        return _PortionAndStored(self.changes, halves, self.events.where(which), self.before.of_keys(kept))
+        portion = Portion(self.portion.changes, halves, self.events.where(which))
+        return _WithStored(portion, self.before.of_keys(kept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +110,9 @@ class WholeRows:
 
         Puts the rows that are there after them into the state, with places in the batch from `place` on.
         """
-        portion = self._unshown(self._first(changes, halves))
-        taken = portion.changes.num_rows
-        whole = self._whole(portion, self.rules.most_bytes if taken > 1 else sys.maxsize // IMAGES)
+        stored = self._unshown(self._first(changes, halves))
+        taken = stored.portion.changes.num_rows
+        whole = self._whole(stored, self.rules.most_bytes if taken > 1 else sys.maxsize // IMAGES)
         if isinstance(whole, TooMuch):
             # Where too many rows were looked up, it is not known how many changes fewer would do.
             fewer = slice(min(whole.changes, max(1, taken // 2)))
@@ -114,24 +120,24 @@ class WholeRows:
         self._put(whole, place, whole.events.change >= taken)
         return Told(whole.images.marked, len(whole.events), taken)
 
-    def _whole(self, portion: _PortionAndStored, most_bytes: int) -> _Whole | TooMuch:
+    def _whole(self, stored: _WithStored, most_bytes: int) -> _Whole | TooMuch:
         """The images of a portion: what has lost values is replaced by rows that are looked up, until nothing has."""
         told: tuple[Events, Indices] | None = None
         while True:
-            portion, order, after_late = self._timely(portion)
-            made = self._images(portion, after_late, IMAGES * most_bytes)
+            stored, order, after_late = self._timely(stored)
+            made = self._images(stored, after_late, IMAGES * most_bytes)
             if isinstance(made, Images):
                 if told is not None:
-                    order = np.where(made.after.present, order, _of_gone(portion, order, *told))
-                return _Whole(portion.events, order, made)
+                    order = np.where(made.after.present, order, _of_gone(stored.events, order, *told))
+                return _Whole(stored.events, order, made)
             if isinstance(made, TooMuch):
                 return made
-            shows_the_rest = not self.rules.order_column
-            replaced = looked_up(portion, made, self.look_up, shows_the_rest=shows_the_rest, most_bytes=most_bytes)
+            rest = not self.rules.order_column
+            replaced = looked_up(stored.portion, made, self.look_up, shows_the_rest=rest, most_bytes=most_bytes)
             if isinstance(replaced, TooMuch):
                 return replaced
-            told = told or (portion.events, order)
-            portion = self._with_stored(*replaced)
+            told = told or (stored.events, order)
+            stored = self._with_stored(self._portion(*replaced))
 
     def _put(self, whole: _Whole, place: int, added: Mask) -> None:
         """Puts the rows that are there afterwards; `added` are the events that a look-up has added."""
@@ -146,65 +152,67 @@ class WholeRows:
             tie[looked_up_now & after.present] += LOOKED_UP
         put(self.state, events.distinct, after, whole.order, tie)
 
-    def _first(self, changes: pa.RecordBatch, halves: Halves) -> _PortionAndStored:
+    def _first(self, changes: pa.RecordBatch, halves: Halves) -> _WithStored:
         """As many of the first changes as have stored rows that are not too much to read.
 
         A change that removes a row has its key, and does not tell how long the stored row is.
         """
-        events = events_of(changes, halves, self.table.key)
+        portion = self._portion(changes, halves)
+        events = portion.events
         before = self.state.multi_get(_table_of(events.distinct), most_bytes=self.rules.most_bytes)
         read = before.entries.num_rows
         if read == events.count:
-            return _PortionAndStored(changes, halves, events, before)
+            return _WithStored(portion, before)
         # Keys are numbered as they appear, so those of the first changes are the first that were read.
         first = slice(max(1, int(events.change[events.number >= read][0])))
-        events = events_of(changes[first], halves.of(first), self.table.key)
-        if events.count > read:
-            return self._with_stored(changes[first], halves.of(first))
-        return _PortionAndStored(changes[first], halves.of(first), events, before.of_keys(np.arange(events.count)))
+        portion = self._portion(changes[first], halves.of(first))
+        count = portion.events.count
+        return self._with_stored(portion) if count > read else _WithStored(portion, before.of_keys(np.arange(count)))
 
-    def _with_stored(self, changes: pa.RecordBatch, halves: Halves) -> _PortionAndStored:
-        events = events_of(changes, halves, self.table.key)
-        return _PortionAndStored(changes, halves, events, self.state.multi_get(_table_of(events.distinct)))
+    def _portion(self, changes: pa.RecordBatch, halves: Halves) -> Portion:
+        return Portion.of(changes, halves, self.table.key)
 
-    def _unshown(self, portion: _PortionAndStored) -> _PortionAndStored:
+    def _with_stored(self, portion: Portion) -> _WithStored:
+        return _WithStored(portion, self.state.multi_get(_table_of(portion.events.distinct)))
+
+    def _unshown(self, stored: _WithStored) -> _WithStored:
         """Without changes to keys whose row was looked up for this batch: it shows them already."""
         if self.rules.order_column:
-            return portion
-        in_this = _filled(portion.before.entries["order_key"], 0) == self.batch
-        shown = (_looked_up(portion.before.entries) & in_this)[portion.events.number]
-        return portion.only(~shown, portion.halves_without(shown))
+            return stored
+        in_this = _filled(stored.before.entries["order_key"], 0) == self.batch
+        shown = (_looked_up(stored.before.entries) & in_this)[stored.events.number]
+        return stored.only(~shown, stored.portion.halves_without(shown))
 
-    def _images(self, portion: _PortionAndStored, after_late: Mask, most_bytes: int) -> Images | Lost | TooMuch:
-        present = _filled(portion.before.entries["present"], value=False)
+    def _images(self, stored: _WithStored, after_late: Mask, most_bytes: int) -> Images | Lost | TooMuch:
+        present = _filled(stored.before.entries["present"], value=False)
         # The row that is stored need not be the one that the log goes on from.
-        another = present if self.rules.order_column else _looked_up(portion.before.entries)
+        another = present if self.rules.order_column else _looked_up(stored.before.entries)
         severed = after_late.copy()
-        severed[portion.events.first[another]] = True
+        severed[stored.events.first[another]] = True
         return images(
-            portion,
-            Known(present, as_one_batch(portion.before.rows)),
+            stored.portion,
+            Known(present, as_one_batch(stored.before.rows)),
             columns=self.table.columns,
             skips_equal=self.rules.skips_equal,
             most_bytes=most_bytes,
             severed=severed,
         )
 
-    def _timely(self, portion: _PortionAndStored) -> tuple[_PortionAndStored, Indices, Mask]:
+    def _timely(self, stored: _WithStored) -> tuple[_WithStored, Indices, Mask]:
         """Only the events that are not late; the order of each key afterwards; which events come after a late one."""
-        events = portion.events
+        portion, events = stored.portion, stored.events
         if not self.rules.order_column:
-            return portion, np.full(events.count, self.batch), np.zeros(len(events), np.bool_)
+            return stored, np.full(events.count, self.batch), np.zeros(len(events), np.bool_)
         puts = ~events.removes
         given = np.full(len(events), NO_ORDER)
         rows = column_of(portion.changes["new"], self.rules.order_column)
         given[puts] = order_of(rows.take(index(events.change[puts])))
-        found = timely(events, given, _filled(portion.before.entries["order_key"], NO_ORDER))
+        found = timely(events, given, _filled(stored.before.entries["order_key"], NO_ORDER))
         kept = np.unique(events.number[found.events])
         # A whole row may be late only because of one with lost values before it, and is judged again after the look-up.
         leaves_out = mask(portion.changes["unchanged"].is_valid())
         halves = portion.halves_without(~found.events & leaves_out[events.change])
-        return portion.only(found.events, halves), found.order[kept], found.severed[found.events]
+        return stored.only(found.events, halves), found.order[kept], found.severed[found.events]
 
 
 def _looked_up(entries: pa.Table) -> Mask:
@@ -215,12 +223,12 @@ def _looked_up(entries: pa.Table) -> Mask:
     return looked_up
 
 
-def _of_gone(portion: _PortionAndStored, order: Indices, told: Events, reached: Indices) -> Indices:
+def _of_gone(events: Events, order: Indices, told: Events, reached: Indices) -> Indices:
     """The order of each key, also by rows that the log told and that were not there any more when they were looked up.
 
     `reached` is the order of each key of all `told` events.
     """
-    of_each: Indices = np.append(reached, NO_ORDER)[places(portion.events.distinct, told.distinct)]
+    of_each: Indices = np.append(reached, NO_ORDER)[places(events.distinct, told.distinct)]
     return np.maximum(order, of_each)
 
 
