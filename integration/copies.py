@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,17 +10,7 @@ import pyarrow as pa
 
 from backfill.sinks.postgres import PostgresSink, apply_to
 from integration.database import Database
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What the sink asks of a DataFrame."""
-
-    table: pa.Table
-
-    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
-        return self.table
-
+from tests.collected import Rows
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 INSERT: Mapping[str, object] = {"_change_type": "insert", "_commit_version": 1, "_sequence": 1}

@@ -15,12 +15,12 @@ from backfill import handoff
 from backfill.sinks.postgres import apply_to
 from backfill.upstream.postgres.session.connection import Connector
 from backfill.vnode import WHOLE_TABLE
-from integration.copies import Rows
 from integration.crash.proxy import Proxy
 from integration.crash.weather import proxied
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import table_of
+from tests.collected import Rows
 
 ROWS = 4000
 

@@ -17,10 +17,11 @@ from backfill.errors import DatabaseSetupError, TableLockedError
 from backfill.sinks.postgres import apply_to, start_over
 from backfill.sinks.postgres.merge import merge
 from backfill.upstream.postgres.session.retries import RetryPolicy
-from integration.copies import Rows, batch_of, inserts, sink
+from integration.copies import batch_of, inserts, sink
 from integration.database import Database
 from integration.servers.address import as_uri
 from integration.waiting import eventually
+from tests.collected import Rows
 
 BARRED = """
     CREATE TABLE copy (id int PRIMARY KEY);

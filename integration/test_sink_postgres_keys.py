@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 
 from backfill.errors import DefiniteError, TableError
-from integration.copies import NEW_YEAR, Rows, batch_of, inserts, sink
+from integration.copies import NEW_YEAR, batch_of, inserts, sink
 from integration.database import Database
 from integration.sessions import EVERY, terminate
 from integration.waiting import eventually
+from tests.collected import Rows
 
 CHANGES = ("insert", "update_postimage", "delete")
 

@@ -13,9 +13,10 @@ import pytest
 
 from backfill.errors import OptionsError, StateError, TableError
 from backfill.sinks.postgres import PostgresSink, start_over
-from integration.copies import Rows, batch_of, inserts, sink
+from integration.copies import batch_of, inserts, sink
 from integration.database import Database
 from integration.servers import LocalServer
+from tests.collected import Rows
 
 UNLOGGED_TABLE = "CREATE UNLOGGED TABLE copy (id int PRIMARY KEY)"
 UNLOGGED_PARTITION = """

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backfill.errors import OptionsError, TableError, UnchangedToastError, UnsupportedTypeError, ValueOutOfRangeError
-from integration.copies import NEW_YEAR, Rows, batch_of, sink
+from integration.copies import NEW_YEAR, batch_of, sink
 from integration.database import Database
 from integration.versions import require_yen
+from tests.collected import Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -21,7 +21,7 @@ from backfill.upstream.delta.tables.opening import open_latest
 from integration.object_store import BUCKET, ObjectStore, named_by_environment
 from tests.delta.laboratory import FEED
 from tests.delta.stream import DeltaRun
-from tests.sinks.batches import Rows, row
+from tests.sinks.batches import batch_of, row
 
 TABLE = f"s3://{BUCKET}/orders"
 
@@ -33,7 +33,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
 
 
 def insert(number: int, batch_id: int) -> None:
-    apply_to(path=TABLE, key=["a", "b"], query="q")(Rows(row("insert", number, "x", "1")), batch_id)
+    apply_to(path=TABLE, key=["a", "b"], query="q")(batch_of(row("insert", number, "x", "1")), batch_id)
 
 
 def test_a_stream_looks_at_it_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

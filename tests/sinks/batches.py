@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from tests.collected import Rows
+
 FIELDS: list[tuple[str, pa.DataType]] = [
     ("a", pa.int64()),
     ("b", pa.string()),
@@ -35,25 +37,8 @@ def row(change_type: str, a: int, b: str, v: str | None, unchanged: list[str] | 
     return {"a": a, "b": b, **values, "_change_type": change_type, "_unchanged_columns": unchanged}
 
 
-class Rows:
-    """What a sink asks of a DataFrame."""
-
-    def __init__(self, *rows: Row) -> None:
-        self.table = batch(*rows)
-
-    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
-        return self.table
-
-    def having(self, **columns: Any) -> Rows:
-        """The same rows with these columns: in place of those of the same names, or after the others."""
-        having = Rows()
-        having.table = self.table
-        for name, values in columns.items():
-            if name in self.table.column_names:
-                having.table = having.table.set_column(self.table.column_names.index(name), name, pa.array(values))
-            else:
-                having.table = having.table.append_column(name, pa.array(values))
-        return having
+def batch_of(*rows: Row) -> Rows:
+    return Rows(batch(*rows))
 
 
 Apply: TypeAlias = Callable[[Rows, int], None]
@@ -62,9 +47,7 @@ Apply: TypeAlias = Callable[[Rows, int], None]
 def made_of(change_types: Sequence[str], **columns: Any) -> Rows:
     """A row for each change type, with these columns and no other of a table."""
     metadata = batch(*({"_change_type": change_type} for change_type in change_types))
-    rows = Rows()
-    rows.table = pa.table({**columns, **{name: metadata[name] for name in METADATA}})
-    return rows
+    return Rows(pa.table({**columns, **{name: metadata[name] for name in METADATA}}))
 
 
 def content(table: Path) -> list[tuple[Any, ...]]:

@@ -15,48 +15,48 @@ from deltalake import DeltaTable
 
 from backfill.errors import OptionsError, TableError, UnsupportedTypeError
 from backfill.sinks.delta import apply_to
-from tests.sinks.batches import Apply, Rows, content, made_of, row
+from tests.collected import Rows
+from tests.sinks.batches import Apply, batch_of, content, made_of, row
 
 
 def test_names_of_columns_may_hold_anything(tmp_path: Path) -> None:
     odd = {"a": 'a`"b', "v": "`v` it's.é"}
     apply = apply_to(path=str(tmp_path), key=[odd["a"], "b"], query="q")
     for number, rows in enumerate(
-        [Rows(row("insert", 1, "x", "1")), Rows(row("update_postimage", 1, "x", "2", ["w"]))]
+        [batch_of(row("insert", 1, "x", "1")), batch_of(row("update_postimage", 1, "x", "2", ["w"]))]
     ):
-        rows.table = rows.table.rename_columns([odd.get(name, name) for name in rows.table.column_names])
-        apply(rows, number)
+        apply(Rows(rows.table.rename_columns([odd.get(name, name) for name in rows.table.column_names])), number)
     assert content(tmp_path) == [(1, "x", "2", "1")]
 
 
 def test_a_text_that_is_beyond_every_number_is_refused(tmp_path: Path, apply: Apply) -> None:
     columns = [("a", pa.int32()), ("b", pa.string()), ("v", pa.float64()), ("w", pa.float64())]
     DeltaTable.create(tmp_path, schema=pa.schema([pa.field(*column) for column in columns]))
-    apply(Rows(row("insert", 1, "x", "-Infinity"), row("insert", 2, "x", "1.50")), 0)
+    apply(batch_of(row("insert", 1, "x", "-Infinity"), row("insert", 2, "x", "1.50")), 0)
     assert content(tmp_path) == [(1, "x", -math.inf, -math.inf), (2, "x", 1.5, 1.5)]
     with pytest.raises(TableError, match="column 'v' of the Delta table is double and does not hold all values"):
-        apply(Rows(row("insert", 3, "x", "1e400")), 1)
+        apply(batch_of(row("insert", 3, "x", "1e400")), 1)
 
 
 def test_a_table_gets_the_columns_that_a_batch_has_more_where_that_is_asked_for(tmp_path: Path) -> None:
     apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q", merge_schema=True)
-    apply(Rows(row("insert", 1, "x", "1"), row("insert", 2, "x", "2"), row("insert", 3, "x", "3")), 0)
+    apply(batch_of(row("insert", 1, "x", "1"), row("insert", 2, "x", "2"), row("insert", 3, "x", "3")), 0)
     at = datetime(2026, 1, 1)  # noqa: DTZ001 - a time without a zone is a feature that a Delta table has to have
-    wide = Rows(row("update_postimage", 1, "x", "4", ["w"]), row("delete", 2, "x", None))
+    wide = batch_of(row("update_postimage", 1, "x", "4", ["w"]), row("delete", 2, "x", None))
     wide = wide.having(at=[at, None], Tags=[["t"], None])
     apply(wide, 1)
     version = DeltaTable(tmp_path).version()
     apply(wide, 1)
     assert DeltaTable(tmp_path).version() == version
     assert content(tmp_path) == [(1, "x", "4", "1", at, ["t"]), (3, "x", "3", "3", None, None)]
-    apply(Rows(row("update_postimage", 1, "x", "5")), 2)
+    apply(batch_of(row("update_postimage", 1, "x", "5")), 2)
     assert content(tmp_path) == [(1, "x", "5", "5", at, ["t"]), (3, "x", "3", "3", None, None)]
 
 
 def test_a_column_that_the_table_cannot_get_is_refused(tmp_path: Path) -> None:
     apply = apply_to(path=str(tmp_path), key=["a", "b"], query="q", merge_schema=True)
-    apply(Rows(row("insert", 1, "x", "1")), 0)
-    one = Rows(row("insert", 2, "x", "1"))
+    apply(batch_of(row("insert", 1, "x", "1")), 0)
+    one = batch_of(row("insert", 2, "x", "1"))
     with pytest.raises(OptionsError, match="has V as v, and Delta does not tell upper from lower case"):
         apply(one.having(V=["1"]), 1)
     other = apply_to(path=str(tmp_path), key=["id", "b"], query="other", merge_schema=True)
@@ -172,7 +172,7 @@ def test_a_table_that_cannot_have_a_column_is_not_made(tmp_path: Path, values: p
 
 def test_a_generated_column_has_to_be_one_of_the_batch(tmp_path: Path, apply: Apply) -> None:
     """Of a row that is updated `deltalake` would leave its value as it was, and then refuses it."""
-    rows = Rows(row("insert", 1, "x", "1"))
+    rows = batch_of(row("insert", 1, "x", "1"))
     DeltaTable.create(tmp_path, schema=rows.table.select(["a", "b", "v", "w"]).schema)
     [log] = (tmp_path / "_delta_log").glob("*.json")
     # As Spark writes it.
@@ -187,7 +187,7 @@ def test_a_generated_column_has_to_be_one_of_the_batch(tmp_path: Path, apply: Ap
             action["metaData"]["schemaString"] = json.dumps(schema)
     log.write_text("\n".join(map(json.dumps, actions)))
     apply(rows, 0)
-    rows = Rows(row("update_postimage", 1, "x", "a"))
+    rows = batch_of(row("update_postimage", 1, "x", "a"))
     with pytest.raises(TableError, match="A generated column has to be one of the batch"):
         apply(rows, 1)
     apply(rows.having(more=["A"]), 1)
@@ -195,7 +195,7 @@ def test_a_generated_column_has_to_be_one_of_the_batch(tmp_path: Path, apply: Ap
 
 
 def test_a_table_whose_columns_have_numbers_in_its_files_is_refused(tmp_path: Path) -> None:
-    rows = Rows(row("insert", 1, "x", "1"))
+    rows = batch_of(row("insert", 1, "x", "1"))
     by_id = {"delta.columnMapping.mode": "id"}
     DeltaTable.create(tmp_path, schema=rows.table.select(["a", "b", "v", "w"]).schema, configuration=by_id)
     with pytest.raises(TableError, match="told apart in its files by numbers"):

@@ -20,7 +20,8 @@ from backfill.arrow.batches import coalesced
 from backfill.errors import OptionsError, TableError, UnchangedToastError, UnsupportedTypeError
 from backfill.sinks.delta import apply_to
 from backfill.sinks.delta.merge import KEYS_AT_ONCE
-from tests.sinks.batches import Apply, Rows, content, made_of, row
+from tests.collected import Rows
+from tests.sinks.batches import Apply, batch_of, content, made_of, row
 
 
 def test_a_nan_is_one_key_in_whatever_form_it_comes(tmp_path: Path) -> None:
@@ -77,8 +78,8 @@ def test_a_key_is_of_single_values(tmp_path: Path) -> None:
 def test_large_values_stay_where_the_key_is_narrower_in_the_table(tmp_path: Path, apply: Apply) -> None:
     columns: list[tuple[str, pa.DataType]] = [("a", pa.int32()), *((name, pa.string()) for name in "bvw")]
     DeltaTable.create(tmp_path, schema=pa.schema(columns))
-    apply(Rows(row("insert", 1, "x", "1")), 0)
-    apply(Rows(row("update_postimage", 1, "x", "2", ["w"])), 1)
+    apply(batch_of(row("insert", 1, "x", "1")), 0)
+    apply(batch_of(row("update_postimage", 1, "x", "2", ["w"])), 1)
     assert content(tmp_path) == [(1, "x", "2", "1")]
 
 
@@ -125,23 +126,23 @@ def test_the_keys_of_the_target_are_not_held_all_at_once(
 
     monkeypatch.setattr(import_module("backfill.sinks.delta.merge"), "coalesced", few)
     for number in range(3):
-        apply(Rows(row("insert", number, "x", "1")), number)
-    apply(Rows(row("update_postimage", 0, "x", "2", ["w"]), row("update_postimage", 2, "x", "2", ["w"])), 3)
+        apply(batch_of(row("insert", number, "x", "1")), number)
+    apply(batch_of(row("update_postimage", 0, "x", "2", ["w"]), row("update_postimage", 2, "x", "2", ["w"])), 3)
     assert content(tmp_path) == [(0, "x", "2", "1"), (1, "x", "1", "1"), (2, "x", "2", "1")]
     assert set(looked_at) == {1}
     with pytest.raises(UnchangedToastError):
-        apply(Rows(row("update_postimage", 2, "x", "3", ["w"]), row("update_postimage", 2, "y", "3", ["w"])), 4)
+        apply(batch_of(row("update_postimage", 2, "x", "3", ["w"]), row("update_postimage", 2, "y", "3", ["w"])), 4)
 
 
 def test_files_without_keys_of_the_batch_are_not_read(tmp_path: Path, apply: Apply) -> None:
     """Seen by taking one away: what goes on without it has not looked at it."""
-    apply(Rows(row("insert", 1, "x", "1")), 0)
+    apply(batch_of(row("insert", 1, "x", "1")), 0)
     first = set(tmp_path.glob("*.parquet"))
-    apply(Rows(row("insert", 5, "x", "1"), row("insert", 6, "x", "1")), 1)
+    apply(batch_of(row("insert", 5, "x", "1"), row("insert", 6, "x", "1")), 1)
     second = set(tmp_path.glob("*.parquet")) - first
     for file in first:
         file.rename(file.with_suffix(".gone"))
-    apply(Rows(row("delete", 5, "x", "1"), row("update_postimage", 6, "x", "2"), row("insert", 7, "x", "2")), 2)
+    apply(batch_of(row("delete", 5, "x", "1"), row("update_postimage", 6, "x", "2"), row("insert", 7, "x", "2")), 2)
     for file in first:
         file.with_suffix(".gone").rename(file)
     for file in second:
@@ -156,7 +157,7 @@ def test_nan_which_statistics_do_not_know_is_found_as_a_key(
 ) -> None:
     apply = apply_to(path=str(tmp_path), key=["a"], query="q")
     for number, keys in enumerate([[1.5, math.nan], second]):
-        rows = Rows(*[row("update_postimage", 0, "x", str(number)) for _ in keys])
+        rows = batch_of(*[row("update_postimage", 0, "x", str(number)) for _ in keys])
         apply(rows.having(a=pa.array(keys, kind)), number)
         assert len(content(tmp_path)) == 2
 
@@ -165,7 +166,7 @@ def test_nan_which_statistics_do_not_know_is_found_as_a_key(
 def test_a_value_is_kept_where_the_sign_of_a_zero_in_the_key_changes(tmp_path: Path, kind: pa.DataType) -> None:
     apply = apply_to(path=str(tmp_path), key=["a"], query="q")
     for number, (zero, unchanged) in enumerate([(0.0, None), (-0.0, ["w"]), (0.0, ["w"])]):
-        rows = Rows(row("update_postimage", 0, "x", str(number), unchanged))
+        rows = batch_of(row("update_postimage", 0, "x", str(number), unchanged))
         apply(rows.having(a=pa.array([zero], kind)), number)
         ((found, *values),) = content(tmp_path)
         assert (math.copysign(1, found), values) == (math.copysign(1, zero), ["x", str(number), "0"])
@@ -176,15 +177,15 @@ def test_a_key_of_more_digits_than_statistics_have_is_found(tmp_path: Path, digi
     keys = [Decimal(10**digits - 5 + at).scaleb(-scale, Context(digits)) for at in range(5)]
     apply = apply_to(path=str(tmp_path), key=["a"], query="q")
     for number, change_type in enumerate(["insert", "update_postimage", "delete"]):
-        rows = Rows(*[row(change_type, 0, "x", str(number)) for _ in keys])
+        rows = batch_of(*[row(change_type, 0, "x", str(number)) for _ in keys])
         apply(rows.having(a=pa.array(keys, pa.decimal128(digits, scale))), number)
         assert [found[0] for found in content(tmp_path)] == ([] if change_type == "delete" else keys)
 
 
 def test_large_values_stay_in_a_table_with_arrays(tmp_path: Path, apply: Apply) -> None:
     """Rows are found by their keys alone: not every type can be joined."""
-    apply(Rows(row("insert", 1, "x", "1")).having(tags=[[1]]), 0)
-    apply(Rows(row("update_postimage", 1, "x", "2", ["w"])).having(tags=[[1]]), 1)
+    apply(batch_of(row("insert", 1, "x", "1")).having(tags=[[1]]), 0)
+    apply(batch_of(row("update_postimage", 1, "x", "2", ["w"])).having(tags=[[1]]), 1)
     assert content(tmp_path) == [(1, "x", "2", "1", [1])]
 
 

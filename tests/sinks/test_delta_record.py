@@ -13,28 +13,31 @@ from deltalake import DeltaTable, write_deltalake
 
 from backfill.errors import OptionsError, StateError
 from backfill.sinks.delta import apply_to, start_over
-from tests.sinks.batches import TRUNCATE, Apply, Rows, content, row
+from tests.collected import Rows
+from tests.sinks.batches import TRUNCATE, Apply, batch_of, content, row
 
 
-@pytest.mark.parametrize("rows", [Rows(), Rows(TRUNCATE), Rows(row("delete", 9, "x", "1"))], ids=["none", "all", "one"])
+@pytest.mark.parametrize(
+    "rows", [batch_of(), batch_of(TRUNCATE), batch_of(row("delete", 9, "x", "1"))], ids=["none", "all", "one"]
+)
 def test_a_batch_that_changes_nothing_is_noted_as_well(tmp_path: Path, apply: Apply, rows: Rows) -> None:
     apply(rows, 0)
     assert DeltaTable(tmp_path).transaction_version("q") == 0
-    apply(Rows(row("insert", 1, "x", "1")), 1)
+    apply(batch_of(row("insert", 1, "x", "1")), 1)
     assert len(content(tmp_path)) == 1
 
 
 def test_a_table_that_was_started_over_takes_no_later_batch(tmp_path: Path, apply: Apply) -> None:
-    apply(Rows(row("insert", 1, "x", "1")), 0)
+    apply(batch_of(row("insert", 1, "x", "1")), 0)
     start_over(path=str(tmp_path), query="q")
     with pytest.raises(StateError, match="table, which is empty, and batch 1 was to be applied now"):
-        apply(Rows(row("insert", 2, "x", "1")), 1)
-    apply(Rows(row("insert", 3, "x", "1")), 0)
+        apply(batch_of(row("insert", 2, "x", "1")), 1)
+    apply(batch_of(row("insert", 3, "x", "1")), 0)
     assert content(tmp_path) == [(3, "x", "1", "1")]
 
 
 def test_a_table_is_not_emptied_for_a_query_that_has_not_filled_it(tmp_path: Path) -> None:
-    apply_to(path=str(tmp_path), key=["a", "b"], query="q")(Rows(row("insert", 1, "x", "1")), 0)
+    apply_to(path=str(tmp_path), key=["a", "b"], query="q")(batch_of(row("insert", 1, "x", "1")), 0)
     with pytest.raises(StateError, match=r"no query 'Q' has applied a batch to the table .*; nothing was removed"):
         start_over(path=str(tmp_path), query="Q")
     for wrong in (" ", "q/rows"):
@@ -50,14 +53,14 @@ def test_a_table_is_not_emptied_for_a_query_that_has_not_filled_it(tmp_path: Pat
 
 def test_a_table_that_has_the_rows_takes_the_batches_after_them(tmp_path: Path) -> None:
     """A second copy, made of the first one, follows from there."""
-    apply_to(path=str(tmp_path), key=["a", "b"], query="q")(Rows(row("insert", 1, "x", "1")), 0)
-    apply_to(path=str(tmp_path), key=["a", "b"], query="second")(Rows(row("insert", 2, "x", "1")), 1)
+    apply_to(path=str(tmp_path), key=["a", "b"], query="q")(batch_of(row("insert", 1, "x", "1")), 0)
+    apply_to(path=str(tmp_path), key=["a", "b"], query="second")(batch_of(row("insert", 2, "x", "1")), 1)
     assert len(content(tmp_path)) == 2
 
 
 def test_a_table_that_was_emptied_is_filled_again_only_where_it_was_started_over(tmp_path: Path, apply: Apply) -> None:
     """Without writes the first batch of a new checkpoint is that of the old one."""
-    first = Rows(row("insert", 1, "x", "1"))
+    first = batch_of(row("insert", 1, "x", "1"))
     apply(first, 0)
     DeltaTable(tmp_path).delete()
     with pytest.raises(StateError, match="its table was emptied since"):
@@ -70,7 +73,7 @@ def test_a_table_that_was_emptied_is_filled_again_only_where_it_was_started_over
 def test_a_table_that_was_put_back_to_an_earlier_state_is_told(tmp_path: Path) -> None:
     table, earlier = tmp_path / "copy", tmp_path / "earlier"
     apply = apply_to(path=str(table), key=["a", "b"], query="q")
-    batches = [Rows(row("insert", number, "x", "1")) for number in range(4)]
+    batches = [batch_of(row("insert", number, "x", "1")) for number in range(4)]
     for number in range(3):
         apply(batches[number], number)
         if number == 0:
@@ -85,19 +88,19 @@ def test_a_table_that_was_put_back_to_an_earlier_state_is_told(tmp_path: Path) -
 
 
 def test_batches_without_rows_that_were_left_out_are_said_to_be_such(tmp_path: Path, apply: Apply) -> None:
-    apply(Rows(row("insert", 1, "x", "1")), 0)
-    later = Rows(row("insert", 2, "x", "1"))
+    apply(batch_of(row("insert", 1, "x", "1")), 0)
+    later = batch_of(row("insert", 2, "x", "1"))
     with pytest.raises(StateError, match=r"for number in range\(1, 3\) if batch_id == 3 else \(\): apply_batch\(batch"):
         apply(later, 3)
     for number in range(1, 3):
-        apply(Rows(), number)
+        apply(batch_of(), number)
     apply(later, 3)
     assert len(content(tmp_path)) == 2
 
 
 def test_a_table_that_was_restored_to_before_the_last_batch_takes_no_other(tmp_path: Path, apply: Apply) -> None:
     """A RESTORE leaves application transactions as they are."""
-    batches = [Rows(row("insert", number, "x", "1")) for number in range(4)]
+    batches = [batch_of(row("insert", number, "x", "1")) for number in range(4)]
     for number in range(3):
         apply(batches[number], number)
     DeltaTable(tmp_path).optimize.compact()
@@ -116,36 +119,36 @@ def test_a_table_that_was_restored_to_before_the_last_batch_takes_no_other(tmp_p
 
 def test_a_table_that_was_started_over_and_restored_takes_no_batch(tmp_path: Path, apply: Apply) -> None:
     """The rows from before would stay beside those of the new stream."""
-    apply(Rows(row("insert", 1, "x", "1")), 0)
+    apply(batch_of(row("insert", 1, "x", "1")), 0)
     start_over(path=str(tmp_path), query="q")
     DeltaTable(tmp_path).restore(1)
     with pytest.raises(StateError, match=r"took it back to version 1, .* in version 2\. .* TO VERSION AS OF 2; or"):
-        apply(Rows(row("insert", 2, "x", "1")), 0)
+        apply(batch_of(row("insert", 2, "x", "1")), 0)
     DeltaTable(tmp_path).restore(2)
-    apply(Rows(row("insert", 2, "x", "1")), 0)
+    apply(batch_of(row("insert", 2, "x", "1")), 0)
     assert len(content(tmp_path)) == 1
 
 
 def test_a_table_may_be_restored_to_what_it_was_after_the_last_batch(tmp_path: Path, apply: Apply) -> None:
     """Whoever else wrote to it may take that back, also in several steps."""
     for number in range(2):
-        apply(Rows(row("insert", number, "x", "1")), number)
+        apply(batch_of(row("insert", number, "x", "1")), number)
     DeltaTable(tmp_path).delete()
     DeltaTable(tmp_path).restore(1)
     DeltaTable(tmp_path).restore(2)
-    apply(Rows(row("insert", 2, "x", "1")), 2)
+    apply(batch_of(row("insert", 2, "x", "1")), 2)
     assert len(content(tmp_path)) == 3
 
 
 def test_a_restore_to_a_time_is_undone_before_the_next_batch(tmp_path: Path, apply: Apply) -> None:
-    apply(Rows(row("insert", 0, "x", "1")), 0)
+    apply(batch_of(row("insert", 0, "x", "1")), 0)
     DeltaTable(tmp_path).delete()
     now = time.time()
     for version, ago in enumerate([3000, 2000, 0]):  # A commit is of its file's time.
         os.utime(tmp_path / f"_delta_log/{version:020}.json", (now - ago, now - ago))
     DeltaTable(tmp_path).restore(datetime.fromtimestamp(now - 1000, UTC))
     with pytest.raises(StateError, match=r"took it back to a time, .* TO VERSION AS OF 2"):
-        apply(Rows(row("insert", 1, "x", "1")), 1)
+        apply(batch_of(row("insert", 1, "x", "1")), 1)
     DeltaTable(tmp_path).restore(2)
-    apply(Rows(row("insert", 1, "x", "1")), 1)
+    apply(batch_of(row("insert", 1, "x", "1")), 1)
     assert len(content(tmp_path)) == 1

@@ -21,7 +21,8 @@ from backfill.sinks.delta.merge import merge
 from backfill.sinks.delta.record import note, record
 from backfill.sinks.merge_source import merge_source
 from backfill.upstream.delta.failures import translating
-from tests.sinks.batches import Apply, Rows, batch, content, row
+from tests.collected import Rows
+from tests.sinks.batches import Apply, batch, batch_of, content, row
 
 OTHERS: dict[str, Callable[[DeltaTable], Any]] = {
     "OPTIMIZE": lambda table: table.optimize.compact(),
@@ -36,7 +37,7 @@ OTHERS: dict[str, Callable[[DeltaTable], Any]] = {
 def table(tmp_path: Path) -> Path:
     """Two files with the keys 1 and 2, and the query `q` of whoever comes from `sink`."""
     for number in range(2):
-        sink(tmp_path)(Rows(row("insert", number + 1, "x", "1")), number)
+        sink(tmp_path)(batch_of(row("insert", number + 1, "x", "1")), number)
     return tmp_path
 
 
@@ -57,7 +58,7 @@ def meddle(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], times: int) 
 
 
 def test_of_two_drivers_that_apply_the_same_batch_one_fails(tmp_path: Path, apply: Apply) -> None:
-    apply(Rows(row("insert", 1, "x", "1")), 0)
+    apply(batch_of(row("insert", 1, "x", "1")), 0)
     last = compacted(batch(row("insert", 2, "x", "2")), ["a", "b"])
     first, second = DeltaTable(tmp_path), DeltaTable(tmp_path)
     noted = record("q", Applied(1, 1, 1, 1), 1)
@@ -72,7 +73,7 @@ def test_a_batch_is_merged_again_after_another_writer(
     table: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[DeltaTable], Any]
 ) -> None:
     meddle(monkeypatch, lambda: act(DeltaTable(table)), TRIES - 1)
-    changes = Rows(row("update_postimage", 1, "x", "2"), row("update_postimage", 2, "x", "2", ["w"]))
+    changes = batch_of(row("update_postimage", 1, "x", "2"), row("update_postimage", 2, "x", "2", ["w"]))
     sink(table)(changes, 2)
     assert [found[:4] for found in content(table)] == [(1, "x", "2", "2"), (2, "x", "2", "1")]
     version = DeltaTable(table).version()
@@ -98,14 +99,14 @@ def test_a_restore_that_was_faster_is_told_though_the_batch_touches_other_files(
     if rows and rows[0]["_change_type"] == "insert":
         meddle(monkeypatch, lambda: DeltaTable(table).restore(left.pop()), 1)
     with pytest.raises(StateError, match=r"a RESTORE, which is version 3 .* took it back to version 1"):
-        sink(table)(Rows(*rows), 2)
+        sink(table)(batch_of(*rows), 2)
 
 
 def test_a_writer_that_never_rests_is_told(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     meddle(monkeypatch, lambda: OTHERS["a row"](DeltaTable(table)), TRIES)
     with pytest.raises(TableBusyError, match="another writer has changed the Delta table"):
-        sink(table)(Rows(row("update_postimage", 2, "x", "2")), 2)
-    sink(table)(Rows(row("update_postimage", 2, "x", "2")), 2)
+        sink(table)(batch_of(row("update_postimage", 2, "x", "2")), 2)
+    sink(table)(batch_of(row("update_postimage", 2, "x", "2")), 2)
     assert content(table) == [(1, "x", "1", "1"), (2, "x", "2", "2")]
 
 
@@ -114,15 +115,15 @@ def test_a_batch_that_its_query_has_started_over_without_is_not_merged_again(
 ) -> None:
     meddle(monkeypatch, lambda: start_over(path=str(table), query="q"), 1)
     with pytest.raises(TableBusyError, match="another writer"):
-        sink(table)(Rows(row("insert", 3, "x", "2")), 2)
+        sink(table)(batch_of(row("insert", 3, "x", "2")), 2)
     assert content(table) == []
 
 
 def test_a_table_that_is_only_added_to_is_told(table: Path) -> None:
     DeltaTable(table).alter.set_table_properties({"delta.appendOnly": "true"})
-    sink(table)(Rows(row("insert", 3, "x", "1")), 2)
+    sink(table)(batch_of(row("insert", 3, "x", "1")), 2)
     with pytest.raises(TableError, match=r"can be updated or deleted: .* append-only.*'delta.appendOnly' = 'false'"):
-        sink(table)(Rows(row("delete", 3, "x", "1")), 3)
+        sink(table)(batch_of(row("delete", 3, "x", "1")), 3)
     with pytest.raises(TableError, match=r"'delta.appendOnly' = 'false'"):
         start_over(path=str(table), query="q")
 
@@ -133,7 +134,7 @@ def test_a_feature_that_cannot_be_written_is_no_other_writer(
 ) -> None:
     write_protocol(table, feature)
     with pytest.raises(TableError, match=r"what the package deltalake does not know: Unsupported.* DROP FEATURE"):
-        sink(table)(Rows(row("insert", 3, "x", "1")), 2)
+        sink(table)(batch_of(row("insert", 3, "x", "1")), 2)
     assert not caplog.messages
     with pytest.raises(TableError, match="DROP FEATURE"):
         start_over(path=str(table), query="q")
