@@ -114,6 +114,23 @@ def test_a_session_that_is_used_often_is_kept_once_and_then_closed(
     eventually(lambda: sessions(database, EVERY) == 0)
 
 
+def test_sessions_that_were_needed_at_once_are_closed_where_one_is_enough(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backfill.upstream.postgres.session.idle_sessions.KEEP_SECONDS", 1.0)
+    connector = connector_to(database.dsn)
+    with connector.arrow_session() as first, connector.arrow_session() as second:
+        for session in (first, second):
+            session.execute("SELECT 1")
+
+    def one_is_left() -> bool:
+        with connector.arrow_session() as session:
+            session.execute("SELECT 1")
+        return sessions(database, EVERY) == 1
+
+    eventually(one_is_left, seconds=10.0)
+
+
 def timers() -> int:
     return sum(isinstance(thread, threading.Timer) for thread in threading.enumerate())
 

@@ -29,10 +29,12 @@ class IdleSessions:
         """Those of the process that this one was forked from, so that nothing closes them."""
 
     def take(self, owner: object) -> ArrowSession | None:
+        """The one that was used last: so those that fewer users do not need wait for long enough to be closed."""
         with self._lock:
-            for at, (_, whose, session) in enumerate(self._waiting):
+            for item in reversed(self._waiting):
+                _, whose, session = item
                 if whose == owner:
-                    del self._waiting[at]
+                    self._waiting.remove(item)
                     return session
         return None
 
