@@ -62,6 +62,13 @@ class Reported:
             return None
         return cls(**{name: found[name] for name in cls.__slots__ if name in found})
 
+    @property
+    def reading(self) -> tuple[int, int]:
+        """How many vnodes are completed of what is being read, or was read last, and how many it has."""
+        if self.phase == "again":
+            return self.again_vnodes_completed or 0, self.again_vnodes or 0
+        return self.vnodes_completed, self.vnodes
+
 
 def told_apart(sources: Iterable[Reported]) -> list[Reported]:
     """The same, with a number where a table's name comes again: the second `"public"."t"` is `"public"."t"#2`.
@@ -117,8 +124,8 @@ class StreamProgress:
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         head, *rows = (html.escape(line) for line in self._lines(bar=False))
-        of = self.reported
-        bar = "" if of is None or not of.vnodes else f'<progress value="{of.vnodes_completed}" max="{of.vnodes}">'
+        completed, vnodes = (0, 0) if self.reported is None else self.reported.reading
+        bar = f'<progress value="{completed}" max="{vnodes}">' if vnodes else ""
         return f"<div><b>{head}</b><br>{bar and bar + '</progress><br>'}{'<br>'.join(rows)}</div>"
 
     def _lines(self, *, bar: bool = True) -> Iterator[str]:
@@ -131,9 +138,10 @@ class StreamProgress:
         batch = "" if self.batch is None else f", batch {self.batch}"
         yield f"{of.table}  query {self.query}{batch}{ended}"
         yield _facts(of)
-        if of.vnodes:
-            full = CELLS * of.vnodes_completed // of.vnodes
-            done = f"{of.vnodes_completed} of {of.vnodes} vnodes, {100 * of.vnodes_completed // of.vnodes} %"
+        completed, vnodes = of.reading
+        if vnodes:
+            full = CELLS * completed // vnodes
+            done = f"{completed} of {vnodes} vnodes, {100 * completed // vnodes} %"
             yield f"[{'█' * full}{'·' * (CELLS - full)}] {done}" if bar else done
         if self.rows_per_second is not None:
             yield pace(self.rows_per_second, self.seconds_left)

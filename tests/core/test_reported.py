@@ -54,6 +54,16 @@ def test_rows_that_are_read_again_are_shown_too() -> None:
     assert repr(of).splitlines()[1] == "phase changes, 8 rows read, 1,234 rows read again"
 
 
+def test_the_bar_is_of_what_is_read_again_while_it_is() -> None:
+    first = {"table": "t", "snapshot_rows": 8, "vnodes": 4, "vnodes_completed": 4}
+    again = {"again_rows": 3, "again_vnodes": 8, "again_vnodes_completed": 2}
+    under_way = StreamProgress("q", True, 7, Reported.of(json.dumps({**first, **again, "phase": "again"})))
+    assert repr(under_way).splitlines()[2] == f"[{'█' * 10}{'·' * 30}] 2 of 8 vnodes, 25 %"
+    assert '<progress value="2" max="8"></progress>' in under_way._repr_html_()
+    over = StreamProgress("q", True, 8, Reported.of(json.dumps({**first, **again, "phase": "changes"})))
+    assert repr(over).splitlines()[2] == f"[{'█' * 40}] 4 of 4 vnodes, 100 %"
+
+
 def test_a_notebook_shows_it_with_a_bar_and_without_markup_of_the_tables_own() -> None:
     shown = StreamProgress("q", False, 7, said(), lag_seconds=0.0)._repr_html_()
     assert '<progress value="3" max="8"></progress>' in shown
