@@ -143,6 +143,12 @@ class DeltaSink:
                     raise
                 self._require_not_restored(table)
                 logger.warning("another writer has changed the Delta table %s meanwhile: merging again", self.path)
+            except FileNotFoundError:
+                # After the commit `deltalake` (1.6) removes what has become too old of the log, and fails where another
+                # writer does so at the same time and was faster.
+                if not self._is_applied(now):
+                    raise
+                return
             else:
                 return
 
@@ -158,6 +164,10 @@ class DeltaSink:
         require_kept(table, self.key, rows)
         self.times.require_kept(table)
         merge(table, self.key, rows, record(self.query, now, table.version()))
+
+    def _is_applied(self, now: Applied) -> bool:
+        table = DeltaTable(self.path, storage_options=self.storage_options)
+        return last_applied(table, self.query, now) == now
 
     def _require_not_restored(self, table: DeltaTable) -> None:
         after = merged_after(table, self.query)
