@@ -131,6 +131,22 @@ def test_sessions_that_were_needed_at_once_are_closed_where_one_is_enough(
     eventually(one_is_left, seconds=10.0)
 
 
+def test_a_session_that_is_never_idle_for_long_does_not_become_old(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backfill.upstream.postgres.session.idle_sessions.OLD_AFTER", 1.0)
+    connector, processes = connector_to(database.dsn), set()
+
+    def another_is_used() -> bool:
+        with connector.arrow_session() as session:
+            session.execute("SELECT pg_backend_pid()")
+            processes.add(session.fetchone())
+        return len(processes) == 2
+
+    eventually(another_is_used, seconds=10.0)
+    assert sessions(database, EVERY) == 1
+
+
 def timers() -> int:
     return sum(isinstance(thread, threading.Timer) for thread in threading.enumerate())
 

@@ -8,6 +8,7 @@ without a SQLSTATE (apache/arrow-adbc issue 1523); the one used here raises the 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from functools import lru_cache
@@ -60,6 +61,7 @@ class ArrowSession:
     def __init__(self, conninfo: str) -> None:
         require_driver(adbc_driver_postgresql.__version__)
         self._connection = AdbcConnection(_database(conninfo))
+        self.opened_at: Final = time.monotonic()
         self._reading = ExitStack()
         self._rows: Iterator[tuple[Any, ...]] = iter(())
 

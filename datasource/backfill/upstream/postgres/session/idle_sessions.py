@@ -13,9 +13,16 @@ KEEP_SECONDS: Final = 30.0
 """How long an Arrow session is kept for the next batch, before it is closed: longer than an idle stream waits between
 two looks at its log (`epochs.LOOK_INTERVAL`), and most often than a reader does for the next batch to be planned."""
 
+OLD_AFTER: Final = 3600.0
+"""Seconds after which an Arrow session is not kept any more: as long as it is there, the server keeps almost a kilobyte
+of each temporary table that was made in it, as a sink makes one for each batch.
+"""
+
 
 class IdleSessions:
-    """Those of this process. Each is kept for whoever is equal to its owner, and closed when it has waited for long."""
+    """Those of this process. Each is kept for whoever is equal to its owner, and closed when it has waited for long or
+    is old.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,8 +46,12 @@ class IdleSessions:
         return None
 
     def put(self, owner: object, session: ArrowSession) -> None:
+        now = time.monotonic()
+        if now - session.opened_at > OLD_AFTER:
+            session.close()
+            return
         with self._lock:
-            self._waiting.append((time.monotonic() + KEEP_SECONDS, owner, session))
+            self._waiting.append((now + KEEP_SECONDS, owner, session))
             self._set_timer()
 
     def _set_timer(self) -> None:
