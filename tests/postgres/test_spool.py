@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -72,17 +73,20 @@ def test_what_was_read_of_the_log_before_an_error_is_let_go_of(monkeypatch: pyte
     large = pa.record_batch({"v": pa.array(["x" * (IN_MEMORY + 1)])})
     made: list[Spool] = []
 
-    def lost(rows: Spool, *_: object) -> None:
-        made.append(rows)
-        rows.add(large)
+    def spool(_: object) -> Spool:
+        made.append(Spool(large.schema))
+        made[0].add(large)
+        return made[0]
+
+    def lost(*_: object) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"data": pa.array([], pa.binary())})
         raise ConnectionLostError("gone")
 
-    monkeypatch.setattr(log, "Spool", lambda _: Spool(large.schema))
-    monkeypatch.setattr(log, "_peeked", lost)
-    feed = log.Feed("slot", "publication", 1, ())
-    begin, end = Position(Lsn(1)), Position(Lsn(2))
+    monkeypatch.setattr(log, "Spool", spool)
+    monkeypatch.setattr(log, "_messages", lost)
+    stretch = log.Stretch(Position(Lsn(1)), Position(Lsn(2)), Lsn(2))
     with pytest.raises(ConnectionLostError):
-        log.peek(Connector(""), feed, after=begin, shown=end, upto=end.lsn, limit=1)
+        log.peek(Connector(""), log.Feed("slot", "publication", 1, ()), stretch, limit=1)
     assert [spool._file.closed for spool in made] == [True]
 
 

@@ -22,7 +22,7 @@ from backfill.upstream.lately import Lately
 from backfill.upstream.noted import renewed
 from backfill.upstream.postgres.changes import span
 from backfill.upstream.postgres.changes.changelog import ChangeLog
-from backfill.upstream.postgres.changes.log import MOST_MESSAGES, Peeked
+from backfill.upstream.postgres.changes.log import MOST_MESSAGES, Stretch
 from backfill.upstream.postgres.changes.span import PostgresChangeReader
 from backfill.upstream.postgres.epochs import Epochs
 from backfill.upstream.postgres.position import Position
@@ -223,14 +223,10 @@ class PostgresUpstream:
         yield from self._epochs.log.kept(after, upto) or self._read_again(after, upto)
 
     def _read_again(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch]:
-        shown = Position.parse(upto.position)
-
-        def attempt(session: Session) -> Peeked:
-            return log.read(session, Position.parse(after.position), shown, shown.lsn, MOST_MESSAGES)
-
-        log = self._epochs.log
-        found = self._sessions.run(attempt)
-        log.keep(after, upto, found, shown.lsn)
+        log, shown = self._epochs.log, Position.parse(upto.position)
+        stretch = Stretch(Position.parse(after.position), shown, shown.lsn)
+        found = self._sessions.run(lambda session: log.read(session, stretch, MOST_MESSAGES))
+        log.keep(upto, found)
         return iter(found.rows)
 
     def shown(self, position: str, changes: pa.RecordBatch) -> pa.BooleanArray:

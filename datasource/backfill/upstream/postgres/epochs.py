@@ -15,7 +15,7 @@ from backfill.epoch import Epoch
 from backfill.errors import TransientError
 from backfill.upstream import Pin, Step
 from backfill.upstream.postgres.changes.changelog import ChangeLog
-from backfill.upstream.postgres.changes.log import MOST_MESSAGES, Peeked
+from backfill.upstream.postgres.changes.log import MOST_MESSAGES, Peeked, Stretch
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position, Snapshot
 from backfill.upstream.postgres.replication import unseen
 from backfill.upstream.postgres.replication.end_of_log import ENDS_OF_LOG, flushed_end
@@ -44,18 +44,19 @@ class Searched:
     """How far the log was read for steps without rows to read, so that nothing is left to find before there."""
 
     upto: Lsn = LOG_BEGIN
-    found_after: str = ""
-    """The position that the last such reading began at, if it found changes; else empty. Asked again from there, these
-    changes are due again although they lie before `upto`.
+    found_after: Position | None = None
+    """Where the last such reading began, if it found changes. Asked again from there, these changes are due again
+    although they lie before `upto`.
     """
 
-    def has_nothing(self, after: str, upto: Lsn) -> bool:
+    def has_nothing(self, after: Position, upto: Lsn) -> bool:
         """Whether nothing is to be found after this position and up to this LSN."""
         return upto <= self.upto and after != self.found_after
 
-    def having_read(self, after: str, upto: Lsn, peeked: Peeked) -> Searched:
+    def having_read(self, peeked: Peeked) -> Searched:
         if peeked.complete:
-            return Searched(max(self.upto, upto), "" if peeked.is_idle else after)
+            stretch = peeked.stretch
+            return Searched(max(self.upto, stretch.upto), None if peeked.is_idle else stretch.after)
         # As where a plan that nobody logged had room for more: what is left has to be found from here on.
         return replace(self, upto=min(self.upto, peeked.end))
 
@@ -162,9 +163,9 @@ class Epochs:
             return now.shows_all_of(before)
         if before.unseen is None:
             return now.lsn >= before.lsn
-        peeked = self._read(before, before, before.lsn, MOST_MESSAGES)  # of which no change is wanted
+        peeked = self._read(Stretch(before, before, before.lsn), MOST_MESSAGES)  # of which no change is wanted
         peeked.rows.close()
-        return now.lsn >= before.lsn and peeked.sees_all(before, now)
+        return now.lsn >= before.lsn and peeked.sees_all(now)
 
     def _stepped(self, step: Callable[[], Step]) -> Step:
         with self._released_on_error():
@@ -211,9 +212,8 @@ class Epochs:
         if after is None:
             self.complete_until = exported.timestamp
             return Step(epoch, Pin(epoch, exported.token))
-        began = Position.parse(after.position)
-        peeked = self._read(began, now, now.lsn, max_changes)
-        if not peeked.sees_all(began, now):
+        peeked = self._read(Stretch(Position.parse(after.position), now, now.lsn), max_changes)
+        if not peeked.sees_all(now):
             exporter.release(exported.token)
             peeked.rows.close()
             return None
@@ -222,7 +222,7 @@ class Epochs:
             # A state of the past, from which it is told how far behind a stream is that has stopped at it.
             cut = replace(now, lsn=peeked.end)
             epoch = _next(after, cut, peeked.timestamp or 0)
-        self._keep(after, epoch, peeked, now.lsn, exported.timestamp)
+        self._keep(after, epoch, peeked, exported.timestamp)
         return Step(epoch, Pin(epoch, exported.token) if peeked.complete else None)
 
     # -- without ---------------------------------------------------------------------------------------------------
@@ -250,20 +250,20 @@ class Epochs:
         if upto < self._searched.upto and not until:
             # The log ends before where it was read to: another server, or this one as it was some time ago.
             require_log(self._sessions.current(), system=self.log.place.system, reached=self._searched.upto)
-        if self._searched.has_nothing(after.position, upto) and self._read_lately:
+        if self._searched.has_nothing(began, upto) and self._read_lately:
             return self._staying(after)
-        peeked = self._read(began, EVERY_COMMIT, upto, max_changes)
-        self._searched = self._searched.having_read(after.position, upto, peeked)
+        peeked = self._read(Stretch(began, EVERY_COMMIT, upto), max_changes)
+        self._searched = self._searched.having_read(peeked)
         if peeked.is_idle and self._may_stay(began, upto):
             return self._staying(after)
         # All the way where the log was read that far: what is ahead may be there, behind the table's last commit.
         end = max(upto, peeked.end) if peeked.complete else peeked.end
         position = Position(max(end, began.lsn))
-        seen_upto = peeked.acknowledgeable(seen, upto)
+        seen_upto = peeked.acknowledgeable(seen)
         if seen_upto < position.lsn:
             position = replace(position, unseen=seen_upto)
         epoch = _next(after, position, peeked.timestamp or 0)
-        self._keep(after, epoch, peeked, upto, self._clock)
+        self._keep(after, epoch, peeked, self._clock)
         return Step(epoch, None)
 
     def _held_step(self, after: Epoch | None, max_changes: int) -> Step:
@@ -278,14 +278,14 @@ class Epochs:
         if now == self._held_at and self._read_lately:
             return self._staying(after)
         began = Position.parse(after.position)
-        peeked = self._read(began, now, now.lsn, max_changes)
+        peeked = self._read(Stretch(began, now, now.lsn), max_changes)
         if peeked.is_idle:
             self._held_at = now
             if self._may_stay(began, now.lsn):
                 return self._staying(after)
         position = now if peeked.complete else replace(now, lsn=peeked.end)
         epoch = _next(after, position, peeked.timestamp or 0)
-        self._keep(after, epoch, peeked, now.lsn, self._clock)
+        self._keep(after, epoch, peeked, self._clock)
         return Step(epoch, None)
 
     def _staying(self, after: Epoch) -> Step:
@@ -304,14 +304,14 @@ class Epochs:
     def _read_lately(self) -> bool:
         return time.monotonic() - self._read_at < LOOK_INTERVAL
 
-    def _read(self, after: Position, shown: Position, upto: Lsn, limit: int) -> Peeked:
+    def _read(self, stretch: Stretch, limit: int) -> Peeked:
         self._read_at = time.monotonic()
-        return self.log.read(self._sessions.current(), after, shown, upto, limit)
+        return self.log.read(self._sessions.current(), stretch, limit)
 
-    def _keep(self, after: Epoch, upto: Epoch, peeked: Peeked, read_up_to: Lsn, now: int) -> None:
+    def _keep(self, after: Epoch, upto: Epoch, peeked: Peeked, now: int) -> None:
         """As `ChangeLog.keep`; `now` is the moment until which nothing is missing where what was peeked is complete."""
         self.complete_until = now if peeked.complete else peeked.timestamp or after.timestamp
-        self.log.keep(after, upto, peeked, read_up_to)
+        self.log.keep(upto, peeked)
 
 
 def _next(after: Epoch | None, position: Position, timestamp: int) -> Epoch:

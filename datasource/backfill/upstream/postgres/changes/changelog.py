@@ -16,6 +16,7 @@ from backfill.options import Options
 from backfill.upstream.added import Added
 from backfill.upstream.postgres.changes import log
 from backfill.upstream.postgres.changes.expected import ExpectedMessages
+from backfill.upstream.postgres.changes.log import Stretch
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position
 from backfill.upstream.postgres.replication import slot
 from backfill.upstream.postgres.replication.place import Place
@@ -37,9 +38,8 @@ _WITHOUT_IT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LastPeeked:
-    """What was read from one position to another one."""
+    """What was read, and the position up to which it leads."""
 
-    after: str
     upto: str
     peeked: log.Peeked
 
@@ -111,10 +111,11 @@ class ChangeLog:
             found = slot.find(session, place.slot)
             self.lost_up_to = LOG_BEGIN if found is None else found.confirmed
 
-    def read(self, session: Session, after: Position, shown: Position, upto: Lsn, limit: int) -> log.Peeked:
-        """The changes that `shown` shows and `after` does not, up to the LSN `upto` and about `limit` of them."""
+    def read(self, session: Session, stretch: Stretch, limit: int) -> log.Peeked:
+        """The changes of a stretch, about `limit` of them at the most."""
+        after = stretch.after
         self.has_reached(after)
-        peek = partial(self._peeked, session, after, shown, upto, limit)
+        peek = partial(self._peeked, session, stretch, limit)
         try:
             peeked = peek()
         except DataLossError:
@@ -124,9 +125,9 @@ class ChangeLog:
             # What cannot be read may be what a slot tells that somebody has made two_phase.
             slot.require_kept(session, self.place.slot, after.lsn)
             raise
-        self.expected.learn(peeked, after)
+        self.expected.learn(peeked)
         # After reading, so that what was moved or made again in the meantime is noticed as well.
-        self._require_whole(session, after.lsn, upto)
+        self._require_whole(session, after.lsn, stretch.upto)
         # First, because what the table has not any more is not for the publication to publish.
         self._require_told(session, all_read=peeked.is_idle)
         self._require_published(session)
@@ -155,10 +156,10 @@ class ChangeLog:
         if not self._passes(lambda: slot.require_not_beyond(found, max(after, self.lost_up_to))):
             self.lost_up_to = found.confirmed  # which is said once
 
-    def _peeked(self, session: Session, after: Position, shown: Position, upto: Lsn, limit: int) -> log.Peeked:
-        most = self.expected.of(limit, after)
+    def _peeked(self, session: Session, stretch: Stretch, limit: int) -> log.Peeked:
+        most = self.expected.of(limit, stretch.after)
         with saying_which_is_waited_for(self._connector, session, self.place.slot):
-            return log.peek(self._connector, self._feed, after=after, shown=shown, upto=upto, limit=most)
+            return log.peek(self._connector, self._feed, stretch, most)
 
     def _require_published(self, session: Session) -> None:
         """Refuses as well a publication that was made again since the last reading.
@@ -238,13 +239,13 @@ class ChangeLog:
                 _WITHOUT_IT,
             )
 
-    def keep(self, after: Epoch, upto: Epoch, peeked: log.Peeked, read_up_to: Lsn) -> None:
-        """Keeps what was read from `after` to `upto`; the log was looked at as far as the LSN `read_up_to`."""
+    def keep(self, upto: Epoch, peeked: log.Peeked) -> None:
+        """Keeps what was read, which leads to the epoch `upto`."""
         self.let_go()
-        self._kept = LastPeeked(after.position, upto.position, peeked)
+        self._kept = LastPeeked(upto.position, peeked)
         position = Position.parse(upto.position)
         if position.snapshot is not None:
-            self._acknowledgeable[upto.position] = peeked.acknowledgeable(position, read_up_to)
+            self._acknowledgeable[upto.position] = peeked.acknowledgeable(position)
 
     def let_go(self) -> None:
         """Keeps nothing any longer."""
@@ -255,7 +256,7 @@ class ChangeLog:
     def kept(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch] | None:
         """The changes between the two epochs; None where they are not what was read last."""
         kept = self._kept
-        if kept is None or (kept.after, kept.upto) != (after.position, upto.position):
+        if kept is None or kept.upto != upto.position or kept.peeked.stretch.after != Position.parse(after.position):
             return None
         return iter(kept.peeked.rows)
 

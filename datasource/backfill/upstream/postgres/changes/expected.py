@@ -35,10 +35,10 @@ class ExpectedMessages:
         """How many messages before those after this position are known to be met again."""
         return self._passed if after.lsn >= self._passed_to else 0
 
-    def learn(self, peeked: Peeked, after: Position) -> None:
+    def learn(self, peeked: Peeked) -> None:
         changes = peeked.rows.row_count
         if changes >= FEW_CHANGES:
-            found = (peeked.message_count - self._met_again(after)) / changes
+            found = (peeked.message_count - self._met_again(peeked.stretch.after)) / changes
             # Three where each change has a commit of its own. What else is skipped counts as well, and may be all.
             self._per_change = min(max(found, 1.0), 3.0)
         self._passed_to, self._passed = peeked.end, peeked.message_count

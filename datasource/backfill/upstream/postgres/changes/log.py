@@ -13,16 +13,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from psycopg import sql
 
+from backfill.arrow.arrays import Mask
 from backfill.errors import ConnectionLostError
 from backfill.readahead import read_ahead
 from backfill.upstream.added import NOTHING_ADDED, Added
 from backfill.upstream.postgres.changes.spool import Spool
 from backfill.upstream.postgres.decoder.pgoutput import Decoder
 from backfill.upstream.postgres.decoder.relation import WantedColumn
-from backfill.upstream.postgres.decoder.transactions import Keep, Transactions
+from backfill.upstream.postgres.decoder.transactions import Transactions
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position, format_lsn
 from backfill.upstream.postgres.session.connection import Connector
 from backfill.upstream.postgres.session.failures import about_slot, translating
@@ -56,13 +59,28 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True)
-class Peeked:
-    """What has been read of the log: rows of wanted transactions, and every transaction that was looked at."""
+class Stretch:
+    """What is to be read of the log: up to the first commit that reaches `upto`, the changes of the transactions that
+    `shown` shows and `after` does not.
+    """
 
+    after: Position
+    shown: Position
+    upto: Lsn
+
+    def wants(self, xids: NDArray[np.uint32], commit_lsns: NDArray[np.uint64]) -> Mask:
+        return self.shown.shows(xids, commit_lsns) & ~self.after.shows(xids, commit_lsns)
+
+
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """What has been read of a stretch: rows of wanted transactions, and every transaction that was looked at."""
+
+    stretch: Stretch
     rows: Spool
     message_count: int
     complete: bool
-    """Whether the log was read up to where it was asked for, and not only up to the limit."""
+    """Whether the stretch was read to its end, and not only up to the limit."""
 
     transactions: Transactions
     ignored: tuple[str, ...]
@@ -84,55 +102,46 @@ class Peeked:
         """Whether nothing is wanted of all that was asked for."""
         return self.complete and self.rows.row_count == 0
 
-    def sees_all(self, after: Position, now: Position) -> bool:
-        """Whether `now` shows everything that `after` shows.
+    def sees_all(self, now: Position) -> bool:
+        """Whether `now` shows everything that is shown where the stretch begins.
 
         What has been acknowledged was visible then; what has not is in the log that was read.
         """
         seen = self.transactions.begun
-        return not (after.shows(seen.xid, seen.commit_lsn) & ~now.shows(seen.xid, seen.commit_lsn)).any()
+        shown = self.stretch.after.shows(seen.xid, seen.commit_lsn)
+        return not (shown & ~now.shows(seen.xid, seen.commit_lsn)).any()
 
-    def acknowledgeable(self, position: Position, upto: Lsn) -> Lsn:
+    def acknowledgeable(self, position: Position) -> Lsn:
         """Where the slot may stand once `position` has been committed; LOG_BEGIN for no move.
 
         That is the end of the last commit before the first one that `position` does not show; and where there is no
-        such commit and the log was read up to `upto`, that.
+        such commit and the stretch was read to its end, that.
         """
         seen = self.transactions
         leading = seen.leading(position.shows(seen.begun.xid, seen.begun.commit_lsn))
         if len(leading) == len(seen) and self.complete:
-            return upto
+            return self.stretch.upto
         return leading.last_end_lsn or LOG_BEGIN
 
 
-def keeping(after: Position, upto: Position) -> Keep:
-    """The transactions that `upto` shows and `after` does not."""
-    return lambda xids, lsns: upto.shows(xids, lsns) & ~after.shows(xids, lsns)
+def peek(connector: Connector, feed: Feed, stretch: Stretch, limit: int) -> Peeked:
+    """The changes of a stretch.
 
-
-def peek(connector: Connector, feed: Feed, *, after: Position, shown: Position, upto: Lsn, limit: int) -> Peeked:
-    """The changes of transactions that `shown` shows and `after` does not, up to the first that reaches `upto`.
-
-    Stops after about `limit` messages, but not before it got beyond `after`: transactions that `after` shows may
-    stand in the log behind one that it does not, and are met again until that one is acknowledged.
+    Stops after about `limit` messages, but not before it got beyond where that begins: transactions that are shown
+    there may stand in the log behind one that is not, and are met again until that one is acknowledged.
     """
-    while True:
-        decoder = Decoder(feed.table_oid, feed.wanted, keeping(after, shown), feed.added)
-        rows = Spool(decoder.schema)
-        with ExitStack() as opened:
-            opened.callback(rows.close)
-            peeked = _peeked(rows, decoder, _messages(connector, feed, upto, limit), limit)
-            if peeked.complete or peeked.end > after.lsn:
-                rows.finish()
-                opened.pop_all()
-                return peeked
+    peeked = _peeked(connector, feed, stretch, limit)
+    while not peeked.complete and peeked.end <= stretch.after.lsn:
+        peeked.rows.close()
         limit *= 4
+        peeked = _peeked(connector, feed, stretch, limit)
+    return peeked
 
 
-def stretch(connector: Connector, feed: Feed, after: Position, upto: Position) -> Iterator[pa.RecordBatch]:
-    """The changes of the transactions that `upto` shows and `after` does not, as they are read."""
-    decoder = Decoder(feed.table_oid, feed.wanted, keeping(after, upto))
-    for batch in read_ahead(_messages(connector, feed, upto.lsn, None), READ_AHEAD):
+def changes(connector: Connector, feed: Feed, stretch: Stretch) -> Iterator[pa.RecordBatch]:
+    """The same without a limit, as they are read."""
+    decoder = Decoder(feed.table_oid, feed.wanted, stretch.wants)
+    for batch in read_ahead(_messages(connector, feed, stretch.upto, None), READ_AHEAD):
         rows = decoder.feed(batch.column(0)).rows
         if rows.num_rows:
             yield rows
@@ -144,17 +153,21 @@ def _require_whole(decoder: Decoder) -> None:
         raise ConnectionLostError("the change log ended in the middle of a transaction")
 
 
-def _peeked(rows: Spool, decoder: Decoder, fetched: MessageBatches, limit: int) -> Peeked:
-    """What the messages say, with their rows in `rows`."""
-    transactions, count = [], 0
-    for batch in read_ahead(fetched, READ_AHEAD):
-        decoded = decoder.feed(batch.column(0))
-        if decoded.rows.num_rows:
-            rows.add(decoded.rows)
-        transactions.append(decoded.transactions)
-        count += batch.num_rows
-    _require_whole(decoder)
-    return Peeked(rows, count, count < limit, Transactions.join(transactions), decoder.ignored_columns)
+def _peeked(connector: Connector, feed: Feed, stretch: Stretch, limit: int) -> Peeked:
+    decoder = Decoder(feed.table_oid, feed.wanted, stretch.wants, feed.added)
+    rows, transactions, count = Spool(decoder.schema), [], 0
+    with ExitStack() as opened:
+        opened.callback(rows.close)
+        for batch in read_ahead(_messages(connector, feed, stretch.upto, limit), READ_AHEAD):
+            decoded = decoder.feed(batch.column(0))
+            if decoded.rows.num_rows:
+                rows.add(decoded.rows)
+            transactions.append(decoded.transactions)
+            count += batch.num_rows
+        _require_whole(decoder)
+        rows.finish()
+        opened.pop_all()
+    return Peeked(stretch, rows, count, count < limit, Transactions.join(transactions), decoder.ignored_columns)
 
 
 def _messages(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) -> MessageBatches:

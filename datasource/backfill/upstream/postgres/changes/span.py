@@ -53,7 +53,7 @@ class PostgresChangeReader:
         feed = log.Feed(self.place.slot, self.place.publication, self.table.description.oid, self.table.wanted)
         self._require_readable(after, upto)
         try:
-            yield from log.stretch(self.connector, feed, after, upto)
+            yield from log.changes(self.connector, feed, log.Stretch(after, upto, upto.lsn))
         except DataLossError:
             # The server says less about a slot that is gone than its catalog does.
             self._require_readable(after, upto)
