@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,9 +12,6 @@ from integration.database import Database
 from integration.fixtures.doctor import Doctor, mends
 from integration.fixtures.streams import StartStream
 from integration.versions import require_version
-
-if TYPE_CHECKING:
-    pass
 
 
 def test_a_table_that_is_fine_is_said_to_be(database: Database, doctor: Doctor, start_stream: StartStream) -> None:
@@ -59,6 +55,16 @@ def test_what_the_database_refuses_to_tell_hides_nothing_else(database: Database
     told = [found.what for found in examine(parse(options, streaming=True)) if found.refuses]
     assert sum("pg_control_system" in what for what in told) == 1
     assert any("may not use replication slots" in what for what in told)
+
+
+def test_a_table_that_somebody_has_locked_is_not_waited_for(database: Database, doctor: Doctor) -> None:
+    """To compare values of an extension's type, which need rights of their own, the server opens the table."""
+    database.execute("CREATE EXTENSION citext; CREATE TABLE t (k citext PRIMARY KEY)")
+    with database.connect() as other:
+        other.execute("LOCK TABLE t")
+        code, text = doctor()
+    assert (code, text.count("refused: ")) == (1, 1)
+    assert "another session holds a lock" in text
 
 
 def test_a_publication_is_looked_at_with_the_columns_that_are_asked_for(database: Database, doctor: Doctor) -> None:

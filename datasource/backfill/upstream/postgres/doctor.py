@@ -18,7 +18,7 @@ from backfill.upstream.findings import Finding, refused
 from backfill.upstream.postgres.description import KeyColumn, TableDescription
 from backfill.upstream.postgres.replication import publication, slot, standbys
 from backfill.upstream.postgres.replication.writers import against_whole_rows, require_writable
-from backfill.upstream.postgres.session import room
+from backfill.upstream.postgres.session import locks, room
 from backfill.upstream.postgres.session.connection import Connector, Session, one_row
 from backfill.upstream.postgres.session.failures import translating
 from backfill.upstream.postgres.session.server import (
@@ -171,7 +171,7 @@ def _require_comparable(session: Session, table: KeyedTable) -> None:
     values = [key_value(part, key_text_expression(part, name)) for part, name in zip(table.key, columns, strict=True)]
     statement = sql.SQL("EXPLAIN SELECT FROM {} WHERE {}")
     try:
-        session.execute(statement.format(table.source, compare(table.key, columns, "<=", values)))
+        locks.asked(session, statement.format(table.source, compare(table.key, columns, "<=", values)))
     except psycopg.errors.InsufficientPrivilege as error:
         named = ", ".join(sql.Identifier(schema).as_string(session) for schema in sorted(schemas))
         raise DatabaseSetupError(
