@@ -21,6 +21,11 @@ EXPRESSION: Final = """(SELECT pg_catalog.md5(d.adbin::text) FROM pg_catalog.pg_
 """A digest of what a generated column, the row `a` of pg_attribute, is computed by; else null."""
 
 
+def quoted(name: str) -> str:
+    """A name as one writes it in SQL."""
+    return sql.Identifier(name).as_string(None)
+
+
 @dataclass(frozen=True, slots=True)
 class QualifiedName:
     """The name of a type, function, operator, collation or table within its schema."""
@@ -29,7 +34,7 @@ class QualifiedName:
     name: str
 
     def quoted(self) -> str:
-        """The name as one writes it in SQL, for messages."""
+        """As `quoted`."""
         return self.identifier().as_string(None)
 
     def identifier(self) -> sql.Identifier:

@@ -15,7 +15,7 @@ from psycopg import sql
 from backfill.errors import BackfillError, DatabaseSetupError
 from backfill.options import Options
 from backfill.upstream.findings import Finding, refused
-from backfill.upstream.postgres.description import KeyColumn, TableDescription
+from backfill.upstream.postgres.description import KeyColumn, TableDescription, quoted
 from backfill.upstream.postgres.replication import publication, slot, standbys
 from backfill.upstream.postgres.replication.writers import against_whole_rows, require_writable
 from backfill.upstream.postgres.session import locks, room
@@ -173,7 +173,7 @@ def _require_comparable(session: Session, table: KeyedTable) -> None:
     try:
         locks.asked(session, statement.format(table.source, compare(table.key, columns, "<=", values)))
     except psycopg.errors.InsufficientPrivilege as error:
-        named = ", ".join(sql.Identifier(schema).as_string(session) for schema in sorted(schemas))
+        named = ", ".join(map(quoted, sorted(schemas)))
         raise DatabaseSetupError(
             f"the role may not compare values of the key ({error.diag.message_primary}). Run GRANT USAGE ON SCHEMA "
             f"{named} TO …, and where that is not enough GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {named} TO …"
@@ -182,7 +182,7 @@ def _require_comparable(session: Session, table: KeyedTable) -> None:
 
 def _rights(session: Session, options: Options, table: TableDescription | None) -> Iterator[Finding]:
     role, database, creates = one_row(session.execute(_RIGHTS))
-    role, database = (sql.Identifier(name).as_string(session) for name in (role, database))
+    role, database = map(quoted, (role, database))
     mend = slot.granting(session)
     if mend:
         yield Finding(f"the role {role} may not use replication slots", mend)

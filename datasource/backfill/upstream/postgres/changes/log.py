@@ -26,6 +26,7 @@ from backfill.upstream.postgres.changes.spool import Spool
 from backfill.upstream.postgres.decoder.pgoutput import Decoder
 from backfill.upstream.postgres.decoder.relation import WantedColumn
 from backfill.upstream.postgres.decoder.transactions import Transactions
+from backfill.upstream.postgres.description import quoted
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position, format_lsn
 from backfill.upstream.postgres.session.connection import Connector
 from backfill.upstream.postgres.session.failures import about_slot, translating
@@ -183,7 +184,7 @@ def _messages(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) ->
         upto=sql.Literal(format_lsn(upto)),
         limit=sql.Literal(None if limit is None else min(limit, MOST_MESSAGES)),
         # A list of identifiers in one text, so a name is quoted as an identifier within it.
-        publication=sql.Literal(sql.Identifier(feed.publication).as_string(None)),
+        publication=sql.Literal(quoted(feed.publication)),
     )
     with translating(), connector.arrow_session() as session, translating(about_slot):
         yield from session.read(statement.as_string(None), batch_bytes=batch_bytes(len(feed.wanted)))

@@ -18,7 +18,7 @@ import psycopg
 from psycopg import sql
 
 from backfill.errors import BackfillError, DatabaseSetupError, SchemaChangedError, TableError
-from backfill.upstream.postgres.description import STORED_ARE_PUBLISHED, QualifiedName, TableDescription
+from backfill.upstream.postgres.description import STORED_ARE_PUBLISHED, QualifiedName, TableDescription, quoted
 from backfill.upstream.postgres.replication.blockers import saying_what_blocks
 from backfill.upstream.postgres.replication.published import is_left_out, listed, listing
 from backfill.upstream.postgres.session.connection import Connector, Session, one_row
@@ -125,7 +125,7 @@ def make(connector: Connector, session: Session, name: str, table: TableDescript
         ) from None
     except psycopg.errors.InsufficientPrivilege as error:
         (role,) = one_row(session.execute("SELECT current_user::text"))
-        role, database = (sql.Identifier(text).as_string(session) for text in (role, session.info.dbname))
+        role, database = map(quoted, (role, session.info.dbname))
         raise DatabaseSetupError(
             f"the role may not publish the table ({error.diag.message_primary}). Where it owns the table, run GRANT "
             f"CREATE ON DATABASE {database} TO {role}. Else let the table's owner run: "
@@ -203,8 +203,7 @@ def require(
     found = checked(session, name, oid, columns)
     if found is None:
         raise DatabaseSetupError(
-            f"publication {name} does not exist; run CREATE PUBLICATION {sql.Identifier(name).as_string(session)} FOR "
-            f"TABLE …, or {otherwise}"
+            f"publication {name} does not exist; run CREATE PUBLICATION {quoted(name)} FOR TABLE …, or {otherwise}"
         )
     return found
 
@@ -222,10 +221,9 @@ def checked(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> 
     if row is None:
         return None
     whole, publication, membership, *versions, comment, found = row
-    quoted = sql.Identifier(name).as_string(session)
     if not whole:
         raise DatabaseSetupError(
-            f"publication {name} leaves out some kinds of changes; run ALTER PUBLICATION {quoted} SET "
+            f"publication {name} leaves out some kinds of changes; run ALTER PUBLICATION {quoted(name)} SET "
             "(publish = 'insert, update, delete, truncate')"
         )
     if found is None:
@@ -248,7 +246,7 @@ def _not_published(session: Session, name: str, oid: int, missing: set[str]) -> 
         )
     return DatabaseSetupError(
         f"publication {name} does not publish column {', '.join(sorted(missing))}; publish it (a stored generated one, "
-        f"from PostgreSQL 18 on, by ALTER PUBLICATION {sql.Identifier(name).as_string(session)} SET "
+        f"from PostgreSQL 18 on, by ALTER PUBLICATION {quoted(name)} SET "
         "(publish_generated_columns = stored)), or, where no last rows are kept, leave it out with the option columns"
     )
 
@@ -271,7 +269,7 @@ def _not_listed(session: Session, name: str, oid: int) -> BackfillError:
                 f"publication {name} publishes the table under the name of {QualifiedName(*its_name).quoted()}: set "
                 "dbtable to that, or, for a new stream, leave out publicationName to have one made"
             )
-    alter = f"ALTER PUBLICATION {sql.Identifier(name).as_string(session)}"
+    alter = f"ALTER PUBLICATION {quoted(name)}"
     if is_left_out(session, name, oid):
         return DatabaseSetupError(
             f"publication {name} is of all tables EXCEPT some, of which the table is one; run {alter} SET ALL TABLES "

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import psycopg
-from psycopg import sql
 
 from backfill.errors import DatabaseSetupError, DataLossError
 from backfill.upstream.lag import Lag
+from backfill.upstream.postgres.description import quoted
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, format_lsn, parse_lsn
 from backfill.upstream.postgres.replication.blockers import saying_what_blocks
 from backfill.upstream.postgres.session.connection import Connector, Session, one_row
@@ -208,7 +208,7 @@ def make_slot(connector: Connector, session: Session, name: str) -> bool:
 def granting(session: Session) -> str:
     """The statement that lets the session's role use slots; empty where it may."""
     role, may, stands_for = one_row(session.execute(_RIGHT))
-    role = sql.Identifier(role).as_string(session)
+    role = quoted(role)
     if may:
         return ""
     return f"GRANT {stands_for} TO {role}" if stands_for else f"ALTER ROLE {role} REPLICATION"

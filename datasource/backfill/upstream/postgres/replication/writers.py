@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from psycopg import sql
-
 from backfill.errors import TableError
-from backfill.upstream.postgres.description import Generated, TableDescription
+from backfill.upstream.postgres.description import Generated, TableDescription, quoted
 from backfill.upstream.postgres.session.connection import Session
 from backfill.upstream.postgres.tables.partitions import with_whole_rows
 
@@ -54,7 +52,7 @@ def against_whole_rows(session: Session, publication: str, table: TableDescripti
         return f"publication {publication} has a list of its columns", "; or publish it without the list"
     stored = _generated(table, Generated.STORED)
     if without_stored and stored:
-        alter = f"ALTER PUBLICATION {sql.Identifier(publication).as_string(session)}"
+        alter = f"ALTER PUBLICATION {quoted(publication)}"
         mend = f"; or {alter} SET (publish_generated_columns = stored)"
         return f"publication {publication} leaves out stored generated column {stored}", mend
     return "", ""

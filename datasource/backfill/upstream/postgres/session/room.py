@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from psycopg import sql
-
 from backfill.upstream.findings import Finding
+from backfill.upstream.postgres.description import quoted
 from backfill.upstream.postgres.session.connection import Session, one_row
 
 OF_DRIVER: Final = 3
@@ -39,7 +38,7 @@ _LIMITS: Final = """
 def findings(session: Session, readers: int) -> Iterator[Finding]:
     """What is too narrow for a stream with so many readers. None of it refuses one: sessions of others end."""
     role, database, *limits = one_row(session.execute(_LIMITS))
-    role, database = (sql.Identifier(name).as_string(session) for name in (role, database))
+    role, database = map(quoted, (role, database))
     needed = OF_DRIVER + OF_READER * readers
     named = (
         ("max_connections", "ALTER SYSTEM SET max_connections ="),

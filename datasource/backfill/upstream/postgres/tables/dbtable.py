@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import psycopg
-from psycopg import sql
 from psycopg.rows import class_row
 
 from backfill.errors import TableError
-from backfill.upstream.postgres.description import QualifiedName
+from backfill.upstream.postgres.description import QualifiedName, quoted
 from backfill.upstream.postgres.session.connection import Session, one_row
 from backfill.wording import FRESH_START
 
@@ -152,10 +151,10 @@ def _require_usable(table: RelationRow, *, follows: bool) -> None:
 
 
 def _require_rights(table: RelationRow) -> None:
-    name, role = table.qualified.quoted(), _quoted(table.role)
+    name, role = table.qualified.quoted(), quoted(table.role)
     grants = []
     if not table.schema_usable:
-        grants.append(f"GRANT USAGE ON SCHEMA {_quoted(table.schema)} TO {role}")
+        grants.append(f"GRANT USAGE ON SCHEMA {quoted(table.schema)} TO {role}")
     if not table.selectable:
         grants.append(f"GRANT SELECT ON {name} TO {role}")
     if grants:
@@ -165,7 +164,3 @@ def _require_rights(table: RelationRow) -> None:
             f"row-level security hides rows of {name} from the role {role}, but the change log shows them all. "
             f"Run ALTER ROLE {role} BYPASSRLS, or connect as a role to which no policy applies"
         )
-
-
-def _quoted(name: str) -> str:
-    return sql.Identifier(name).as_string(None)

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from psycopg import sql
 from psycopg.rows import class_row
 
 from backfill.errors import TableError
@@ -27,6 +26,7 @@ from backfill.upstream.postgres.description import (
     ColumnDescription,
     KeyColumn,
     QualifiedName,
+    quoted,
 )
 from backfill.upstream.postgres.session.connection import Session
 from backfill.upstream.postgres.tables.dbtable import RelationRow
@@ -150,7 +150,7 @@ def require_never_null(session: Session, table: RelationRow, key: Sequence[str])
         raise TableError(
             f"the key column {column!r} of {table.qualified.quoted()} is NOT NULL, but older rows of {part} may be "
             "without it, because the constraint is NOT VALID, and such rows cannot be told apart. Give them a key or "
-            f"delete them, and run ALTER TABLE {part} VALIDATE CONSTRAINT {sql.Identifier(constraint).as_string(None)}"
+            f"delete them, and run ALTER TABLE {part} VALIDATE CONSTRAINT {quoted(constraint)}"
         )
 
 
@@ -161,7 +161,7 @@ def _mend(table: RelationRow, columns: Sequence[ColumnDescription], indexes: Seq
         return f"{alter} REPLICA IDENTITY DEFAULT"
     not_null = {column.attnum for column in columns if column.not_null}
     fit = [index.name for index in indexes if index.sound and not_null.issuperset(index.attnums)]
-    using = " or ".join(f"{alter} REPLICA IDENTITY USING INDEX {sql.Identifier(name).as_string(None)}" for name in fit)
+    using = " or ".join(f"{alter} REPLICA IDENTITY USING INDEX {quoted(name)}" for name in fit)
     if using:
         return f"{using}; or {alter} ADD PRIMARY KEY (…)"
     return (

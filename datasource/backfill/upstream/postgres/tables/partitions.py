@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from psycopg import sql
 from psycopg.rows import class_row
 
 from backfill.errors import TableError
-from backfill.upstream.postgres.description import QualifiedName
+from backfill.upstream.postgres.description import QualifiedName, quoted
 from backfill.upstream.postgres.session.connection import Session
 from backfill.wording import FRESH_START
 
@@ -119,7 +118,7 @@ def require_leaves_log(session: Session, oid: int, root: QualifiedName, key: Seq
 def _key_index(session: Session, leaf: _Leaf, key: Sequence[str]) -> str:
     """Whole rows are not advised, for with some publications nobody could write to the partition (see `writers`)."""
     found = session.execute(_KEY_INDEX, [leaf.oid, list(key)]).fetchone()
-    return "…" if found is None else sql.Identifier(found[0]).as_string(session)
+    return "…" if found is None else quoted(found[0])
 
 
 def without_whole_rows(session: Session, oid: int) -> list[QualifiedName]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psycopg import sql
-
 from backfill.errors import TableError
-from backfill.upstream.postgres.description import ColumnDescription, TableDescription
+from backfill.upstream.postgres.description import ColumnDescription, TableDescription, quoted
 from backfill.wording import columns_not_there, in_option, no_column
 
 
@@ -45,10 +43,10 @@ def select_columns(
 
 
 def _not_readable(table: TableDescription, selected: Sequence[ColumnDescription]) -> list[str]:
-    names = [sql.Identifier(column.name).as_string(None) for column in selected if not column.readable]
+    names = [quoted(column.name) for column in selected if not column.readable]
     if not names:
         return []
-    role = sql.Identifier(table.role).as_string(None)
+    role = quoted(table.role)
     listed = ", ".join(names)
     return [f"the role may not read {listed} (GRANT SELECT ({listed}) ON {table.name.quoted()} TO {role})"]
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-from psycopg import sql
 
 from backfill.options import Options
 from backfill.upstream import TableSchema
@@ -17,6 +16,7 @@ from backfill.upstream.postgres.description import (
     QualifiedName,
     ServerDescription,
     TableDescription,
+    quoted,
 )
 from backfill.upstream.postgres.session.connection import Session
 from backfill.upstream.postgres.session.server import read_server
@@ -101,7 +101,7 @@ class Table:
             item for item in self.description.key if not item.default_order or item.collation != item.column.collation
         ]
         return ", ".join(
-            f"{sql.Identifier(item.column.name).as_string(None)} {item.operators[0].quoted()} "
+            f"{quoted(item.column.name)} {item.operators[0].quoted()} "
             f"{item.collation.name.quoted() if item.collation else ''}".strip()
             for item in odd
         )
@@ -147,7 +147,7 @@ class Table:
 
 def listed_collations(of_columns: Iterable[tuple[str, QualifiedName | None]]) -> str:
     """The columns that have a collation, each with it."""
-    return ", ".join(f"{sql.Identifier(name).as_string(None)} {of.quoted()}" for name, of in of_columns if of)
+    return ", ".join(f"{quoted(name)} {of.quoted()}" for name, of in of_columns if of)
 
 
 def describe(session: Session, options: Options) -> Table:
