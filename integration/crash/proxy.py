@@ -25,7 +25,7 @@ Kind = Literal["refused", "lost", "held", "slow"]
 
 CHUNK: Final = 1 << 16
 GOODBYE: Final = b"X\0\0\0\4"
-"""The message Terminate (PostgreSQL manual, 54.7)."""
+"""The message Terminate (PostgreSQL manual, "Message Formats")."""
 
 _Body: TypeAlias = Callable[[], None]
 

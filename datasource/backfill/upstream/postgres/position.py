@@ -32,7 +32,7 @@ from backfill.arrow.arrays import Mask
 from backfill.errors import OffsetError
 
 Lsn = NewType("Lsn", int)
-"""A byte position in the log (PostgreSQL manual, 8.20)."""
+"""A byte position in the log (PostgreSQL manual, "pg_lsn Type")."""
 
 LOG_BEGIN: Final = Lsn(0)
 """Before all of the log; where an LSN is looked for, that there is none."""
@@ -42,7 +42,7 @@ LOG_BEGIN: Final = Lsn(0)
 class Snapshot:
     """A `pg_snapshot`: sees transactions below `xmin`, and those below `xmax` that are not in `running`.
 
-    Transaction ids have 64 bits here (PostgreSQL manual, 9.27.8).
+    Transaction ids have 64 bits here (PostgreSQL manual, "Transaction ID and Snapshot Information Functions").
     """
 
     xmin: int

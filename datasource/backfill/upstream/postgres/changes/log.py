@@ -172,7 +172,7 @@ def _peeked(connector: Connector, feed: Feed, stretch: Stretch, limit: int) -> P
 
 
 def _messages(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) -> MessageBatches:
-    """The slot's messages (PostgreSQL manual, 9.28.6), as batches of one binary column.
+    """The slot's messages (PostgreSQL manual, "Replication Management Functions"), as batches of one binary column.
 
     In commit order, up to the first commit that reaches `upto` or makes it `limit` messages, where there is a limit.
     """

@@ -1,8 +1,8 @@
 """The stream's publication: made, found, checked, dropped.
 
 It comes before the slot: pgoutput looks it up as it was when each change was made, so a slot that is older than its
-publication fails on the changes between (PostgreSQL manual, 49.6). One that was there already is moved behind them
-(`Place.begin`).
+publication fails on the changes between, up to PostgreSQL 17; from 18 on they are left out without a word. One that
+was there already is moved behind them (`Place.begin`).
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def default_name(schema: str, table: str, stream: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """A row of `pg_replication_slots` (PostgreSQL manual, 52.20)."""
+    """A row of `pg_replication_slots` (see the PostgreSQL manual)."""
 
     name: str
     plugin: str | None

@@ -1,7 +1,8 @@
 """Where the log of a server that was restored, or of a standby that was promoted, parted from the log before.
 
-Each such server begins a new timeline (PostgreSQL manual, 25.3.5), whose history names the earlier ones, and where each
-of them was left. Whoever may replicate is given it (manual, 53.4, TIMELINE_HISTORY). The first timeline has none.
+Each such server begins a new timeline (PostgreSQL manual, "Timelines"), whose history names the earlier ones, and where
+each of them was left. Whoever may replicate is given it (manual, "Streaming Replication Protocol", TIMELINE_HISTORY).
+The first timeline has none.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Transactions in which the table is read: in the state of an exported snapshot, or in that of now.
 
-TRUNCATE and rewriting ALTERs are not MVCC-safe (PostgreSQL manual, 13.6): after one of them the table looks empty in
-an earlier snapshot. A lock held from before the snapshot to the end of the last chunk would keep them out, but such a
-statement would then wait for the chunks, and their readers for it, because the server serves locks in the order in
-which they are asked for; and everybody else's queries with them. So each transaction locks the table on its own, as
-every SELECT does, for as long as it looks at it, and makes sure that the rows are still where they were before the
-snapshot was taken, and the columns still have the names that they had. The token of a snapshot says where the rows are.
+TRUNCATE and rewriting ALTERs are not MVCC-safe (PostgreSQL manual, "Concurrency Control", "Caveats"): after one of
+them the table looks empty in an earlier snapshot. A lock held from before the snapshot to the end of the last chunk
+would keep them out, but such a statement would then wait for the chunks, and their readers for it, because the server
+serves locks in the order in which they are asked for; and everybody else's queries with them. So each transaction locks
+the table on its own, as every SELECT does, for as long as it looks at it, and makes sure that the rows are still where
+they were before the snapshot was taken, and the columns still have the names that they had. The token of a snapshot
+says where the rows are.
 
 The server names snapshots by its processes' numbers and counts their transactions, both anew after a restart: the name
 of one that went with the server may be that of another one by then, which a reader that tries again would take for its

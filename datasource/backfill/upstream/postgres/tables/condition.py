@@ -27,7 +27,9 @@ _NOT_OF_THE_ROW: Final = ("42P17", "0A000")
 """What the predicate of an index is refused with: a function that is not immutable; a subselect, a system column."""
 
 _MOMENT: Final = re.compile(r"(?<![a-z])(?:now|today|tomorrow|yesterday)(?![a-z])", re.IGNORECASE)
-"""What the input of dates and times takes for a moment (PostgreSQL manual, 8.5.1.4); in no function, so immutable."""
+"""What the input of dates and times takes for a moment (PostgreSQL manual, "Special Values"); in no function, so
+immutable.
+"""
 
 _TOKEN: Final = re.compile(
     r"""--[^\n]*|/\*.*?\*/|"(?:[^"]|"")*"|\b[eE]'(?P<escaped>(?:[^'\\]|\\.|'')*)'|'(?P<plain>(?:[^']|'')*)'"""

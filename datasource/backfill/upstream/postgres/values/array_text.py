@@ -1,10 +1,10 @@
 """Array literals such as `{1,NULL,"a,\\"b\\\\"}`, taken apart a whole column at a time.
 
-What array_out writes (PostgreSQL manual, 8.15.6, and `array_out` in arrayfuncs.c): braces around the elements, the
-element type's delimiter between them, NULL for a null. In double quotes stands every element that is empty, looks
-like NULL, or contains a brace, the delimiter, a quote, a backslash or white space; within quotes a backslash stands
-before each quote and backslash. So all that matters outside of quotes is structure, and a backslash is only ever
-inside.
+What array_out writes (PostgreSQL manual, "Array Input and Output Syntax", and `array_out` in arrayfuncs.c): braces
+around the elements, the element type's delimiter between them, NULL for a null. In double quotes stands every element
+that is empty, looks like NULL, or contains a brace, the delimiter, a quote, a backslash or white space; within quotes a
+backslash stands before each quote and backslash. So all that matters outside of quotes is structure, and a backslash is
+only ever inside.
 
 The steps are those of simdjson: which bytes are escaped, from the length of the run of backslashes before them;
 which are inside quotes, from the parity of the quotes so far; then the structure is what is left.

@@ -1,8 +1,9 @@
 """The text that PostgreSQL's output functions write, read as Arrow; whole arrays at a time.
 
 The text is that of a session under `session.settings`: ISO dates in UTC, bytea as hex, floats as short as is exact
-(PostgreSQL manual, 8.5.2, 8.4.1 and 19.11.2). Arrow's own parsers do most of it. Where they read more than
-PostgreSQL writes, nothing is lost; where they read less, the Arrow type cannot hold the value either.
+(PostgreSQL manual, "Date/Time Output", "bytea Hex Format" and `extra_float_digits`). Arrow's own parsers do most of it.
+Where they read more than PostgreSQL writes, nothing is lost; where they read less, the Arrow type cannot hold the value
+either.
 """
 
 from __future__ import annotations
