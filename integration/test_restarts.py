@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from backfill.opening import open_store
 from backfill.plan import MIN_SPLIT_ROWS
+from backfill.state_dir.files import open_store
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import StreamRun, churn, table_of
@@ -176,5 +176,5 @@ def test_a_query_that_has_stopped_at_present_has_recorded_where_it_stands(
     run.stream().stop_at_present()
     assert run.catch_up(1) > 1
     run.stop()
-    with open_store(run.options["stateDir"]) as store:
+    with open_store(run.folder / "state") as store:
         assert store.epoch() == run.barrier().epoch.number

@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 
 from backfill.errors import OptionsError, SchemaChangedError, StagingError, StateError, TableError
-from backfill.state_dir.recorded import STATE_FILE
+from backfill.state_dir.files import STATE_FILE
 from backfill.upstream.postgres.adapter import PostgresUpstream
 from backfill_state import DuckDBProgressStore
 from integration.database import Database

@@ -26,7 +26,7 @@ from backfill.control import Control
 from backfill.errors import BackfillError, OptionsError, StateError
 from backfill.options import parse
 from backfill.state_dir.control_file import changing, keep_control, read_control
-from backfill.state_dir.recorded import STATE_FILE
+from backfill.state_dir.files import STATE_FILE
 from backfill.upstream import DELTA
 from backfill_state import StateStoreError
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from backfill import __main__ as command
-from backfill.opening import open_store, remove_state_files
 from backfill.state_dir import claim, control_file
+from backfill.state_dir.files import open_store, remove_files
 from backfill.state_dir.kept_options import ONLY_SNAPSHOT
 from backfill_state import StreamIdentity
 
@@ -31,7 +31,7 @@ sys.stdin.readline()
 CLAIM = {"module": "claim", "hold": "claim", "enter": ""}
 CONTROL = {"module": "control_file", "hold": "changing", "enter": "held.__enter__()"}
 
-DROPPED = "from backfill.opening import remove_state_files; remove_state_files(Path(sys.argv[1]))"
+DROPPED = "from backfill.state_dir.files import remove_files; remove_files(Path(sys.argv[1]))"
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def held(lock: dict[str, str], folder: Path, then: str = "") -> Iterator[Callabl
 def folder(tmp_path: Path) -> Path:
     """The stateDir of a stream that has nothing in its database."""
     key = pa.schema([pa.field("id", pa.int64(), nullable=False)])
-    with open_store(str(tmp_path)) as store:
+    with open_store(tmp_path) as store:
         store.begin(StreamIdentity("s1", "postgresql", "1", '"public"."t"', "1", key, ((ONLY_SNAPSHOT, "true"),)))
     return tmp_path
 
@@ -119,14 +119,14 @@ def test_the_claim_goes_last_because_from_then_on_the_folder_may_be_the_next_str
         unlink(path, missing_ok=missing_ok)
 
     monkeypatch.setattr(Path, "unlink", noted)
-    remove_state_files(folder)
+    remove_files(folder)
     assert removed[-1] == claim.FILE
 
 
 def test_a_state_file_that_holds_no_stream_is_not_taken_for_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with open_store(str(tmp_path)) as store:
+    with open_store(tmp_path) as store:
         assert store.identity() is None
     assert command.main(["drop", "--state-dir", str(tmp_path)]) == 1
     said = capsys.readouterr().err

@@ -8,13 +8,12 @@ from typing import Final
 
 from backfill.adapters import open_upstream, source_of
 from backfill.errors import OptionsError, StateError
-from backfill.opening import open_store, remove_state_files
 from backfill.options import parse
 from backfill.staging import Staging
 from backfill.state_dir.claim import claim
 from backfill.state_dir.control_file import changing
+from backfill.state_dir.files import STATE_FILE, open_store, remove_files
 from backfill.state_dir.kept_options import has_place
-from backfill.state_dir.recorded import STATE_FILE
 from backfill.upstream import DELTA
 
 PATIENCE: Final = 10.0
@@ -38,7 +37,7 @@ def drop(folder: Path, *, staging_dir: str, url: str, user: str) -> list[str]:
 def _drop(folder: Path, staging_dir: str, given_url: str, user: str) -> list[str]:
     if not (folder / STATE_FILE).exists():  # It would be made.
         raise StateError(f"there is no {STATE_FILE} in {folder} any more: another `backfill drop` has removed it")
-    with open_store(str(folder)) as store:
+    with open_store(folder) as store:
         identity = store.identity()
     if identity is None:
         raise StateError(
@@ -66,9 +65,9 @@ def _drop(folder: Path, staging_dir: str, given_url: str, user: str) -> list[str
     with suppress(OSError):  # Where it was not made, or holds what is not the stream's.
         Path(usual).rmdir()
     with changing(folder):  # Else `pause` might read what the stream was told before, and write it after.
-        with open_store(str(folder)) as store:
+        with open_store(folder) as store:
             store.reset()
-        remove_state_files(folder)
+        remove_files(folder)
     named = ", ".join(dropped)
     said = [f"dropped stream {identity.stream_id} of {identity.table}{f': {named}' if named else ''}"]
     said += [f"removed its staged chunks from {place}" for place in emptied]

@@ -5,6 +5,7 @@ views           what can be read of it while the stream runs
 kept_options    the options that a stream keeps to its end
 same_table      whether the table is still the one that the stream began with
 recorded        what the state store keeps of a stream, in its types
+files           what lies in it, by name, and removing that
 control_file    how another process tells the stream what to do
 counts_file     what the stream has counted, for other processes
 claim           one query at a time uses the directory

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
 from backfill.errors import OffsetError, StateError
 from backfill.offset import Barrier, Nothing, from_text, to_text
 from backfill.progress import Completed, Frontier, InProgress, Progress, VnodeProgress
+from backfill.state_dir.files import STATE_FILE
 from backfill.upstream import Bookmark, Upstream
 from backfill.vnode import Key
 from backfill_state import Barrier as StoredBarrier
 from backfill_state import ProgressStore, StreamIdentity
-
-STATE_FILE: Final = "backfill.duckdb"
-"""Where it is kept, in stateDir."""
 
 
 def identity(stream: str, bookmark: Bookmark, upstream: Upstream) -> StreamIdentity:

@@ -15,7 +15,7 @@ from backfill.options import View
 from backfill.progress import figures
 from backfill.state_dir import recorded
 from backfill.state_dir.failures import as_ours
-from backfill.state_dir.recorded import STATE_FILE
+from backfill.state_dir.files import STATE_FILE
 from backfill_state import ProgressStore, StreamIdentity, looked_at, stored_names
 
 _FIGURES: Final[tuple[tuple[str, pa.DataType], ...]] = (
