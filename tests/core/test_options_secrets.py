@@ -28,6 +28,7 @@ def test_what_may_be_secret_is_in_no_representation(name: str) -> None:
         f"postgresql://app:{SECRET}@db/shop",
         f"postgresql://db/shop?user=app&password={SECRET}",
         f"postgresql://db/shop?sslpassword={SECRET}",
+        f"postgresql://db/shop?user=app&password = {SECRET}",
         f"postgresql://db/shop?oauth_client_secret={SECRET}",
         f"host=db password={SECRET}",
         f"password = '{SECRET}' host=db",

@@ -154,14 +154,17 @@ def url(text: str) -> str:
 
 
 def _has_password(after_scheme: str) -> bool:
-    """By libpq's rule, to which # and ? are letters of a password: before the @ there is no /, and no end of it."""
+    """By libpq's rule, to which # and ? are letters of a password: before the @ there is no /, and no end of it. Of a
+    parameter it passes over the blanks around its name.
+    """
     named, at, rest = after_scheme.partition("@")
     if not at or "/" in named:
         named, rest = "", after_scheme
     path, _, query = rest.partition("?")
     # A password with a / is none to libpq, which then quotes it as the port.
     misread = ":" in path and "@" in path.partition(":")[2]
-    return named.partition(":")[2] != "" or misread or any(name.endswith(_SECRETS) for name, _ in parse_qsl(query))
+    names = [name.strip() for name, _ in parse_qsl(query)]
+    return named.partition(":")[2] != "" or misread or any(name.endswith(_SECRETS) for name in names)
 
 
 def as_refused(text: str, *, secret: bool = False) -> str:
