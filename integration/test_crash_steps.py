@@ -112,7 +112,7 @@ def test_the_driver_dies_while_rows_are_taken_again(database: Database, tmp_path
         assert isinstance(barrier, Barrier)
         # Of what the last life was to read, all but one chunk may have been staged; then a second is of a new request.
         if barrier.again is None or barrier.again.frontier is None or step in BY_READERS:
-            asked.append(ask_again(lives.options["stateDir"], None, None))
+            asked.append(ask_again(Path(lives.options["stateDir"]), None, None))
         lives.die_at(Strike(step, nth=1 if step.startswith("changes") else 2, action="group"), max_rows=MANY)
     write(database, 1 + len(steps))
     lives.finish()

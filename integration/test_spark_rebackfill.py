@@ -32,7 +32,7 @@ def tell(stream: SparkStream, *words: str) -> str:
 
 
 def now(stream: SparkStream) -> Status:
-    return status(str(stream.state))
+    return status(stream.state)
 
 
 def folded(stream: SparkStream) -> Fold:

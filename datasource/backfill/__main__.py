@@ -80,7 +80,7 @@ def _tell(given: argparse.Namespace) -> None:
         before = read_control(folder)
         control = _changed(before, given)
         if control.holds_up_more(before):
-            require_batches(str(folder))
+            require_batches(folder)
         keep_control(folder, control)
     _say(f"from the next batch on: {control.told() or 'the snapshot is read without a limit of its own'}")
 
@@ -95,7 +95,7 @@ def _changed(control: Control, given: argparse.Namespace) -> Control:
 
 
 def _again(given: argparse.Namespace) -> None:
-    folder = str(_folder_of(given))
+    folder = _folder_of(given)
     if given.stop and (given.first or given.last):
         raise OptionsError("--stop ends all requests; leave out --from and --to")
     _say(ask_to_stop(folder) if given.stop else ask_again(folder, given.first, given.last))
@@ -137,7 +137,7 @@ def _status(given: argparse.Namespace) -> None:
     watching = Watching()
     live = given.watch and not given.json and sys.stdout.isatty()
     while True:
-        now = status(given.state_dir)
+        now = status(Path(given.state_dir))
         if given.url or now.upstream == DELTA:
             lag, unreachable = lag_of(now, given.url, given.user)
             now = replace(now, lag=lag, unreachable=unreachable)

@@ -43,7 +43,7 @@ def streaming(spark: SparkSession, database: Database, folder: Path) -> Iterator
         query.stop()
 
 
-def wait_until(holds: Callable[[Status], bool], state: str) -> None:
+def wait_until(holds: Callable[[Status], bool], state: Path) -> None:
     while True:
         try:
             if holds(status(state)):
@@ -62,8 +62,8 @@ def keep(shown: Terminal, name: str) -> None:
 def make(spark: SparkSession, database: Database, folder: Path) -> None:
     pgbench = Pgbench(database, folder)
     pgbench.make_tables(SCALE)
-    state = str(folder / "state")
-    command = [sys.executable, "-m", "backfill", "status", "--watch", "--state-dir", state]
+    state = folder / "state"
+    command = [sys.executable, "-m", "backfill", "status", "--watch", "--state-dir", str(state)]
     command += ["--url", database.url(folder)]
     environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
     with pgbench.writing(scale=SCALE, rate=RATE), streaming(spark, database, folder):
@@ -72,7 +72,7 @@ def make(spark: SparkSession, database: Database, folder: Path) -> None:
             wait_until(lambda of: of.first.vnodes_completed > 110, state)
             keep(narrow, "status-narrow")
             keep(wide, "status-wide")
-            backfill(["pause", "--state-dir", state])
+            backfill(["pause", "--state-dir", str(state)])
             time.sleep(5)
             keep(narrow, "status-paused")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from backfill.errors import OptionsError
@@ -182,8 +184,8 @@ def test_a_snapshot_filter_is_for_streams_that_read_a_snapshot() -> None:
 
 
 def test_a_view_needs_no_more_than_a_state_directory() -> None:
-    assert parse_view({"stateDir": "/s", "VIEW": "Summary"}) == (View.SUMMARY, "/s")
-    assert parse_view({**NEEDED, "view": "progress", "stateDir": "/s"}) == (View.PROGRESS, "/s")
+    assert parse_view({"stateDir": "/s", "VIEW": "Summary"}) == (View.SUMMARY, Path("/s"))
+    assert parse_view({**NEEDED, "view": "progress", "stateDir": "/s"}) == (View.PROGRESS, Path("/s"))
     assert parse_view(NEEDED) is None
 
 

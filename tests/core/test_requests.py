@@ -22,12 +22,12 @@ from backfill_state import Barrier as StoredBarrier
 from backfill_state import StreamIdentity, duckdb_copy
 
 
-def state_of(key: dict[str, pa.DataType], folder: Path) -> str:
+def state_of(key: dict[str, pa.DataType], folder: Path) -> Path:
     """The stateDir of a stream whose table has this key."""
     schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in key.items()])
     with open_store(folder) as store:
         store.begin(StreamIdentity("s1", "postgresql", "1", '"public"."t"', "1", schema, ()))
-    return str(folder)
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_text_that_is_no_value_of_the_key_is_refused(kind: pa.DataType, text: 
 @pytest.mark.parametrize("offset", ['{"version": 99}', "{", "{}"])
 def test_an_offset_that_cannot_be_read_is_said_to_be_of_the_state_directory(offset: str, tmp_path: Path) -> None:
     state = state_of({"id": pa.int64()}, tmp_path)
-    with open_store(Path(state)) as store:
+    with open_store(state) as store:
         store.commit(StoredBarrier(1, offset, store.progress()))
     with pytest.raises(StateError, match=r"the state directory holds an? .*delete backfill.duckdb and its .wal there"):
         status(state)
@@ -120,7 +120,7 @@ def test_rows_that_the_last_batch_may_have_given_up_are_not_read_once_somebody_a
     ends: tuple[Progress, ...] = Frontier((read,)), Finished(1, 6)
     for number, progress in enumerate(ends, start=1):
         barrier = Barrier("s1", (), Epoch(number, "p", 1, 1), Finished(1, 6), again=Again("asked", progress))
-        with open_store(Path(state)) as store:
+        with open_store(state) as store:
             store.commit(StoredBarrier(number, to_text(barrier), store.progress()))
         if isinstance(progress, Frontier):
             assert ask_to_stop(state) == "from the next batch on no rows are read again"
@@ -133,7 +133,7 @@ def test_a_request_waits_for_those_before_it_but_for_what_was_stopped(tmp_path: 
     state = state_of({"id": pa.int64()}, tmp_path)
     again = Again("asked", Frontier.at_start(()))
     barrier = Barrier("s1", (), Epoch(1, "p", 1, 1), Finished(1, 6), again=again)
-    with open_store(Path(state)) as store:
+    with open_store(state) as store:
         store.commit(StoredBarrier(1, to_text(barrier), store.progress()))
     assert ask_again(state, None, None).endswith("after 1 request that came before")
     assert ask_again(state, None, None).endswith("after 2 requests that came before")
@@ -144,12 +144,12 @@ def test_a_request_waits_for_those_before_it_but_for_what_was_stopped(tmp_path: 
 
 @pytest.mark.parametrize("ask", [status, ask_to_stop, lambda folder: ask_again(folder, None, None)])
 def test_a_folder_in_which_no_stream_has_begun_says_when_to_try_again(
-    ask: Callable[[str], object], tmp_path: Path
+    ask: Callable[[Path], object], tmp_path: Path
 ) -> None:
     with open_store(tmp_path) as store:
         store.reset()
     with pytest.raises(StateError, match=r"is of no stream yet; try again when the query has begun$"):
-        ask(str(tmp_path))
+        ask(tmp_path)
 
 
 def test_a_stream_whose_state_is_written_all_the_time_may_be_held_up(

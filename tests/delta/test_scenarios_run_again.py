@@ -106,7 +106,7 @@ def test_a_batch_that_is_run_again_reads_the_version_it_was_planned_at(tmp_path:
 
 def test_rows_that_are_taken_again_are_read_after_a_crash_at_the_version_planned(tmp_path: Path, table: Path) -> None:
     run = all_read(tmp_path, table)
-    ask_again(str(tmp_path / "state"), None, None)
+    ask_again(tmp_path / "state", None, None)
     assert run.plan()
     run.restart()
     DeltaTable(table).delete("id < 5")

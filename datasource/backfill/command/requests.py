@@ -19,14 +19,14 @@ from backfill.state_dir.views import looking, standing
 from backfill.vnode import Key
 
 
-def ask_again(state_dir: str, first: Sequence[str] | None, last: Sequence[str] | None) -> str:
+def ask_again(folder: Path, first: Sequence[str] | None, last: Sequence[str] | None) -> str:
     """Asks the stream with this stateDir to read the rows from `first` to `last` again; says when it will.
 
     Both ends are included, and None is an open one. Raises KeyTextError where an end is no key of the table, or lies
     before the other, as far as that can be told without the database.
     """
-    with changing(Path(state_dir)):
-        (found, barrier), control = standing(state_dir), read_control(Path(state_dir))
+    with changing(folder):
+        (found, barrier), control = standing(folder), read_control(folder)
         stream, key = found.stream_id, found.key
         if not has_place(found.properties):
             raise StateError("a stream with startupMode=snapshot is one batch, and reads no rows again")
@@ -38,27 +38,27 @@ def ask_again(state_dir: str, first: Sequence[str] | None, last: Sequence[str] |
         request = ReadAgain(_new_id(), stream, _key(key, first), _key(key, last))
         if _turned_round(key, request):
             raise KeyTextError("the range ends before it begins: no row would be read; the smaller key goes first")
-        keep_control(Path(state_dir), control.asked(request, _taken_up(barrier)))
+        keep_control(folder, control.asked(request, _taken_up(barrier)))
     return f"request {request.id}: {_rows(request)} are read again {_when(stream, barrier, control)}"
 
 
-def ask_to_stop(state_dir: str) -> str:
+def ask_to_stop(folder: Path) -> str:
     """Asks the stream to read no row again any more, neither what is under way nor what waits."""
-    with changing(Path(state_dir)):
-        (found, barrier), control = standing(state_dir), read_control(Path(state_dir))
+    with changing(folder):
+        (found, barrier), control = standing(folder), read_control(folder)
         stream = found.stream_id
         under_way = barrier is not None and barrier.took_again
         waiting = control.waiting(stream, _taken_up(barrier))
         if not waiting.to_read and (waiting.stop is not None or not under_way):
             raise StateError("no rows are being read again, and no request waits; nothing was changed")
-        keep_control(Path(state_dir), control.asked(Stop(_new_id(), stream), _taken_up(barrier)))
+        keep_control(folder, control.asked(Stop(_new_id(), stream), _taken_up(barrier)))
     return "from the next batch on no rows are read again"
 
 
-def require_batches(state_dir: str) -> None:
+def require_batches(folder: Path) -> None:
     """Refuses to hold up a stream that is one batch; one whose state cannot be read may be held up all the same."""
     found = None
-    with contextlib.suppress(StateError, StateBusyError), looking(state_dir) as store:
+    with contextlib.suppress(StateError, StateBusyError), looking(folder) as store:
         found = store.identity()
     if found is not None and not has_place(found.properties):
         raise StateError("a stream with startupMode=snapshot is one batch, which cannot be held up; stop the query")

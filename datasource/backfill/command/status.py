@@ -106,10 +106,10 @@ class Pace:
     seconds_left: float | None
 
 
-def status(state_dir: str) -> Status:
+def status(folder: Path) -> Status:
     """What the stream with this `stateDir` has recorded last; asks no database, and disturbs nobody."""
-    identity, barrier = standing(state_dir)
-    control, counts = read_control(Path(state_dir)), read_counts(Path(state_dir))
+    identity, barrier = standing(folder)
+    control, counts = read_control(folder), read_counts(folder)
     if counts is not None and counts.stream != identity.stream_id:
         counts = None
     of = Status(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from backfill.errors import OptionsError
@@ -145,7 +146,7 @@ def reads_changes(given: Mapping[str, str]) -> bool:
     return any(key.lower() == "startingposition" and value.strip() for key, value in given.items())
 
 
-def parse_view(given: Mapping[str, str]) -> tuple[View, str] | None:
+def parse_view(given: Mapping[str, str]) -> tuple[View, Path] | None:
     """Which view is asked for and the `stateDir` it is of, which is all it needs; None where a table is read."""
     if not any(key.lower() == "view" and value.strip() for key, value in given.items()):
         return None
@@ -157,7 +158,7 @@ def parse_view(given: Mapping[str, str]) -> tuple[View, str] | None:
         problems.append(f"view is of a stream's state, and not of a table; leave out {', '.join(needless)}")
     problems += folders(values)
     _raise(problems)
-    return values["view"], values["statedir"]
+    return values["view"], Path(values["statedir"])
 
 
 def _raise(problems: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -27,14 +28,14 @@ class ViewPartition(InputPartition):
 class ViewReader(DataSourceReader):
     """Looks when the read is planned, because that is done where `stateDir` is."""
 
-    def __init__(self, view: View, state_dir: str, schema: StructType) -> None:
+    def __init__(self, view: View, folder: Path, schema: StructType) -> None:
         self._view = view
-        self._state_dir = state_dir
+        self._folder = folder
         self._schema = schema
 
     @without_traceback
     def partitions(self) -> Sequence[InputPartition]:
-        found = look(self._view, self._state_dir)
+        found = look(self._view, self._folder)
         self._require_columns(to_spark(found.schema))
         expected = to_arrow(self._schema)
         return [ViewPartition(found.select(expected.names).cast(expected))]

@@ -34,29 +34,28 @@ _FIGURES: Final[tuple[tuple[str, pa.DataType], ...]] = (
 SUMMARY: Final = pa.schema(_FIGURES)
 
 
-def look(view: View, state_dir: str) -> pa.Table:
+def look(view: View, folder: Path) -> pa.Table:
     """The view of the stream that keeps its state in this folder, as of its last recorded barrier."""
-    with looking(state_dir) as store:
+    with looking(folder) as store:
         return _progress(store) if view is View.PROGRESS else _summary(store)
 
 
 @contextmanager
-def looking(state_dir: str) -> Iterator[ProgressStore]:
+def looking(folder: Path) -> Iterator[ProgressStore]:
     """What the stream with this folder has recorded last; a running stream does not notice it."""
-    path = Path(state_dir) / STATE_FILE
     try:
-        with as_ours(), looked_at(path) as store:
+        with as_ours(), looked_at(folder / STATE_FILE) as store:
             yield store
     except FileNotFoundError:
-        raise StateError(f"there is no {STATE_FILE} in {state_dir}; expected the stateDir of a stream") from None
+        raise StateError(f"there is no {STATE_FILE} in {folder}; expected the stateDir of a stream") from None
 
 
-def standing(state_dir: str) -> tuple[StreamIdentity, Barrier | None]:
+def standing(folder: Path) -> tuple[StreamIdentity, Barrier | None]:
     """Which stream keeps its state in this folder, and the last barrier that it has recorded, if any."""
-    with looking(state_dir) as store:
+    with looking(folder) as store:
         identity, barrier = store.identity(), recorded.barrier(store)
     if identity is None:
-        raise StateError(f"the state in {state_dir} is of no stream yet; try again when the query has begun")
+        raise StateError(f"the state in {folder} is of no stream yet; try again when the query has begun")
     return identity, barrier
 
 
