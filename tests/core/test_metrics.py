@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+import threading
+import time
 import urllib.error
 import urllib.request
 from dataclasses import fields
@@ -53,3 +57,22 @@ def test_the_server_gives_what_holds_when_it_is_asked(host: str, named: str) -> 
         assert refused.value.code == 404
     finally:
         server.close()
+
+
+def test_nothing_is_said_of_a_client_that_has_gone(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a scrape that has waited for long enough, while the driver has other things to do."""
+    gone = threading.Event()
+    server = MetricsServer(lambda: f"{gone.wait()}", port=0, host=LOOPBACK)
+    before = set(threading.enumerate())
+    try:
+        with socket.create_connection((LOOPBACK, server.port)) as client:
+            client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            while not (answering := set(threading.enumerate()) - before):
+                time.sleep(0.01)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # It resets the connection.
+        gone.set()
+        for thread in answering:
+            thread.join()
+    finally:
+        server.close()
+    assert capsys.readouterr().err == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 
@@ -47,6 +48,10 @@ class _Handler(BaseHTTPRequestHandler):
     """Seconds after which a client that asks for nothing is let go."""
 
     content: Callable[[], str]
+
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # The client has gone, which else would be a traceback in the driver's log.
+            super().handle()
 
     def do_GET(self) -> None:
         found = self.path.partition("?")[0] == PATH
