@@ -220,7 +220,7 @@ class StreamRun(Query[Row]):
 
     def _covered(self, connection: psycopg.Connection[Any], coverage: Coverage) -> sql.Composable:
         """The condition that a row's key lies in `coverage`: the text of a bound becomes a value of the column."""
-        table = self.stream().table
+        table = self.stream().rows.table
         # Not format_type, whose "character" is char(1).
         query = (
             "SELECT attname, format('%%s.%%I', typnamespace::regnamespace, typname) "

@@ -200,7 +200,7 @@ def test_changes_while_the_reader_starts_again_are_not_lost(database: Database, 
         run.judged_batch(20)
         run.restart()
         write_around(database, number % 5, 10 * number)
-        assert run.stream().table.key == ("id",)
+        assert run.stream().rows.table.key == ("id",)
         write_around(database, (number + 1) % 5, 10 * number + 60)
     run.finish()
 

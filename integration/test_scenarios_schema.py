@@ -39,7 +39,7 @@ def test_a_column_that_is_lost_before_the_first_batch_is_not_said_to_be_unpublis
 ) -> None:
     table_of(database, 3)
     run = start_stream()
-    assert run.stream().table.columns.names == ["id", "v"]
+    assert run.stream().rows.table.columns.names == ["id", "v"]
     database.execute(f"ALTER TABLE t {change}")
     with pytest.raises(SchemaChangedError, match=r"column v (of .* )?was dropped.*\. Start the query again"):
         run.batch()

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from backfill.changes import columns_of
 from backfill.epoch import Epoch
 from backfill.errors import OptionsError, UnchangedToastError
-from backfill.options import METADATA_COLUMNS
+from backfill.options import METADATA_COLUMNS, StreamOptions
 from backfill.upstream import TableSchema
 
 ORDINAL_BITS: Final = 32
@@ -53,6 +53,10 @@ class RowFormat:
     mark_unchanged: bool
     metadata: tuple[str, ...] = METADATA_COLUMNS
     """Which of `METADATA` there are, in that order."""
+
+    @classmethod
+    def of(cls, table: TableSchema, options: StreamOptions) -> RowFormat:
+        return cls(table, options.mark_unchanged, options.metadata)
 
     def __post_init__(self) -> None:
         clashes = [name for name in self.table.output if name.lower() in RESERVED]  # Spark knows no case

@@ -31,7 +31,7 @@ from backfill.release import Release, Watch, in_background
 from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.state_dir.record import NamedStream, Record
-from backfill.upstream import Pin, SnapshotReader, Step, TableSchema, Upstream
+from backfill.upstream import Pin, SnapshotReader, Step, Upstream
 from backfill.whole_rows.last_rows import LastRows
 
 MOST_LOST: Final = 10
@@ -98,12 +98,8 @@ class Stream:
         self._worked_off = 0
 
     @cached_property
-    def table(self) -> TableSchema:
-        return self._upstream.schema()
-
-    @cached_property
     def rows(self) -> RowFormat:
-        return RowFormat(self.table, self._options.mark_unchanged, self._options.metadata)
+        return RowFormat.of(self._upstream.schema(), self._options)
 
     def reader(self) -> SnapshotReader:
         """What reads this stream's snapshot rows on executors."""

@@ -76,9 +76,9 @@ class DeltaRun(Query[Row]):
 
     def expected(self) -> Rows:
         """The rows with the keys that have been emitted, in the version that the batch has ended at."""
-        columns = self.stream().table.output
+        columns = self.stream().rows.table.output
         found = pa.table(DeltaTable(self.table, version=self.version).scan(columns=list(columns)))
-        rows = found.cast(self.stream().table.output_columns).to_pylist()
+        rows = found.cast(self.stream().rows.table.output_columns).to_pylist()
         coverage = self.barrier().progress.coverage
         return {key: row for row in rows if _covers(coverage, key := tuple(row[name] for name in self.key))}
 

@@ -131,7 +131,7 @@ def test_values_of_every_type_come_with_the_snapshot_and_with_changes(tmp_path: 
 
     found = {row["n"]: row["k"] for row in rows()}
     assert repr([found[n] for n in range(len(values))]) == repr(table["k"].to_pylist())
-    assert run.stream().table.columns.field("k").type == kind
+    assert run.stream().rows.table.columns.field("k").type == kind
     moved = pa.table({"k": table["k"].take([*range(1, len(values)), 0]), "n": table["n"]})
     write_deltalake(tmp_path / "table", moved, mode="overwrite")
     by_kind: dict[str, dict[int, Any]] = {"update_preimage": {}, "update_postimage": {}}

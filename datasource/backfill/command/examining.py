@@ -25,6 +25,6 @@ def _of_columns(options: Options) -> Iterator[Finding]:
             table = upstream.schema()
     except BackfillError:
         return  # which is among the other findings
-    yield from refused(RowFormat, table, options.stream.mark_unchanged, options.stream.metadata)
+    yield from refused(RowFormat.of, table, options.stream)
     if options.stream.order_column:
         yield from refused(require_order, table, options.stream.order_column)

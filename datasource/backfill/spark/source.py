@@ -109,5 +109,5 @@ def _table_columns(options: Options) -> pa.Schema:
             # Wrong positions are refused here, before anything is planned; by a stream, that there are any.
             span.changes_of(upstream, options)
     if options.has_metadata:
-        return RowFormat(table, options.stream.mark_unchanged, options.stream.metadata).schema
+        return RowFormat.of(table, options.stream).schema
     return table.output_columns

@@ -45,7 +45,7 @@ class SpanReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         options = as_kept(parse(self._given), self._schema)
         with closing(open_upstream(options)) as upstream:
-            rows = RowFormat(upstream.schema(), options.stream.mark_unchanged, options.stream.metadata)
+            rows = RowFormat.of(upstream.schema(), options.stream)
             require_same(self._schema, to_spark(rows.schema))
             return [SpanPartition(span.changes_of(upstream, options), rows, options.stream.on_truncate)]
 
