@@ -19,6 +19,7 @@ from backfill_state.errors import (
     StateBusyError,
     StateDamagedError,
     StateMemoryError,
+    StateNoMemoryLeftError,
     StateStoreError,
     StateUnwritableError,
     StateVersionError,
@@ -57,6 +58,9 @@ _UNWRITABLE: Final = (
 )
 # Also in the text of an error that is no OutOfMemoryException, when a checkpoint fails.
 _NO_MEMORY: Final = ("could not allocate block", "failed to allocate data", "failed to pin block")
+_NONE_LEFT: Final = "(bad allocation)"
+"""In the text of an OutOfMemoryException for which the system is the reason, and not what DuckDB may take."""
+
 _DAMAGED: Final = (
     "not a valid DuckDB database file",
     "Corrupt ",
@@ -91,6 +95,8 @@ def explained(error: duckdb.Error, path: str) -> StateStoreError | None:
     # What a log does that is not of its file may look like a conflict.
     if _says(text, _TAKEN_HERE) and _REPLAYING not in text:
         return StateBusyError(path, os.getpid())
+    if _NONE_LEFT in text:
+        return StateNoMemoryLeftError(path, _first_line(text))
     if isinstance(error, duckdb.OutOfMemoryException) or _says(text, _NO_MEMORY):
         return StateMemoryError(path, _first_line(text))
     # Before damage: what DuckDB says of a disk must not cost anybody the file.

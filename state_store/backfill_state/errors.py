@@ -13,6 +13,7 @@
           StateUnwritableError  the disk is full, or the place cannot be opened or written
           StateMemoryError      what DuckDB may take of memory is not enough
             UpsertStateMemoryError the same for an upsert state, which may be given more
+          StateNoMemoryLeftError the system gives the process no more memory, whatever DuckDB may take
       TransientStateError       trying again may help
         StateBusyError          another process or transaction has the file
 
@@ -155,8 +156,8 @@ class StateUnwritableError(StateFileError):
     def __str__(self) -> str:
         return (
             f"the state file {self.path} could not be opened or written ({self.found}). Run this as the account that "
-            "it belongs to; or see that its directory exists and may be written, and that its disk has room. What was "
-            "stored before is intact"
+            "it belongs to; or see that its directory exists and may be written, that its disk has room, and that this "
+            "process may open more files. What was stored before is intact"
         )
 
 
@@ -178,6 +179,17 @@ class UpsertStateMemoryError(StateMemoryError):
         return (
             f"the upsert state file {self.path} needs more memory than DuckDB may take for it ({self.found}). What was "
             "stored before is intact. Allow it more"
+        )
+
+
+class StateNoMemoryLeftError(StateFileError):
+    """The system gives this process no more memory, whatever DuckDB may take. What was stored before is intact."""
+
+    def __str__(self) -> str:
+        return (
+            f"the state file {self.path} needs more memory than the system gives this process ({self.found}). What was "
+            "stored before is intact. Allow the process more, where it is limited, as by ulimit -v or Spark's "
+            "spark.sql.planner.pythonExecution.memory; or let others take less"
         )
 
 

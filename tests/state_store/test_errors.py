@@ -19,6 +19,7 @@ from backfill_state import (
     StateDamagedError,
     StateFileError,
     StateLayoutError,
+    StateNoMemoryLeftError,
     StateStoreError,
     StateUnwritableError,
     StateVersionError,
@@ -37,6 +38,7 @@ ALL: list[StateStoreError] = [
     StateVersionError("/s", "format version 2", "format versions 1 to 1"),
     StateUnwritableError("/s", "No space left on device"),
     StateFileError("/s", "a copy of it cannot be kept"),
+    StateNoMemoryLeftError("/s", "bad allocation"),
     StateBusyError("/s", 4711),
     StateBusyError("/s", None),
 ]
@@ -77,6 +79,11 @@ def test_a_newer_duckdb_is_named_with_both_versions() -> None:
 )
 def test_a_disk_that_is_full_or_fails_is_not_taken_for_damage(text: str) -> None:
     assert isinstance(explained(duckdb.FatalException(text), "/s"), StateUnwritableError)
+
+
+def test_a_process_that_gets_no_more_memory_is_not_said_to_need_a_higher_limit_of_duckdb() -> None:
+    text = "Out of Memory Error: Failed to allocate block of 2097152 bytes (bad allocation)"
+    assert type(explained(duckdb.OutOfMemoryException(text), "/s")) is StateNoMemoryLeftError
 
 
 def test_a_database_that_duckdb_has_given_up_is_not_taken_for_damage() -> None:
