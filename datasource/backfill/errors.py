@@ -69,7 +69,7 @@ class DatabaseSetupError(DefiniteError):
 
 
 class DriverError(DefiniteError):
-    """The database's driver cannot be used in this process: it cannot be loaded, or may not have enough memory."""
+    """The database's driver cannot be loaded in this process, or that lacks memory, threads or open files."""
 
 
 class DataLossError(DefiniteError):

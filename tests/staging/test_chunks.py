@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import resource
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -12,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from backfill.errors import BackfillError, StagingError, StagingUnreachableError
+from backfill.errors import BackfillError, DriverError, StagingError, StagingUnreachableError
 from backfill.staging import Staging
 from backfill.staging.manifest import Manifest
 from tests.full_disk import room_for
@@ -92,6 +94,24 @@ def test_a_disk_that_is_full_is_told_in_one_sentence(staging: Staging, file: Pat
     with room_for(size), pytest.raises(StagingError, match=r"stagingDir cannot be written: .*File too large"):
         staging.of_batch(7).write(NAME, SCHEMA, [rows])
     assert list(file.parent.iterdir()) == []
+
+
+def test_a_process_that_may_open_no_more_files_is_not_told_that_staged_ones_are_lost(staging: Staging) -> None:
+    files = staging.of_batch(7)
+    files.write(NAME, SCHEMA, BATCHES)
+    files.keep_changes(1)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with tempfile.TemporaryFile() as next_one:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next_one.fileno(), limits[1]))
+        try:
+            with pytest.raises(DriverError, match="as many files as it needs"):
+                list(files.read(NAME))
+            with pytest.raises(DriverError, match="as many files as it needs"):
+                files.change_files()
+            with pytest.raises(DriverError, match="as many files as it needs"):
+                files.write(NAME, SCHEMA, BATCHES)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
+from backfill.scarcity import scarcity
+
 logger = logging.getLogger("backfill")
 
 P = ParamSpec("P")
@@ -25,9 +27,10 @@ def without_traceback(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            if not _ours(error):
+            said = _said(error)
+            if said is None:
                 raise
-            raise error.with_traceback(None) from None
+            raise said.with_traceback(None) from None
 
     return wrapper
 
@@ -40,16 +43,18 @@ def yielding_without_traceback(function: Callable[P, Iterator[T]]) -> Callable[P
         try:
             yield from function(*args, **kwargs)
         except Exception as error:
-            if not _ours(error):
+            said = _said(error)
+            if said is None:
                 raise
-            raise error.with_traceback(None) from None
+            raise said.with_traceback(None) from None
 
     return wrapper
 
 
-def _ours(error: Exception) -> bool:
+def _said(error: Exception) -> Exception | None:
+    """What a user is told of it; None where that is nothing of ours."""
     # By name: the state store has errors of its own, and must not be imported in every Spark session.
-    ours = type(error).__module__.startswith("backfill")
-    if ours:
+    said = error if type(error).__module__.startswith("backfill") else scarcity(error)
+    if said is not None:
         logger.debug("raised here", exc_info=error)
-    return ours
+    return said

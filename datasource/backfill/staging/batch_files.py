@@ -13,6 +13,7 @@ from pyarrow import fs, ipc
 
 from backfill import stored
 from backfill.errors import StagingError
+from backfill.scarcity import scarcity
 from backfill.staging.folder import Folder
 from backfill.staging.manifest import Manifest
 from backfill.staging.whole_files import being, failed, may_pass, new_file, put
@@ -80,7 +81,7 @@ class BatchFiles:
                 return stored.whole(value["files"])
             found = f"is of version {value['version']}, and this release reads {CHANGES_VERSION}"
         except (OSError, *stored.UNREADABLE) as error:
-            if may_pass(error):
+            if scarcity(error) or may_pass(error):
                 raise failed("read", error) from error
             found = f"cannot be read ({type(error).__name__}: {error})"
         raise StagingError(
@@ -135,7 +136,8 @@ class BatchFiles:
                 f"does not help, start over with {FRESH_START}"
             ) from error
         except (OSError, pa.ArrowException) as error:
-            if may_pass(error):
+            # A damaged file may ask for memory of any size, and then that is not what is lacking.
+            if may_pass(error) or (scarcity(error) and not isinstance(error, MemoryError)):
                 raise failed("read", error) from error
             raise StagingError(
                 f"the staged file {name} of epoch {self.number} cannot be read ({error}); if stagingDir lost files "

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyarrow import fs, ipc
 
 from backfill.errors import BackfillError, StagingError, StagingUnreachableError
+from backfill.scarcity import scarcity
 from backfill.wording import unusable
 
 # LZ4 costs little beside Spark's own handling of a row and keeps chunks about the size of the table's pages.
@@ -45,6 +46,9 @@ def may_pass(error: Exception) -> bool:
 
 
 def failed(done: str, error: Exception) -> BackfillError:
+    lacking = scarcity(error)
+    if lacking is not None:
+        return lacking
     if may_pass(error):
         return StagingUnreachableError(
             f"stagingDir cannot be {done} for now: {error}. When its store answers again, start the query again"

@@ -8,6 +8,7 @@ from typing import Final
 import psycopg
 
 from backfill.errors import BackfillError, ConnectionLostError, DatabaseSetupError, DriverError
+from backfill.scarcity import short_of_memory
 
 _REFUSED_FOR_GOOD: Final = re.compile(
     r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry|pg_hba\.conf rejects|"
@@ -51,12 +52,7 @@ def without_state(error: Exception, message: str) -> BackfillError:
             "local_preload_libraries name, also those of the role and the database (ALTER ROLE … RESET …)"
         )
     if _NO_MEMORY_HERE.search(message) and not by_server:
-        return DriverError(
-            f"this Python process may not have as much memory as it needs: {message}. Where Spark limits it, as "
-            "spark.executor.pyspark.memory does for all tasks of an executor together, and "
-            "spark.sql.planner.pythonExecution.memory for the stream's own process on the driver, allow at least 512m "
-            "for each, or leave the setting out"
-        )
+        return short_of_memory(message)
     if _NOT_LOADED.search(message):
         return DriverError(
             f"the database driver cannot be used: {message}; install it again, with pip install "

@@ -1,0 +1,40 @@
+"""What the system gives a process too little of, as an error that says so: memory, threads, open files."""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from backfill.errors import DriverError
+
+_NO_THREAD: Final = ("can't start new thread", "Failed to launch worker thread")
+"""Python's and Arrow's words."""
+
+_NO_FILE: Final = (errno.EMFILE, errno.ENFILE)
+
+
+def short_of_memory(found: str) -> DriverError:
+    return DriverError(
+        f"this Python process may not have as much memory as it needs: {found}. Where Spark limits it, as "
+        "spark.executor.pyspark.memory does for all tasks of an executor together, and "
+        "spark.sql.planner.pythonExecution.memory for the stream's own process on the driver, allow at least 512m "
+        "for each, or leave the setting out"
+    )
+
+
+def scarcity(error: Exception) -> DriverError | None:
+    """The error for whoever has to give the process more; None for one that is of something else."""
+    found = str(error) or type(error).__name__
+    if isinstance(error, MemoryError):
+        return short_of_memory(found)
+    if any(words in found for words in _NO_THREAD):
+        return DriverError(
+            f"this Python process may not have as many threads as it needs: {found}. Allow its account or container "
+            "more processes (ulimit -u, pids.max), and the process more memory where that is limited, since each "
+            "thread takes some"
+        )
+    if isinstance(error, OSError) and error.errno in _NO_FILE:
+        return DriverError(
+            f"this Python process may not open as many files as it needs: {found}. Allow it more (ulimit -n)"
+        )
+    return None
