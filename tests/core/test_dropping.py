@@ -20,6 +20,7 @@ from backfill_state import StreamIdentity
 HOLDER = """
 import sys
 from pathlib import Path
+from backfill.state_dir.files import remove_files
 from backfill.state_dir.{module} import {hold}
 held = {hold}(Path(sys.argv[1]))
 {enter}
@@ -31,7 +32,7 @@ sys.stdin.readline()
 CLAIM = {"module": "claim", "hold": "claim", "enter": ""}
 CONTROL = {"module": "control_file", "hold": "changing", "enter": "held.__enter__()"}
 
-DROPPED = "from backfill.state_dir.files import remove_files; remove_files(Path(sys.argv[1]))"
+DROPPED = "remove_files(Path(sys.argv[1]))"
 
 
 @contextmanager
