@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 import socket
 import struct
 import threading
-import time
 import urllib.error
 import urllib.request
 from dataclasses import fields
@@ -61,18 +61,23 @@ def test_the_server_gives_what_holds_when_it_is_asked(host: str, named: str) -> 
 
 def test_nothing_is_said_of_a_client_that_has_gone(capsys: pytest.CaptureFixture[str]) -> None:
     """As a scrape that has waited for long enough, while the driver has other things to do."""
+    answering: queue.SimpleQueue[threading.Thread] = queue.SimpleQueue()
     gone = threading.Event()
-    server = MetricsServer(lambda: f"{gone.wait()}", port=0, host=LOOPBACK)
-    before = set(threading.enumerate())
+
+    def text() -> str:
+        answering.put(threading.current_thread())
+        gone.wait()
+        return "a 1\n"
+
+    server = MetricsServer(text, port=0, host=LOOPBACK)
     try:
         with socket.create_connection((LOOPBACK, server.port)) as client:
             client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-            while not (answering := set(threading.enumerate()) - before):
-                time.sleep(0.01)
+            thread = answering.get()
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # It resets the connection.
         gone.set()
-        for thread in answering:
-            thread.join()
+        thread.join()
     finally:
+        gone.set()
         server.close()
     assert capsys.readouterr().err == ""
