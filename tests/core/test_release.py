@@ -24,6 +24,7 @@ from tests.simulator.upstream import Server, SimulatedUpstream
 
 def test_a_look_that_fails_is_not_the_last_one(caplog: pytest.LogCaptureFixture) -> None:
     seen = Event()
+    watching: set[threading.Thread] = set()
 
     def looks() -> Iterator[bool]:
         yield False
@@ -39,15 +40,16 @@ def test_a_look_that_fails_is_not_the_last_one(caplog: pytest.LogCaptureFixture)
     left = looks()
 
     def look() -> bool:
+        watching.add(threading.current_thread())
         if failures:
             raise failures.pop()
         return next(left)
 
-    before = set(threading.enumerate())
     in_background(look)
     assert seen.wait(60)
-    for thread in set(threading.enumerate()) - before:
-        thread.join(60)
+    (thread,) = watching
+    thread.join(60)
+    assert not thread.is_alive()
     with pytest.raises(AssertionError, match="looked again"):
         next(left)
     assert caplog.text.count("is not known yet: the storage is away") == 1

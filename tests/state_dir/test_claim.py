@@ -61,7 +61,8 @@ def test_a_claim_on_a_full_disk_says_so(tmp_path: Path) -> None:
 
 def test_a_claim_ends_with_its_process(other: subprocess.Popen[str], tmp_path: Path) -> None:
     other.kill()
-    with claim(tmp_path):
+    other.wait()
+    with claim(tmp_path, patience=0.0):
         assert (tmp_path / "claim").exists()
 
 
