@@ -207,7 +207,7 @@ def test_a_standby_that_answers_in_place_of_the_primary_is_not_taken_for_a_loss(
     run.backfill()
     churn(run.database, 1)
     ours = Connector.arrow_session
-    elsewhere = iter([Connector.of(servers.other.dsn, user="", password="", init_statement="", primary=False)])
+    elsewhere = iter([Connector.of(servers.other.dsn, primary=False)])
     monkeypatch.setattr(Connector, "arrow_session", lambda connector: ours(next(elsewhere, connector)))
     run.finish()
     assert next(elsewhere, None) is None

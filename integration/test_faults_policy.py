@@ -91,7 +91,7 @@ def failing_by_psycopg(database: Database, state: str) -> Callable[[], object]:
 
 
 def failing_by_adbc(database: Database, state: str) -> Callable[[], object]:
-    connector = Connector.of(database.dsn, user="", password="", init_statement="")
+    connector = Connector.of(database.dsn)
     database.execute(
         "CREATE OR REPLACE FUNCTION failing() RETURNS int LANGUAGE plpgsql AS "
         f"$$ BEGIN RAISE EXCEPTION 'made to fail' USING ERRCODE = '{state}'; END $$"
@@ -132,7 +132,7 @@ def test_a_slot_in_use_and_a_snapshot_that_has_ended_are_known_by_name(database:
 
 
 def test_an_error_in_the_middle_of_a_bulk_read_is_judged_by_its_state(database: Database) -> None:
-    connector = Connector.of(database.dsn, user="", password="", init_statement="")
+    connector = Connector.of(database.dsn)
     sizes: list[int] = []
 
     def read() -> None:
@@ -146,7 +146,7 @@ def test_an_error_in_the_middle_of_a_bulk_read_is_judged_by_its_state(database: 
 
 
 def test_a_server_that_vanishes_without_a_word_is_given_up_within_a_minute(database: Database) -> None:
-    connector = Connector.of(database.dsn, user="", password="", init_statement="")
+    connector = Connector.of(database.dsn)
     with connector.session() as session, socket.socket(fileno=os.dup(session.fileno())) as connection:
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         idle, interval, count = (

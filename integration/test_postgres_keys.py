@@ -106,7 +106,7 @@ def filled(
     database: Database, statements: str, values: Sequence[Sequence[str | None]], types: Sequence[str]
 ) -> Iterator[Table]:
     """The table that the statements make, with one row for each of the distinct keys; each type's values in a list."""
-    with Connector.of(database.dsn, user="", password="", init_statement="").session() as session:
+    with Connector.of(database.dsn).session() as session:
         session.execute("DROP SCHEMA IF EXISTS public CASCADE; CREATE SCHEMA public")
         session.execute(statements.encode())
         casts = ", ".join(f"CAST(v{index} AS {name})" for index, name in enumerate(types))

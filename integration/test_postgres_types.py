@@ -96,7 +96,7 @@ class Written:
 @pytest.fixture
 def written(case: Case, typed_database: Database, rng: Random) -> Iterator[Written]:
     require_version(typed_database, case.since, case.type)
-    connector = Connector.of(typed_database.dsn, user="", password="", init_statement="")
+    connector = Connector.of(typed_database.dsn)
     with connector.session() as session:
         session.execute(b"DROP SCHEMA IF EXISTS public CASCADE; CREATE SCHEMA public")
         session.execute(case.setup.encode())

@@ -93,7 +93,7 @@ def test_a_stream_with_nothing_to_do_asks_once(database: Database, start_stream:
 
 
 def test_what_the_driver_knows_of_a_database_is_asked_for_once_in_a_process(way: Way) -> None:
-    connector = Connector.of(way.url, user="", password=way.password, init_statement="")
+    connector = Connector.of(way.url, password=way.password)
 
     def opened() -> None:
         connector.new_arrow_session().close()

@@ -99,6 +99,6 @@ def test_of_several_hosts_a_stream_takes_the_primary_and_reading_a_table_the_fir
             assert session.execute("SELECT pg_is_in_recovery()").fetchone() == (recovers,)
             other.execute("SELECT pg_is_in_recovery()")
             assert other.fetchone() == (recovers,)
-    named = Connector.of(f"{url}?target_session_attrs=standby", user="", password="", init_statement="")
+    named = Connector.of(f"{url}?target_session_attrs=standby")
     with named.session() as session:
         assert session.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)

@@ -101,7 +101,7 @@ def test_a_slot_of_another_database_is_not_dropped(database: Database, start_str
     table_of(database, 10)
     run = start_stream()
     run.batch()
-    elsewhere = Connector.of(Database(database.server, "postgres").dsn, user="", password="", init_statement="")
+    elsewhere = Connector.of(Database(database.server, "postgres").dsn)
     with elsewhere.session() as session, pytest.raises(DatabaseSetupError, match="nothing was dropped"):
         Place.of(run.barrier().bookmark).drop(session)
     run.finish()
@@ -123,5 +123,5 @@ def test_a_table_that_is_locked_is_said_to_be(database: Database, start_stream: 
 @pytest.mark.parametrize("url", ["nonsense=1 of", "postgresql://%zz@h/d", "secret"])
 def test_what_is_no_connection_string_is_said_without_quoting_it(url: str) -> None:
     with pytest.raises(OptionsError, match="expected postgresql://") as raised:
-        Connector.of(url, user="", password="", init_statement="")
+        Connector.of(url)
     assert url not in str(raised.value)

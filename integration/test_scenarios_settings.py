@@ -48,7 +48,7 @@ def test_what_libpq_takes_from_the_environment_changes_no_value(
 ) -> None:
     """Rows are read in one process and the changes to them in another, each with an environment of its own."""
     monkeypatch.setenv(variable, value)
-    connector = Connector.of(database.dsn, user="", password="", init_statement="")
+    connector = Connector.of(database.dsn)
     for opened in (connector.session, connector.new_arrow_session):
         with closing(opened()) as session:
             cursor = session.cursor() if isinstance(session, psycopg.Connection) else session
@@ -60,7 +60,7 @@ def test_what_pgoptions_sets_holds_in_every_session_as_far_as_it_changes_no_valu
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGOPTIONS", "-c search_path=sales -c TimeZone=Asia/Kolkata")
-    connector = Connector.of(database.dsn, user="", password="", init_statement="")
+    connector = Connector.of(database.dsn)
     monkeypatch.delenv("PGOPTIONS")  # as on an executor
     for opened in (connector.session, connector.new_arrow_session):
         with closing(opened()) as session:
@@ -123,7 +123,7 @@ def test_a_pooler_that_leaves_out_the_settings_of_sessions_is_refused(database: 
     parts = conninfo_to_dict(database.dsn)
     with Proxy(str(parts["host"]), int(str(parts["port"])), request=without_options) as pooler:
         url = as_uri(database.dsn, host="127.0.0.1", port=str(pooler.port))
-        connector = Connector.of(url, user="", password="", init_statement="")
+        connector = Connector.of(url)
         for session in (connector.session, connector.new_arrow_session):
             with pytest.raises(DatabaseSetupError, match=r"pooler.*did not reach the server.*of PostgreSQL itself"):
                 session()

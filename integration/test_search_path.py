@@ -69,7 +69,7 @@ def test_a_database_that_turns_numbers_into_texts_by_itself_is_streamed(
 
 def test_a_sink_reaches_no_function_or_operator_of_others(trapped: Database) -> None:
     trapped.execute("CREATE TABLE copy (id int PRIMARY KEY, price numeric(9,2), prices numeric(9,2)[])")
-    connector = Connector.of(trapped.dsn, user="", password="", init_statement=PATH)
+    connector = Connector.of(trapped.dsn, init_statement=PATH)
     apply = PostgresSink(connector, "copy", ("id",), "t", RetryPolicy())
     row = {"id": 1, "price": "1.50", "prices": ["2.50"]}
     for number, change in enumerate(("insert", "update_postimage", "delete")):

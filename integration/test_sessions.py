@@ -26,11 +26,6 @@ from integration.sessions import EVERY, sessions
 from integration.stream_harness import table_of
 from integration.waiting import eventually
 
-
-def connector_to(dsn: str, user: str = "", password: str = "", init_statement: str = "") -> Connector:
-    return Connector.of(dsn, user=user, password=password, init_statement=init_statement)
-
-
 KEPT_ALIVE = (
     "SELECT current_setting('tcp_user_timeout'), current_setting('tcp_keepalives_idle'), "
     "current_setting('tcp_keepalives_interval'), current_setting('tcp_keepalives_count')"
@@ -39,7 +34,7 @@ KEPT_ALIVE = (
 
 def test_either_side_notices_that_the_other_has_vanished(database: Database) -> None:
     """As far as that can be seen without a network that swallows packets: what the kernels have been told."""
-    connector = connector_to(database.dsn)
+    connector = Connector.of(database.dsn)
     server = int(conninfo_to_dict(database.dsn)["port"] or 0)
     for_rows = connector.for_rows().new_arrow_session
     for opened, taken in ((connector.session, "60000"), (connector.new_arrow_session, "60000"), (for_rows, "0")):
@@ -53,7 +48,7 @@ def test_either_side_notices_that_the_other_has_vanished(database: Database) -> 
 
 def test_rows_may_wait_longer_than_the_database_has_patience(database: Database) -> None:
     database.execute(f"ALTER DATABASE {database.name} SET tcp_user_timeout = 3000")
-    connector = connector_to(database.dsn).for_rows()
+    connector = Connector.of(database.dsn).for_rows()
     with closing(connector.new_arrow_session()) as session:
         session.execute("SELECT current_setting('tcp_user_timeout')")
         assert session.fetchone() == ("0",)
@@ -62,7 +57,7 @@ def test_rows_may_wait_longer_than_the_database_has_patience(database: Database)
 def test_the_server_looks_for_its_client_in_the_midst_of_a_statement(database: Database) -> None:
     """Else the slot of a driver that was killed is busy until all that it has asked for is decoded."""
     looks = "SELECT current_setting('client_connection_check_interval')"
-    connector = connector_to(database.dsn)
+    connector = Connector.of(database.dsn)
     with connector.session() as session, closing(connector.new_arrow_session()) as other:
         assert session.execute(looks).fetchone() == ("10s",)
         other.execute(looks)
@@ -99,16 +94,18 @@ def test_a_server_that_is_reached_without_a_network_takes_the_same_settings(
     own_database: tuple[LocalServer, Database],
 ) -> None:
     server, _ = own_database
-    connector = connector_to(server.socket_dsn)
+    connector = Connector.of(server.socket_dsn)
     for opened in (connector.session, connector.new_arrow_session):
         opened().close()
     assert "keepalive" not in server.log()
 
 
 @pytest.fixture
-def _nobody_else_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sessions of tests before are kept for longer than those of this one, and have one timer with them."""
-    monkeypatch.setattr("backfill.upstream.postgres.session.connection.IDLE", IdleSessions())
+def idle(monkeypatch: pytest.MonkeyPatch) -> IdleSessions:
+    """Where the sessions of this test alone wait: those of tests before are kept for longer, with a timer for all."""
+    idle = IdleSessions()
+    monkeypatch.setattr("backfill.upstream.postgres.session.connection.IDLE", idle)
+    return idle
 
 
 def used(connector: Connector) -> object:
@@ -118,21 +115,21 @@ def used(connector: Connector) -> object:
         return session.fetchone()
 
 
-def timers() -> set[threading.Timer]:
-    return {thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)}
+def timers(idle: IdleSessions) -> list[threading.Timer]:
+    every = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    return [timer for timer in every if timer.function == idle._close_old]
 
 
-@pytest.mark.usefixtures("_nobody_else_waits")
 def test_a_session_that_is_used_often_is_kept_once_and_then_closed(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: Database, idle: IdleSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept_for = "backfill.upstream.postgres.session.idle_sessions.KEEP_SECONDS"
     monkeypatch.setattr(kept_for, 3600.0)
-    connector, before = connector_to(database.dsn), timers()
+    connector = Connector.of(database.dsn)
     for _ in range(10):
         used(connector)
     assert sessions(database, EVERY) == 1
-    (timer,) = timers() - before
+    (timer,) = timers(idle)
     assert 3500 < timer.interval <= 3600
     timer.cancel()
     monkeypatch.setattr(kept_for, 0.0)
@@ -142,12 +139,12 @@ def test_a_session_that_is_used_often_is_kept_once_and_then_closed(
     eventually(lambda: sessions(database, EVERY) == 0)
 
 
-@pytest.mark.usefixtures("_nobody_else_waits")
+@pytest.mark.usefixtures("idle")
 def test_sessions_that_were_needed_at_once_are_closed_where_one_is_enough(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("backfill.upstream.postgres.session.idle_sessions.KEEP_SECONDS", 1.0)
-    connector = connector_to(database.dsn)
+    connector = Connector.of(database.dsn)
     with connector.arrow_session() as first, connector.arrow_session() as second:
         for session in (first, second):
             session.execute("SELECT 1")
@@ -159,12 +156,12 @@ def test_sessions_that_were_needed_at_once_are_closed_where_one_is_enough(
     eventually(one_is_left)
 
 
-@pytest.mark.usefixtures("_nobody_else_waits")
+@pytest.mark.usefixtures("idle")
 def test_a_session_that_is_never_idle_for_long_does_not_become_old(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("backfill.upstream.postgres.session.idle_sessions.OLD_AFTER", 1.0)
-    connector, processes = connector_to(database.dsn), set()
+    connector, processes = Connector.of(database.dsn), set()
 
     def another_is_used() -> bool:
         processes.add(used(connector))
@@ -175,7 +172,7 @@ def test_a_session_that_is_never_idle_for_long_does_not_become_old(
 
 
 def test_a_process_that_was_forked_has_sessions_of_its_own(database: Database) -> None:
-    connector = connector_to(database.dsn)
+    connector = Connector.of(database.dsn)
     with connector.arrow_session() as session:
         session.execute("SELECT pg_backend_pid()")
         (kept,) = session.fetchone() or ()
@@ -199,7 +196,7 @@ def test_a_process_that_was_forked_has_sessions_of_its_own(database: Database) -
 
 def test_a_session_keeps_no_statement_however_often_it_is_run(database: Database) -> None:
     """Some name all the keys of a batch: the last hundred of them would be gigabytes of the driver's memory."""
-    connector = connector_to(database.dsn)
+    connector = Connector.of(database.dsn)
     with connector.session() as session:
         for _ in range(10):
             session.execute("SELECT %s::int8", [1])
@@ -207,7 +204,7 @@ def test_a_session_keeps_no_statement_however_often_it_is_run(database: Database
 
 
 def test_a_statement_for_each_session_may_have_rows_of_any_type(database: Database) -> None:
-    connector = connector_to(database.dsn, init_statement="SELECT row(1, 2), '{}'::json")
+    connector = Connector.of(database.dsn, init_statement="SELECT row(1, 2), '{}'::json")
     with connector.arrow_session() as session:
         session.execute("SELECT 1")
         assert session.fetchone() == (1,)
@@ -220,7 +217,7 @@ def test_a_process_does_not_read_all_catalogs_to_know_the_types_of_rows(database
     database.execute(
         f"CREATE ROLE {database.name} LOGIN PASSWORD 'narrow'; REVOKE SELECT ON pg_attribute, pg_type FROM PUBLIC"
     )
-    connector = connector_to(database.dsn, user=database.name, password="narrow")  # noqa: S106 - of a test
+    connector = Connector.of(database.dsn, user=database.name, password="narrow")  # noqa: S106 - of a test
     with closing(connector.new_arrow_session()) as session:
         session.execute("SELECT 'red'::colour::text, '{1,2}'::number[]::text, 3::number, '{4}'::int8[]")
         assert session.fetchone() == ("red", "{1,2}", 3, [4])

@@ -24,7 +24,7 @@ def faults(pid: int) -> int:
 def test_the_server_keeps_the_memory_of_a_row_for_the_next_one(
     start_postgres: Callable[[], LocalServer], columns: int
 ) -> None:
-    connector = Connector.of(start_postgres().dsn, user="", password="", init_statement="")
+    connector = Connector.of(start_postgres().dsn)
     with closing(connector.new_arrow_session()) as session:
         session.execute("SELECT pg_catalog.pg_backend_pid()")
         ((pid,),) = session.fetchall()

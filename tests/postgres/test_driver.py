@@ -44,10 +44,10 @@ def test_one_that_does_not_is_refused_before_anything_is_opened(
 def test_executors_go_where_the_driver_goes_whatever_is_in_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"PGHOST": "db", "PGPORT": "5433", "PGDATABASE": "shop", "PGUSER": "app"}.items():
         monkeypatch.setenv(name, value)
-    found = conninfo_to_dict(Connector.of("dbname=other", user="", password="", init_statement="").conninfo)
+    found = conninfo_to_dict(Connector.of("dbname=other").conninfo)
     assert [found[name] for name in ("host", "port", "dbname", "user")] == ["db", "5433", "other", "app"]
     monkeypatch.setenv("PGSERVICE", "shop")  # Its entries stand before the environment's.
-    found = conninfo_to_dict(Connector.of("dbname=other", user="", password="", init_statement="").conninfo)
+    found = conninfo_to_dict(Connector.of("dbname=other").conninfo)
     assert not found.keys() & {"host", "port", "user"}
 
 
@@ -58,8 +58,8 @@ def test_both_drivers_look_for_the_socket_in_one_folder(
     monkeypatch.delenv("PGHOST", raising=False)
     folders = [tmp_path / "one", tmp_path / "other"]
     monkeypatch.setattr(environment, "_SOCKETS", folders)
-    assert "host" not in conninfo_to_dict(Connector.of(url, user="", password="", init_statement="").conninfo)
+    assert "host" not in conninfo_to_dict(Connector.of(url).conninfo)
     folders[1].mkdir()
     (folders[1] / ".s.PGSQL.5433").touch()
-    found = conninfo_to_dict(Connector.of(url, user="", password="", init_statement="").conninfo)
+    found = conninfo_to_dict(Connector.of(url).conninfo)
     assert found["host"] == str(folders[1])

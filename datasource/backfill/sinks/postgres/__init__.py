@@ -58,7 +58,7 @@ def apply_to(
     tried again for two minutes. A batch passes through the driver's memory; `maxBytesPerTrigger` and
     `maxRowsPerTrigger` bound what that takes. Each batch is to be applied, also one without rows.
     """
-    connector = Connector.of(url, user=user, password=password, init_statement="")
+    connector = Connector.of(url, user=user, password=password)
     return PostgresSink(connector, table, key_of(key), named(query), RetryPolicy())
 
 
@@ -68,7 +68,7 @@ def start_over(*, url: str, table: str, query: str, user: str = "", password: st
     StateError where the table has rows and no batch of such a query. Connection errors, and locks of others, are tried
     again for two minutes.
     """
-    connector = Connector.of(url, user=user, password=password, init_statement="")
+    connector = Connector.of(url, user=user, password=password)
     RetryPolicy().run(lambda: _start_over(connector, table, named(query)))
 
 

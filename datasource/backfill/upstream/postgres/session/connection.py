@@ -74,7 +74,9 @@ class Connector:
         )
 
     @classmethod
-    def of(cls, url: str, *, user: str, password: str, init_statement: str, primary: bool = True) -> Connector:
+    def of(
+        cls, url: str, *, user: str = "", password: str = "", init_statement: str = "", primary: bool = True
+    ) -> Connector:
         """`primary`: of several hosts that the url names it is to be the primary, unless the url says otherwise."""
         try:
             given = {key: str(value) for key, value in conninfo_to_dict(url).items()}
