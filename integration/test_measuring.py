@@ -226,7 +226,7 @@ def test_a_table_of_many_partitions_is_not_planned_for_each_range(
 
 def measuring(upstream: PostgresUpstream, pin: Pin, *, readers: int, only: str = "") -> Measuring:
     exporter = upstream._epochs.exporter
-    state = exporter.held(pin.token).exported
+    state = exporter.held(pin.token)
     return Measuring(exporter, state, only, readers)
 
 

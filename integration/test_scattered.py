@@ -250,7 +250,7 @@ def test_a_stream_of_them_has_each_row_once_and_in_key_order(filled: Database, s
         assert run.plan(9_000)
         held = run.upstream._epochs.exporter._held
         assert held is not None
-        assert held.exported.count_by_bitmap
+        assert held.count_by_bitmap
         require = run.judge()
         parts = [run.read_part(part) for part in run.parts()]
         keys = [[row["id"] for row in part if row["_is_snapshot"]] for part in parts]

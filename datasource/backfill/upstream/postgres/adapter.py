@@ -255,7 +255,7 @@ class PostgresUpstream:
 
     def measure(self, pin: Pin, requests: Sequence[Measure]) -> tuple[Extent, ...]:
         stream, exporter = self._options.stream, self._epochs.exporter
-        state = exporter.held(pin.token).exported
+        state = exporter.held(pin.token)
         measuring = Measuring(exporter, state, stream.snapshot_filter, stream.num_partitions)
         try:
             return measuring.measure(requests, (self._sized or self.size()).row_count)

@@ -135,7 +135,7 @@ class Epochs:
 
         def attempt() -> Exported:
             exported = self.exporter.export()
-            require_unchanged(self.exporter.current(), self._table, self._collations)
+            require_unchanged(exported.session, self._table, self._collations)
             if not self._sees_all(before, exported.position):
                 raise TransientError(
                     "a commit that the batch has is still invisible to readers, as while a synchronous standby does "
@@ -206,7 +206,7 @@ class Epochs:
         """None where `after` shows what no reader sees yet."""
         exporter = self.exporter
         exported = exporter.export()
-        require_unchanged(exporter.current(), self._table, self._collations)
+        require_unchanged(exported.session, self._table, self._collations)
         now = exported.position
         epoch = _next(after, now, exported.timestamp)
         if after is None:

@@ -54,7 +54,7 @@ class Measuring:
         """See `Upstream.measure`; `table_rows` is about how many the table has."""
         sessions = self._sessions(requests, table_rows)
         shares = [requests[at::sessions] for at in range(sessions)]
-        counting = [self.exporter.held(self.state.token).session]
+        counting = [self.state.session]
         with ThreadPoolExecutor(sessions) as threads:
             others = [threads.submit(self._elsewhere, share, counting) for share in shares[1:]]
             try:

@@ -10,7 +10,7 @@ from typing import Final
 
 from psycopg import sql
 
-from backfill.errors import SnapshotGoneError, TransientError
+from backfill.errors import SnapshotGoneError
 from backfill.upstream.postgres.position import Position, Snapshot
 from backfill.upstream.postgres.replication.end_of_log import ENDS_OF_LOG, flushed_end
 from backfill.upstream.postgres.session import locks
@@ -28,21 +28,14 @@ CLOCK: Final = sql.SQL("(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an exporting transaction tells: the state, its name for readers, and when it was taken (µs since 1970)."""
+    """A state, its name for readers, when it was taken (µs since 1970), and the session that holds it."""
 
+    session: Session
     position: Position
     token: str
     timestamp: int
     count_by_bitmap: bool
     """Whether its rows are counted by bitmaps, as `plans.better_by_bitmap` decides."""
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A state that is held, and the transaction that holds it."""
-
-    exported: Exported
-    session: Session
 
 
 class ExportingSession:
@@ -51,7 +44,7 @@ class ExportingSession:
     def __init__(self, connector: Connector, table: KeyedTable) -> None:
         self.connector = connector
         self.table = table
-        self._held: Held | None = None
+        self._held: Exported | None = None
         self._lock = threading.Lock()
 
     def export(self) -> Exported:
@@ -66,7 +59,7 @@ class ExportingSession:
             session.close()
             raise
         with self._lock:
-            self._held = Held(exported, session)
+            self._held = exported
         return exported
 
     def _begin(self, session: Session) -> Exported:
@@ -90,7 +83,7 @@ class ExportingSession:
         (before,), (name,) = one_row(stood), one_row(named)
         require_same_files(before, files)
         position = Position(flushed_end(session, self.connector, inserted, flushed), Snapshot.parse(snapshot))
-        return Exported(position, str(Token(name, snapshot, files)), taken, by_bitmap)
+        return Exported(session, position, str(Token(name, snapshot, files)), taken, by_bitmap)
 
     @contextmanager
     def looking(self, token: str) -> Iterator[Session]:
@@ -100,23 +93,16 @@ class ExportingSession:
             require_same_state(Token.parse(token), session.cursor(), self.table)
             yield session
 
-    def held(self, token: str) -> Held:
-        """What holds the snapshot of this token; SnapshotGoneError where it has been released."""
+    def held(self, token: str) -> Exported:
+        """The state of this token; SnapshotGoneError where it has been released."""
         held = self._held
-        if held is None or held.exported.token != token:
+        if held is None or held.token != token:
             raise SnapshotGoneError("the state that is read at has been released")
         return held
 
-    def current(self) -> Session:
-        """The transaction that holds the present snapshot."""
-        held = self._held
-        if held is None:
-            raise TransientError("the snapshot has been released")
-        return held.session
-
     def release(self, token: str) -> None:
         with self._lock:
-            if self._held is not None and self._held.exported.token == token:
+            if self._held is not None and self._held.token == token:
                 self._close()
 
     def close(self) -> None:
