@@ -137,10 +137,9 @@ def test_a_value_that_was_left_out_while_the_key_changed_is_nowhere_to_be_had() 
     assert compacted(deleted, ["a", "b"]).deleted.all()
 
 
-@pytest.mark.parametrize("key", [["a", "id"], []])
-def test_a_batch_without_what_is_needed_is_refused(key: list[str]) -> None:
-    with pytest.raises(OptionsError, match=r"the batch has no column .*; it has a, b, v"):
-        compacted(batch(), key)
+def test_a_batch_without_what_is_needed_is_refused() -> None:
+    with pytest.raises(OptionsError, match=r"the batch has no column id; it has a, b, v"):
+        compacted(batch(), ["a", "id"])
 
 
 def test_nan_is_one_key() -> None:

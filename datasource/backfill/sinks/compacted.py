@@ -96,9 +96,9 @@ def _large(batch: pa.Table) -> pa.Table:
 def _require_columns(batch: pa.Table, key: Sequence[str]) -> None:
     counts = Counter(batch.column_names)
     missing = [name for name in (*key, *NEEDED) if name not in counts]
-    if missing or not key:
+    if missing:
         raise OptionsError(
-            f"the batch has no column {', '.join(missing) or 'for its key'}; it has {', '.join(batch.column_names)}. "
+            f"the batch has no column {', '.join(missing)}; it has {', '.join(batch.column_names)}. "
             f"The sink needs the key of its table, and of the metadata columns {', '.join(NEEDED)}: leave the option "
             "metadataColumns out, or name them"
         )
