@@ -1,7 +1,8 @@
 """The types a key column may have: each Arrow type with the one DuckDB type that holds all of its values.
 
 The relation is one to one, so that a stored column's DuckDB type is all that has to be kept to give back the Arrow
-type. A type is listed only if every value comes back as it was, at the ends of its range as well.
+type. A type is listed only if every value comes back as it was, at the ends of its range as well. What `upsert.codec`
+stores is made of some of them.
 """
 
 from __future__ import annotations

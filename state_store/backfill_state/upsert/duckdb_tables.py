@@ -31,8 +31,9 @@ import pyarrow.types as pt
 from backfill_state.duckdb_errors import UnreadableError
 from backfill_state.duckdb_file import FileForm
 from backfill_state.duckdb_instance import OwnInstances, Setting
+from backfill_state.keytypes import to_duckdb
 from backfill_state.migrations import Step
-from backfill_state.upsert.columns import Field
+from backfill_state.upsert.columns import Field, Type
 from backfill_state.upsert.state import Totals, UpsertLayout
 
 
@@ -86,20 +87,6 @@ CREATE TABLE segments (
 """
 LONG_CELLS: Final = "seq BIGINT NOT NULL, cell INTEGER NOT NULL, piece INTEGER NOT NULL, data BLOB NOT NULL"
 """The columns of a table for `long_cells.PIECES`."""
-
-_PLAIN: Final = {
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INTEGER",
-    pa.int64(): "BIGINT",
-    pa.uint8(): "UTINYINT",
-    pa.uint16(): "USMALLINT",
-    pa.uint32(): "UINTEGER",
-    pa.uint64(): "UBIGINT",
-    pa.bool_(): "BOOLEAN",
-    pa.string(): "VARCHAR",
-    pa.binary(): "BLOB",
-}
 
 
 def upsert_file(memory_limit: str, begin: Callable[[duckdb.DuckDBPyConnection], object]) -> FileForm:
@@ -175,14 +162,13 @@ def _schema(serialized: bytes) -> pa.Schema:
 
 def column_of(field: Field) -> str:
     """A stored column in DuckDB's DDL."""
-    return f"{field.name} {_duckdb_type(field.type)}"
+    return f"{field.name} {_duckdb_type(field)}"
 
 
-def _duckdb_type(stored: pa.DataType) -> str:
+def _duckdb_type(field: Field) -> str:
+    stored: Type = field.type
     if pt.is_list(stored):
-        return f"{_duckdb_type(stored.value_type)}[]"
+        return f"{_duckdb_type(stored.value_field)}[]"
     if pt.is_struct(stored):
         return f"STRUCT({', '.join(map(column_of, stored))})"
-    if pt.is_decimal(stored):
-        return f"DECIMAL({stored.precision},{stored.scale})"
-    return _PLAIN[stored]
+    return to_duckdb(field.name, stored)
