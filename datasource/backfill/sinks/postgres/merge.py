@@ -41,7 +41,7 @@ def merge(session: ArrowSession, target: Target, key: Sequence[str], last: Compa
     _stage(session, rows)
     values = {name: _value(target, name, at) for at, name in enumerate(names)}
     parts = {
-        "target": target.name,
+        "target": target.name.identifier(),
         "rows": target.rows,
         "staged": sql.Identifier("pg_temp", _STAGED),
         "deleted": sql.Identifier("s", DELETED),

@@ -10,7 +10,7 @@ from psycopg import sql
 
 from backfill.errors import TableError
 from backfill.sinks.applied import BEGIN_ANEW
-from backfill.upstream.postgres.description import QualifiedName
+from backfill.upstream.postgres.description import QualifiedName, quoted
 from backfill.upstream.postgres.session.arrow_session import ArrowSession
 from backfill.upstream.postgres.tables.partitions import with_parts
 
@@ -130,7 +130,7 @@ class Column:
 
     @property
     def quoted(self) -> str:
-        return sql.Identifier(self.name).as_string(None)
+        return quoted(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +138,7 @@ class Target:
     """A table with its columns, and what those of its key are compared by."""
 
     oid: int
-    schema: str
-    table: str
+    name: QualifiedName
     partitioned: bool
     has_record: bool
     key: dict[str, Equality]
@@ -149,21 +148,17 @@ class Target:
     columns: dict[str, Column]
 
     @property
-    def name(self) -> sql.Identifier:
-        return sql.Identifier(self.schema, self.table)
-
-    @property
     def rows(self) -> sql.Composed:
         """What a statement names that finds rows."""
-        return QualifiedName(self.schema, self.table).own_rows(partitioned=self.partitioned)
+        return self.name.own_rows(partitioned=self.partitioned)
 
     @property
     def record(self) -> sql.Identifier:
-        return sql.Identifier(self.schema, RECORD)
+        return sql.Identifier(self.name.schema, RECORD)
 
     @property
     def text(self) -> str:
-        return self.name.as_string(None)
+        return self.name.quoted()
 
 
 def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target:
@@ -176,7 +171,7 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
     found = session.fetchone()
     if found is None:
         raise TableError(f"there is no table {table!r} to apply batches to; create it with the stream's columns")
-    oid, schema, own_name, kind, has_record, unlogged = found
+    oid, *own_name, kind, has_record, unlogged = found
     if kind not in _TABLES:
         raise TableError(f"{table} is not a table; name the table that is to follow the stream")
     if unlogged is not None:
@@ -193,7 +188,7 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
     }
     constraint = index[0][-1] if index else None
     if key and not compared:
-        listed = sql.SQL(", ").join(map(sql.Identifier, key)).as_string(None)
+        listed = ", ".join(map(quoted, key))
         raise TableError(
             f"the table {table} has no unique index on exactly ({listed}), or it is DEFERRABLE, INVALID or WITHOUT "
             f"OVERLAPS, or has a WHERE. Run ALTER TABLE {table} ADD PRIMARY KEY ({listed}), or, where it has one, "
@@ -207,7 +202,7 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
             f"the key column {', '.join(computed)} of the table {table} is computed there, so no row can be found by "
             f"it. Run ALTER TABLE {table} ALTER {computed[0]} DROP EXPRESSION"
         )
-    return Target(oid, schema, own_name, kind == _PARTITIONED, has_record, compared, constraint, columns)
+    return Target(oid, QualifiedName(*own_name), kind == _PARTITIONED, has_record, compared, constraint, columns)
 
 
 def is_empty(session: ArrowSession, target: Target) -> bool:
