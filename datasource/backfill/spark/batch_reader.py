@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from backfill import scan
 from backfill.adapters import open_upstream
 from backfill.errors import SchemaChangedError
-from backfill.options import Options, parse
+from backfill.options import parse
 from backfill.spark.head_start import head_start
 from backfill.spark.partition import own
 from backfill.spark.refusal import without_traceback, yielding_without_traceback
@@ -47,15 +47,11 @@ class BackfillBatchReader(DataSourceReader):
 
     @without_traceback
     def partitions(self) -> Sequence[InputPartition]:
-        options = self._options()
+        options = with_columns(parse(self._given, asked=self._asked), self._schema)
         with closing(open_upstream(options)) as upstream:
             self._require_types(upstream)
             reader = upstream.reader()
             return [RangePartition(ranges, reader) for ranges in scan.cut(upstream, options.stream)]
-
-    def _options(self) -> Options:
-        options = parse(self._given, asked=self._asked)
-        return with_columns(options, self._schema)
 
     def _require_types(self, upstream: Upstream) -> None:
         """Spark gives back what `schema` said, or what the user said instead; meanwhile the table may have changed."""
