@@ -160,13 +160,13 @@ class PostgresLaboratory:
 
     def _open(self, given: Mapping[str, str], retries: RetryPolicy | None = None) -> PostgresUpstream:
         self.close()
-        self._opened = PostgresUpstream.of(parse({**self._given, **given}), retries)
+        self._opened = PostgresUpstream(parse({**self._given, **given}), retries)
         return self._opened
 
     def reading(self, bookmark: Bookmark) -> PostgresUpstream:
         slot = dict(bookmark)["slot"]
         given = {**self._given, "slotName": slot, "startingPosition": "earliest"}
-        self._reading.append(PostgresUpstream.of(parse(given)))
+        self._reading.append(PostgresUpstream(parse(given)))
         return self._reading[-1]
 
     def close(self) -> None:

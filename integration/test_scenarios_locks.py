@@ -212,7 +212,7 @@ def test_a_look_at_a_locked_table_is_given_up_and_tried_again(
 ) -> None:
     table_of(database, 20)
     options, looks = LOOKS[look]
-    upstream = PostgresUpstream.of(parse({**database.options, "dbtable": "t", **options}), RetryPolicy(give_up_after=1))
+    upstream = PostgresUpstream(parse({**database.options, "dbtable": "t", **options}), RetryPolicy(give_up_after=1))
     with closing(upstream), in_transaction(database, "LOCK TABLE t"), caplog.at_level(logging.WARNING, "backfill"):
         with pytest.raises(TableLockedError, match="ALTER TABLE, VACUUM FULL or TRUNCATE"):
             looks(upstream)

@@ -156,7 +156,7 @@ def test_a_limit_of_what_gin_finds_leaves_out_no_row(database: Database, start_s
     run = start_stream(snapshotFilter="a @> ARRAY[7]", startupMode="snapshot", columns="id")
     run.batch(1_000_000)
     assert len(run.fold.rows) == 1000
-    upstream = PostgresUpstream.of(parse({**database.options, "dbtable": "t", "filter": "a @> ARRAY[7]"}))
+    upstream = PostgresUpstream(parse({**database.options, "dbtable": "t", "filter": "a @> ARRAY[7]"}))
     try:
         assert sum(batch.num_rows for batch in upstream.reader().scan([WHOLE_TABLE])) == 1000
     finally:

@@ -118,7 +118,7 @@ def test_what_is_no_condition_on_a_row_alone_is_refused_before_the_stream_starts
     table_of(database, 3)
     database.execute("ALTER TABLE t ADD at timestamptz, ADD pair pair, ADD pairs pair[], ADD span span")
     options = {**database.options, "dbtable": "t", "stateDir": str(tmp_path / "state"), "snapshotFilter": condition}
-    upstream = PostgresUpstream.of(parse(options))
+    upstream = PostgresUpstream(parse(options))
     try:
         with pytest.raises(OptionsError, match="snapshotFilter is ") as caught:
             upstream.schema()
@@ -154,7 +154,7 @@ def test_where_the_role_may_not_make_temporary_tables_that_is_said(
     table_of(database, 3)
     options = {**database.options, "dbtable": "t", "snapshotFilter": "id > 1"}
     options["sessionInitStatement"] = "SET default_transaction_read_only = on"
-    upstream = PostgresUpstream.of(parse(options))
+    upstream = PostgresUpstream(parse(options))
     try:
         assert upstream.schema().key == ("id",)
     finally:

@@ -131,7 +131,7 @@ def test_what_is_no_condition_is_refused_when_the_source_is_loaded(
 ) -> None:
     """Without Spark: its `load()` asks for the schema."""
     make_table(database, 3)
-    upstream = PostgresUpstream.of(parse({**database.options, "dbtable": "t", "filter": condition}))
+    upstream = PostgresUpstream(parse({**database.options, "dbtable": "t", "filter": condition}))
     try:
         with pytest.raises(
             OptionsError, match=r"filter is .*, which is no condition on a row of \"public\".\"t\""
@@ -172,7 +172,7 @@ def test_each_part_is_of_one_state_while_somebody_writes(database: Database, mon
     make_table(database, 50_000)
     monkeypatch.setattr(reader, "BATCH_BYTES", 1 << 16)
     before = in_database(database)
-    upstream = PostgresUpstream.of(parse({**database.options, "dbtable": "t"}))
+    upstream = PostgresUpstream(parse({**database.options, "dbtable": "t"}))
     reading = upstream.reader().scan(ranges_between(upstream.bounds(3)))
     upstream.close()
     found = next(reading).to_pylist()
@@ -186,7 +186,7 @@ def test_rows_of_no_pinned_state_come_as_they_lie_in_the_table(database: Databas
     """And not in the order of their keys, which would lead all over the table where they lie in another one."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     database.execute("INSERT INTO t SELECT 1000 - i FROM generate_series(1, 1000) AS i")
-    upstream = PostgresUpstream.of(parse({**database.options, "dbtable": "t"}))
+    upstream = PostgresUpstream(parse({**database.options, "dbtable": "t"}))
     reading = upstream.reader().scan([WHOLE_TABLE])
     upstream.close()
     assert [row["id"] for batch in reading for row in batch.to_pylist()] == list(range(999, -1, -1))
@@ -197,7 +197,7 @@ def test_a_state_that_is_lost_with_its_session_is_not_mixed_with_a_later_one(
 ) -> None:
     make_table(database, 400_000)
     monkeypatch.setattr(reader, "BATCH_BYTES", 1 << 16)
-    upstream = PostgresUpstream.of(parse({**database.options, "dbtable": "t"}))
+    upstream = PostgresUpstream(parse({**database.options, "dbtable": "t"}))
     reading = upstream.reader().scan([WHOLE_TABLE])
     upstream.close()
     next(reading)

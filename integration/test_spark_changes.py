@@ -206,7 +206,7 @@ def test_a_slot_that_is_not_the_right_one_is_said_to_be_so_before_its_publicatio
 
     def refused(match: str, **options: str) -> None:
         given = {**database.options, "dbtable": "t", "slotName": SLOT, "startingPosition": "earliest", **options}
-        upstream = PostgresUpstream.of(parse(given), RetryPolicy(give_up_after=0.5))
+        upstream = PostgresUpstream(parse(given), RetryPolicy(give_up_after=0.5))
         with pytest.raises(DatabaseSetupError, match=match):
             upstream.span("earliest", "latest")
         upstream.close()
@@ -227,7 +227,7 @@ def test_a_slot_that_somebody_reads_is_waited_for_and_then_named(database: Datab
     make_table(database, 3)
     keep(database)
     given = {**database.options, "dbtable": "t", "slotName": SLOT, "startingPosition": "earliest"}
-    upstream = PostgresUpstream.of(parse(given), RetryPolicy(give_up_after=0.5))
+    upstream = PostgresUpstream(parse(given), RetryPolicy(give_up_after=0.5))
     database.execute("UPDATE t SET v = 'read'")
     changes = upstream.span("earliest", "latest")
     upstream.close()

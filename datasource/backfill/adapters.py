@@ -25,7 +25,7 @@ def open_upstream(options: Options, *, patience: float | None = None) -> Upstrea
     with needing("reading PostgreSQL", "postgres"):
         from backfill.upstream.postgres import PostgresUpstream  # noqa: PLC0415
         from backfill.upstream.postgres.session.retries import RetryPolicy  # noqa: PLC0415
-    return PostgresUpstream.of(options, RetryPolicy() if patience is None else RetryPolicy(give_up_after=patience))
+    return PostgresUpstream(options, RetryPolicy() if patience is None else RetryPolicy(give_up_after=patience))
 
 
 def examine(options: Options) -> tuple[Finding, ...]:

@@ -51,19 +51,15 @@ class PostgresUpstream:
 
     name = "postgresql"
 
-    def __init__(self, options: Options, connector: Connector, retries: RetryPolicy) -> None:
+    def __init__(self, options: Options, retries: RetryPolicy | None = None) -> None:
         self._options = options
-        self._connector = connector
-        self._sessions = ControlSession(connector, retries)
+        self._connector = Connector.of_options(options)
+        self._sessions = ControlSession(self._connector, retries or RetryPolicy())
         self._sized: StoredSize | None = None
         """Its size when it was last asked for, which is before each batch that reads rows."""
 
         self._found: Epochs | None = None
         self._lately = Lately()
-
-    @classmethod
-    def of(cls, options: Options, retries: RetryPolicy | None = None) -> PostgresUpstream:
-        return cls(options, Connector.of_options(options), retries or RetryPolicy())
 
     def close(self) -> None:
         if self._found is not None:
