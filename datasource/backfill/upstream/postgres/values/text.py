@@ -38,8 +38,6 @@ def parse_text(text: pa.Array[Any], to: pa.DataType) -> pa.Array[Any]:
             return _bool(unchecked(text))
         case _ if pa.types.is_time64(to):
             return _time(unchecked(text)).cast(to)
-        case _ if pa.types.is_decimal128(to):
-            return _decimal(unchecked(text), to)
         case _:
             return _cast(unchecked(text), to)
 
@@ -63,16 +61,9 @@ def _utf8(text: pa.Array[Any]) -> pa.Array[Any]:
 
 def _cast(text: pa.Array[Any], to: pa.DataType) -> pa.Array[Any]:
     try:
-        return text.cast(to)
+        return as_decimals(text, to) if isinstance(to, pa.Decimal128Type) else text.cast(to)
     except pa.ArrowInvalid:
         # Arrow's message quotes the value.
-        raise UnreadableTextError(_limits(to)) from None
-
-
-def _decimal(text: pa.Array[Any], to: pa.Decimal128Type[Any, Any]) -> pa.Array[Any]:
-    try:
-        return as_decimals(text, to)
-    except pa.ArrowInvalid:
         raise UnreadableTextError(_limits(to)) from None
 
 
