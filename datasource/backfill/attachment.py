@@ -62,7 +62,7 @@ class Attachment:
         return found, None
 
     def bounds(self) -> tuple[Key, ...]:
-        """Where the vnodes end; recorded, since until the first barrier there is no offset that says it."""
+        """Where the vnodes end; recorded as well, for people who look into the state file: no stream reads it again."""
         bounds = self._upstream.bounds(self._options.vnode_count)
         self._record.keep_bounds(bounds)
         return bounds
