@@ -59,9 +59,6 @@ class Messages:
     kind: NDArray[np.uint8]
     _raw: NDArray[np.uint8]
 
-    def __len__(self) -> int:
-        return len(self.start)
-
     def uint8(self, at: Positions) -> NDArray[np.uint8]:
         return self._raw[np.minimum(at, len(self._raw) - 1)]
 
