@@ -23,21 +23,17 @@ def in_option(name: str) -> str:
 
 def no_column(table: str, name: str, present: Sequence[str]) -> str:
     """What is told of a name that none of the columns has, and is perhaps misspelt."""
-    close = _closest(name, present)
-    hint = f", did you mean {close!r}?" if close else f"; it has {', '.join(present)}"
-    return f"{table} has no column {name!r}{hint}"
+    return f"{table} has no column {name!r}{_hint(name, present, 'it has')}"
 
 
 def not_read(option: str, name: str, present: Sequence[str]) -> str:
     """What is told of a name in an option that none of the columns that are read has."""
-    close = _closest(name, present)
-    hint = f", did you mean {close!r}?" if close else f"; the columns are {', '.join(present)}"
-    return f"{option} names {name!r}{hint}"
+    return f"{option} names {name!r}{_hint(name, present, 'the columns are')}"
 
 
-def _closest(name: str, present: Sequence[str]) -> str | None:
+def _hint(name: str, present: Sequence[str], otherwise: str) -> str:
     close = [each for each in present if each.lower() == name.lower()] or get_close_matches(name, present, 1)
-    return close[0] if close else None
+    return f", did you mean {close[0]!r}?" if close else f"; {otherwise} {', '.join(present)}"
 
 
 def unusable(what: str, done: str, error: Exception) -> str:
