@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from backfill.errors import FileGoneError, StateError, TableBusyError, TableError
+from backfill.errors import StateError, TableBusyError, TableError
 from backfill.sinks.applied import Applied
 from backfill.sinks.compacted import Compacted, compacted
 from backfill.sinks.delta import TRIES, apply_to, start_over
@@ -139,26 +138,6 @@ def test_a_feature_that_cannot_be_written_is_no_other_writer(
     assert not caplog.messages
     with pytest.raises(TableError, match="DROP FEATURE"):
         start_over(path=str(table), query="q")
-
-
-@pytest.mark.parametrize("applied", [True, False])
-def test_a_file_that_is_gone_after_the_commit_is_none_of_the_batch(
-    table: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
-) -> None:
-    """After a commit `deltalake` removes what has expired of the log, and fails where another writer was faster."""
-
-    def with_another_cleaning_up(*of: Any) -> None:
-        if applied:
-            merge(*of)
-        raise FileNotFoundError("Object at location _delta_log/00000000000000000000.json not found")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(import_module("backfill.sinks.delta"), "merge", with_another_cleaning_up)
-        with nullcontext() if applied else pytest.raises(FileGoneError):
-            sink(table)(batch_of(row("insert", 3, "x", "1")), 2)
-    assert len(content(table)) == (3 if applied else 2)
-    sink(table)(batch_of(row("insert", 3, "x", "1")), 2)
-    assert content(table) == [(key, "x", "1", "1") for key in (1, 2, 3)]
 
 
 def write_protocol(table: Path, feature: str) -> None:

@@ -13,6 +13,7 @@ columns         whether the table has a batch's columns
 fitted          these rows in the table's types
 spark_times     files that a MERGE must not write anew
 restored        whether a RESTORE took batches out of the table
+clean_up        commits after which the log was cleaned up by somebody else as well
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ with needing("writing a Delta table", "delta"):
     from deltalake import DeltaTable
     from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
+    from backfill.sinks.delta.clean_up import though_cleaned_up
     from backfill.sinks.delta.columns import (
         add_lacking,
         require_apart,
@@ -47,6 +49,7 @@ with needing("writing a Delta table", "delta"):
     from backfill.sinks.delta.merge import merge, require_kept
     from backfill.sinks.delta.record import (
         forgotten,
+        is_forgotten,
         is_known,
         last_applied,
         merged_after,
@@ -104,8 +107,9 @@ def start_over(*, path: str, query: str, storage_options: Mapping[str, str] | No
         Filling(path, query, lambda: _is_empty(table)).require_known(is_known=is_known(table, query))
         before = table.version()
         anew = forgotten(query, before)
-        table.delete(commit_properties=anew)
-        note(table, before, anew)
+        with though_cleaned_up(lambda: is_forgotten(table, query, before)):
+            table.delete(commit_properties=anew)
+            note(table, before, anew)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +140,14 @@ class DeltaSink:
         began = table.version()
         for tries_left in reversed(range(TRIES)):
             try:
-                self._apply_once(table, last, now)
+                with though_cleaned_up(lambda: self._is_applied(now)):
+                    self._apply_once(table, last, now)
             except CommitFailedError as error:
                 table.update_incremental()
                 if not (tries_left and is_conflict(error) and noted(table, self.query) == self._noted_at(began)):
                     raise
                 self._require_not_restored(table)
                 logger.warning("another writer has changed the Delta table %s meanwhile: merging again", self.path)
-            except FileNotFoundError:
-                # After the commit `deltalake` (1.6) removes what has become too old of the log, and fails where another
-                # writer does so at the same time and was faster.
-                if not self._is_applied(now):
-                    raise
-                return
             else:
                 return
 

@@ -17,6 +17,8 @@ _PARTS: Final = ("rows", "version", "sequence", "timestamp", "after")
 _FORGOTTEN: Final = -1
 """The batch id of a query that begins anew: application transactions cannot be removed."""
 
+_NO_BATCH: Final = Applied(_FORGOTTEN, 0, None, None)
+
 
 def last_applied(table: DeltaTable, query: str, now: Applied) -> Applied | None:
     """The batch that is noted. The fields beside its id are read only if it may be the same batch as `now`.
@@ -54,15 +56,19 @@ def without_rows(last: Applied, now: Applied) -> str:
 
 def record(query: str, now: Applied, after: int) -> CommitProperties:
     """What the commit of this batch, which is merged into the table `after` that version, notes."""
-    others = (now.version, now.sequence, now.timestamp)
-    versions = (now.batch_id, now.rows, *(-1 if value is None else value for value in others), after)
-    transactions = list(map(Transaction, _names(query), versions))
+    transactions = list(map(Transaction, _names(query), _versions(now, after)))
     return CommitProperties(app_transactions=transactions, custom_metadata=said_of(query))
 
 
 def forgotten(query: str, after: int) -> CommitProperties:
     """The record of a query that begins anew after that version."""
-    return record(query, Applied(_FORGOTTEN, 0, None, None), after)
+    return record(query, _NO_BATCH, after)
+
+
+def is_forgotten(table: DeltaTable, query: str, after: int) -> bool:
+    """Whether the table notes by now that the query begins anew after that version."""
+    table.update_incremental()
+    return noted(table, query) == _versions(_NO_BATCH, after)
 
 
 def noted(table: DeltaTable, query: str) -> list[int | None]:
@@ -73,6 +79,11 @@ def noted(table: DeltaTable, query: str) -> list[int | None]:
 def merged_after(table: DeltaTable, query: str) -> int | None:
     """The version that the query's last batch was merged into; None where there is no such batch."""
     return table.transaction_version(f"{query}/after")
+
+
+def _versions(now: Applied, after: int) -> list[int]:
+    others = (now.version, now.sequence, now.timestamp)
+    return [now.batch_id, now.rows, *(-1 if value is None else value for value in others), after]
 
 
 def _names(query: str) -> tuple[str, ...]:
