@@ -8,6 +8,8 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -152,3 +154,22 @@ def test_a_restore_to_a_time_is_undone_before_the_next_batch(tmp_path: Path, app
     DeltaTable(tmp_path).restore(2)
     apply(batch_of(row("insert", 1, "x", "1")), 1)
     assert len(content(tmp_path)) == 1
+
+
+def test_the_record_stays_where_that_of_others_expires(tmp_path: Path, apply: Apply) -> None:
+    apply(batch_of(row("insert", 1, "x", "1")), 0)
+    DeltaTable(tmp_path).alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 1 day"})
+    apply(batch_of(row("update_postimage", 1, "x", "2")), 1)
+    write_checkpoint_of_spark(tmp_path)
+    with pytest.raises(StateError, match="has applied batch 1, and batch 0 with other rows"):
+        apply(batch_of(row("insert", 1, "x", "1")), 0)
+    assert content(tmp_path) == [(1, "x", "2", "2")]
+
+
+def write_checkpoint_of_spark(table: Path) -> None:
+    """With such a property it leaves out application transactions which do not say when they were written."""
+    DeltaTable(table).create_checkpoint()
+    (file,) = (table / "_delta_log").glob("*.checkpoint.parquet")
+    rows = pq.read_table(file)
+    transaction, written = (pc.struct_field(rows["txn"], name) for name in ("appId", "lastUpdated"))
+    pq.write_table(rows.filter(pc.or_(pc.is_null(transaction), pc.is_valid(written))), file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -56,7 +57,10 @@ def without_rows(last: Applied, now: Applied) -> str:
 
 def record(query: str, now: Applied, after: int) -> CommitProperties:
     """What the commit of this batch, which is merged into the table `after` that version, notes."""
-    transactions = list(map(Transaction, _names(query), _versions(now, after)))
+    # Of a table whose transactions expire Spark keeps none that does not say when it was written.
+    written = time.time_ns() // 1_000_000
+    named_versions = zip(_names(query), _versions(now, after), strict=True)
+    transactions = [Transaction(name, version, written) for name, version in named_versions]
     return CommitProperties(app_transactions=transactions, custom_metadata=said_of(query))
 
 
