@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from backfill.__main__ import main
+from tests.delta import vectors
 from tests.delta.laboratory import FEED
 from tests.delta.stream import DeltaRun
 
@@ -62,6 +63,21 @@ def test_the_doctor_takes_no_structs_field_for_a_column_with_a_dot_in_its_name(
     write_deltalake(tmp_path, pa.table({"a.b": [1], "a": null}), configuration=FEED)
     status, text = said(capsys, "doctor", "--path", str(tmp_path), "--option", 'keyColumns="a.b"')
     assert (status, text.splitlines()[-1]) == (0, f"{tmp_path}: a stream would begin")
+
+
+def test_the_doctor_does_not_know_which_nulls_are_deleted_by_vectors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "table"
+    rows = pa.table({"id": pa.array([1, None], pa.int64())})
+    write_deltalake(table, rows, configuration={**FEED, **vectors.PROPERTIES})
+    vectors.delete_rows(table, [1])
+    status, text = said(capsys, "doctor", "--path", str(table), "--option", "keyColumns=id")
+    assert (status, text.splitlines()[-1]) == (0, f"{table}: a stream would begin")
+    assert "note: the key column id is null in some rows of the table's files" in text
+    run = DeltaRun(tmp_path, table)
+    run.catch_up()
+    assert run.fold.counts == {"insert": 1}
 
 
 def followed(table: Path, folder: Path) -> None:

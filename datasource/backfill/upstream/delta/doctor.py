@@ -48,12 +48,23 @@ def _found(table: DeltaTable, options: Options) -> Iterator[Finding]:
 
 
 def _nulls(table: DeltaTable, options: Options) -> Iterator[Finding]:
-    """By the files' statistics, which may be missing. Rows are not looked at."""
+    """By the files' statistics, which may be missing, and count rows that a deletion vector deletes. Rows are not
+    looked at.
+    """
     actions = pa.table(table.get_add_actions(flatten=True))
+    known = "deletionVectors" not in (table.protocol().reader_features or ())
     for name in options.key_columns:
         counts = statistic(actions, f"null_count.{name}")
-        if counts is not None and any(counts.to_pylist()):
+        if counts is None or not any(counts.to_pylist()):
+            continue
+        if known:
             yield Finding(f"the key column {name} is null in some rows; delete or fill them, or name another key")
+        else:
+            yield Finding(
+                f"the key column {name} is null in some rows of the table's files; unless all of these are deleted, by "
+                "deletion vectors, a stream would not begin: delete or fill them, or name another key",
+                refuses=False,
+            )
 
 
 def _kept(properties: Mapping[str, Any], uri: str) -> Iterator[Finding]:
