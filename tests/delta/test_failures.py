@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
-import pytest
+import errno
 
-from backfill.errors import BackfillError, ConnectionLostError, DatabaseSetupError, TableError
+import pytest
+from deltalake.exceptions import TableNotFoundError
+
+from backfill.errors import BackfillError, ConnectionLostError, DatabaseSetupError, DriverError, TableError
 from backfill.upstream.delta.failures import translated
 
 ANSWER = "Error performing GET http://store/t/_delta_log/512.json in 429ms - Server returned non-2xx status code: "
+
+LOCAL = "Generic LocalFileSystem error\n    \x1b[31m↳\x1b[0m Unable to copy data to file\n     \x1b[31m↳\x1b[0m "
+MAKING = 'Could not create local directory: /t\nError: Os { code: 30, kind: ReadOnlyFilesystem, message: "…" }'
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "told"),
+    [
+        (f"{LOCAL}No space left on device (os error {errno.ENOSPC})\n", DatabaseSetupError, "No space left on device"),
+        (f"{LOCAL}Disk quota exceeded (os error {errno.EDQUOT})\n", DatabaseSetupError, "Disk quota exceeded"),
+        (f"{LOCAL}Permission denied (os error {errno.EACCES})\n", DatabaseSetupError, "Let the account"),
+        (f"{LOCAL}Too many open files (os error {errno.EMFILE})\n", DriverError, "ulimit -n"),
+        (f"{LOCAL}Input/output error (os error {errno.EIO})\n", TableError, "Input/output error"),
+        (MAKING, DatabaseSetupError, "Read-only file system"),
+    ],
+)
+def test_what_the_operating_system_refuses_is_told_with_what_to_do(
+    text: str, kind: type[BackfillError], told: str
+) -> None:
+    found = translated(TableNotFoundError(text) if text == MAKING else OSError(text), "/t")
+    assert type(found) is kind
+    assert told in found.message
 
 
 @pytest.mark.parametrize(

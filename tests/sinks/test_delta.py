@@ -9,10 +9,18 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from backfill.errors import OptionsError, StateError, TableBusyError, TableError, UnchangedToastError
+from backfill.errors import (
+    DatabaseSetupError,
+    OptionsError,
+    StateError,
+    TableBusyError,
+    TableError,
+    UnchangedToastError,
+)
 from backfill.sinks import delta
 from backfill.sinks.delta import apply_to, start_over
 from backfill.sinks.delta.merge import merge
+from tests.full_disk import room_for
 from tests.sinks.batches import TRUNCATE, Apply, batch_of, content, row
 
 
@@ -94,6 +102,20 @@ def test_nothing_is_left_of_a_row_from_before_a_truncation(tmp_path: Path, apply
 def test_a_path_in_which_deltalake_makes_no_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionsError, match=r"makes no table at a path with \[ or \]"):
         apply_to(path=str(tmp_path / "a[b]"), key=["a", "b"], query="q")(batch_of(row("insert", 1, "x", "1")), 0)
+
+
+@pytest.mark.parametrize("rows", [[row("update_postimage", 1, "x", "new")], []], ids=["for its rows", "for its commit"])
+def test_a_full_disk_is_said_to_be_and_the_batch_comes_again(tmp_path: Path, apply: Apply, rows: list[Any]) -> None:
+    apply(batch_of(row("insert", 1, "x", "old")), 0)
+    with (
+        room_for(100),
+        pytest.raises(DatabaseSetupError, match=rf"{tmp_path} cannot be written: .* too large. Make room"),
+    ):
+        apply(batch_of(*rows), 1)
+    apply(batch_of(*rows), 1)
+    apply(batch_of(*rows), 1)
+    assert content(tmp_path) == [(1, "x", *["new" if rows else "old"] * 2)]
+    assert DeltaTable(tmp_path).version() == 2
 
 
 def test_what_cannot_be_applied_is_refused_and_leaves_no_trace(tmp_path: Path, apply: Apply) -> None:

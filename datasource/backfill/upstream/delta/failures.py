@@ -1,13 +1,15 @@
 """What goes wrong with a Delta table: definite or transient.
 
 `deltalake` knows few types of errors, and what fails while rows come is a plain `Exception` with a text. So the text
-decides. It is cut to its first line, without what may be a value of a row: what stands in quotation marks, and numbers
-where one does not fit into a type. Of what a store answered, which comes in the lines after it, the reason is told, and
-no URL, which may have a signature.
+decides. It is cut to its first line, and what the operating system says in the last one, without what may be a value of
+a row: what stands in quotation marks, and numbers where one does not fit into a type. Of what a store answered, which
+comes in the lines after the first, the reason is told, and no URL, which may have a signature.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +26,7 @@ from backfill.errors import (
     TableBusyError,
     TableError,
 )
+from backfill.scarcity import scarcity
 
 _GONE: Final = re.compile(r"object at location .* not found|no such file or directory", re.IGNORECASE)
 _DENIED: Final = re.compile(r"access ?denied|permission denied", re.IGNORECASE)
@@ -39,6 +42,10 @@ _REQUEST: Final = re.compile(
 )
 _ANSWER: Final = re.compile(r"\ufeff?(?:<(?:\?xml|Error>)|\{).*")
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>|\"(?:error|code|reason)\"\s*:\s*\"(\w+)\"")
+
+_OF_SYSTEM: Final = re.compile(r"\(os error (\d+)\)|\bOs \{ code: (\d+)")
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_REFUSED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 _PARTITION: Final = re.compile(r"(?<![^/\s])([^/\s=]+)=[^/]*")
 """A folder of a partition, in a path."""
@@ -56,6 +63,9 @@ def translated(error: Exception, uri: str) -> BackfillError:
     """The error as one of ours."""
     # How long a request took, and whatever its URL has, are no status of an answer.
     text, shown = _REQUEST.sub("", str(error)), _shown(str(error))
+    lacking = _lacking(text, uri)
+    if lacking is not None:
+        return lacking
     if isinstance(error, TableNotFoundError):
         return TableError(f"there is no Delta table at {uri} ({shown}); check the option path")
     if _GONE.search(text):
@@ -81,6 +91,25 @@ def translated(error: Exception, uri: str) -> BackfillError:
     if _UNREACHED.search(text) or _MAY_PASS.search(answer):
         return ConnectionLostError(f"the storage of {uri} does not answer: {shown}. Start the query again when it does")
     return TableError(f"the Delta table {uri} cannot be used: {shown}")
+
+
+def _lacking(text: str, uri: str) -> BackfillError | None:
+    """The error for what the operating system refuses where the table is on a disk, and somebody can mend."""
+    found = _OF_SYSTEM.search(text)
+    if found is None:
+        return None
+    number = int(found[1] or found[2])
+    refusal = OSError(number, os.strerror(number))
+    if number in _FULL:
+        return DatabaseSetupError(
+            f"the Delta table {uri} cannot be written: {refusal}. Make room there and start the query again"
+        )
+    if number in _REFUSED:
+        return DatabaseSetupError(
+            f"the Delta table {uri} cannot be used: {refusal}. Let the account that this runs as read it and, for a "
+            "sink, write to it; then start the query again"
+        )
+    return scarcity(refusal)
 
 
 def is_conflict(error: CommitFailedError) -> bool:
@@ -111,6 +140,8 @@ def _shown(text: str) -> str:
         codes = " ".join(of_xml or of_json for of_xml, of_json in _CODE.findall(text))
         lines = [_ANSWER.sub(codes, _REQUEST.sub("", ": ".join(lines)))]
     line = lines[0] if lines else "no reason was given"
+    if len(lines) > 1 and _OF_SYSTEM.search(lines[-1]):
+        line = f"{line}: {lines[-1]}"
     line = _PARTITION.sub(r"\1=…", line)
     if not _UNFIT.search(line):
         return re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", line).strip(" :")[:300]
