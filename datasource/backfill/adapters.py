@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from backfill.errors import OptionsError
 from backfill.options import Options
+from backfill.scarcity import scarcity
 from backfill.upstream import DELTA, Upstream
 from backfill.upstream.findings import Finding
 from backfill.wording import in_option
@@ -41,13 +42,18 @@ def examine(options: Options) -> tuple[Finding, ...]:
 
 @contextmanager
 def needing(what: str, extra: str) -> Iterator[None]:
-    """Says what to install where packages that are imported in its block are missing, or cannot be used."""
+    """Says what to install where packages that are imported in its block are missing, or cannot be used; DriverError
+    where the process has too little memory for them.
+    """
     install = f"run pip install 'pyspark-backfill[{extra}]' on the driver and on every executor"
     try:
         yield
     except ModuleNotFoundError as error:
         raise OptionsError(f"{what} needs the package {error.name}; {install}") from error
     except ImportError as error:
+        lacking = scarcity(error)
+        if lacking is not None:
+            raise lacking from error
         raise OptionsError(f"{what} needs a package that cannot be used ({error}); mend that, or {install}") from error
 
 

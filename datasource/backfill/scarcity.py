@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from backfill.errors import DriverError
+
+_NO_MEMORY: Final = ("failed to map segment from shared object", "cannot map zero-fill pages", "Cannot allocate memory")
+"""The C library's words where a package's compiled part, or a library that this needs, does not fit into memory."""
 
 _NO_THREAD: Final = ("can't start new thread", "Failed to launch worker thread")
 """Python's and Arrow's words."""
@@ -27,6 +32,10 @@ def scarcity(error: Exception) -> DriverError | None:
     found = str(error) or type(error).__name__
     if isinstance(error, MemoryError):
         return short_of_memory(found)
+    if isinstance(error, ImportError):
+        # Some packages tell all that they have tried.
+        lines = [line for line in found.splitlines() if any(words in line for words in _NO_MEMORY)]
+        return short_of_memory(lines[0]) if lines else None
     if any(words in found for words in _NO_THREAD):
         return DriverError(
             f"this Python process may not have as many threads as it needs: {found}. Allow its account or container "
@@ -38,3 +47,15 @@ def scarcity(error: Exception) -> DriverError | None:
             f"this Python process may not open as many files as it needs: {found}. Allow it more (ulimit -n)"
         )
     return None
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Raises what the process lacks for what is imported in its block, as scarcity."""
+    try:
+        yield
+    except Exception as error:
+        lacking = scarcity(error)
+        if lacking is None:
+            raise
+        raise lacking from None

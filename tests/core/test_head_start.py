@@ -54,6 +54,43 @@ def test_what_a_stream_is_opened_with_is_imported_ahead_and_what_is_missing_is_l
     assert (done.stdout.strip(), done.stderr) == ("True True False", "")
 
 
+FAILED_MEANWHILE = """
+import importlib._bootstrap, sys, threading, time
+from backfill.spark import stream_reader
+from pyspark.sql.types import StructType
+
+def waits(thread):  # for the import of the other one, or for that itself
+    return sys._current_frames()[thread.ident].f_code.co_filename in (
+        importlib._bootstrap.__file__, "<frozen importlib._bootstrap>", threading.__file__
+    )
+
+class NoRoom:
+    @staticmethod
+    def find_spec(name, *_):
+        if name == "duckdb":
+            begun.append(name)
+            while threading.current_thread() is not main and not waits(main):
+                time.sleep(0.001)
+            raise ImportError("_duckdb.so: failed to map segment from shared object")
+
+main, begun = threading.main_thread(), []
+sys.meta_path.insert(0, NoRoom)
+sys.orig_argv.append(stream_reader._RUNNER)
+reader = stream_reader.BackfillStreamReader({"dbtable": "t"}, StructType())
+while not begun:
+    time.sleep(0.001)
+try:
+    reader.latestOffset(reader.initialOffset(), None)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_what_cannot_be_imported_ahead_is_said_though_the_stream_is_opened_meanwhile() -> None:
+    done = subprocess.run([sys.executable, "-c", FAILED_MEANWHILE], check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("DriverError this Python process may not have as much memory as it needs: _duckdb.so")
+
+
 ENDED_MEANWHILE = """
 import os, signal, sys
 from backfill.spark import head_start, stream_reader

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import traceback
 from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 
-from backfill.errors import DriverError
+from backfill.adapters import needing
+from backfill.errors import DriverError, OptionsError
 from backfill.scarcity import scarcity
 from backfill.spark.refusal import without_traceback, yielding_without_traceback
+
+UNMAPPED = "libcrypto.so.3: failed to map segment from shared object"
 
 
 @pytest.mark.parametrize(
@@ -23,6 +28,11 @@ from backfill.spark.refusal import without_traceback, yielding_without_traceback
         (RuntimeError("can't start new thread"), "threads as it needs.*ulimit -u"),
         (pa.ArrowException("Unknown error: Failed to launch worker thread: Resource …"), "threads as it needs"),
         (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "as many files as it needs.*ulimit -n"),
+        (
+            ImportError("_duckdb.so: failed to map segment from shared object"),
+            "memory as it needs: _duckdb.so: failed to",
+        ),
+        (ImportError(f"no wrapper\n- no module 'psycopg_c'\n- {UNMAPPED}"), rf"memory as it needs: - {UNMAPPED}\. "),
     ],
 )
 def test_what_a_process_lacks_crosses_into_spark_in_words(error: Exception, told: str) -> None:
@@ -40,3 +50,35 @@ def test_what_a_process_lacks_crosses_into_spark_in_words(error: Exception, told
 def test_any_other_error_is_none_of_a_lack() -> None:
     assert scarcity(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))) is None
     assert scarcity(RuntimeError("the spool is closed")) is None
+    assert scarcity(ImportError("libpq.so.5: cannot open shared object file")) is None
+
+
+def test_a_package_that_does_not_fit_into_memory_is_not_taken_for_one_to_install() -> None:
+    with pytest.raises(DriverError, match="memory"), needing("reading PostgreSQL", "postgres"):
+        raise ImportError(UNMAPPED)
+    with pytest.raises(OptionsError, match="pip install"), needing("reading PostgreSQL", "postgres"):
+        raise ImportError("libpq.so.5: cannot open shared object file")
+
+
+@pytest.mark.parametrize(("upstream", "package"), [("postgres", "psycopg"), ("delta", "deltalake")])
+def test_an_adapter_that_does_not_fit_into_memory_says_so_where_spark_imports_it(upstream: str, package: str) -> None:
+    """As in a task, which gets a reader that Spark unpickles."""
+    code = NO_ROOM.format(package, UNMAPPED) + f"import backfill.upstream.{upstream}"
+    failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (
+        f"backfill.errors.DriverError: this Python process may not have as much memory as it needs: {UNMAPPED}"
+        in (failed.stderr.splitlines()[-1])
+    )
+
+
+NO_ROOM = """
+import sys
+
+class NoRoom:
+    @staticmethod
+    def find_spec(name, *_):
+        if name == {0!r}:
+            raise ImportError({1!r})
+
+sys.meta_path.insert(0, NoRoom)
+"""

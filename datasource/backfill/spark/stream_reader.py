@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -91,8 +92,7 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stops_at_present = False
         self._rest = 0.0
         self._rests_until = 0.0
-        if _RUNNER in sys.orig_argv:
-            _prepare_runner(given)
+        self._ahead = _prepare_runner(given) if _RUNNER in sys.orig_argv else None
 
     def __reduce__(self) -> tuple[type[BackfillStreamReader], tuple[Mapping[str, str], StructType]]:
         return BackfillStreamReader, (self._given, self._schema)
@@ -104,6 +104,9 @@ class BackfillStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _opened(self) -> Stream:
         if self._stream is None:
+            if self._ahead is not None:
+                # Of a module whose import fails meanwhile Python says only that it lacks names.
+                self._ahead.join()
             # Tasks import this module too, and need no state store.
             from backfill.opening import open_stream  # noqa: PLC0415
 
@@ -184,8 +187,11 @@ def _max_rows(limit: ReadLimit) -> int | None:
             raise NotImplementedError(f"Spark asked for {type(limit).__name__}, which this source never offered")
 
 
-def _prepare_runner(given: Mapping[str, str]) -> None:
-    """For the process that Spark starts for a stream: SIGTERM, with which Spark ends it, then closes its sessions."""
+def _prepare_runner(given: Mapping[str, str]) -> threading.Thread:
+    """For the process that Spark starts for a stream: SIGTERM, with which Spark ends it, then closes its sessions.
+
+    Returns the thread that imports what the stream is opened with.
+    """
     without_pandas()  # First: Arrow passes over whatever is raised while it looks for pandas, an end as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    import_ahead(given)
+    return import_ahead(given)

@@ -21,12 +21,15 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from backfill.scarcity import importing
+
 if int(pa.__version__.partition(".")[0]) < 24:
     raise ImportError(
         f"pyarrow is {pa.__version__}, which takes some times in files of Spark for others, or cannot tell how large "
         "texts are; expected 24 or newer"
     )
 
-from backfill.upstream.delta.adapter import DeltaUpstream
+with importing():  # In a task too, where Spark imports this before anything of ours runs.
+    from backfill.upstream.delta.adapter import DeltaUpstream
 
 __all__ = ["DeltaUpstream"]

@@ -18,6 +18,9 @@ Each imports only what stands after it.
 
 from __future__ import annotations
 
-from backfill.upstream.postgres.adapter import PostgresUpstream
+from backfill.scarcity import importing
+
+with importing():  # In a task too, where Spark imports this before anything of ours runs.
+    from backfill.upstream.postgres.adapter import PostgresUpstream
 
 __all__ = ["PostgresUpstream"]
