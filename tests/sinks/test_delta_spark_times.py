@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from contextlib import nullcontext
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +30,25 @@ NESTED: dict[str, tuple[pa.DataType, Any]] = {
 }
 
 
-def written(table: Path, kind: pa.DataType, value: Any, *, old: bool, stats: str = "{}") -> None:
-    """A table of the columns `a` and `t`, with the row 1 in a file as Spark writes it."""
+NO_MORE: Mapping[str, str] = {}
+
+
+def written(
+    table: Path,
+    kind: pa.DataType,
+    value: Any,
+    *,
+    old: bool = False,
+    stats: str = "{}",
+    said: Mapping[str, str] = NO_MORE,
+) -> None:
+    """A table of the columns `a` and `t`, with the row 1 in a file as Spark writes it, which says this of itself."""
     rows = pa.table({"a": pa.array([1], pa.int64()), "t": pa.array([value], kind)})
     DeltaTable.create(table, schema=rows.schema)
     file = table / "a b.parquet"
-    pq.write_table(rows, file, use_deprecated_int96_timestamps=old, store_schema=False)
+    with pq.ParquetWriter(file, rows.schema, use_deprecated_int96_timestamps=old, store_schema=False) as writer:
+        writer.write_table(rows)
+        writer.add_key_value_metadata({f"org.apache.spark.{name}": text for name, text in said.items()})
     add = {"path": "a%20b.parquet", "partitionValues": {}, "size": file.stat().st_size, "modificationTime": 1}
     vectors.commit(table, [{"add": {**add, "dataChange": True, "stats": stats}}])
 
@@ -79,6 +94,61 @@ def test_a_file_is_looked_at_where_statistics_have_far_times(tmp_path: Path, lea
     written(tmp_path, TIME, FAR, old=True, stats=f'{{"numRecords":1,{ends},"nullCount":{{"t":0}}}}')
     with pytest.raises(TableError, match="was written by Spark with times before 1678"):
         apply(tmp_path, TIME)
+
+
+DAY = pa.date32()
+BEFORE_3 = {"version": "2.4.8"}
+AS_BEFORE_3 = {"version": "4.3.0", "legacyDateTime": ""}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "said", "old"),
+    [
+        (DAY, date(1582, 10, 4), AS_BEFORE_3, False),
+        (DAY, date(1, 1, 1), BEFORE_3, False),
+        (pa.struct([pa.field("x", pa.list_(DAY))]), {"x": [date(1, 1, 1)]}, AS_BEFORE_3, False),
+        (TIME, datetime(1899, 12, 31, tzinfo=UTC), AS_BEFORE_3, False),
+        (TIME, datetime(1899, 12, 31, tzinfo=UTC), {"version": "3.0.3"}, True),
+        (TIME, datetime(1899, 12, 31, tzinfo=UTC), {"legacyINT96": ""}, True),
+    ],
+)
+def test_a_file_of_the_calendar_of_before_spark_3_is_refused(
+    tmp_path: Path, kind: pa.DataType, value: Any, said: Mapping[str, str], *, old: bool
+) -> None:
+    """Spark takes a day of such a file for the one that was meant, and deltalake for another one."""
+    written(tmp_path, kind, value, old=old, said=said)
+    with pytest.raises(TableError, match=r"the file a b.parquet of .* 1582, or times before 1900, .* = CORRECTED"):
+        apply(tmp_path, kind)
+    assert DeltaTable(tmp_path).version() == 1
+
+
+@pytest.mark.parametrize(("least", "refused"), [("1582-10-15", False), ("1582-10-14", True)])
+def test_statistics_say_which_days_a_file_has(tmp_path: Path, least: str, *, refused: bool) -> None:
+    ends = f'"minValues":{{"t":"{least}"}},"maxValues":{{"t":"9999-12-31"}}'
+    stats = f'{{"numRecords":1,{ends},"nullCount":{{"t":0}}}}'
+    written(tmp_path, DAY, date(1, 1, 1), stats=stats, said=AS_BEFORE_3)
+    with pytest.raises(TableError) if refused else nullcontext():
+        apply(tmp_path, DAY)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "said"),
+    [
+        (DAY, date(1582, 10, 15), AS_BEFORE_3),
+        (DAY, date(1, 1, 1), {"version": "3.5.0"}),
+        (DAY, date(1, 1, 1), {}),
+        (DAY, date(1, 1, 1), {"version": "3.0.3"}),
+        (DAY, date(9999, 12, 31), BEFORE_3),
+        (TIME, datetime(1900, 1, 1, tzinfo=UTC), BEFORE_3),
+        (TIME, datetime(1899, 12, 31, tzinfo=UTC), {"legacyINT96": ""}),
+    ],
+)
+def test_files_of_one_calendar_are_merged_with(
+    tmp_path: Path, kind: pa.DataType, value: Any, said: Mapping[str, str]
+) -> None:
+    written(tmp_path, kind, value, said=said)
+    apply(tmp_path, kind)
+    assert [found["t"] for found in pa.table(DeltaTable(tmp_path).scan()).to_pylist() if found["a"] == 1] == [value]
 
 
 def test_a_file_without_a_time_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

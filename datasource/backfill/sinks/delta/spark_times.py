@@ -1,14 +1,18 @@
-"""Files of a Delta table whose times would be others after a MERGE.
+"""Files of a Delta table whose times or days would be others after a MERGE.
 
 Spark writes times as INT96, unless told otherwise. `deltalake` (1.6) counts those in nanoseconds where it writes the
 rows of such a file anew: then those before 1677 and after 2262 are others, in rows of which the batch has none as well.
+
+Before Spark 3, and with its settings …RebaseModeInWrite = LEGACY, it counts days before 15 October 1582 by the Julian
+calendar, and times before 1900 by that or by the old local time of its zone. The file says so, and Spark reads it
+accordingly; of rows that are written anew nothing says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,8 +25,20 @@ from backfill.errors import TableError
 from backfill.upstream.delta.files.location import FileLocation, Files
 from backfill.upstream.delta.files.statistics import statistic
 
-_TIME: Final = PrimitiveType("timestamp")
-_EARLIEST, _LATEST = (pa.scalar(datetime(year, 1, 1, tzinfo=UTC), pa.timestamp("us", "UTC")) for year in (1678, 2262))
+_KINDS: Final = (PrimitiveType("timestamp"), PrimitiveType("date"))
+_EARLIEST, _OF_ONE_CALENDAR, _LATEST = (
+    pa.scalar(datetime(year, 1, 1, tzinfo=UTC), pa.timestamp("us", "UTC")) for year in (1678, 1900, 2262)
+)
+_GREGORIAN: Final = pa.scalar(date(1582, 10, 15))
+
+_VERSION: Final = b"org.apache.spark.version"
+_CALENDARS: Final = (
+    (("INT96",), b"org.apache.spark.legacyINT96", (b"1.", b"2.", b"3.0.")),
+    (("TIMESTAMP", "DATE"), b"org.apache.spark.legacyDateTime", (b"1.", b"2.")),
+)
+"""For kinds of values in Parquet: what Spark says in a file in which they are as before version 3, and in which of its
+versions they always were. So it reads them (`DataSourceUtils.datetimeRebaseSpec`, `int96RebaseSpec`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +59,15 @@ class SparkTimes:
         for path in sorted(doubtful - self.kept):
             location = FileLocation.of(path)
             with files.open(location) as opened:
-                if any(map(_are_far, _old_times(pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")))):
-                    raise TableError(
-                        f"the file {location} of the Delta table {table.table_uri} was written by Spark with times "
-                        "before 1678 or after 2261 in Parquet's INT96, and deltalake would make others of them. Write "
-                        "the table anew with Spark's setting spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS, "
-                        f"as by INSERT OVERWRITE delta.`{table.table_uri}` SELECT * FROM delta.`{table.table_uri}`; "
-                        "and let whoever else writes to it, as by OPTIMIZE, have that setting as well"
-                    )
+                wrong = _wrong(pq.ParquetFile(opened, coerce_int96_timestamp_unit="us"))
+            if wrong:
+                said, setting = wrong
+                raise TableError(
+                    f"the file {location} of the Delta table {table.table_uri} was written by Spark with {said}, and "
+                    f"deltalake would make others of them. Write the table anew with Spark's setting {setting}, as by "
+                    f"INSERT OVERWRITE delta.`{table.table_uri}` SELECT * FROM delta.`{table.table_uri}`; and let "
+                    "whoever else writes to it, as by OPTIMIZE, have that setting as well"
+                )
             self.kept.add(path)
 
 
@@ -62,11 +79,11 @@ def _has_time(kind: Any) -> bool:
             return _has_time(kind.key_type) or _has_time(kind.value_type)
         case StructType():
             return any(_has_time(item.type) for item in kind.fields)
-    return bool(kind == _TIME)
+    return kind in _KINDS
 
 
 def _doubtful(table: DeltaTable, names: list[str]) -> Iterator[str]:
-    """The files of which the statistics do not say that all times of these columns are near."""
+    """The files of which the statistics do not say that all times and days of these columns are near."""
     actions = pa.table(table.get_add_actions(flatten=True))
     near: Any = pa.repeat(pa.scalar(True), actions.num_rows)
     for name in names:
@@ -74,20 +91,41 @@ def _doubtful(table: DeltaTable, names: list[str]) -> Iterator[str]:
         if least is None or greatest is None or nulls is None:  # There are none of a list or a struct.
             near = pa.repeat(pa.scalar(False), actions.num_rows)
             break
-        within: Any = pc.and_(pc.greater_equal(least, _EARLIEST), pc.less(greatest, _LATEST))
+        within: Any = pc.invert(_are_early(least))
+        if pa.types.is_timestamp(greatest.type):
+            within = pc.and_(within, pc.less(greatest, _LATEST))
         none = pc.equal(nulls, actions["num_records"])
         near = pc.and_(near, pc.or_kleene(within, none))
     for path in actions["path"].filter(pc.invert(pc.fill_null(near, False))):
         yield str(path)
 
 
-def _old_times(file: pq.ParquetFile) -> Iterator[pa.Array[Any]]:
-    """The times that are INT96, from wherever they are nested."""
+def _wrong(file: pq.ParquetFile) -> tuple[str, str] | None:
+    """What is in the file that a MERGE would change, and the setting under which Spark writes none."""
+    if _any(file, _are_far, "INT96"):
+        said = "times before 1678 or after 2261 in Parquet's INT96"
+        return said, "spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS"
+    if any(_is_old(file, *calendar) for calendar in _CALENDARS):
+        said = "days before 15 October 1582, or times before 1900, by the calendar of before Spark 3"
+        return said, "spark.sql.parquet.datetimeRebaseModeInWrite = CORRECTED, and int96RebaseModeInWrite alike"
+    return None
+
+
+def _is_old(file: pq.ParquetFile, kinds: tuple[str, ...], mark: bytes, versions: tuple[bytes, ...]) -> bool:
+    said = file.metadata.metadata or {}
+    is_marked = mark in said or said.get(_VERSION, b"").startswith(versions)
+    return is_marked and _any(file, _are_early, *kinds)
+
+
+def _any(file: pq.ParquetFile, are: Callable[[Any], Any], *kinds: str) -> bool:
+    """Whether any time or day of these kinds is that, wherever it is nested."""
     leaves = [file.schema.column(at) for at in range(len(file.schema))]
-    old = [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
-    for batch in file.iter_batches(columns=old) if old else ():
+    chosen = [leaf.path for leaf in leaves if leaf.physical_type in kinds or leaf.logical_type.type in kinds]
+    for batch in file.iter_batches(columns=chosen) if chosen else ():
         for column in batch.columns:
-            yield from _times(column)
+            if any(pc.any(are(times)).as_py() for times in _times(column)):
+                return True
+    return False
 
 
 def _times(column: pa.Array[Any]) -> Iterator[pa.Array[Any]]:
@@ -100,9 +138,16 @@ def _times(column: pa.Array[Any]) -> Iterator[pa.Array[Any]]:
     elif pa.types.is_list(kind):
         yield from _times(pc.list_flatten(column))
     elif pa.types.is_timestamp(kind):
+        yield column.cast(_EARLIEST.type)
+    elif pa.types.is_date(kind):
         yield column
 
 
-def _are_far(times: pa.Array[Any]) -> bool:
-    zoned = times.cast(_EARLIEST.type)
-    return bool(pc.any(pc.or_(pc.less(zoned, _EARLIEST), pc.greater_equal(zoned, _LATEST))).as_py())
+def _are_far(times: Any) -> Any:
+    """Which of these times nanoseconds since 1970 do not tell."""
+    return pc.or_(pc.less(times, _EARLIEST), pc.greater_equal(times, _LATEST))
+
+
+def _are_early(times: Any) -> Any:
+    """Which of these times or days the two calendars may tell differently."""
+    return pc.less(times, _GREGORIAN if pa.types.is_date(times.type) else _OF_ONE_CALENDAR)
