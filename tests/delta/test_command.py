@@ -80,6 +80,17 @@ def test_the_doctor_does_not_know_which_nulls_are_deleted_by_vectors(
     assert run.fold.counts == {"insert": 1}
 
 
+def test_the_doctor_finds_nulls_of_a_column_that_files_have_under_another_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = pa.table({"id": pa.array([1, None], pa.int64())})
+    DeltaTable.create(tmp_path, schema=rows.schema, configuration={"delta.columnMapping.mode": "name"})
+    write_deltalake(tmp_path, rows, mode="append")
+    look = ("doctor", "--path", str(tmp_path), "--option", "startupMode=snapshot", "--option")
+    assert said(capsys, *look, "keyColumns=id")[1].startswith("refused: the key column id is null in some rows")
+    assert "has no column 'nope'" in said(capsys, *look, "keyColumns=nope")[1]
+
+
 def followed(table: Path, folder: Path) -> None:
     """Has a stream read all of the table, and end."""
     DeltaTable(table).alter.set_table_properties(FEED)

@@ -139,10 +139,13 @@ def test_rows_that_become_large_are_read_few_at_a_time(
     assert max(batch.nbytes for batch in found) < 10 << 20
 
 
-def test_a_file_of_one_row_says_little_of_how_large_rows_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mapping", ["none", "name"])
+def test_a_file_of_one_row_says_little_of_how_large_rows_are(tmp_path: Path, mapping: str) -> None:
     """It has some bytes for each column, whatever is in that."""
     columns = {f"c{number}": ["x"] for number in range(200)}
-    write_deltalake(tmp_path / "table", pa.table({"id": [0], "doc": ["small"], **columns}))
+    rows = pa.table({"id": [0], "doc": ["small"], **columns})
+    DeltaTable.create(tmp_path / "table", rows.schema, configuration={"delta.columnMapping.mode": mapping})
+    write_deltalake(tmp_path / "table", rows, mode="append")
     large = [f"{number:06}" * 5_000 for number in range(300)]
     columns = {name: values * 300 for name, values in columns.items()}
     write_deltalake(tmp_path / "table", pa.table({"id": range(1, 301), "doc": large, **columns}), mode="append")

@@ -23,7 +23,7 @@ from deltalake.schema import ArrayType, MapType, PrimitiveType, StructType
 
 from backfill.errors import TableError
 from backfill.upstream.delta.files.location import FileLocation, Files
-from backfill.upstream.delta.files.statistics import statistic
+from backfill.upstream.delta.files.statistics import statistics
 
 _KINDS: Final = (PrimitiveType("timestamp"), PrimitiveType("date"))
 _EARLIEST, _OF_ONE_CALENDAR, _LATEST = (
@@ -87,7 +87,7 @@ def _doubtful(table: DeltaTable, names: list[str]) -> Iterator[str]:
     actions = pa.table(table.get_add_actions(flatten=True))
     near: Any = pa.repeat(pa.scalar(True), actions.num_rows)
     for name in names:
-        least, greatest, nulls = (statistic(actions, f"{kind}.{name}") for kind in ("min", "max", "null_count"))
+        least, greatest, nulls = statistics(table, actions, name, "min", "max", "null_count")
         if least is None or greatest is None or nulls is None:  # There are none of a list or a struct.
             near = pa.repeat(pa.scalar(False), actions.num_rows)
             break

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from backfill.errors import BackfillError
 from backfill.options import Options
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.files.statistics import statistic
+from backfill.upstream.delta.files.statistics import statistics
 from backfill.upstream.delta.snapshot.conditions import require_row_condition
 from backfill.upstream.delta.tables.opening import open_latest
 from backfill.upstream.delta.tables.properties import enable_feed, has_feed, require_readable, require_unmapped
@@ -54,7 +54,7 @@ def _nulls(table: DeltaTable, options: Options) -> Iterator[Finding]:
     actions = pa.table(table.get_add_actions(flatten=True))
     known = "deletionVectors" not in (table.protocol().reader_features or ())
     for name in options.key_columns:
-        counts = statistic(actions, f"null_count.{name}")
+        [counts] = statistics(table, actions, name, "null_count")
         if counts is None or not any(counts.to_pylist()):
             continue
         if known:

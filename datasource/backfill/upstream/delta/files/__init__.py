@@ -5,6 +5,7 @@ commits             what a commit did
 deletion_vectors    which rows of a file are deleted
 statistics          which files have no rows of a key range
 footers             how large rows are in files
+column_names        what columns are called in files
 location            where files are, some of which may be outside the table's folder
 
 Each imports only what stands after it.

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from backfill.upstream.delta.files.column_names import stored_names
 from backfill.upstream.delta.files.location import FileLocation, Files
 
 _FEW: Final = 100
@@ -36,4 +37,5 @@ def largest_rows(table: DeltaTable, names: Collection[str]) -> int:
     with Files(table.table_uri).open(FileLocation.of(largest)) as opened:
         footer = pq.ParquetFile(opened).metadata
         groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-        return max(column_bytes(group, set(names)) // max(group.num_rows, _FEW) for group in groups)
+        stored = set(stored_names(table, names))
+        return max(column_bytes(group, stored) // max(group.num_rows, _FEW) for group in groups)

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from backfill.upstream.delta.files.column_names import stored_names
 from backfill.upstream.delta.keys.columns import KeyColumn, KeyColumns
 from backfill.vnode import Coverage
 
@@ -17,26 +18,32 @@ MISREAD: Final = 1 << 56
 """
 
 
-def statistic(actions: pa.Table, name: str) -> pa.ChunkedArray[Any] | None:
-    """The column of this name of the files' add actions, flattened; None where it is not known.
+def statistics(table: DeltaTable, actions: pa.Table, name: str, *kinds: str) -> list[pa.ChunkedArray[Any] | None]:
+    """What the files' add actions, flattened, say of the column: `min`, `max` or `null_count`; None where that is not
+    known.
 
     Nor is it where a struct has a field of such a name as well.
     """
+    [stored] = stored_names(table, [name])
+    return [_said(actions, f"{kind}.{stored}") for kind in kinds]
+
+
+def _said(actions: pa.Table, name: str) -> pa.ChunkedArray[Any] | None:
     return actions[name] if actions.column_names.count(name) == 1 else None
 
 
 def ends(table: DeltaTable, column: KeyColumn) -> tuple[Any, Any]:
     """The least and the greatest value in each file; null where it is not known."""
     actions = pa.table(table.get_add_actions(flatten=True))
+    partition = _said(actions, f"partition.{column.name}")
 
-    def found(end: str) -> Any:
-        for name in (f"{end}.{column.name}", f"partition.{column.name}"):
-            known = statistic(actions, name)
-            if known is not None:
-                return known.combine_chunks().cast(column.type)
-        return pa.nulls(actions.num_rows).cast(column.type)
+    def found(known: pa.ChunkedArray[Any] | None) -> Any:
+        known = partition if known is None else known
+        values = pa.nulls(actions.num_rows) if known is None else known.combine_chunks()
+        return values.cast(column.type)
 
-    return found("min"), found("max")
+    least, greatest = map(found, statistics(table, actions, column.name, "min", "max"))
+    return least, greatest
 
 
 def leaving_out(table: DeltaTable, key: KeyColumns, coverage: Coverage) -> str | None:

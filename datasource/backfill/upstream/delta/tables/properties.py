@@ -8,6 +8,7 @@ from typing import Any, Final
 from deltalake import DeltaTable
 
 from backfill.errors import DatabaseSetupError, TableError
+from backfill.upstream.delta.files.column_names import MAPPING, mapping_mode
 
 READABLE_FEATURES: Final = frozenset(
     {
@@ -24,7 +25,6 @@ READABLE_FEATURES: Final = frozenset(
 """Of what a reader has to know: what `deltalake` reads rightly. A column of a variant is refused by its type."""
 
 _FEED: Final = "delta.enableChangeDataFeed"
-_MAPPING: Final = "delta.columnMapping.mode"
 
 _AS_IT_IS: Final = (
     "Or read the table as it is now: a stream with startupMode=snapshot, spark.read without startingPosition"
@@ -44,9 +44,9 @@ def require_readable(table: DeltaTable, uri: str) -> None:
 
 def require_names(table: DeltaTable, uri: str) -> None:
     """Refuses columns that need not have the same name in all files."""
-    if _mapping(table.metadata().configuration) == "id":
+    if mapping_mode(table.metadata().configuration) == "id":
         raise TableError(
-            f"the columns of the Delta table {uri} are told apart in its files by numbers ({_MAPPING} = id), and "
+            f"the columns of the Delta table {uri} are told apart in its files by numbers ({MAPPING} = id), and "
             "deltalake knows them by their names alone: what has another name in a file, as Iceberg's writers give it, "
             "would be null. Use a copy of the table that is written without column mapping"
         )
@@ -65,17 +65,13 @@ def require_followable(table: DeltaTable, uri: str) -> None:
 
 def require_unmapped(properties: Mapping[str, Any], uri: str) -> None:
     """Refuses columns whose names in the files are not those of the table."""
-    mode = _mapping(properties)
+    mode = mapping_mode(properties)
     if mode != "none":
         raise TableError(
-            f"the columns of the Delta table {uri} have other names in its files ({_MAPPING} = {mode}), "
+            f"the columns of the Delta table {uri} have other names in its files ({MAPPING} = {mode}), "
             "and the changes of such a table cannot be read; follow a copy that is written without column mapping. "
             f"{_AS_IT_IS}"
         )
-
-
-def _mapping(properties: Mapping[str, Any]) -> str:
-    return str(properties.get(_MAPPING) or "none").lower()
 
 
 def has_feed(properties: Mapping[str, Any]) -> bool:
