@@ -27,16 +27,20 @@ def short_of_memory(found: str) -> DriverError:
     )
 
 
-def scarcity(error: Exception) -> DriverError | None:
-    """The error for whoever has to give the process more; None for one that is of something else."""
-    found = str(error) or type(error).__name__
+def scarcity(error: Exception, told: str = "") -> DriverError | None:
+    """The error for whoever has to give the process more; None for one that is of something else.
+
+    `told`: what people are told of its text, if that is not all.
+    """
+    text = str(error) or type(error).__name__
+    found = told or text
     if isinstance(error, MemoryError):
         return short_of_memory(found)
     if isinstance(error, ImportError):
         # Some packages tell all that they have tried.
-        lines = [line for line in found.splitlines() if any(words in line for words in _NO_MEMORY)]
+        lines = [line for line in text.splitlines() if any(words in line for words in _NO_MEMORY)]
         return short_of_memory(lines[0]) if lines else None
-    if any(words in found for words in _NO_THREAD):
+    if any(words in text for words in _NO_THREAD):
         return DriverError(
             f"this Python process may not have as many threads as it needs: {found}. Allow its account or container "
             "more processes (ulimit -u, pids.max), and the process more memory where that is limited, since each "

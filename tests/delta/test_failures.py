@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import errno
+import resource
+import tempfile
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake.exceptions import TableNotFoundError
 
 from backfill.errors import BackfillError, ConnectionLostError, DatabaseSetupError, DriverError, TableError
-from backfill.upstream.delta.failures import translated
+from backfill.upstream.delta.failures import translated, translating
+from backfill.upstream.delta.tables.opening import open_latest
 
 ANSWER = "Error performing GET http://store/t/_delta_log/512.json in 429ms - Server returned non-2xx status code: "
 
@@ -58,3 +63,23 @@ def test_what_the_operating_system_refuses_is_told_with_what_to_do(
 )
 def test_a_number_or_a_word_is_of_a_status_where_a_store_has_answered(text: str, kind: type[BackfillError]) -> None:
     assert type(translated(Exception(text), "s3://bucket/t")) is kind
+
+
+def test_what_a_process_lacks_is_not_the_tables_fault(table: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with tempfile.TemporaryFile() as next_one:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next_one.fileno(), limits[1]))
+        try:
+            with pytest.raises(DriverError, match=r"as many files as it needs: .*Too many open files.*ulimit -n"):
+                open_latest(str(table))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    with pytest.raises(DriverError, match="memory as it needs: malloc"), translating(str(table)):
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+
+def test_what_the_system_says_of_a_file_is_told_without_the_partition_it_lies_in() -> None:
+    causes = ("Unable to open file /t/p=Eve/a.parquet", "Disk failure")
+    text = "\n ↳ ".join(("Kernel error -> Generic LocalFileSystem error", *causes))
+    told = translated(OSError(f"{text}\n0: <unknown>"), "/t").message
+    assert told.endswith("Generic LocalFileSystem error: Unable to open file /t/p=…/a.parquet: Disk failure")

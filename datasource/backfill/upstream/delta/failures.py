@@ -1,9 +1,9 @@
 """What goes wrong with a Delta table: definite or transient.
 
 `deltalake` knows few types of errors, and what fails while rows come is a plain `Exception` with a text. So the text
-decides. It is cut to its first line, and what the operating system says in the last one, without what may be a value of
-a row: what stands in quotation marks, and numbers where one does not fit into a type. Of what a store answered, which
-comes in the lines after the first, the reason is told, and no URL, which may have a signature.
+decides. It is cut to its first line, without what may be a value of a row: what stands in quotation marks, and numbers
+where one does not fit into a type. Of what a store answered, which comes in the lines after it, the reason is told, and
+no URL, which may have a signature; and so is what the system said of a file.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ _PARSED: Final = re.compile(r"(parse (?:value|string)): .*")
 _UNFIT: Final = re.compile(r"\bcast|\bvalue|overflow|lose data|out of (?:bounds|range)|too large", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"(?<![\w.(,])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.)])")
 
+_OF_FILES: Final = "Generic LocalFileSystem error"
+_TO_REASON: Final = 3
+"""The lines after that are of what was done to which file, and what the system said."""
+
 _APPEND_ONLY: Final = "append-only"
 _UNKNOWN_FEATURE: Final = "Unsupported table features"
 _CONSTRAINED: Final = "failed validation check"
@@ -63,7 +67,7 @@ def translated(error: Exception, uri: str) -> BackfillError:
     """The error as one of ours."""
     # How long a request took, and whatever its URL has, are no status of an answer.
     text, shown = _REQUEST.sub("", str(error)), _shown(str(error))
-    lacking = _lacking(text, uri)
+    lacking = scarcity(error, shown) or _lacking(text, uri)
     if lacking is not None:
         return lacking
     if isinstance(error, TableNotFoundError):
@@ -140,8 +144,8 @@ def _shown(text: str) -> str:
         codes = " ".join(of_xml or of_json for of_xml, of_json in _CODE.findall(text))
         lines = [_ANSWER.sub(codes, _REQUEST.sub("", ": ".join(lines)))]
     line = lines[0] if lines else "no reason was given"
-    if len(lines) > 1 and _OF_SYSTEM.search(lines[-1]):
-        line = f"{line}: {lines[-1]}"
+    if line.endswith(_OF_FILES):
+        line = ": ".join(lines[:_TO_REASON])
     line = _PARTITION.sub(r"\1=…", line)
     if not _UNFIT.search(line):
         return re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", line).strip(" :")[:300]
