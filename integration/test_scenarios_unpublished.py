@@ -38,6 +38,15 @@ def test_a_publication_that_leaves_something_out_ends_the_stream(
     refused(run, DefiniteError, "(publication|'v' is missing).*onExistingState=restart", restarts=restarts)
 
 
+def test_that_a_publication_has_its_name_back_is_said_not_to_bring_back_what_it_left_out(
+    database: Database, start_stream: StartStream
+) -> None:
+    """Nothing tells a stream that is started then: a rename changes none of what it knows of the publication."""
+    run = started(start_stream, "while the log is followed")
+    database.execute(f"ALTER PUBLICATION {run.slot} RENAME TO another")
+    refused(run, DataLossError, "once it has its name back a stream may.*onExistingState=restart", restarts=True)
+
+
 MADE_AGAIN = {
     "the publication": ("DROP PUBLICATION {0}", "CREATE PUBLICATION {0} FOR TABLE t"),
     "the publication, for all tables": ("DROP PUBLICATION {0}", "CREATE PUBLICATION {0} FOR ALL TABLES"),

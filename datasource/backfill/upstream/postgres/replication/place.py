@@ -185,9 +185,9 @@ class Place:
         except DatabaseSetupError as error:
             # Once it is mended, nothing tells that it was ever otherwise.
             raise DatabaseSetupError(
-                f"{error}. What it has left out by then is not in the log, and may not be missed once it is mended: if "
-                f"that may be anything, start over with {FRESH_START}; else start the query again then, once with "
-                "failOnDataLoss=false if it asks for that"
+                f"{error}. What it has left out by then is not in the log, and once it is mended the stream may go on "
+                f"without a word about it: where that matters, start over with {FRESH_START}; else start the query "
+                "again then, once with failOnDataLoss=false if it asks for that"
             ) from None
         if self.published not in ("", _told(found.ids)):
             raise DataLossError(
@@ -211,7 +211,8 @@ class Place:
         if found is None:
             raise DataLossError(
                 f"publication {self.publication}, which was made for the stream, was dropped or renamed: the changes "
-                f"made since then are not in the log. {START_OVER_OR_GO_ON}"
+                "made since then are not in the log, and once it has its name back a stream may go on without a word "
+                f"about them. {START_OVER_OR_GO_ON}"
             )
         if noted and found.noted is None:
             put_back = publication.noting(self.publication, found.membership).as_string(session)
