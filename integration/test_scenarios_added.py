@@ -11,6 +11,7 @@ from integration.database import Database
 from integration.definition import WHEN, refused, started
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import table_of
+from integration.waiting import said
 
 
 @pytest.mark.parametrize("when", WHEN)
@@ -51,12 +52,12 @@ def test_an_added_column_that_is_carried_is_said_to_be_missing_from_rows_that_ca
     with caplog.at_level(logging.WARNING, "backfill"):
         run.restart()
         run.catch_up()
-        (said,) = caplog.messages
+        (told,) = said(caplog)
         run.restart(columns="id,v")
         run.catch_up()
-    assert caplog.messages == [said]
-    assert "column extra was added" in said
-    assert "until they change, or backfill re-backfill reads them again" in said
+    assert said(caplog) == [told]
+    assert "column extra was added" in told
+    assert "until they change, or backfill re-backfill reads them again" in told
 
 
 @pytest.mark.parametrize("planned", [False, True])

@@ -12,6 +12,7 @@ from backfill.errors import DataLossError, DefiniteError
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.scenarios import AT_ANY_TIME, RESTARTS, refused, started
+from integration.waiting import said
 
 
 @RESTARTS
@@ -147,8 +148,8 @@ def test_without_failing_on_data_loss_a_slot_that_was_moved_is_said_once(
             database.execute(f"UPDATE t SET v = 'not lost {number}' WHERE id = 2")
             run.catch_up(30)
     assert (run.fold.rows[(1,)]["v"], run.fold.rows[(2,)]["v"]) == ("read", "not lost 2")
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert "somebody else advanced it or made it again" in said
+    (told,) = said(caplog)
+    assert "somebody else advanced it or made it again" in told
 
 
 def test_a_plan_that_nobody_logged_hides_no_change_from_smaller_batches(

@@ -17,7 +17,7 @@ from integration.fixtures.streams import StartStream
 from integration.scenarios import AT_ANY_TIME, RESTARTS, following, refused, started
 from integration.servers import LocalServer
 from integration.stream_harness import StreamRun, table_of
-from integration.waiting import eventually
+from integration.waiting import eventually, said
 
 
 def test_another_database_system_behind_the_url_is_not_taken_for_the_old_one(
@@ -201,10 +201,10 @@ def test_without_failing_on_data_loss_a_slot_that_did_not_come_along_to_another_
         database.execute("SELECT pg_drop_replication_slot(%s)", [run.slot])
     with caplog.at_level(logging.ERROR, "backfill"):
         run.catch_up()
-    said = [record.getMessage() for record in caplog.records]
-    assert "timeline 1" in said[0]
-    assert len(said) == (1 if came_along else 2)
-    assert came_along or f"slot {run.slot} does not exist any more" in said[1]
+    told = said(caplog)
+    assert "timeline 1" in told[0]
+    assert len(told) == (1 if came_along else 2)
+    assert came_along or f"slot {run.slot} does not exist any more" in told[1]
     assert (run.fold.rows[(1,)]["v"] == "not read yet") is came_along
 
 

@@ -12,6 +12,7 @@ from integration.definition import WHEN, refused, started
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import table_of
 from integration.versions import require_version
+from integration.waiting import said
 
 
 @pytest.mark.parametrize("when", ["between chunks", "in the log"])
@@ -74,9 +75,9 @@ def test_a_key_that_got_shorter_while_the_query_was_stopped_is_named_with_the_wa
     with caplog.at_level(logging.WARNING, "backfill"):
         run.restart()
         run.batch()
-    (said,) = caplog.messages
-    assert "column id of " in said
-    assert "start over with a fresh checkpointLocation" in said
+    (told,) = said(caplog)
+    assert "column id of " in told
+    assert "start over with a fresh checkpointLocation" in told
 
 
 @pytest.mark.parametrize("when", ["between chunks", "in the log"])
@@ -156,15 +157,15 @@ def test_a_column_that_was_given_other_values_while_the_query_was_stopped_is_nam
         for _ in range(2):
             run.restart()
             run.catch_up()
-            (said,) = caplog.messages
-            assert f"column {change[0]} of " in said
-            assert "backfill re-backfill" in said
+            (told,) = said(caplog)
+            assert f"column {change[0]} of " in told
+            assert "backfill re-backfill" in told
             caplog.clear()
         database.execute("UPDATE t SET v = 'new' WHERE id = 5")
         run.catch_up()
         run.restart()
         run.catch_up()
-    assert caplog.messages == []
+    assert said(caplog) == []
 
 
 def test_that_a_column_is_no_longer_computed_is_not_said(
@@ -180,4 +181,4 @@ def test_that_a_column_is_no_longer_computed_is_not_said(
     with caplog.at_level(logging.WARNING, "backfill"):
         run.restart()
         run.catch_up()
-    assert caplog.messages == []
+    assert said(caplog) == []

@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pytest
+
+PASTIMES = ("waiting for ", "trying again in ")
+"""What is logged by whoever waits for a server that takes its time."""
+
 
 def eventually(
     is_so: Callable[[], bool], *, seconds: float = 60.0, told: Callable[[], str] = lambda: "it did not happen"
@@ -17,3 +22,8 @@ def eventually(
     while not is_so():
         assert time.monotonic() < deadline, told()
         time.sleep(0.02)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged of the matter: on a busy machine a stream may have to wait for its server, and says that too."""
+    return [message for message in caplog.messages if not message.startswith(PASTIMES)]
