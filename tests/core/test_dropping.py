@@ -56,9 +56,34 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def begun(*words: str, folder: Path) -> subprocess.Popen[str]:
-    command_line = [sys.executable, "-m", "backfill", *words, "--state-dir", str(folder)]
-    return subprocess.Popen(command_line, stderr=subprocess.PIPE, text=True)
+WAITING = """
+import sys, time
+from types import SimpleNamespace
+from backfill import __main__ as command
+from backfill.state_dir import file_lock
+locked = file_lock.locked
+def told(file):
+    has_it = locked(file)
+    if not has_it:
+        print("waits", flush=True)
+    return has_it
+file_lock.locked = told
+file_lock.time = SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep)  # However slow the other one is.
+sys.exit(command.main(sys.argv[1:]))
+"""
+
+
+@contextmanager
+def waiting(*words: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """This command, in a process that has met the lock of another, and waits for it."""
+    line, pipe = [sys.executable, "-c", WAITING, *words, "--state-dir", str(folder)], subprocess.PIPE
+    with subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "waits\n"
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("url", [(), ("--url", "postgresql://127.0.0.1:1/none")])
@@ -84,25 +109,12 @@ def test_a_stream_is_not_dropped_while_another_command_tells_it_something(
 @pytest.mark.parametrize("words", [["throttle", "off"], ["resume"], ["re-backfill"], ["drop"]], ids=" ".join)
 def test_what_was_asked_while_a_stream_was_dropped_is_refused(folder: Path, words: list[str]) -> None:
     """Else what it was told would wait for the next stream with this stateDir."""
-    with held(CLAIM if words == ["drop"] else CONTROL, folder, then=DROPPED) as let_go:
-        asked = begun(*words, folder=folder)
-        lock = folder / (claim.FILE if words == ["drop"] else control_file.LOCK)
-        while str(lock) not in _opened_by(asked):
-            assert asked.poll() is None
+    lock = CLAIM if words == ["drop"] else CONTROL
+    with held(lock, folder, then=DROPPED) as let_go, waiting(*words, folder=folder) as asked:
         let_go()
-    assert "there is no backfill.duckdb" in asked.communicate()[1]
+        assert "there is no backfill.duckdb" in asked.communicate()[1]
     assert asked.returncode == 1
     assert {path.name for path in folder.iterdir()} <= {claim.FILE, control_file.LOCK}
-
-
-def _opened_by(process: subprocess.Popen[str]) -> set[str]:
-    files = set()
-    for link in Path(f"/proc/{process.pid}/fd").glob("*"):
-        try:
-            files.add(str(link.readlink()))
-        except OSError:
-            continue
-    return files
 
 
 def test_the_claim_goes_last_because_from_then_on_the_folder_may_be_the_next_streams(
