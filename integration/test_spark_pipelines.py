@@ -56,19 +56,22 @@ def kept(folder: Path) -> dict[str, str]:
 
 
 def run(command: list[str], folder: Path, classes: Path | None = None) -> str:
-    """What the command prints. Its server for Connect takes a port of its own, and finds these `classes` as well."""
+    """What the command prints, once it has ended and all that it has started: a JVM may go on for a while, and holds
+    the catalog. Its server for Connect takes a port of its own, and finds these `classes` as well.
+    """
     env = {**os.environ, **environment(), "SPARK_TESTING": "1"}
     # The only ways in which spark-pipelines hands these to its server.
     env |= {"SPARK_DIST_CLASSPATH": str(classes or ""), "JAVA_TOOL_OPTIONS": quick_jvm()}
-    log = folder / f"{Path(command[0]).name}.log"
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+    null, pipe = subprocess.DEVNULL, subprocess.PIPE
+    with subprocess.Popen(command, cwd=folder, env=env, stdin=null, stdout=pipe, stderr=subprocess.STDOUT) as process:
         try:
-            process.wait(PATIENCE)
+            said, _ = process.communicate(timeout=PATIENCE)  # Until nobody has the pipe any more.
         finally:
             kill(process)
-    assert process.returncode == 0, log.read_text()[-8000:]
-    return log.read_text()
+    (folder / f"{Path(command[0]).name}.log").write_bytes(said)
+    text = said.decode(errors="replace")
+    assert process.returncode == 0, text[-8000:]
+    return text
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
