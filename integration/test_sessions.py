@@ -173,25 +173,20 @@ def test_a_session_that_is_never_idle_for_long_does_not_become_old(
 
 def test_a_process_that_was_forked_has_sessions_of_its_own(database: Database) -> None:
     connector = Connector.of(database.dsn)
-    with connector.arrow_session() as session:
-        session.execute("SELECT pg_backend_pid()")
-        (kept,) = session.fetchone() or ()
+    kept = used(connector)
     read, write = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # From 3.12 on, where other threads run.
         child = os.fork()
     if child == 0:
-        with suppress(BaseException), connector.arrow_session() as session:
-            session.execute("SELECT pg_backend_pid()")
-            os.write(write, str(session.fetchone()).encode())
+        with suppress(BaseException):
+            os.write(write, str(used(connector)).encode())
         os._exit(0)
     os.waitpid(child, 0)
     os.close(write)
-    assert os.read(read, 100).decode() not in ("", str((kept,)))
+    assert os.read(read, 100).decode() not in ("", str(kept))
     os.close(read)
-    with connector.arrow_session() as session:
-        session.execute("SELECT pg_backend_pid()")
-        assert session.fetchone() == (kept,)
+    assert used(connector) == kept
 
 
 def test_a_session_keeps_no_statement_however_often_it_is_run(database: Database) -> None:
