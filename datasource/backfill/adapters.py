@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from backfill.errors import OptionsError
 from backfill.options import Options
-from backfill.scarcity import scarcity
+from backfill.scarcity import importing
 from backfill.upstream import DELTA, Upstream
 from backfill.upstream.findings import Finding
 from backfill.wording import in_option
@@ -42,18 +42,14 @@ def examine(options: Options) -> tuple[Finding, ...]:
 
 @contextmanager
 def needing(what: str, extra: str) -> Iterator[None]:
-    """Says what to install where packages that are imported in its block are missing, or cannot be used; DriverError
-    where the process has too little memory for them.
-    """
+    """As `importing`; and says what to install where packages that its block imports are missing, or cannot be used."""
     install = f"run pip install 'pyspark-backfill[{extra}]' on the driver and on every executor"
     try:
-        yield
+        with importing():
+            yield
     except ModuleNotFoundError as error:
         raise OptionsError(f"{what} needs the package {error.name}; {install}") from error
     except ImportError as error:
-        lacking = scarcity(error)
-        if lacking is not None:
-            raise lacking from error
         raise OptionsError(f"{what} needs a package that cannot be used ({error}); mend that, or {install}") from error
 
 
