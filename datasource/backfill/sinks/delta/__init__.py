@@ -140,7 +140,7 @@ class DeltaSink:
         began = table.version()
         for tries_left in reversed(range(TRIES)):
             try:
-                with though_cleaned_up(lambda: self._is_applied(now)):
+                with though_cleaned_up(lambda: self._is_applied(table, now)):
                     self._apply_once(table, last, now)
             except CommitFailedError as error:
                 table.update_incremental()
@@ -164,8 +164,8 @@ class DeltaSink:
         self.times.require_kept(table)
         merge(table, self.key, rows, record(self.query, now, table.version()))
 
-    def _is_applied(self, now: Applied) -> bool:
-        table = DeltaTable(self.path, storage_options=self.storage_options)
+    def _is_applied(self, table: DeltaTable, now: Applied) -> bool:
+        table.update_incremental()
         return last_applied(table, self.query, now) == now
 
     def _require_not_restored(self, table: DeltaTable) -> None:
