@@ -69,6 +69,15 @@ def test_what_pgoptions_sets_holds_in_every_session_as_far_as_it_changes_no_valu
             assert cursor.fetchone() == ("sales", "UTC")
 
 
+def test_a_session_goes_where_the_one_that_made_its_connector_would(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connector = Connector.of(database.dsn)
+    monkeypatch.setenv("PGHOSTADDR", "192.0.2.1")  # as on an executor; RFC 5737 keeps it for documents
+    for opened in (connector.session, connector.new_arrow_session):
+        opened().close()
+
+
 MONEY = """
     CREATE DOMAIN amount AS money; CREATE TYPE item AS (name text, price amount);
     CREATE TABLE t (id int PRIMARY KEY, v text, price money, many amount[], items item[]);

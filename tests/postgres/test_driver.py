@@ -6,6 +6,7 @@ from pathlib import Path
 
 import adbc_driver_postgresql
 import pytest
+from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
 from backfill.errors import OptionsError
@@ -49,6 +50,26 @@ def test_executors_go_where_the_driver_goes_whatever_is_in_their_environment(mon
     monkeypatch.setenv("PGSERVICE", "shop")  # Its entries stand before the environment's.
     found = conninfo_to_dict(Connector.of("dbname=other").conninfo)
     assert not found.keys() & {"host", "port", "user"}
+
+
+def test_what_nothing_on_the_driver_names_is_not_taken_from_an_executors_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = {"PGHOSTADDR": "127.0.0.9", "PGPORT": "1", "PGDATABASE": "other", "PGUSER": "other"}
+    for name in ["PGSERVICE", *elsewhere]:
+        monkeypatch.delenv(name, raising=False)
+    conninfo = Connector.of(f"host={tmp_path}").conninfo
+    on_driver = _understood(conninfo)
+    for name, value in elsewhere.items():
+        monkeypatch.setenv(name, value)
+    assert _understood(conninfo) == on_driver
+
+
+def _understood(conninfo: str) -> dict[str, bytes]:
+    """Where libpq goes. It tries, and there is nothing."""
+    names = ("host", "hostaddr", "port", "dbname", "user")
+    options = pq.PGconn.connect_start(conninfo.encode()).info
+    return {name: next(o.val or b"" for o in options if o.keyword == name.encode()) for name in names}
 
 
 @pytest.mark.parametrize("url", ["postgresql://:5433/shop", "port=5433 dbname=shop"])

@@ -7,30 +7,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-_VARIABLES: Final = {
-    "host": "PGHOST",
-    "hostaddr": "PGHOSTADDR",
-    "port": "PGPORT",
-    "dbname": "PGDATABASE",
-    "user": "PGUSER",
-}
+from psycopg import pq
+
+_WHERE: Final = ("host", "hostaddr", "port", "dbname", "user")
 
 _SOCKETS: Final = ("/var/run/postgresql", "/tmp")  # noqa: S108 - where PostgreSQL has its sockets
 
 
 def completed(given: Mapping[str, str]) -> dict[str, str]:
-    """A connection string's parameters, with what libpq would take from this process's environment; and where nothing
-    names a host, with the folder of this machine that has the server's socket.
+    """A connection string's parameters, with what libpq would take from this process's environment, or for granted; and
+    where nothing names a host, with the folder of this machine that has the server's socket.
 
-    Executors are to go where the driver goes, whatever is in their environment. And of the drivers' libraries each has
-    another folder of sockets. A service file stands before the environment, and is left to libpq.
+    Executors are to go where the driver goes, whatever is in their environment, and whoever they run as. And of the
+    drivers' libraries each has another folder of sockets. A service file stands before the environment, and is left to
+    libpq.
     """
     if "service" in given or os.environ.get("PGSERVICE"):
         return dict(given)
-    said = {name: os.environ[variable] for name, variable in _VARIABLES.items() if os.environ.get(variable)}
+    defaults = {option.keyword.decode(): option.val for option in pq.Conninfo.get_defaults()}
+    said = {name: value.decode() for name in _WHERE if (value := defaults.get(name))}
     found = {**said, **given}
+    found.setdefault("dbname", found.get("user", ""))
     if not found.keys() & {"host", "hostaddr"}:
         name = f".s.PGSQL.{found.get('port', '5432')}"
         there = next((folder for folder in _SOCKETS if Path(folder, name).exists()), None)
-        return found if there is None else {**found, "host": str(there)}
-    return found
+        if there is None:
+            return found
+        found["host"] = str(there)
+    # An empty address is none, and keeps an executor's PGHOSTADDR from taking the place of the host.
+    return {"hostaddr": "", **found}
