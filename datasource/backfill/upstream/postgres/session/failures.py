@@ -163,8 +163,10 @@ def about_snapshot(failure: Failure) -> BackfillError | None:
     if failure.state not in (_INVALID_PARAMETER, _UNDEFINED, _NOT_READY):
         return None
     return SnapshotGoneError(
-        f"the state that is read at is gone ({failure.message}): it ended with the driver's session, or was given up "
-        "because that lost its connection. Start the query again; what was cut off is read at a later state"
+        f"the state that is read at is not there ({failure.message}): it ended with the driver's session, or was given "
+        "up because that lost its connection. Start the query again; what was cut off is read at a later state. Where "
+        "only one executor says so, again and again, it is led to another server than the driver is, as to a standby "
+        "that shares a name with the primary"
     )
 
 
