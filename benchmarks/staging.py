@@ -74,8 +74,10 @@ def _direct(stream: Stream, part: SnapshotPart) -> Iterator[pa.RecordBatch]:
 def _staged(bed: Bed, stream: Stream, part: SnapshotPart) -> Iterator[pa.RecordBatch]:
     # A directory of its own: in the stream's own one a staged chunk would end the snapshot for the other runs.
     files = Staging((bed.fresh_folder() / "staging").as_uri()).of_batch(part.chunk.epoch.number)
-    files.keep_manifest(Manifest((PlannedSplit(part.split),)))
-    return handoff.read(replace(part, chunk=replace(part.chunk, files=files)), stream.reader(), stream.rows)
+    manifest = Manifest((PlannedSplit(part.split),))
+    files.keep_manifest(manifest)
+    [name] = manifest.chunks
+    return handoff.read(replace(part, chunk=replace(part.chunk, files=files, name=name)), stream.reader(), stream.rows)
 
 
 def _read(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Run:

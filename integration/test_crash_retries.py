@@ -1,11 +1,17 @@
-"""Tasks that are run again, or twice at once, after the state they read at has been let go."""
+"""Tasks that are run again, or twice at once, after the state they read at has been let go; also by two drivers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from backfill.epoch import Epoch
+from backfill.errors import StateBusyError
 from backfill.handoff import Part, SnapshotPart
 from backfill.staging.batch_files import BatchFiles
+from backfill.upstream import Pin
+from backfill.upstream.postgres.adapter import PostgresUpstream
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.fold import Row
@@ -100,5 +106,55 @@ def test_a_sink_that_takes_single_rows_gets_none_that_another_attempt_would_not_
     rows = run.read()
     assert taken
     assert [row for row in rows if row in taken] == taken
+    run.commit(rows)
+    run.finish()
+
+
+def left_over(database: Database, run: StreamRun, monkeypatch: pytest.MonkeyPatch) -> list[Iterator[list[Row]]]:
+    """Tasks amid their chunks, of a driver whose process that plans batches has died by itself. The next driver's is
+    another one.
+    """
+    monkeypatch.setattr("backfill.upstream.postgres.snapshot.reader.BATCH_BYTES", 100)
+    monkeypatch.setattr("backfill.handoff.read_ahead", iter)  # Which could be at a chunk's end by now.
+    readers = [run.batches_of(part) for part in planned(database, run) if isinstance(part, SnapshotPart)]
+    for reader in readers:
+        next(reader)
+    run.stop()
+    return readers
+
+
+def test_a_driver_that_was_followed_by_another_has_no_chunk_that_the_other_reads_as_well(
+    database: Database, run: StreamRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of another state: were its sink to have that, it would lack the changes between the two."""
+    readers = left_over(database, run, monkeypatch)
+    rows = run.read()
+    for reader in readers:
+        with pytest.raises(StateBusyError, match="was planned anew, or is over"):
+            list(reader)
+    run.commit(rows)
+    run.finish()
+
+
+@pytest.mark.parametrize("every", [False, True], ids=["one", "all"])
+def test_a_chunk_that_a_driver_before_had_when_the_next_one_planned_its_batch_is_the_same_for_both(
+    database: Database, run: StreamRun, monkeypatch: pytest.MonkeyPatch, *, every: bool
+) -> None:
+    readers = left_over(database, run, monkeypatch)
+    staged = readers if every else readers[:1]
+    rest: list[Row] = []
+    plain = PostgresUpstream.repin
+
+    def repin(upstream: PostgresUpstream, after: Epoch) -> Pin:
+        """Between finding that the chunks are not staged, and planning them anew."""
+        rest.extend(row for reader in staged for rows in reader for row in rows)
+        return plain(upstream, after)
+
+    monkeypatch.setattr(PostgresUpstream, "repin", repin)
+    rows = run.read()
+    assert rest
+    assert [row for row in rows if row in rest] == rest
+    if every:
+        wait_until_nothing_is_held(database)
     run.commit(rows)
     run.finish()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from backfill.errors import StagingError, StagingUnreachableError
+from backfill.errors import StagingError, StagingUnreachableError, StateBusyError
 from backfill.options import OnExistingState
 from backfill.sinks.delta import apply_to
 from integration.database import Database
@@ -141,7 +141,8 @@ def test_a_reader_left_over_from_a_checkpoint_before_does_not_take_a_place_in_th
         update(spark, KEYS[5])
         assert spark.plan(4)
         spark.parts()
-        deque(left_over, maxlen=0)
+        with pytest.raises(StateBusyError, match="was planned anew"):
+            deque(left_over, maxlen=0)
         rows = spark.read()
         spark.commit(rows)
         spark.check()

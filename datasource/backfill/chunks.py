@@ -49,6 +49,8 @@ class Chunks:
             pin = self.upstream.repin(self.end.epoch)
             manifest = self._planned_anew(manifest, staged, pin)
             staged = self._staged(manifest)
+            if len(staged) == len(manifest.chunks):
+                self.upstream.release(pin)
         added = self._added()
         parts = [
             self._chunk(name, added) if pin is None or name in staged else self._unread(name, item, pin, added)
@@ -107,34 +109,37 @@ class Chunks:
             case GivenUp():
                 return False
 
-    def _planned_anew(self, manifest: Manifest, staged: Collection[str], pin: Pin) -> Manifest:
-        """For the state of this pin; as it was where that is the state planned, as of an upstream that keeps them."""
+    def _planned_anew(self, manifest: Manifest, staged: tuple[str, ...], pin: Pin) -> Manifest:
+        """For the state of this pin; as it was where that is the state planned, as of an upstream that keeps them.
+
+        A chunk may have been staged since that was looked at, by a reader of a driver that still runs. It is in that
+        one's sink then, unless its reader has seen the new plan (`BatchFiles.require_planned`). So this looks again.
+        """
         if self._has_state(manifest, staged, pin):
             return manifest
-        if self.end.took_again:
-            self.upstream.release(pin)
-            return self._give_up(manifest, staged)
-        return self._read_later(manifest, staged, pin)
+        plan_anew = self._given_up if self.end.took_again else self._read_later
+        while True:
+            anew = plan_anew(manifest, staged, pin)
+            self._files.keep_manifest(anew)
+            before, staged = staged, self._staged(manifest)
+            if staged == before:
+                return anew
 
     def _read_later(self, manifest: Manifest, staged: Collection[str], pin: Pin) -> Manifest:
         """Has the chunks that were lost read at this later state. A snapshot-only stream is of one state, so there all
-        chunks are.
+        chunks are if any was.
         """
-        keep = () if self.options.only_snapshot else staged
-        return self._kept(manifest.with_others(lambda item: item.reread_at(pin.epoch.position), keep))
+        all_or_none = self.options.only_snapshot and len(staged) < len(manifest.chunks)
+        return manifest.with_others(lambda item: item.reread_at(pin.epoch.position), () if all_or_none else staged)
 
-    def _give_up(self, manifest: Manifest, staged: Collection[str]) -> Manifest:
+    def _given_up(self, manifest: Manifest, staged: Collection[str], _: Pin) -> Manifest:
         """Leaves out the chunks that were lost; their rows are taken in a later batch (`again`).
 
         They belong to rows that the sink has already. Read at a later state they would lack the rows deleted until
         then, whose deletes could not be told from those of rows that came back; and they would be followed by older
         versions of themselves. Left out, the sink is right at this barrier and at all others.
         """
-        return self._kept(manifest.with_others(lambda item: replace(item, reading=GivenUp()), staged))
-
-    def _kept(self, manifest: Manifest) -> Manifest:
-        self._files.keep_manifest(manifest)
-        return manifest
+        return manifest.with_others(lambda item: replace(item, reading=GivenUp()), staged)
 
     def _chunk(self, name: str, added: Added = NOTHING_ADDED) -> Chunk:
         return Chunk(self._files, self.end.epoch, name, added)

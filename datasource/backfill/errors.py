@@ -109,7 +109,7 @@ class TableBusyError(TransientError):
 
 
 class StateBusyError(TransientError):
-    """The state directory is in use by another process."""
+    """The state directory is in use by another process, or a batch that was being read has been planned by another."""
 
 
 class SlotBusyError(TransientError):

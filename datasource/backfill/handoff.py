@@ -118,12 +118,13 @@ def _optional(added: Added, found: pa.Schema) -> Collection[str]:
 def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     chunk, files = part.chunk, part.chunk.files
     if chunk.is_staged:
+        files.require_planned(chunk.name, part.split)
         yield from _staged_chunk(chunk, columns)
         return
     files.require_shared()
     # Three stages side by side: the database and its driver, the staged file, and Spark's transport.
     found = read_ahead(files.write_through(chunk.name, columns, read_ahead(_counted(part, reader))))
-    passed_on = 0
+    passed_on, is_left = 0, part.stage_before_emit
     try:
         for batch in found:
             if not part.stage_before_emit:
@@ -134,10 +135,10 @@ def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) ->
         # the same rows in the same order, however they are cut into batches.
         if not chunk.is_staged:
             raise
-    else:
-        if not part.stage_before_emit:
-            return
-    yield from without_first(_staged_chunk(chunk, columns), passed_on)
+        is_left = True
+    files.require_planned(chunk.name, part.split)
+    if is_left:
+        yield from without_first(_staged_chunk(chunk, columns), passed_on)
 
 
 def _staged_chunk(chunk: Chunk, columns: pa.Schema) -> Iterator[pa.RecordBatch]:

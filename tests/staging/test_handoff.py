@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from backfill.epoch import Epoch
-from backfill.errors import ConnectionLostError, SnapshotGoneError, StagingError
+from backfill.errors import ConnectionLostError, SnapshotGoneError, StagingError, StateBusyError
 from backfill.handoff import Chunk, SnapshotPart, read
 from backfill.plan import Split
 from backfill.rows import RowFormat
@@ -163,3 +163,21 @@ def test_snapshot_rows_are_staged_as_the_table_has_them_and_passed_on_with_metad
         ("insert", True, 42)
     }
     assert all(batch.schema == COLUMNS for batch in staging.of_batch(7).read(part.chunk.name))
+
+
+@pytest.mark.parametrize("stage_before_emit", [False, True])
+def test_a_reader_whose_batch_was_planned_anew_meanwhile_fails_however_often_it_is_tried(
+    staging: Staging, *, stage_before_emit: bool
+) -> None:
+    """And gives no row to a sink that takes single ones and is to have them from the other reader."""
+    part, found = planned(staging, 10, stage_before_emit=stage_before_emit), list[int]()
+
+    class Followed(Table):
+        def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+            staging.of_batch(EPOCH.number).keep_manifest(Manifest((PlannedSplit(part.split).reread_at("later"),)))
+            return super().read(token, ranges)
+
+    for table in (Followed(10), Table(10)):
+        with pytest.raises(StateBusyError, match="the batch up to epoch 7 was planned anew"):
+            numbers(part, table, found)
+    assert stage_before_emit == (not found)

@@ -9,7 +9,8 @@
 A reader writes its chunk beside passing it on, and the file gets its name before the last rows are passed on. So a
 chunk without a file has been read to its end by nobody, and where its batch is run again it may be read at a later
 state; the manifest then says at which. File names carry the attempt, so that a reader left over from before a crash,
-or from a checkpoint that was given up for a new one, cannot replace a chunk that was read after it.
+or from a checkpoint that was given up for a new one, cannot replace a chunk that was read after it. It finds that the
+manifest does not name its own any more, and fails: of one chunk no two states are passed on.
 
 batch_files     the files of one batch
 folder          where they are

@@ -12,7 +12,8 @@ import pyarrow as pa
 from pyarrow import fs, ipc
 
 from backfill import stored
-from backfill.errors import StagingError
+from backfill.errors import StagingError, StateBusyError
+from backfill.plan import Split
 from backfill.scarcity import scarcity
 from backfill.staging.folder import Folder
 from backfill.staging.manifest import Manifest
@@ -62,6 +63,21 @@ class BatchFiles:
         if not self.exists(_MANIFEST):
             raise StagingError(
                 f"this executor does not find in stagingDir ({self.folder.uri}) what the driver wrote there; {_SHARE}"
+            )
+
+    def require_planned(self, chunk: str, split: Split) -> None:
+        """For a reader that has staged this chunk: StateBusyError where its split is not read so any more.
+
+        A driver may be taken for dead although it reads on, as where only the process died in which it plans. The next
+        one, which did not find the chunk, reads the split at a later state and goes on from there; so the sink is not
+        to have these rows. Once its plan can be seen here it looks for the chunk again: one of the two notices.
+        """
+        found = self.manifest()
+        if found is None or found.reads_otherwise(chunk, split):
+            raise StateBusyError(
+                f"the batch up to epoch {self.number} was planned anew, or is over, since its rows began to be read "
+                "here: another driver has gone on with the query, and this one is left over. End it; the other one has "
+                "all rows"
             )
 
     def keep_manifest(self, manifest: Manifest) -> None:

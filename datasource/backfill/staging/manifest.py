@@ -113,6 +113,10 @@ class Manifest:
         """All that is read, by the names of the files."""
         return {name: item for name, item in self._named if not item.given_up}
 
+    def reads_otherwise(self, name: str, split: Split) -> bool:
+        """Whether another chunk than the one of this name is to have the rows of this split, or none is."""
+        return any(item.split == split and (item.given_up or named != name) for named, item in self._named)
+
     @property
     def _named(self) -> Iterator[tuple[str, PlannedSplit]]:
         return ((f"chunk-{at}-{item.attempt}.arrow", item) for at, item in enumerate(self.splits))

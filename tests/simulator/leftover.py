@@ -1,0 +1,42 @@
+"""Tasks that outlive their driver."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from random import Random
+
+import pyarrow as pa
+
+from backfill.errors import SnapshotGoneError, StagingError, StateBusyError
+from backfill.handoff import Part, SnapshotPart
+from tests.simulator.harness import Spark
+from tests.simulator.sink import Output, output_rows
+
+Task = Iterator[pa.RecordBatch]
+
+
+@dataclass(slots=True)
+class Leftover:
+    """Tasks of drivers that are gone, which do not know it."""
+
+    tasks: list[Task] = field(default_factory=list)
+    passed_on: set[Output] = field(default_factory=set)
+    """The snapshot rows of those that have come to their ends. Such a driver's sink may have them."""
+
+    def task(self, spark: Spark, part: Part) -> Task:
+        batches, schema = list[pa.RecordBatch](), spark.stream().rows.schema
+        for batch in spark.task(part):
+            batches.append(batch)
+            yield batch
+        if isinstance(part, SnapshotPart):
+            self.passed_on.update(output_rows(batches, schema))
+
+    def go_on(self, random: Random) -> None:
+        """A task whose driver is gone may come to its end, late."""
+        while self.tasks and random.random() < 0.3:
+            task = self.tasks.pop(random.randrange(len(self.tasks)))
+            with suppress(SnapshotGoneError, StateBusyError, StagingError, OSError):
+                deque(task, maxlen=0)
