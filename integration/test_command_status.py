@@ -8,7 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,19 @@ def test_how_far_it_is_behind_is_since_it_was_known_to_have_everything(
     found = look(run, capsys, "--url", run.database.url(tmp_path))
     assert found["lag_seconds"] >= int(told["lag_seconds"])
     assert "changes_passed_on" not in found
+
+
+def test_a_moment_to_which_the_clock_of_the_server_has_not_come_yet_does_not_say_how_far_it_is_behind(
+    run: StreamRun,
+) -> None:
+    """It was set back: or a stream that nobody runs would not be behind until it is that late again."""
+    run.batch()
+    run.database.execute("UPDATE t SET v = 'changed'")
+    barrier = run.barrier()
+    tomorrow = replace(barrier.epoch, timestamp=barrier.epoch.timestamp + 86_400_000_000)
+    told = run.upstream.lag_of(barrier.bookmark, tomorrow)
+    assert (told.complete_until, told.lag_seconds) == (None, None)
+    assert told.lag_bytes
 
 
 def test_of_a_backlog_that_is_cut_the_last_commit_that_was_read_counts(run: StreamRun) -> None:

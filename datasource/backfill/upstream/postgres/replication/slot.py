@@ -262,9 +262,11 @@ def lag(session: Session, slot: str, reached: Lsn | None, complete_until: int | 
     )
     inserted, kept, behind = one_row(session.execute(query, [slot, complete_until]))
     end = parse_lsn(inserted)
+    # A moment that is still to come is of a clock that has been set back, and says nothing: least of all no lag.
+    is_known = behind is not None and behind >= 0
     return Lag(
-        complete_until=complete_until,
-        lag_seconds=None if behind is None else max(0, behind),
+        complete_until=complete_until if is_known else None,
+        lag_seconds=behind if is_known else None,
         lag_bytes=None if reached is None else max(0, end - reached),
         retained_bytes=end - parse_lsn(kept) if kept else None,
     )
