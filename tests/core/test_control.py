@@ -148,6 +148,20 @@ def test_a_file_system_that_makes_no_names_durable_will_do(tmp_path: Path, monke
     assert read_control(tmp_path) == Control(paused=True)
 
 
+def test_a_file_system_whose_files_belong_to_another_account_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A volume that is mounted as root's lets all accounts write, and none but root say who may read."""
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", refused)
+    with changing(tmp_path):
+        keep_control(tmp_path, Control(paused=True))
+    assert read_control(tmp_path) == Control(paused=True)
+
+
 def test_what_one_account_has_locked_another_may_lock_next(tmp_path: Path) -> None:
     with changing(tmp_path):
         pass

@@ -62,8 +62,10 @@ def keep_control(folder: Path, control: Control) -> None:
             file.write(control.to_text())
             file.flush()
             os.fsync(file.fileno())
-        # The driver may run as somebody else, and may read what is in stateDir.
-        Path(part).chmod(0o644)
+        # The driver may run as somebody else, and may read what is in stateDir. On a volume all of whose files are one
+        # account's, whoever makes them, only that one may say so; who may read them is the volume's to say.
+        with suppress(OSError):
+            Path(part).chmod(0o644)
         Path(part).replace(folder / FILE)
     except OSError as error:
         if part:
