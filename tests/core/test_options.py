@@ -135,6 +135,8 @@ def test_an_option_of_the_stream_is_taken(option: str, text: str, field: str, va
         ("url", "mysql://db/shop", "cannot be used; expected a URI that begins with postgresql://"),
         ("url", "shop", "cannot be used; expected a URI such as postgresql://app@host:5432/shop, or a libpq"),
         ("url", "postgresql://[::1/shop", "cannot be used; expected a URI such as postgresql://app@host:5432/shop"),
+        ("url", "postgresql://caf\udce9@db/shop", "cannot be used; expected text in UTF-8"),
+        ("dbtable", "caf\udce9", r"is 'caf\udce9'; expected text in UTF-8, and a locale that says so, such as LC_ALL="),
         ("startupMode", "earliest", "is 'earliest'; expected one of initial, latest, snapshot"),
         ("columns", "id,,note", "is 'id,,note'; expected distinct column names, separated by commas"),
         ("columns", "id,id", "is 'id,id'; expected distinct column names"),

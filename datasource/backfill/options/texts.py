@@ -13,6 +13,15 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 
+def readable(text: str) -> str:
+    """The text itself; bytes of an argument that are none in the process's encoding, Python passes on as surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("text in UTF-8, and a locale that says so, such as LC_ALL=C.UTF-8") from None
+    return text
+
+
 def choice(kind: type[enum.Enum]) -> Callable[[str], Any]:
     allowed = ", ".join(str(item.value) for item in kind)
 
