@@ -242,6 +242,12 @@ def test_text_made_of_a_key_is_read_as_the_same_key(case: tuple[TypeDescription,
     assert again.to_string() == values.to_string()
 
 
+def test_a_moment_is_a_text_where_the_system_knows_no_time_zones() -> None:
+    """As in images without the package tzdata, where UTC is as unknown as this zone is everywhere."""
+    moments = pa.array([0, None], pa.timestamp("us", tz="Nowhere/Nothing"))
+    assert encode_text(moments).to_pylist() == ["1970-01-01 00:00:00.000000Z", None]
+
+
 def test_spark_has_the_same_arrow_type_for_each() -> None:
     ours = [*(of for of, _ in KEYS), stored(21, "int2"), stored(700, "float4"), UUID]
     types = [mapped(of).arrow for of in ours]

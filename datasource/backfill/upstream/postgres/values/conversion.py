@@ -20,6 +20,7 @@ from backfill.upstream.postgres.values.text import (
     UnreadableTextError,
     format_decimal,
     format_hex,
+    format_moment,
     parse_text,
     unchecked,
 )
@@ -147,4 +148,6 @@ def encode_text(array: pa.Array[Any]) -> pa.Array[Any]:
         return array.cast(pa.time64("us")).cast(pa.string())
     if pa.types.is_decimal128(array.type):
         return format_decimal(array)
+    if pa.types.is_timestamp(array.type) and array.type.tz:
+        return format_moment(array)
     return array.cast(pa.string())

@@ -129,11 +129,18 @@ def format_decimal(values: pa.Array[Any]) -> pa.Array[Any]:
     return _joined(sign, "", digits)
 
 
+def format_moment(values: pa.Array[Any]) -> pa.Array[Any]:
+    """Moments in UTC. Arrow itself looks up that zone too in the system's files, which some images do not have."""
+    return _joined(values.cast(pa.timestamp("us")).cast(pa.string()), "", pa.scalar("Z"))
+
+
 def _prefixed(prefix: str, text: pa.Array[Any]) -> pa.Array[Any]:
     return _joined(pa.scalar(prefix), "", text)
 
 
-def _joined(left: pa.Array[Any] | pa.StringScalar, middle: str, right: pa.Array[Any]) -> pa.Array[Any]:
+def _joined(
+    left: pa.Array[Any] | pa.StringScalar, middle: str, right: pa.Array[Any] | pa.StringScalar
+) -> pa.Array[Any]:
     options = pc.JoinOptions("emit_null")
     joined: pa.Array[Any] = pc.call_function("binary_join_element_wise", [left, right, pa.scalar(middle)], options)
     return joined
