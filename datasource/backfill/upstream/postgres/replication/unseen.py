@@ -16,16 +16,22 @@ PostgreSQL 18 without a word, also those of a transaction that commits much late
 from __future__ import annotations
 
 import time
+from itertools import count
 from typing import Final
 
 from backfill.upstream.postgres.replication.blockers import saying_what_blocks
 from backfill.upstream.postgres.session.connection import Connector, Session, one_row
 
-PATIENCE: Final = 1.0
-"""Seconds within which a commit that is logged becomes visible, unless it waits for a standby."""
+LOOKS: Final = 20
+"""How often a commit that is logged may be found invisible, unless it waits for a standby. Not how many seconds: those
+pass for a server too that is suspended in between, which answers no look.
+"""
 
-INTERVAL: Final = 0.02
-"""Seconds between two looks whether it has."""
+INTERVAL: Final = 0.05
+"""Seconds between two looks."""
+
+PATIENCE: Final = LOOKS * INTERVAL
+"""Seconds, for whom nothing is lost if it was too short."""
 
 _NEXT: Final = (
     # A commit waits for the synchronous standby, as do those that are waited for here.
@@ -39,7 +45,7 @@ _OLDEST: Final = """
 
 def wait_for_unseen(connector: Connector, session: Session, slot: str) -> None:
     """Waits until readers see every commit whose record has been written; says whom for."""
-    _wait(connector, session, slot, PATIENCE)
+    _wait(connector, session, slot, LOOKS)
 
 
 def wait_for_open(connector: Connector, session: Session, slot: str) -> None:
@@ -47,15 +53,14 @@ def wait_for_open(connector: Connector, session: Session, slot: str) -> None:
     _wait(connector, session, slot, None)
 
 
-def _wait(connector: Connector, session: Session, slot: str, patience: float | None) -> None:
-    """Waits for all that is open, where there is no synchronous standby for so many seconds at the most."""
+def _wait(connector: Connector, session: Session, slot: str, looks: int | None) -> None:
+    """Waits for all that is open, where there is no synchronous standby for so many looks at the most."""
     # Not the end of a snapshot of now: that lies before transactions which are open, where none after them has ended.
     upto = _next_transaction(session)
-    give_up = None if patience is None else time.monotonic() + patience
     with saying_what_blocks(connector, session, f"what was open before replication slot {slot}"):
-        while True:
+        for look in count(1):
             oldest, has_standby = one_row(session.execute(_OLDEST))
-            given_up = give_up is not None and not has_standby and time.monotonic() > give_up
+            given_up = looks is not None and look > looks and not has_standby
             if int(oldest) >= upto or given_up:
                 return
             time.sleep(INTERVAL)
