@@ -65,6 +65,19 @@ def test_what_nothing_on_the_driver_names_is_not_taken_from_an_executors_environ
     assert _understood(conninfo) == on_driver
 
 
+def test_an_executor_is_as_strict_about_tls_as_the_driver_or_as_its_own_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def sslmode(url: str) -> object:
+        return conninfo_to_dict(Connector.of(url).conninfo).get("sslmode")
+
+    monkeypatch.delenv("PGSSLMODE", raising=False)
+    assert sslmode("host=db") is None  # Then the executor's PGSSLMODE counts.
+    monkeypatch.setenv("PGSSLMODE", "verify-full")
+    assert sslmode("host=db") == "verify-full"
+    assert sslmode("host=db sslmode=require") == "require"
+
+
 def _understood(conninfo: str) -> dict[str, bytes]:
     """Where libpq goes. It tries, and there is nothing."""
     names = ("host", "hostaddr", "port", "dbname", "user")

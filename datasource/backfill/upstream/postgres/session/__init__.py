@@ -10,7 +10,7 @@ connection       how they are opened
 idle_sessions    those that are kept for the next batch
 arrow_session    one whose rows come as Arrow
 settings         what gives a value one text in each of them
-environment      where the server is, as far as the url does not say it
+environment      where the server is, and how it has to prove that, as far as the url does not say it
 failures         which errors are definite
 connecting       what those mean of which the server has no word
 

@@ -1,4 +1,4 @@
-"""Where the server is, as far as the url does not say it."""
+"""Where the server is, and how it has to prove that, as far as the url does not say it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ def completed(given: Mapping[str, str]) -> dict[str, str]:
         return dict(given)
     defaults = {option.keyword.decode(): option.val for option in pq.Conninfo.get_defaults()}
     said = {name: value.decode() for name in _WHERE if (value := defaults.get(name))}
+    if mode := os.environ.get("PGSSLMODE"):  # Not what is taken for granted, which would undo an executor's own.
+        said["sslmode"] = mode
     found = {**said, **given}
     found.setdefault("dbname", found.get("user", ""))
     if not found.keys() & {"host", "hostaddr"}:
