@@ -33,8 +33,8 @@ class Chunks:
     options: StreamOptions
     end: Barrier
 
-    def parts(self, pin: Pin | None) -> tuple[tuple[Chunk | SnapshotPart, ...], Pin | None]:
-        """What readers read, and the pin that they need, if any.
+    def parts(self, begin: Barrier | None, pin: Pin | None) -> tuple[tuple[Chunk | SnapshotPart, ...], Pin | None]:
+        """What readers read after `begin`, and the pin that they need, if any.
 
         Chunks that were staged are read from there. Those that were not are read at `pin` if it is the state the
         batch was planned in, or was taken for the same purpose before; else at that state again where the upstream
@@ -43,7 +43,7 @@ class Chunks:
         """
         if not self.end.has_manifest:
             return (), None
-        manifest = self.staging.require_manifest(self.end)
+        manifest = self.staging.require_planned(self.end, pieces_to_read(begin, self.end))
         staged = self._staged(manifest)
         if not self._has_state(manifest, staged, pin):
             pin = self.upstream.repin(self.end.epoch)

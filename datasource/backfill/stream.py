@@ -305,7 +305,7 @@ class Stream:
         changes = following.parts(staging, last_rows)
         self._counting.begin(end.stream, (begin or end).epoch.timestamp)
         self._counting.add(end.epoch.number, following.tally)
-        snapshot, self._pin = self._chunks(end).parts(held)
+        snapshot, self._pin = self._chunks(end).parts(begin, held)
         if self._pin is not None:
             unread = [part.chunk for part in snapshot if isinstance(part, SnapshotPart)]
             self._release.when_staged(self._pin, unread)

@@ -68,6 +68,14 @@ def test_a_split_that_is_planned_anew_has_the_same_file_only_where_the_same_rows
     assert names[0] == names[3]
 
 
+def test_a_manifest_is_of_the_position_that_it_was_planned_for_and_one_of_earlier_releases_of_any() -> None:
+    planned = PlannedSplit.of(Split((WHOLE_TABLE,), 5), "0/1")
+    assert Manifest((planned,)).is_of("0/1")
+    assert not Manifest((planned, planned.reread_at("0/2"))).is_of("0/2")
+    assert Manifest((planned.reread_at("0/2"),)).is_of("0/1")
+    assert MANIFESTS["first-attempt"].is_of("0/1")
+
+
 @settings(max_examples=300)
 @given(st.data())
 def test_a_damaged_manifest_is_refused_or_was_not_damaged(data: st.DataObject) -> None:

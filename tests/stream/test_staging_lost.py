@@ -1,4 +1,4 @@
-"""stagingDir that another run did not have, or that was emptied."""
+"""stagingDir that another run did not have, or that was emptied, or that another query has planned a batch in."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import NoReturn
 import pytest
 
 from backfill.errors import ConnectionLostError, SchemaChangedError, StagingError, StateError
+from backfill.options import OnExistingState
 from backfill.whole_rows.telling import Rules
 from tests.simulator.harness import Spark
 from tests.simulator.upstream import SimulatedUpstream
 from tests.stream.scenario import KEYS, StartQuery, caught_up, snapshot_of, step, update
 
+ANOTHER_PLAN = r"stagingDir .* holds another plan of the batch up to epoch \d+ than the checkpoint"
 NOT_THERE = r"stagingDir .* does not hold what the batch up to epoch \d+ reads"
 
 
@@ -170,3 +172,53 @@ def test_the_order_of_keys_matters_still_after_the_last_rows_were_read_later(
     monkeypatch.setattr(SimulatedUpstream, "require_same_order", _another_order)
     with pytest.raises(SchemaChangedError, match="another order"):
         step(spark, None)
+
+
+def another_goes_on(spark: Spark, rows: int) -> None:
+    """Meanwhile, from a checkpoint of its own and the record, a batch behind; then its batch is given up."""
+    before = spark.offsets, spark.committed, spark.sink
+    spark.begin_anew(OnExistingState.RESUME)
+    spark.plan(rows)
+    spark.read()
+    spark.crash()
+    spark.offsets, spark.committed, spark.sink = before
+
+
+@pytest.mark.parametrize(
+    ("rows", "changed"), [(1, False), (3, False), (2, True)], ids=["fewer rows", "more rows", "another state"]
+)
+def test_a_batch_that_was_logged_is_not_read_as_another_query_has_planned_it(
+    start: StartQuery, rows: int, *, changed: bool
+) -> None:
+    """The sink would lack rows, or get changes that they show already."""
+    spark = start(KEYS[:6])
+    step(spark)
+    spark.plan(2)
+    if changed:
+        update(spark, KEYS[5])
+    another_goes_on(spark, rows)
+    with pytest.raises(StagingError, match=ANOTHER_PLAN):
+        spark.read()
+
+
+def test_a_batch_that_another_query_has_planned_alike_is_read(start: StartQuery) -> None:
+    spark = start(KEYS[:6])
+    step(spark)
+    spark.plan(2)
+    another_goes_on(spark, 2)
+    assert step(spark)
+    caught_up(spark)
+
+
+def test_a_chunk_that_was_read_later_is_not_forgotten_where_another_query_has_planned_its_batch(
+    start: StartQuery,
+) -> None:
+    spark = start(KEYS[:6])
+    step(spark)
+    spark.plan(2)
+    spark.crash()
+    update(spark, KEYS[2])
+    spark.commit(spark.read())
+    another_goes_on(spark, 2)
+    with pytest.raises(StagingError, match=ANOTHER_PLAN):
+        step(spark)

@@ -22,10 +22,16 @@ Each imports only what stands after it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from backfill.errors import StagingError
 from backfill.offset import Barrier
+from backfill.plan import Piece
 from backfill.staging.batch_files import BatchFiles
 from backfill.staging.folder import Folder
 from backfill.staging.manifest import Manifest
+from backfill.vnode import merged
+from backfill.wording import FRESH_START
 
 
 class Staging:
@@ -49,7 +55,29 @@ class Staging:
 
     def require_manifest(self, end: Barrier) -> Manifest:
         """What the batch that ends at `end`, which has been logged, reads; StagingError where that is not known."""
-        return self.of_batch(end.epoch.number).require_manifest() if end.has_manifest else Manifest(())
+        if not end.has_manifest:
+            return Manifest(())
+        found = self.of_batch(end.epoch.number).require_manifest()
+        if not found.is_of(end.epoch.position):
+            raise self._planned_otherwise(end)
+        return found
+
+    def require_planned(self, end: Barrier, to_read: Sequence[Piece]) -> Manifest:
+        """The same of a batch that is to be read, of which the offsets say what it reads."""
+        found = self.require_manifest(end)
+        planned = any(piece.row_count for piece in to_read)
+        if found.ranges != (merged(piece.range for piece in to_read) if planned else ()):
+            raise self._planned_otherwise(end)
+        return found
+
+    def _planned_otherwise(self, end: Barrier) -> StagingError:
+        return StagingError(
+            f"stagingDir ({self._folder.uri}) holds another plan of the batch up to epoch {end.epoch.number} than the "
+            "checkpoint: another query has planned a batch of that number since, as from a new checkpoint with "
+            "onExistingState=resume, and the rows that this one had read are gone. Go on with the checkpoint of that "
+            "query; or, if the sink has nothing of this batch, with a fresh checkpointLocation and "
+            f"onExistingState=resume; or start over with {FRESH_START}"
+        )
 
     def require_writable(self) -> None:
         """Does all that a batch does to files, with an epoch that no batch has."""

@@ -15,7 +15,7 @@ from backfill import stored
 from backfill.errors import StagingError
 from backfill.offset import Ahead
 from backfill.plan import Split
-from backfill.vnode import KeyRange
+from backfill.vnode import KeyRange, merged
 from backfill.wording import FRESH_START
 
 MANIFEST_VERSION: Final = 2
@@ -61,6 +61,11 @@ class PlannedSplit:
         """
         return cls(split, attempt=zlib.crc32(repr((position, split)).encode()))
 
+    def is_of(self, position: str) -> bool:
+        """Whether this is of a plan for an epoch at that position, as far as that matters to its rows."""
+        # Releases before `of` had 1 as the first attempt.
+        return self.reading != AsPlanned() or self.attempt in (1, PlannedSplit.of(self.split, position).attempt)
+
     def reread_at(self, position: str) -> PlannedSplit:
         return replace(self, attempt=self.attempt + 1, reading=Later(position))
 
@@ -92,6 +97,15 @@ class PlannedSplit:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     splits: tuple[PlannedSplit, ...]
+
+    @property
+    def ranges(self) -> tuple[KeyRange, ...]:
+        """The key ranges that this batch was to read."""
+        return merged(span for item in self.splits for span in item.split.ranges)
+
+    def is_of(self, position: str) -> bool:
+        """Whether this was planned for an epoch at that position."""
+        return all(item.is_of(position) for item in self.splits)
 
     @property
     def given_up(self) -> tuple[KeyRange, ...]:
