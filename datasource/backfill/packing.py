@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -25,44 +26,53 @@ def pack(
     """Output rows as parts: inline where they are few, staged where not, over at most `readers` parts.
 
     Uses memory for about one file's worth of rows. The same batches make the same parts, and files left by an
-    earlier attempt at the same batch are replaced by equal ones.
+    earlier attempt at the same batch are replaced by equal ones. With other columns they are cut elsewhere, and get
+    other names: readers of that attempt, which may go on after its driver, are not to have some files of either.
     """
-    packed = _Packed(schema, files)
+    packed = _Packed(schema, files, names_cuts=True)
     packed.take(batches)
-    if packed.count == 0 and packed.size <= INLINE_BYTES:
+    if not packed.names and packed.size <= INLINE_BYTES:
         return _inline(packed.held, schema)
-    return staged(files, packed.finish(), readers)
+    return _spread(files, packed.finish(), readers)
 
 
 def stage(batches: Iterable[pa.RecordBatch], schema: pa.Schema, files: BatchFiles) -> int:
     """As `pack`, but in files however few rows there are, for rows that cannot be made again. Returns the number of
     files.
     """
-    packed = _Packed(schema, files)
+    packed = _Packed(schema, files, names_cuts=False)
     packed.take(batches)
-    return packed.finish()
+    return len(packed.finish())
 
 
 def staged(files: BatchFiles, count: int, readers: int, added: Added = NOTHING_ADDED) -> tuple[StagedChanges, ...]:
     """This many files of changes, over at most `readers` parts; they may lack columns that were added since."""
-    names = [_name(at) for at in range(count)]
-    parts = min(readers, count)
+    return _spread(files, [_name(at) for at in range(count)], readers, added)
+
+
+def _spread(
+    files: BatchFiles, names: Sequence[str], readers: int, added: Added = NOTHING_ADDED
+) -> tuple[StagedChanges, ...]:
+    parts = min(readers, len(names))
     return tuple(StagedChanges(files, tuple(names[part::parts]), added) for part in range(parts))
 
 
-def _name(at: int) -> str:
-    return f"changes-{at}.arrow"
+def _name(at: int, cut: str = "") -> str:
+    return f"changes-{at}{cut}.arrow"
 
 
 class _Packed:
     """Rows on their way to staged files, of which memory holds one file's worth."""
 
-    def __init__(self, schema: pa.Schema, files: BatchFiles) -> None:
+    def __init__(self, schema: pa.Schema, files: BatchFiles, *, names_cuts: bool) -> None:
+        """`names_cuts`: a file's name says which rows are in it, and in which columns."""
         self._schema = schema
         self._files = files
+        self._names_cuts = names_cuts
+        self._written = 0
         self.held: list[pa.RecordBatch] = []
         self.size = 0
-        self.count = 0
+        self.names: list[str] = []
 
     def take(self, batches: Iterable[pa.RecordBatch]) -> None:
         for batch in batches:
@@ -73,14 +83,18 @@ class _Packed:
                 self._write()
 
     def _write(self) -> None:
-        self._files.write(_name(self.count), self._schema, self.held)
-        self.held, self.size, self.count = [], 0, self.count + 1
+        begin, self._written = self._written, self._written + sum(batch.num_rows for batch in self.held)
+        told = f"{begin} {self._written} {self._schema}".encode()
+        name = _name(len(self.names), f"-{zlib.crc32(told)}" if self._names_cuts else "")
+        self._files.write(name, self._schema, self.held)
+        self.names.append(name)
+        self.held, self.size = [], 0
 
-    def finish(self) -> int:
-        """Writes what is left. Returns the number of files."""
+    def finish(self) -> list[str]:
+        """Writes what is left. Returns the names of the files."""
         if self.held:
             self._write()
-        return self.count
+        return self.names
 
 
 def _inline(held: list[pa.RecordBatch], schema: pa.Schema) -> tuple[InlineChanges, ...]:

@@ -2,9 +2,10 @@
 
     <stagingDir>/<stream>/<epoch number>/manifest.json                    what the batch reads, see `manifest`
                                         /chunk-<split>-<attempt>.arrow    the snapshot rows of one split
-                                        /changes-<n>.arrow                changes too large for Spark's task messages
-                                        /changes.json                     how many of these there are, where they
-                                                                          cannot be made again (`backfill.whole_rows`)
+                                        /changes-<n>-<cut>.arrow          changes too large for Spark's task messages
+                                        /changes-<n>.arrow                those that cannot be made again
+                                        /changes.json                     how many of these there are
+                                                                          (`backfill.whole_rows`)
 
 A reader writes its chunk beside passing it on, and the file gets its name before the last rows are passed on. So a
 chunk without a file has been read to its end by nobody, and where its batch is run again it may be read at a later
