@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from backfill import stored
@@ -48,7 +48,9 @@ class PlannedSplit:
 
     split: Split
     attempt: int = 1
-    """Part of its chunk's name, so that no two readings that may give other rows have one name."""
+    """Part of its chunk's name, so that no two readings that may give other rows have one name. It follows from the
+    state that is read; releases before had numbers from 1 on.
+    """
 
     reading: Reading = AsPlanned()
 
@@ -56,18 +58,17 @@ class PlannedSplit:
     def of(cls, split: Split, position: str) -> PlannedSplit:
         """What is to be read at the batch's own epoch, which is at this position.
 
-        The first attempt has a number that follows from that: a new checkpoint that goes on from stateDir plans an
-        epoch of the same number anew, and a reader of the plan before may still come to its end.
+        A new checkpoint that goes on from stateDir plans an epoch of the same number anew, and a reader of the plan
+        before may still come to its end.
         """
-        return cls(split, attempt=zlib.crc32(repr((position, split)).encode()))
+        return cls(split, _attempt(split, position))
 
     def is_of(self, position: str) -> bool:
         """Whether this is of a plan for an epoch at that position, as far as that matters to its rows."""
-        # Releases before `of` had 1 as the first attempt.
-        return self.reading != AsPlanned() or self.attempt in (1, PlannedSplit.of(self.split, position).attempt)
+        return self.reading != AsPlanned() or self.attempt in (1, _attempt(self.split, position))
 
     def reread_at(self, position: str) -> PlannedSplit:
-        return replace(self, attempt=self.attempt + 1, reading=Later(position))
+        return PlannedSplit(self.split, _attempt(self.split, position), Later(position))
 
     @property
     def given_up(self) -> bool:
@@ -92,6 +93,11 @@ class PlannedSplit:
             stored.whole(item["attempt"]),
             GivenUp() if "given_up" in item else reading,
         )
+
+
+def _attempt(split: Split, position: str) -> int:
+    """Manifests are compared with it, so no release may change it."""
+    return zlib.crc32(repr((position, split)).encode())
 
 
 @dataclass(frozen=True, slots=True)
