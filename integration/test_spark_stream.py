@@ -15,7 +15,7 @@ from integration.spark_stream import SparkStream, batches, figures, make_table, 
 from integration.waiting import eventually
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 TABLE_COLUMNS = [("id", "bigint"), ("v", "string"), ("n", "decimal(12,2)"), ("at", "timestamp")]
 METADATA_COLUMNS = [
@@ -226,3 +226,24 @@ def test_a_stream_may_be_used_twice_in_one_query(stream: SparkStream) -> None:
     seen = Counter((row["id"], row["_sequence"], row["_change_type"]) for row in stream.rows())
     assert len(seen) == ROWS + 121
     assert set(seen.values()) == {2}
+
+
+def test_the_dataframe_of_a_batch_that_is_over_is_said_to_be_read_too_late(stream: SparkStream) -> None:
+    """And not only that a connection or a file was lost, or that stagingDir is not shared."""
+    from pyspark.errors import PythonException  # noqa: PLC0415 - reads the environment
+
+    kept: list[DataFrame] = []
+
+    def require_told(error: str) -> None:
+        with pytest.raises(PythonException, match=rf"{error}: .*read the DataFrame that foreachBatch is given"):
+            kept[0].count()
+
+    def keep(batch: DataFrame, _: int) -> None:
+        kept.append(batch)
+        if len(kept) == 2:
+            require_told("SnapshotGoneError")
+
+    writer = stream.load().writeStream.foreachBatch(keep)
+    writer.option("checkpointLocation", str(stream.checkpoint)).trigger(availableNow=True).start().awaitTermination()
+    assert len(kept) > 2
+    require_told("StagingError")

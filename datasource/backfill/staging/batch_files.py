@@ -23,7 +23,10 @@ from backfill.wording import FRESH_START
 CHANGES_VERSION: Final = 1
 _MANIFEST: Final = "manifest.json"
 _CHANGES: Final = "changes.json"
-_SHARE: Final = "set stagingDir to a path or URI that the driver and all executors share"
+_FIND: Final = (
+    "set stagingDir to a path or URI that the driver and all executors share; and read the DataFrame that foreachBatch "
+    "is given, or a view of it, before it returns, since files go when their batch is over"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,8 @@ class BatchFiles:
         """For a reader: StagingError unless what the driver wrote for this batch is here too."""
         if not self.exists(_MANIFEST):
             raise StagingError(
-                f"this executor does not find in stagingDir ({self.folder.uri}) what the driver wrote there; {_SHARE}"
+                f"this executor does not find in stagingDir ({self.folder.uri}) what the driver wrote there for the "
+                f"batch up to epoch {self.number}; {_FIND}"
             )
 
     def require_planned(self, chunk: str, split: Split) -> None:
@@ -148,8 +152,8 @@ class BatchFiles:
         except FileNotFoundError as error:
             raise StagingError(
                 f"the staged file {name} of epoch {self.number} is not in stagingDir ({self.folder.uri}) as this "
-                f"process sees it; {_SHARE}. Where they do share it, the file was lost: restart the query; if that "
-                f"does not help, start over with {FRESH_START}"
+                f"process sees it; {_FIND}. Else the file was lost: restart the query; if that does not help, start "
+                f"over with {FRESH_START}"
             ) from error
         except (OSError, pa.ArrowException) as error:
             # A damaged file may ask for memory of any size, and then that is not what is lacking.

@@ -165,8 +165,9 @@ def about_snapshot(failure: Failure) -> BackfillError | None:
     return SnapshotGoneError(
         f"the state that is read at is not there ({failure.message}): it ended with the driver's session, or was given "
         "up because that lost its connection. Start the query again; what was cut off is read at a later state. Where "
-        "only one executor says so, again and again, it is led to another server than the driver is, as to a standby "
-        "that shares a name with the primary"
+        "its batch is over, read the DataFrame that foreachBatch is given before it returns. Where only one executor "
+        "says so, again and again, it is led to another server than the driver is, as to a standby that shares a name "
+        "with the primary"
     )
 
 
