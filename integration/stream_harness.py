@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,17 @@ from tests.query import Query
 
 QUICK = RetryPolicy(first=0.01, most=0.1, give_up_after=120.0)
 """What a stream does about transient errors here: as in production, only sooner."""
+
+
+@dataclass(slots=True)
+class Pauses:
+    """How long pauses have been in all, in seconds."""
+
+    passed: float = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+        self.passed += seconds
 
 
 def table_of(database: Database, rows: int, *, identity: str = "DEFAULT") -> None:
@@ -88,8 +100,13 @@ class StreamRun(Query[Row]):
         return self._stream
 
     def give_up_after(self, seconds: float) -> None:
-        """From now on transient errors are borne no longer than this."""
-        self.upstream._sessions.retries = replace(QUICK, give_up_after=seconds)
+        """From now on transient errors are borne no longer than this, of which only pauses count: a slow machine has as
+        many tries.
+        """
+        pauses = Pauses()
+        self.upstream._sessions.retries = replace(
+            QUICK, give_up_after=seconds, clock=lambda: pauses.passed, sleep=pauses.sleep
+        )
 
     @property
     def upstream(self) -> PostgresUpstream:

@@ -47,7 +47,7 @@ def test_changes_are_followed_while_a_partition_is_locked(database: Database, st
     database.execute(PARTITIONED)
     run = start_stream(sessionInitStatement=WAITS_FOR_NOBODY)
     run.backfill()
-    run.give_up_after(0.1)
+    run.give_up_after(0.02)
     with in_transaction(database, "LOCK TABLE low"):
         database.execute("INSERT INTO t VALUES (150, 'new')")
         run.catch_up()
@@ -62,7 +62,7 @@ def test_changes_are_followed_while_a_table_of_the_publication_is_locked(
     database.execute("CREATE TABLE other (id int PRIMARY KEY); CREATE PUBLICATION feed FOR ALL TABLES")
     run = start_stream(publicationName="feed", sessionInitStatement=WAITS_FOR_NOBODY)
     run.backfill()
-    run.give_up_after(0.1)
+    run.give_up_after(0.02)
     database.execute("UPDATE t SET v = 'new' WHERE id = 1")
     with in_transaction(database, statement):
         run.catch_up()
@@ -130,7 +130,7 @@ def test_a_slot_is_waited_for_whatever_the_database_sets_for_locks(
     table_of(database, 20)
     database.execute(f"CREATE TABLE other (id int); ALTER DATABASE {database.name} SET lock_timeout = '10ms'")
     run = start_stream()
-    run.give_up_after(0.1)
+    run.give_up_after(0.02)
     with caplog.at_level(logging.WARNING, "backfill"), ThreadPoolExecutor() as threads:
         with in_transaction(database, "INSERT INTO other VALUES (1)"):
             begun = threads.submit(run.batch)
@@ -187,7 +187,7 @@ def test_a_reader_that_meets_a_lock_says_so_and_reads_when_it_is_gone(
     assert run.plan()
     (part,) = run.parts()
     with in_transaction(database, "LOCK TABLE t"), caplog.at_level(logging.WARNING, "backfill"):
-        run.give_up_after(1)
+        run.give_up_after(0.02)
         with pytest.raises(TableLockedError, match="ALTER TABLE, VACUUM FULL or TRUNCATE"):
             run.read_part(part)
         with pytest.raises(TableLockedError, match="ALTER TABLE, VACUUM FULL or TRUNCATE"):
@@ -225,7 +225,7 @@ def test_a_table_that_is_locked_before_its_vnodes_are_cut_is_said_to_be(
 ) -> None:
     database.execute(PARTITIONED)
     run = start_stream(startupMode="snapshot")
-    run.give_up_after(0.1)
+    run.give_up_after(0.02)
     with (
         in_transaction(database, "LOCK TABLE low"),
         pytest.raises(TableLockedError, match="ALTER TABLE, VACUUM FULL or TRUNCATE"),

@@ -111,7 +111,7 @@ def test_a_table_that_is_locked_is_said_to_be(database: Database, start_stream: 
     table_of(database, 50)
     run = start_stream()
     run.batch(20)
-    run.give_up_after(0.1)
+    run.give_up_after(0.02)
     with database.connect() as session:
         session.execute("LOCK TABLE t")
         with pytest.raises(TableLockedError, match="ALTER TABLE, VACUUM FULL or TRUNCATE"):
