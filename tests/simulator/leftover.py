@@ -26,7 +26,15 @@ class Leftover:
     passed_on: set[Output] = field(default_factory=set)
     """The snapshot rows of those that have come to their ends. Such a driver's sink may have them."""
 
-    def task(self, spark: Spark, part: Part) -> Task:
+    def begin(self, random: Random, spark: Spark) -> None:
+        """Tasks of this driver, some of them twice, take turns for a while."""
+        tasks = [self._task(spark, part) for part in spark.parts() for _ in range(random.choice([1, 1, 2]))]
+        for _ in range(random.randrange(3 * len(tasks) + 1)):
+            next(random.choice(tasks), None)
+            spark.watched.pass_time()
+        self.tasks += tasks
+
+    def _task(self, spark: Spark, part: Part) -> Task:
         batches, schema = list[pa.RecordBatch](), spark.stream().rows.schema
         for batch in spark.task(part):
             batches.append(batch)

@@ -13,7 +13,7 @@ from backfill.whole_rows.telling import Rules
 from backfill_state import InMemoryProgressStore
 from tests.simulator.database import Database, Key
 from tests.simulator.harness import Spark, same_rows
-from tests.simulator.leftover import Leftover, Task
+from tests.simulator.leftover import Leftover
 from tests.simulator.upstream import Server
 from tests.simulator.writer import SPACE, random_rows, reveal, truncate, write
 
@@ -243,21 +243,12 @@ def batch_in_bad_weather(random: Random, spark: Spark, *, lose_store: bool = Tru
 def _lose_the_process(random: Random, spark: Spark, leftover: Leftover, *, lose_store: bool) -> None:
     """The driver dies, most often with tasks under way, and the world goes on."""
     if random.random() < 0.7:
-        leftover.tasks += _run_tasks(random, spark, leftover)
+        leftover.begin(random, spark)
     spark.crash()
     spark.partitions = random.choice([1, 2, 5])
     if lose_store and random.random() < 0.1:
         spark.store = InMemoryProgressStore()
     write_some(random, spark)
-
-
-def _run_tasks(random: Random, spark: Spark, leftover: Leftover) -> list[Task]:
-    """Tasks, some of them twice, take turns for a while."""
-    tasks = [leftover.task(spark, part) for part in spark.parts() for _ in range(random.choice([1, 1, 2]))]
-    for _ in range(random.randrange(3 * len(tasks) + 1)):
-        next(random.choice(tasks), None)
-        spark.watched.pass_time()
-    return tasks
 
 
 def quiet_down(spark: Spark) -> Spark:
