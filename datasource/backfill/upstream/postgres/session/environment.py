@@ -29,12 +29,10 @@ def completed(given: Mapping[str, str]) -> dict[str, str]:
     if mode := os.environ.get("PGSSLMODE"):  # Not what is taken for granted, which would undo an executor's own.
         said["sslmode"] = mode
     found = {**said, **given}
-    found.setdefault("dbname", found.get("user", ""))
     if not found.keys() & {"host", "hostaddr"}:
-        name = f".s.PGSQL.{found.get('port', '5432')}"
+        name = f".s.PGSQL.{found['port']}"
         there = next((folder for folder in _SOCKETS if Path(folder, name).exists()), None)
-        if there is None:
-            return found
-        found["host"] = str(there)
-    # An empty address is none, and keeps an executor's PGHOSTADDR from taking the place of the host.
-    return {"hostaddr": "", **found}
+        if there is not None:
+            found["host"] = str(there)
+    # Empty is what libpq takes for granted; what is not there it would look for in an executor's environment.
+    return {"hostaddr": "", "dbname": "", **found}
