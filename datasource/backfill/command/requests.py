@@ -13,6 +13,7 @@ import pyarrow as pa
 from backfill.control import Control, ReadAgain, Stop
 from backfill.errors import KeyTextError, StateBusyError, StateError
 from backfill.offset import Barrier
+from backfill.options.texts import is_characters
 from backfill.state_dir.control_file import changing, keep_control, read_control
 from backfill.state_dir.kept_options import has_place, keeps_the_latest
 from backfill.state_dir.views import looking, standing
@@ -91,8 +92,8 @@ def _fits(text: str, kind: pa.DataType) -> bool:
 
 
 def _is_storable(text: str) -> bool:
-    """Whether a database can have the text: an argument that is not UTF-8 has surrogates in it."""
-    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
+    """Whether a database can have the text."""
+    return "\0" not in text and is_characters(text)
 
 
 def _turned_round(key: pa.Schema, request: ReadAgain) -> bool:

@@ -13,12 +13,15 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 
+def is_characters(text: str) -> bool:
+    """Whether it is; an argument that is not in the encoding of its process, Python passes on as surrogates."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
 def readable(text: str) -> str:
-    """The text itself; bytes of an argument that are none in the process's encoding, Python passes on as surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("text in UTF-8, and a locale that says so, such as LC_ALL=C.UTF-8") from None
+    """The text itself."""
+    if not is_characters(text):
+        raise ValueError("text in UTF-8, and a locale that says so, such as LC_ALL=C.UTF-8")
     return text
 
 
