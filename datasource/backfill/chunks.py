@@ -113,7 +113,8 @@ class Chunks:
         """For the state of this pin; as it was where that is the state planned, as of an upstream that keeps them.
 
         A chunk may have been staged since that was looked at, by a reader of a driver that still runs. It is in that
-        one's sink then, unless its reader has seen the new plan (`BatchFiles.require_planned`). So this looks again.
+        one's sink then, unless its reader has seen the new plan (`BatchFiles.require_still_planned`). So this looks
+        again.
         """
         if self._has_state(manifest, staged, pin):
             return manifest

@@ -118,7 +118,7 @@ def _optional(added: Added, found: pa.Schema) -> Collection[str]:
 def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     chunk, files = part.chunk, part.chunk.files
     if chunk.is_staged:
-        files.require_planned(chunk.name, part.split)
+        files.require_still_planned(chunk.name, part.split)
         yield from _staged_chunk(chunk, columns)
         return
     files.require_shared()
@@ -136,7 +136,7 @@ def _snapshot(part: SnapshotPart, reader: SnapshotReader, columns: pa.Schema) ->
         if not chunk.is_staged:
             raise
         is_left = True
-    files.require_planned(chunk.name, part.split)
+    files.require_still_planned(chunk.name, part.split)
     if is_left:
         yield from without_first(_staged_chunk(chunk, columns), passed_on)
 

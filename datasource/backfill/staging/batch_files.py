@@ -69,7 +69,7 @@ class BatchFiles:
                 f"batch up to epoch {self.number}; {_FIND}"
             )
 
-    def require_planned(self, chunk: str, split: Split) -> None:
+    def require_still_planned(self, chunk: str, split: Split) -> None:
         """For a reader that has staged this chunk: StateBusyError where its split is not read so any more.
 
         A driver may be taken for dead although it reads on, as where only the process died in which it plans. The next
