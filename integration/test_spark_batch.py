@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 
-from backfill.errors import ConnectionLostError, OptionsError
+from backfill.errors import ConnectionLostError, OptionsError, SchemaChangedError
 from backfill.options import parse
 from backfill.upstream.postgres import PostgresUpstream
 from backfill.upstream.postgres.snapshot import reader
@@ -190,6 +190,51 @@ def test_rows_of_no_pinned_state_come_as_they_lie_in_the_table(database: Databas
     reading = upstream.reader().scan([WHOLE_TABLE])
     upstream.close()
     assert [row["id"] for batch in reading for row in batch.to_pylist()] == list(range(999, -1, -1))
+
+
+MOVED = {
+    "is partitioned now": """
+        DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+        CREATE TABLE part PARTITION OF t FOR VALUES FROM (0) TO (100000); INSERT INTO t VALUES (1, 'v')
+    """,
+    "has inheritance children now": """
+        ALTER TABLE t RENAME TO before; CREATE TABLE t (LIKE before INCLUDING ALL);
+        ALTER TABLE before INHERIT t
+    """,
+    "column id of the table .* may be null now": """
+        ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ALTER id DROP NOT NULL; INSERT INTO t VALUES (NULL)
+    """,
+    "column id of .* of the key when": """
+        DROP TABLE t; CREATE TABLE t (id int, v text PRIMARY KEY); INSERT INTO t VALUES (NULL, 'v')
+    """,
+}
+"""Ways in which rows come to be where a read that was planned before does not look, by what is said of them."""
+
+
+@pytest.mark.parametrize("told", MOVED)
+def test_rows_are_not_passed_over_that_are_no_longer_where_they_were_when_the_read_was_planned(
+    database: Database, told: str
+) -> None:
+    """Spark keeps what was planned as long as the DataFrame, and whoever moves the table knows nothing of that."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    database.execute("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 100) i")
+    upstream = PostgresUpstream(parse({**database.options, "dbtable": "t"}))
+    reading = upstream.reader().scan(ranges_between(upstream.bounds(3)))
+    upstream.close()
+    database.execute(MOVED[told])
+    with pytest.raises(SchemaChangedError, match=told):
+        list(reading)
+
+
+def test_a_table_that_is_read_in_one_part_may_lose_its_key_meanwhile(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    upstream = PostgresUpstream(parse({**database.options, "dbtable": "t"}))
+    reading = upstream.reader().scan([WHOLE_TABLE])
+    upstream.close()
+    database.execute(
+        "ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ALTER id DROP NOT NULL; INSERT INTO t VALUES (NULL)"
+    )
+    assert [row["id"] for batch in reading for row in batch.to_pylist()] == [None]
 
 
 def test_a_state_that_is_lost_with_its_session_is_not_mixed_with_a_later_one(

@@ -7,6 +7,7 @@ counting     how many rows they have
 pin          exporting a snapshot and holding it
 entering     transactions in it, or in the state of now
 files        whether its rows are still there
+passed_over  whether statements made before would pass over some of them
 plans        by which plans the server reads them
 
 Each imports only what stands after it.

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from psycopg import sql
 
@@ -26,6 +26,7 @@ from backfill.upstream.postgres.session import locks
 from backfill.upstream.postgres.session.connection import Cursor
 from backfill.upstream.postgres.session.failures import about_snapshot, translating
 from backfill.upstream.postgres.snapshot.files import Files, files_of
+from backfill.upstream.postgres.snapshot.passed_over import require_all_found, shape_of
 from backfill.upstream.postgres.tables.columns import (
     DEFINITIONS,
     names_of,
@@ -34,6 +35,8 @@ from backfill.upstream.postgres.tables.columns import (
 )
 from backfill.upstream.postgres.tables.ranges import KeyedTable
 from backfill.wording import FRESH_START
+
+_SEEN: Final = sql.SQL("pg_catalog.pg_current_snapshot()::text")
 
 BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -69,18 +72,16 @@ def stored(cursor: Cursor, table: KeyedTable) -> str:
     return str(files)
 
 
-def _look(cursor: Cursor, table: KeyedTable) -> tuple[str, str]:
-    """Which files hold the rows, and what the session's snapshot sees; for a transaction that has locked the table.
+def _look(cursor: Cursor, table: KeyedTable, *further: sql.Composable) -> tuple[Any, ...]:
+    """Which files hold the rows, and the values of further expressions; for a transaction that has locked the table.
 
     Raises SchemaChangedError where the columns that are read have other names by now.
     """
-    look = sql.SQL("SELECT {}, {}, pg_catalog.pg_current_snapshot()::text").format(
-        files_of(table.name), names_of(table.name, table.columns)
-    )
-    cursor.execute(look.as_string(None))
-    files, names, seen = cursor.fetchone()
+    wanted = sql.SQL(", ").join([names_of(table.name, table.columns), files_of(table.name), *further])
+    cursor.execute(sql.SQL("SELECT {}").format(wanted).as_string(None))
+    names, *found = cursor.fetchone()
     require_names(table.name, table.columns, names)
-    return str(files), str(seen)
+    return tuple(found)
 
 
 def require_same_state(token: Token, cursor: Cursor, table: KeyedTable) -> None:
@@ -88,7 +89,7 @@ def require_same_state(token: Token, cursor: Cursor, table: KeyedTable) -> None:
 
     Raises SnapshotGoneError unless that is the token's, and the rows are where they were when it was taken.
     """
-    files, seen = _look(cursor, table)
+    files, seen = _look(cursor, table, _SEEN)
     if seen != token.seen:
         raise SnapshotGoneError(
             "the state that is read at went with the server, which was restarted since, and another one has its name "
@@ -104,18 +105,19 @@ def require_same_state(token: Token, cursor: Cursor, table: KeyedTable) -> None:
         )
 
 
-def enter(cursor: Cursor, table: KeyedTable) -> None:
+def enter(cursor: Cursor, table: KeyedTable, *, by_key: bool) -> None:
     """Begins a transaction in the state of now, and locks the table until its end, which is to be `LEAVE`.
 
     Raises TableLockedError where somebody else has it locked for longer than a moment, SchemaChangedError where its
-    columns have other names.
+    columns have other names, or where statements would pass over rows; `by_key`: they ask for ranges of the key.
     """
     cursor.execute(locks.IN_SESSION)
     before = stored(cursor, table)
     cursor.execute(BEGIN)
     cursor.execute(table.lock.as_string(None))
-    files, _ = _look(cursor, table)
+    files, where, nullable = _look(cursor, table, *shape_of(table))
     require_same_files(before, files)
+    require_all_found(table, where, nullable, by_key=by_key)
 
 
 def enter_pinned(cursor: Cursor, table: KeyedTable, token: str) -> None:

@@ -1,0 +1,66 @@
+"""Whether statements that were made for a table as it was would pass over rows of it as it is now.
+
+Spark keeps what a read was planned as for as long as the DataFrame or the temporary view, and the statements go by the
+table's name alone: there may be another one of that name by then, or the same one in another shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from psycopg import sql
+
+from backfill.errors import SchemaChangedError
+from backfill.upstream.postgres.tables.ranges import KeyedTable
+
+_IN_PARTITIONS: Final = "is partitioned"
+_IN_ITSELF: Final = "holds its rows itself"
+
+_WHERE_ROWS_ARE: Final = sql.SQL(
+    """(SELECT CASE WHEN c.relkind = 'p' THEN {in_partitions}::text
+                    WHEN EXISTS (SELECT FROM pg_catalog.pg_inherits WHERE inhparent = c.oid)
+                    THEN 'has inheritance children' ELSE {in_itself}::text END
+        FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass({name})::oid)"""
+)
+
+_NULLABLE: Final = sql.SQL(
+    """ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
+             WHERE a.attrelid = pg_catalog.to_regclass({name})::oid
+               AND a.attname::text OPERATOR(pg_catalog.=) ANY ({key}::text[])
+               AND (NOT a.attnotnull
+                    OR EXISTS (SELECT FROM pg_catalog.pg_constraint
+                               WHERE conrelid = a.attrelid AND contype = 'n' AND NOT convalidated
+                                 AND a.attnum OPERATOR(pg_catalog.=) ANY (conkey)))
+             ORDER BY a.attnum)"""
+)
+
+
+def shape_of(table: KeyedTable) -> tuple[sql.Composable, sql.Composable]:
+    """Expressions of what `require_all_found` wants to know: where the table's rows are, and which of its key's columns
+    may be null.
+    """
+    name = sql.Literal(table.name.quoted())
+    where = _WHERE_ROWS_ARE.format(
+        name=name, in_partitions=sql.Literal(_IN_PARTITIONS), in_itself=sql.Literal(_IN_ITSELF)
+    )
+    return where, _NULLABLE.format(name=name, key=sql.Literal([part.column.name for part in table.key]))
+
+
+def require_all_found(table: KeyedTable, where: str | None, nullable: Sequence[str], *, by_key: bool) -> None:
+    """Raises SchemaChangedError where rows would be passed over; `by_key`: statements ask for ranges of the key.
+
+    `where` is None for a table that the transaction does not see: of that it sees no row either.
+    """
+    name = table.name.quoted()
+    if where not in (_IN_PARTITIONS if table.partitioned else _IN_ITSELF, None):
+        raise SchemaChangedError(
+            f"the table {name} {where} now, unlike when it was looked at, so rows would be looked for where they are "
+            "not. load() the table again"
+        )
+    if by_key and nullable:
+        raise SchemaChangedError(
+            f"the column {', '.join(nullable)} of the table {name} may be null now. It was of the key when the table "
+            "was looked at, and parts are read by ranges of that, so rows without a value would be in none. load() the "
+            "table again"
+        )
