@@ -17,7 +17,7 @@ from backfill.options import parse
 from backfill.upstream.delta import DeltaUpstream
 from backfill.upstream.delta.keys import sorting
 from backfill.upstream.delta.snapshot import measuring
-from backfill.vnode import WHOLE_TABLE
+from backfill.vnode import WHOLE_TABLE, ranges_between
 from tests.delta.stream import DeltaRun
 from tests.delta.tables import all_read, half_read, rows
 
@@ -81,3 +81,16 @@ def test_rows_of_one_key_are_found_on_either_side_of_a_batch(tmp_path: Path, mon
     upstream = DeltaUpstream(parse({"path": str(tmp_path), "keyColumns": "id"}))
     with closing(upstream), pytest.raises(TableError, match="several rows of one key"):
         deque(upstream.reader().scan([WHOLE_TABLE]), maxlen=0)
+
+
+def test_a_row_without_a_key_that_has_come_since_a_read_was_planned_is_not_passed_over(table: Path) -> None:
+    """It lies in no range, and statistics leave out a file of such rows alone."""
+    upstream = DeltaUpstream(parse({"path": str(table), "keyColumns": "id", "filter": "v <> 'left out'"}))
+    with closing(upstream):
+        reader, (first, *others) = upstream.reader(), ranges_between(upstream.bounds(2))
+    assert others
+    write_deltalake(table, rows((None, "left out")), mode="append")
+    deque(reader.scan([first]), maxlen=0)
+    write_deltalake(table, rows((None, "x")), mode="append")
+    with pytest.raises(TableError, match="the key column id is null in some rows"):
+        deque(reader.scan([first]), maxlen=0)

@@ -13,9 +13,9 @@ from backfill.arrow.batches import in_columns
 from backfill.arrow.widening import widens
 from backfill.errors import SchemaChangedError
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.keys.sorted_keys import require_distinct
+from backfill.upstream.delta.keys.sorted_keys import require_distinct, require_keys
 from backfill.upstream.delta.position import Position
-from backfill.upstream.delta.snapshot.rows import rows_of, rows_within
+from backfill.upstream.delta.snapshot.rows import rows_of, rows_within, without_key
 from backfill.upstream.delta.tables.opening import open_at, open_latest, reading
 from backfill.upstream.delta.tables.table import Table, require_as_described, require_partition_values
 from backfill.upstream.delta.tables.types import arrow_type
@@ -39,7 +39,15 @@ class DeltaSnapshotReader:
         opened = open_latest(self.table.uri)
         with translating(self.table.uri):
             require_as_described(opened, self.table)
-        yield from self._typed(opened, self._within(opened, self.table.columns, ranges, self.filter))
+        yield from self._typed(opened, self._all_within(opened, ranges))
+
+    def _all_within(self, opened: DeltaTable, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        """The rows of the ranges. TableError where any row of the table has no key: it may have come since the ranges
+        were cut, and lies in none, and a file of such rows alone is left out by all of them.
+        """
+        for keys in without_key(opened, self.table.key, self.filter):
+            require_keys(keys)
+        yield from self._within(opened, self.table.columns, ranges, self.filter)
 
     def lookup(self, token: str, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """See `backfill.upstream.Upstream.lookup`."""

@@ -35,6 +35,12 @@ def rows_within(
         yield from in_order(rows.within(key, together), columns, key.names)
 
 
+def without_key(table: DeltaTable, key: KeyColumns, condition: str) -> Iterator[pa.RecordBatch]:
+    """The keys that lack a value, and maybe others; only of rows for which the condition holds, if there is one."""
+    predicate = " OR ".join(f"{quoted(name)} IS NULL" for name in key.names)
+    return Rows.of(table, key.schema, condition).where(predicate)
+
+
 def rows_of(table: DeltaTable, columns: pa.Schema, key: KeyColumns, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The rows with these keys, in no order."""
     predicate = leaving_out(table, key, (key.around(keys),))
