@@ -69,6 +69,8 @@ def test_two_options_are_enough_to_look_at_a_table() -> None:
         ("url", "service=shop", "url", "service=shop"),
         ("url", "host=db options='-c app.home=http://h/'", "url", "host=db options='-c app.home=http://h/'"),
         ("url", "postgresql://app:@db/shop", "url", "postgresql://app:@db/shop"),
+        ("url", "postgresql://db,[::1]:5433,[::2]/shop", "url", "postgresql://db,[::1]:5433,[::2]/shop"),
+        ("url", "postgresql://℅@db/shop", "url", "postgresql://℅@db/shop"),
         ("dbtable", '"My Schema"."Orders"', "dbtable", '"My Schema"."Orders"'),
         ("user", "app", "user", "app"),
         ("password", " with blanks ", "password", " with blanks "),

@@ -144,14 +144,12 @@ def url(text: str) -> str:
     text = text.strip()  # What a file ends with, libpq would take for a part of the database's name.
     if text.startswith("jdbc:"):
         raise ValueError("a PostgreSQL URI or libpq connection string, without the leading jdbc:")
-    if re.match(r"[\w+.-]*://", text):
-        try:
-            parts = urlsplit(text)
-        except ValueError:
-            # Its message may quote the part of the URI that has the password.
-            raise ValueError("a URI such as postgresql://app@host:5432/shop") from None
-        if parts.scheme not in ("postgresql", "postgres"):
+    if scheme := re.match(r"([\w+.-]*)://", text):
+        # Not Python's own parts of it, which refuses several hosts where one is an IPv6 address.
+        if scheme[1] not in ("postgresql", "postgres"):
             raise ValueError("a URI that begins with postgresql://")
+        if text.count("[") != text.count("]"):
+            raise ValueError("a URI such as postgresql://app@host:5432/shop")
         secret = _has_password(text.partition("://")[2])
     elif "=" in text:
         secret = re.search(rf"({'|'.join(_SECRETS)})\s*=", text) is not None
