@@ -47,9 +47,66 @@ def test_executors_go_where_the_driver_goes_whatever_is_in_their_environment(mon
         monkeypatch.setenv(name, value)
     found = conninfo_to_dict(Connector.of("dbname=other").conninfo)
     assert [found[name] for name in ("host", "port", "dbname", "user")] == ["db", "5433", "other", "app"]
-    monkeypatch.setenv("PGSERVICE", "shop")  # Its entries stand before the environment's.
-    found = conninfo_to_dict(Connector.of("dbname=other").conninfo)
-    assert not found.keys() & {"host", "port", "user"}
+
+
+def service(monkeypatch: pytest.MonkeyPatch, folder: Path, *entries: str) -> None:
+    """Makes of the entries the service `shop`."""
+    file = folder / "services"
+    file.write_text("\n".join(["[shop]", *entries, ""]))
+    monkeypatch.setenv("PGSERVICEFILE", str(file))
+
+
+def test_executors_go_where_the_service_of_the_drivers_environment_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service(monkeypatch, tmp_path, "host=db", "port=5433", "user=app", f"password={SECRET}", "sslmode=verify-full")
+    monkeypatch.setenv("PGSERVICE", "shop")
+    monkeypatch.setenv("PGHOST", "elsewhere")  # The service stands before it.
+    monkeypatch.setenv("PGSSLMODE", "disable")
+    connector = Connector.of("dbname=other")
+    monkeypatch.delenv("PGSERVICE")
+    found = conninfo_to_dict(connector.here())
+    assert [found[name] for name in ("host", "port", "dbname", "user")] == ["db", "5433", "other", "app"]
+    assert found["sslmode"] == "verify-full"
+    assert SECRET not in connector.conninfo
+
+
+def test_a_service_is_looked_up_once_for_both_drivers_and_for_each_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service(monkeypatch, tmp_path, "host=db", "user=app", f"password={SECRET}", "sslmode=require")
+    connector = Connector.of("service=shop", user="other")
+    assert SECRET not in connector.conninfo
+    found = conninfo_to_dict(connector.here())
+    assert "service" not in found
+    told = {name: found[name] for name in ("host", "user", "password", "sslmode")}
+    assert told == {"host": "db", "user": "other", "password": SECRET, "sslmode": "require"}
+    service(monkeypatch, tmp_path, "host=db2")
+    assert conninfo_to_dict(connector.here())["host"] == "db2"
+    assert conninfo_to_dict(Connector.of("service=none").here())["service"] == "none"  # Refused when it is used.
+
+
+def test_what_a_service_leaves_out_is_the_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service(monkeypatch, tmp_path, "host=db")
+    monkeypatch.setenv("PGHOST", "elsewhere")
+    monkeypatch.setenv("PGPORT", "5433")
+    connector = Connector.of("service=shop")
+    monkeypatch.setenv("PGPORT", "1")
+    found = conninfo_to_dict(connector.here())
+    assert [found["host"], found["port"]] == ["db", "5433"]
+
+
+@pytest.mark.parametrize("said", ["", "read-write"])
+def test_of_several_hosts_of_a_service_a_stream_takes_the_primary_unless_it_says_otherwise(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service(monkeypatch, tmp_path, "host=one,other", f"target_session_attrs={said}" if said else "")
+    for url, named in ("service=shop", ""), ("dbname=other", "shop"):
+        monkeypatch.setenv("PGSERVICE", named)
+        if not named:
+            monkeypatch.delenv("PGSERVICE")
+        conninfo = Connector.of(url).here()
+        assert conninfo_to_dict(conninfo)["target_session_attrs"] == (said or "primary")
 
 
 def test_what_nothing_on_the_driver_names_is_not_taken_from_an_executors_environment(
@@ -85,15 +142,18 @@ def _understood(conninfo: str) -> dict[str, bytes]:
     return {name: next(o.val or b"" for o in options if o.keyword == name.encode()) for name in names}
 
 
-@pytest.mark.parametrize("url", ["postgresql://:5433/shop", "port=5433 dbname=shop"])
+@pytest.mark.parametrize(
+    "url", ["postgresql://:5433/shop", "port=5433 dbname=shop", "host='' port=5433", "service=shop"]
+)
 def test_both_drivers_look_for_the_socket_in_one_folder(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PGHOST", raising=False)
+    service(monkeypatch, tmp_path, "port=5433")
     folders = [tmp_path / "one", tmp_path / "other"]
     monkeypatch.setattr(environment, "_SOCKETS", folders)
-    assert "host" not in conninfo_to_dict(Connector.of(url).conninfo)
+    assert not conninfo_to_dict(Connector.of(url).here()).get("host")
     folders[1].mkdir()
     (folders[1] / ".s.PGSQL.5433").touch()
-    found = conninfo_to_dict(Connector.of(url).conninfo)
+    found = conninfo_to_dict(Connector.of(url).here())
     assert found["host"] == str(folders[1])

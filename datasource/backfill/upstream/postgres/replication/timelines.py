@@ -13,7 +13,6 @@ from contextlib import closing
 from typing import Final
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 from psycopg.pq import ExecStatus
 
 from backfill.errors import DatabaseSetupError
@@ -43,7 +42,7 @@ def history(connector: Connector, timeline: str) -> Mapping[str, Lsn]:
 
 def _replicating(connector: Connector, timeline: str) -> psycopg.Connection[tuple[object, ...]]:
     try:
-        return psycopg.connect(make_conninfo(connector.conninfo, replication="database"))
+        return psycopg.connect(connector.here(replication="database"))
     except psycopg.Error as error:
         found = translated(error)
         raise type(found)(

@@ -18,7 +18,7 @@ from backfill.errors import OptionsError
 from backfill.options import Options
 from backfill.upstream.postgres.session.arrow_session import ArrowSession, require_driver
 from backfill.upstream.postgres.session.connecting import behind_a_pooler
-from backfill.upstream.postgres.session.environment import completed
+from backfill.upstream.postgres.session.environment import completed, spelled_out
 from backfill.upstream.postgres.session.failures import about_init_statement, translated, translating
 from backfill.upstream.postgres.session.idle_sessions import IDLE
 from backfill.upstream.postgres.session.settings import (
@@ -90,8 +90,9 @@ class Connector:
         for name, value in NETWORK.items():
             given.setdefault(name, value)
         given.setdefault("fallback_application_name", "backfill")
-        if primary and "," in given.get("host", "") + given.get("hostaddr", ""):
-            given.setdefault("target_session_attrs", "primary")
+        known = spelled_out(given)
+        if primary and "," in known.get("host", "") + known.get("hostaddr", ""):
+            given["target_session_attrs"] = known.get("target_session_attrs", "primary")
         given["client_encoding"] = "UTF8"
         # The server would not be told of PGOPTIONS where there are options; and executors are to have the driver's.
         given["options"] = session_options(given.get("options", os.environ.get("PGOPTIONS", "")))
@@ -102,12 +103,17 @@ class Connector:
         waiting = where_rows_wait(str(conninfo_to_dict(self.conninfo)["options"]))
         return replace(self, conninfo=make_conninfo(self.conninfo, options=waiting))
 
+    def here(self, **parameters: str) -> str:
+        """What a library of this process connects with, and further parameters: a service's own are in its place."""
+        given = {key: str(value) for key, value in conninfo_to_dict(self.conninfo).items()}
+        return make_conninfo("", **spelled_out({**given, **parameters}))
+
     def session(self) -> Session:
         """A session for control statements, in autocommit."""
         with translating():
             # Nothing is prepared: psycopg would keep the text of the last hundred statements, and some of them name all
             # the keys of a batch.
-            connection = psycopg.connect(self.conninfo, autocommit=True, prepare_threshold=None)
+            connection = psycopg.connect(self.here(), autocommit=True, prepare_threshold=None)
             with ExitStack() as opened:
                 opened.callback(connection.close)
                 connection.adapters.register_dumper(int, _Number)
@@ -133,7 +139,7 @@ class Connector:
     def new_arrow_session(self) -> ArrowSession:
         """A session of the caller's own, to be closed by it."""
         with translating():
-            session = ArrowSession(self.conninfo)
+            session = ArrowSession(self.here())
             with ExitStack() as opened:
                 opened.callback(session.close)
                 self._begin(session, FIRST_OF_BULK, session.carry_out)

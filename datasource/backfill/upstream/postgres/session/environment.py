@@ -8,31 +8,70 @@ from pathlib import Path
 from typing import Final
 
 from psycopg import pq
+from psycopg.conninfo import make_conninfo
 
 _WHERE: Final = ("host", "hostaddr", "port", "dbname", "user")
 
+_HOW: Final = ("sslmode", "target_session_attrs")
+"""What is not told to executors as long as it is what libpq takes for granted, which would undo their own."""
+
 _SOCKETS: Final = ("/var/run/postgresql", "/tmp")  # noqa: S108 - where PostgreSQL has its sockets
+
+_REFUSED: Final = {"gssencmode": "?"}
+"""What libpq refuses before it connects to anything, and after it has looked up what a service stands for."""
 
 
 def completed(given: Mapping[str, str]) -> dict[str, str]:
     """A connection string's parameters, with what libpq would take from this process's environment, or for granted; and
     where nothing names a host, with the folder of this machine that has the server's socket.
 
-    Executors are to go where the driver goes, whatever is in their environment, and whoever they run as. And of the
-    drivers' libraries each has another folder of sockets. A service file stands before the environment, and is left to
-    libpq.
+    Executors are to go where the driver goes, whatever is in their environment, and whoever they run as. What PGSERVICE
+    stands for is of the environment as well. A service that is given itself stands before that, and is looked up for
+    every session (`spelled_out`).
     """
-    if "service" in given or os.environ.get("PGSERVICE"):
-        return dict(given)
-    defaults = {option.keyword.decode(): option.val for option in pq.Conninfo.get_defaults()}
-    said = {name: value.decode() for name in _WHERE if (value := defaults.get(name))}
-    if mode := os.environ.get("PGSSLMODE"):  # Not what is taken for granted, which would undo an executor's own.
-        said["sslmode"] = mode
-    found = {**said, **given}
-    if not found.keys() & {"host", "hostaddr"}:
-        name = f".s.PGSQL.{found['port']}"
-        there = next((folder for folder in _SOCKETS if Path(folder, name).exists()), None)
-        if there is not None:
-            found["host"] = str(there)
+    defaults = {option.keyword.decode(): option for option in pq.Conninfo.get_defaults()}
+    if "service" in given:
+        known = spelled_out(given)
+        named = {name: os.environ.get(_variable(defaults[name])) for name in _WHERE}
+        return {**{name: value for name, value in named.items() if value and known.get(name) == value}, **given}
+    said = {name: value.decode() for name in _WHERE if (value := defaults[name].val)}
+    for name in _HOW:
+        option = defaults[name]
+        if option.val and (option.val != option.compiled or _variable(option) in os.environ):
+            said[name] = option.val.decode()
     # Empty is what libpq takes for granted; what is not there it would look for in an executor's environment.
-    return {"hostaddr": "", "dbname": "", **found}
+    return {"hostaddr": "", "dbname": "", **_with_folder({**said, **given})}
+
+
+def spelled_out(given: Mapping[str, str]) -> dict[str, str]:
+    """A connection string's parameters, with those of the service that they name in its place.
+
+    Each of the drivers' libraries has another place for the services of a whole machine, and for sockets; and psycopg
+    parts hosts from one another only where it sees them. A service that is not found is left, to be refused.
+    """
+    found = _understood(given) if "service" in given else {}
+    if not found:
+        return dict(given)
+    return _with_folder({name: value for name, value in {**found, **given}.items() if not name.startswith("service")})
+
+
+def _understood(given: Mapping[str, str]) -> dict[str, str]:
+    """What libpq makes of these parameters, beside what it takes for granted; nothing where it finds no service."""
+    options = pq.PGconn.connect_start(make_conninfo("", **{**given, **_REFUSED}).encode()).info
+    found = {option.keyword.decode(): option.val.decode() for option in options if option.val}
+    granted = {option.keyword.decode(): option.compiled for option in options}
+    return {name: value for name, value in found.items() if name not in _REFUSED and value.encode() != granted[name]}
+
+
+def _variable(option: pq.ConninfoOption) -> str:
+    """What the parameter is called in the environment."""
+    return (option.envvar or b"").decode()
+
+
+def _with_folder(found: Mapping[str, str]) -> dict[str, str]:
+    """The parameters, with the folder of the socket where they name no host: each library would look in another one."""
+    if found.get("host") or found.get("hostaddr"):
+        return dict(found)
+    name = f".s.PGSQL.{found.get('port') or '5432'}"
+    there = next((folder for folder in _SOCKETS if Path(folder, name).exists()), None)
+    return {**found, **({"host": str(there)} if there is not None else {})}
