@@ -74,11 +74,11 @@ def test_executors_go_where_the_service_of_the_drivers_environment_leads(
 def test_a_service_is_looked_up_once_for_both_drivers_and_for_each_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service(monkeypatch, tmp_path, "host=db", "user=app", f"password={SECRET}", "sslmode=require")
+    service(monkeypatch, tmp_path, "host=db", "user=app", f"password={SECRET}", "sslmode=require", "replication=true")
     connector = Connector.of("service=shop", user="other")
     assert SECRET not in connector.conninfo
     found = conninfo_to_dict(connector.here())
-    assert "service" not in found
+    assert not found.keys() & {"service", "replication"}
     told = {name: found[name] for name in ("host", "user", "password", "sslmode")}
     assert told == {"host": "db", "user": "other", "password": SECRET, "sslmode": "require"}
     service(monkeypatch, tmp_path, "host=db2")
@@ -107,6 +107,10 @@ def test_of_several_hosts_of_a_service_a_stream_takes_the_primary_unless_it_says
             monkeypatch.delenv("PGSERVICE")
         conninfo = Connector.of(url).here()
         assert conninfo_to_dict(conninfo)["target_session_attrs"] == (said or "primary")
+
+
+def test_a_session_for_statements_is_none_for_replication() -> None:
+    assert "replication" not in conninfo_to_dict(Connector.of("host=db replication=database").conninfo)
 
 
 def test_what_nothing_on_the_driver_names_is_not_taken_from_an_executors_environment(

@@ -93,6 +93,7 @@ class Connector:
         known = spelled_out(given)
         if primary and "," in known.get("host", "") + known.get("hostaddr", ""):
             given["target_session_attrs"] = known.get("target_session_attrs", "primary")
+        given.pop("replication", None)  # Statements with parameters are none for such a session.
         given["client_encoding"] = "UTF8"
         # The server would not be told of PGOPTIONS where there are options; and executors are to have the driver's.
         given["options"] = session_options(given.get("options", os.environ.get("PGOPTIONS", "")))

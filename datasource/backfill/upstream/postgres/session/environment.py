@@ -60,7 +60,8 @@ def _understood(given: Mapping[str, str]) -> dict[str, str]:
     options = pq.PGconn.connect_start(make_conninfo("", **{**given, **_REFUSED}).encode()).info
     found = {option.keyword.decode(): option.val.decode() for option in options if option.val}
     granted = {option.keyword.decode(): option.compiled for option in options}
-    return {name: value for name, value in found.items() if name not in _REFUSED and value.encode() != granted[name]}
+    left = (*_REFUSED, "replication")
+    return {name: value for name, value in found.items() if name not in left and value.encode() != granted[name]}
 
 
 def _variable(option: pq.ConninfoOption) -> str:
