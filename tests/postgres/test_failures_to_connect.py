@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import psycopg
 import pytest
 
@@ -128,3 +130,78 @@ def test_what_psycopg_itself_refuses_is_no_matter_of_the_connection(kind: type[p
     assert "please report this" in found.message
     assert type(translated(kind('invalid connection option "sslmod"'))) is DatabaseSetupError
     assert type(translated(psycopg.InterfaceError("the connection is closed"))) is ConnectionLostError
+
+
+REFUSED = "Connection refused"
+NO_ROLE = 'FATAL:  role "app" does not exist'
+STANDBY = "server is in hot standby mode"
+UNTRUSTED = "SSL error: certificate verify failed"
+
+
+def by_psycopg(hosts: list[tuple[str, str, str]]) -> psycopg.OperationalError:
+    lines = [
+        f"- host: '{host}', port: '5432', hostaddr: '{address}': connection failed: connection to server at \"{host}\" "
+        f"({address}), port 5432 failed: {said}"
+        for host, address, said in hosts
+    ]
+    last = lines[-1].partition("': ")[2].partition("': ")[2]
+    return psycopg.OperationalError(
+        "\n".join([last, "Multiple connection attempts failed. All failures were:", *lines])
+    )
+
+
+def by_libpq(hosts: list[tuple[str, str, str]]) -> Exception:
+    lines = (f'connection to server at "{host}" ({address}), port 5432 failed: {said}' for host, address, said in hosts)
+    return from_adbc(None, "IO: [libpq] Failed to connect: " + "\n".join(lines))
+
+
+@pytest.mark.parametrize("driver", [by_psycopg, by_libpq])
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ([REFUSED, STANDBY], ConnectionLostError),
+        ([STANDBY, REFUSED], ConnectionLostError),
+        ([REFUSED, NO_ROLE], ConnectionLostError),  # The primary is restarted, and the standby has another pg_hba.conf.
+        ([STANDBY, STANDBY], ConnectionLostError),
+        ([UNTRUSTED, STANDBY], DatabaseSetupError),
+        ([STANDBY, NO_ROLE], DatabaseSetupError),
+        ([UNTRUSTED, NO_ROLE], DatabaseSetupError),
+    ],
+)
+def test_of_several_hosts_it_is_told_what_each_says(
+    driver: Callable[[list[tuple[str, str, str]]], Exception], said: list[str], kind: type[BackfillError]
+) -> None:
+    found = translated(driver([("db1", "10.0.0.1", said[0]), ("db2", "::2", said[1])]))
+    assert type(found) is kind
+    one, other = (words.removeprefix("FATAL:  ") for words in said)
+    assert f": db1:5432: {one}; db2:5432: {other}; check" in found.message
+
+
+@pytest.mark.parametrize("driver", [by_psycopg, by_libpq])
+def test_several_addresses_of_one_host_are_one_server(
+    driver: Callable[[list[tuple[str, str, str]]], Exception],
+) -> None:
+    found = translated(driver([("localhost", "::1", REFUSED), ("localhost", "127.0.0.1", NO_ROLE)]))
+    assert type(found) is DatabaseSetupError
+    assert 'refused the connection: role "app" does not exist; check' in found.message
+
+
+def test_a_host_that_does_not_answer_is_told_with_the_others() -> None:
+    hosts = ["- host: 'db1', port: '5432', hostaddr: '10.0.0.1': connection timeout expired"]
+    hosts += ["- host: '/run/pg', port: '5432', hostaddr: None: connection is bad: connection to server on socket "]
+    hosts[-1] += f'"/run/pg/.s.PGSQL.5432" failed: {NO_ROLE}'
+    found = translated(psycopg.OperationalError("\n".join(["connection is bad: …", "All failures were:", *hosts])))
+    assert type(found) is ConnectionLostError
+    assert 'db1:5432: connection timeout expired; /run/pg:5432: role "app" does not exist; check' in found.message
+
+
+def test_a_service_that_is_not_there_is_told_with_where_it_is_looked_for() -> None:
+    found = translated(psycopg.OperationalError('connection is bad: definition of service "shop" not found'))
+    assert "every executor need its file, as ~/.pg_service.conf or where PGSERVICEFILE says" in found.message
+
+
+def test_a_passfile_that_names_localhost_for_a_socket_is_told_of() -> None:
+    said = (
+        'connection to server on socket "/var/run/postgresql/.s.PGSQL.5432" failed: fe_sendauth: no password supplied'
+    )
+    assert "put * in the place of its host" in translated(from_adbc(None, said)).message

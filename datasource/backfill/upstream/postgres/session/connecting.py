@@ -34,12 +34,67 @@ _BY_SERVER: Final = re.compile(r"(FATAL|PANIC): |could not fork new process")
 _TOO_MANY_SESSIONS: Final = re.compile(r"too many (clients|connections)|connection slots are reserved", re.IGNORECASE)
 _NO_PARAMETERS: Final = re.compile(r"unsupported startup parameter")
 
+_SERVICE: Final = re.compile(r"service file|definition of service", re.IGNORECASE)
+_NO_PASSWORD_ON_SOCKET: Final = re.compile(r"on socket .*no password supplied")
+
+_OF_A_HOST: Final = (
+    re.compile(
+        r"^- host: '?(?P<host>[^',]*)'?, port: '?(?P<port>[^',]*)'?, hostaddr: \S+: (?P<said>.*)$", re.MULTILINE
+    ),
+    re.compile(
+        r'connection to server (?:at|on socket) "(?P<host>[^"]*)".*?(?:, port (?P<port>\d+))? failed: (?P<said>.*)'
+    ),
+)
+"""What psycopg and libpq say of each host where they have tried several, or several addresses of one."""
+
+_BEFORE_REASON: Final = re.compile(
+    r"^(.*connection to server .*? failed: |connection (failed|is bad): )?((FATAL|PANIC): +)?"
+)
+"""What stands before the reason in that."""
+
+_NOT_THE_ONE: Final = re.compile(r"in hot standby mode|session is (not )?read-only")
+"""Of a host that answers and is none that is wanted: as a standby, where the primary is."""
+
 
 def without_state(error: Exception, message: str) -> BackfillError:
-    """The error as one of ours."""
+    """The error as one of ours.
+
+    Of several hosts it tells what each of them says, and counts as refused for good only where all that are wanted say
+    that: the one that matters may be on its way back.
+    """
+    hosts = _said_by_hosts(str(error))
+    if len(hosts) < 2:
+        return _of_one(error, message)
+    told = "; ".join(f"{host}: {said}" for host, said in hosts.items())
+    wanted = [said for said in hosts.values() if not _NOT_THE_ONE.search(said)]
+    if wanted and all(_REFUSED_FOR_GOOD.search(said) for said in wanted):
+        return _of_one(error, told)
+    return _lost(told)
+
+
+def _said_by_hosts(text: str) -> dict[str, str]:
+    """What is said of each host, in the order in which they were tried; one may have several addresses."""
+    found: dict[str, dict[str, None]] = {}
+    for one in next((every for form in _OF_A_HOST if (every := list(form.finditer(text)))), []):
+        host = f"{one['host']}:{one['port']}" if one["port"] else one["host"]
+        found.setdefault(host, {})[_BEFORE_REASON.sub("", one["said"])] = None
+    return {host: ", ".join(said) for host, said in found.items()}
+
+
+def _of_one(error: Exception, message: str) -> BackfillError:
     message = message.removeprefix("connection failed: ")
     if _NO_PARAMETERS.search(message):
         return behind_a_pooler(message)
+    if _SERVICE.search(message):
+        return DatabaseSetupError(
+            f"the service that url or PGSERVICE names cannot be used: {message}. The driver and every executor need "
+            "its file, as ~/.pg_service.conf or where PGSERVICEFILE says"
+        )
+    if _NO_PASSWORD_ON_SOCKET.search(message):
+        return DatabaseSetupError(
+            f"the database refused the connection: {message}. Where a passfile has the password, put * in the place of "
+            "its host: of the two drivers' libraries each has another folder of sockets that it looks for as localhost"
+        )
     if _REFUSED_FOR_GOOD.search(message):
         return DatabaseSetupError(
             f"the database refused the connection: {message}; check the options url, user and password, and that the "
@@ -62,6 +117,10 @@ def without_state(error: Exception, message: str) -> BackfillError:
         return DatabaseSetupError(
             f"psycopg could not carry out a statement of the stream: {message}; please report this"
         )
+    return _lost(message)
+
+
+def _lost(message: str) -> ConnectionLostError:
     if _TOO_MANY_SESSIONS.search(message):
         return ConnectionLostError(
             f"no connection to the database: {message}. Each stream takes two sessions, and while it reads its table "
