@@ -96,6 +96,10 @@ class ConnectionLostError(TransientError):
     """The database could not be reached, or closed the connection."""
 
 
+class OtherServerError(ConnectionLostError):
+    """Another server has answered than the one whose change log is read."""
+
+
 class StagingUnreachableError(TransientError):
     """The store that stagingDir is on does not answer, or refuses for now."""
 

@@ -86,7 +86,7 @@ def test_what_was_read_of_the_log_before_an_error_is_let_go_of(monkeypatch: pyte
     monkeypatch.setattr(log, "_messages", lost)
     stretch = log.Stretch(Position(Lsn(1)), Position(Lsn(2)), Lsn(2))
     with pytest.raises(ConnectionLostError):
-        log.peek(Connector(""), log.Feed("slot", "publication", 1, ()), stretch, limit=1)
+        log.peek(Connector(""), log.Feed("7", "1", "slot", "publication", 1, ()), stretch, limit=1)
     assert [spool._file.closed for spool in made] == [True]
 
 

@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from backfill.epoch import Epoch
-from backfill.errors import ConnectionLostError, DataLossError, DefiniteError
+from backfill.errors import ConnectionLostError, DataLossError, DefiniteError, OtherServerError
 from backfill.options import Options
 from backfill.upstream.added import Added
 from backfill.upstream.postgres.changes import log
@@ -59,7 +59,6 @@ class ChangeLog:
         # That the table still has them is looked at after each reading. A number is not given twice, so what has one
         # of these now had it ever since.
         self.added = Added(frozenset(begun.added(table)), frozenset(item.name for item in table.description.columns))
-        self._feed = log.Feed(place.slot, place.publication, table.description.oid, table.wanted, self.added)
         self._kept: LastPeeked | None = None
         self._acknowledgeable: dict[str, Lsn] = {}
         self._reported: set[str] = set()
@@ -118,6 +117,10 @@ class ChangeLog:
         peek = partial(self._peeked, session, stretch, limit)
         try:
             peeked = peek()
+        except OtherServerError:
+            # Where this session has come to that server as well, this says what the stream is to do.
+            self.place.require_same_log(session, max(self._reached.values()))
+            raise
         except DataLossError:
             self._find_place_again(session, after)
             peeked = peek()
@@ -159,7 +162,7 @@ class ChangeLog:
     def _peeked(self, session: Session, stretch: Stretch, limit: int) -> log.Peeked:
         most = self.expected.of(limit, stretch.after)
         with saying_which_is_waited_for(self._connector, session, self.place.slot):
-            return log.peek(self._connector, self._feed, stretch, most)
+            return log.peek(self._connector, log.Feed.of(self.place, self._table, self.added), stretch, most)
 
     def _require_published(self, session: Session) -> None:
         """Refuses as well a publication that was made again since the last reading.

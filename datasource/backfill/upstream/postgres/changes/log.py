@@ -28,8 +28,11 @@ from backfill.upstream.postgres.decoder.relation import WantedColumn
 from backfill.upstream.postgres.decoder.transactions import Transactions
 from backfill.upstream.postgres.description import quoted
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position, format_lsn
+from backfill.upstream.postgres.replication.place import Place
 from backfill.upstream.postgres.session.connection import Connector
 from backfill.upstream.postgres.session.failures import about_slot, translating
+from backfill.upstream.postgres.session.server import require_log_of
+from backfill.upstream.postgres.tables.table import Table
 
 _BATCH_BYTES: Final = 4 << 20
 """About how much of the log is decoded at a time: enough for vectors to pay, little enough for a driver's memory."""
@@ -52,11 +55,20 @@ MessageBatches: TypeAlias = Generator[pa.RecordBatch, None, None]
 class Feed:
     """Whose messages are read from which slot, and how they are decoded."""
 
+    system: str
+    timeline: str
+    """Of which server's log."""
+
     slot: str
     publication: str
     table_oid: int
     wanted: tuple[WantedColumn, ...]
     added: Added = NOTHING_ADDED
+
+    @classmethod
+    def of(cls, place: Place, table: Table, added: Added = NOTHING_ADDED) -> Feed:
+        own = (place.system, place.timeline, place.slot, place.publication)
+        return cls(*own, table.description.oid, table.wanted, added)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +198,10 @@ def _messages(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) ->
         # A list of identifiers in one text, so a name is quoted as an identifier within it.
         publication=sql.Literal(quoted(feed.publication)),
     )
-    with translating(), connector.arrow_session() as session, translating(about_slot):
-        yield from session.read(statement.as_string(None), batch_bytes=batch_bytes(len(feed.wanted)))
+    with translating(), connector.arrow_session() as session:
+        require_log_of(session, feed.system, feed.timeline)
+        with translating(about_slot):
+            yield from session.read(statement.as_string(None), batch_bytes=batch_bytes(len(feed.wanted)))
 
 
 def batch_bytes(columns: int) -> int:

@@ -50,7 +50,7 @@ class PostgresChangeReader:
 
     def _once(self) -> Iterator[pa.RecordBatch]:
         after, upto = Position.parse(self.after), Position.parse(self.upto)
-        feed = log.Feed(self.place.slot, self.place.publication, self.table.description.oid, self.table.wanted)
+        feed = log.Feed.of(self.place, self.table)
         self._require_readable(after, upto)
         try:
             yield from log.changes(self.connector, feed, log.Stretch(after, upto, upto.lsn))

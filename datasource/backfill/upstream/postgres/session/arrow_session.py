@@ -62,6 +62,8 @@ class ArrowSession:
         require_driver(adbc_driver_postgresql.__version__)
         self._connection = AdbcConnection(_database(conninfo))
         self.opened_at: Final = time.monotonic()
+        self.log_of: tuple[str, str] | None = None
+        """Which server's log it reads, once that is known: of a primary that stays so while the session lasts."""
         self._reading = ExitStack()
         self._rows: Iterator[tuple[Any, ...]] = iter(())
 

@@ -162,9 +162,9 @@ class Connector:
             cursor.execute(AGAIN)
 
 
-def one_row(cursor: psycopg.Cursor[tuple[Any, ...]]) -> tuple[Any, ...]:
+def one_row(cursor: Cursor) -> tuple[Any, ...]:
     """What a statement gives that always gives one."""
-    row = cursor.fetchone()
+    row: tuple[Any, ...] | None = cursor.fetchone()
     if row is None:
         raise psycopg.OperationalError("the server gave no row where one was due")
     return row

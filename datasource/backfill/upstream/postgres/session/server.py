@@ -6,9 +6,10 @@ from typing import Final
 
 from psycopg.rows import class_row
 
-from backfill.errors import ConnectionLostError, DatabaseSetupError, DataLossError
+from backfill.errors import ConnectionLostError, DatabaseSetupError, DataLossError, OtherServerError
 from backfill.upstream.postgres.description import ServerDescription
 from backfill.upstream.postgres.position import Lsn, format_lsn, parse_lsn
+from backfill.upstream.postgres.session.arrow_session import ArrowSession
 from backfill.upstream.postgres.session.connection import Session, one_row
 from backfill.wording import FRESH_START
 
@@ -43,6 +44,12 @@ _SERVER: Final = f"""
                 ELSE pg_catalog.pg_current_wal_insert_lsn() >= '80000000/0'
            END AS log_too_long,
            coalesce(pg_catalog.current_setting('old_snapshot_threshold', true), '-1') AS old_snapshots
+"""
+
+# A standby has no timeline of its own; of a slot that is there it says itself whether it can be read.
+_ORIGIN: Final = f"""
+    SELECT (pg_catalog.pg_control_system()).system_identifier::text,
+           CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN ({_TIMELINE})::text END
 """
 
 _LOG: Final = f"""
@@ -133,3 +140,23 @@ def require_log(session: Session, *, system: str, reached: Lsn) -> str:
             f"earlier point in time, or is a standby that was promoted without the last of the log, {NO_WAY_ON}"
         )
     return str(timeline)
+
+
+def require_log_of(session: ArrowSession, system: str, timeline: str) -> None:
+    """For a session of its own in which the log is read: raises OtherServerError where the server's is another one.
+
+    The other sessions do not say: a primary that stayed behind may be up again, and where url leads to it first, a new
+    session is one of it while those from before are with the server that took its place.
+    """
+    if session.log_of == (system, timeline):
+        return
+    session.execute(_ORIGIN)
+    found, found_timeline = one_row(session)
+    if found != system or found_timeline not in (timeline, None):
+        raise OtherServerError(
+            f"the log that is read is of timeline {timeline} of system {system}, and a server with timeline "
+            f"{found_timeline} of system {found} has answered as well: url leads to both, as where a primary is up "
+            "again that another one has followed. Point it at the primary alone"
+        )
+    if found_timeline is not None:
+        session.log_of = found, found_timeline
