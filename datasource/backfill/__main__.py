@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -44,7 +45,11 @@ class UnsaidError(Exception):
 def run() -> int:
     """`main` as a process of its own, which SIGTERM ends as Ctrl-C does: else it would leave its temporary files."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return main()
+    if sys.stdout is not None:
+        return main()
+    # It is closed, as by `>&-`. What is asked for is done all the same, and nobody wants to know what there is to say.
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+        return main()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

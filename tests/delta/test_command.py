@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -141,3 +143,12 @@ def test_a_stream_whose_key_has_quotes_and_commas_in_its_name_is_looked_at_and_e
     assert (status, json.loads(text)["lag_versions"]) == (0, 0)
     status, text = said(capsys, "drop", *state)
     assert (status, text.startswith("dropped stream ")) == (0, True)
+
+
+@pytest.mark.parametrize("name", ["status", "pause"])
+def test_a_command_whose_output_is_closed_says_nothing_and_does_what_it_is_to_do(tmp_path: Path, name: str) -> None:
+    write_deltalake(tmp_path / "table", pa.table({"id": [1]}), configuration=FEED)
+    DeltaRun(tmp_path, tmp_path / "table").catch_up()
+    words = [sys.executable, "-m", "backfill", name, "--state-dir", str(tmp_path / "state")]
+    run = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *words], stderr=subprocess.PIPE, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
