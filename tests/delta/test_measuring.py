@@ -181,3 +181,16 @@ def test_rows_that_have_one_large_text_many_times_come_few_at_a_time(tmp_path: P
             assert batch["doc"].unique().to_pylist() == ["x" * 20_000]
             found += batch["id"].to_numpy().tolist()
     assert sorted(found) == list(range(0, 5000, 2 if condition else 1))
+
+
+@pytest.mark.parametrize("condition", ["", "id % 2 = 0"])
+def test_rows_are_read_few_at_a_time_if_one_large_text_begins_after_many_small_ones(
+    tmp_path: Path, condition: str
+) -> None:
+    """Neither the first rows nor the file, which has it once, say how large they are."""
+    rows = pa.table({"id": range(5000), "doc": [None] * 1200 + ["x" * 20_000] * 3800})
+    write_deltalake(tmp_path, rows)
+    found = list(Rows.of(DeltaTable(tmp_path), rows.schema, condition).where(None))
+    assert max(batch.nbytes for batch in found) < 10 << 20
+    wanted = rows.take(list(range(0, 5000, 2))) if condition else rows
+    assert pa.Table.from_batches(found).sort_by("id").equals(wanted)

@@ -108,6 +108,7 @@ def applied(folder: Path, kind: pa.DataType, values: pa.Array[Any]) -> list[Any]
         (pa.array([["9" * 39]]), pa.list_(pa.decimal128(38, 0))),
         (pa.array(["3.14159e38"]), pa.decimal128(38, 8)),
         (pa.array(["3.14159e-60"]), pa.decimal128(38, 9)),
+        (pa.array(["314159e-400"]), pa.decimal128(38, 37)),
         (pa.array([Decimal("-1234567890123456789012345678901.1234567")]), pa.decimal128(38, 10)),
     ],
     ids=lambda item: str(item.type if isinstance(item, pa.Array) else item),
