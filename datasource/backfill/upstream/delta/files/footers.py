@@ -26,8 +26,6 @@ def column_bytes(group: pq.RowGroupMetaData, names: Collection[str]) -> int:
 def largest_rows(table: DeltaTable, names: Collection[str]) -> int:
     """About how many bytes these columns take in each of the largest rows; 0 where no file tells how many it has."""
     actions = pa.table(table.get_add_actions())
-    if "num_records" not in actions.column_names:
-        return 0
     counted: Any = actions["num_records"]
     rows = counted.fill_null(0).to_numpy()
     if not rows.any():

@@ -85,8 +85,6 @@ class DeltaSnapshotReader:
         """The rows, with a check that no key comes twice."""
         last: pa.RecordBatch | None = None
         for batch in rows:
-            if not batch.num_rows:
-                continue
             keys = batch.select(self.table.key.names)
             before = keys.slice(0, 0) if last is None else last
             require_distinct([pa.concat_arrays(both) for both in zip(before.columns, keys.columns, strict=True)])

@@ -48,6 +48,6 @@ def in_files(table: DeltaTable) -> TableSize:
     """By the files' statistics, which do not count rows that a deletion vector deletes, and as they are compressed."""
     actions = pa.table(table.get_add_actions())
     size = int(pc.sum(actions["size_bytes"]).as_py() or 0)
-    rows = int(pc.sum(actions["num_records"]).as_py() or 0) if "num_records" in actions.column_names else 0
+    rows = int(pc.sum(actions["num_records"]).as_py() or 0)
     rows = max(1, rows or size // 100)
     return TableSize(rows, max(1, size // rows))
