@@ -98,16 +98,12 @@ class Chunks:
         return all(name in staged or self._fits(item, pin) for name, item in manifest.chunks.items())
 
     def _fits(self, planned: PlannedSplit, pin: Pin | None) -> bool:
-        """Whether this is the state to read a split at."""
+        """Whether this is the state to read a split at, which was not given up."""
         if pin is None:
             return False
-        match planned.reading:
-            case AsPlanned():
-                return pin.epoch == self.end.epoch
-            case Later(position=position):
-                return pin.epoch.position == position
-            case GivenUp():
-                return False
+        if isinstance(planned.reading, Later):
+            return pin.epoch.position == planned.reading.position
+        return pin.epoch == self.end.epoch
 
     def _planned_anew(self, manifest: Manifest, staged: tuple[str, ...], pin: Pin) -> Manifest:
         """For the state of this pin; as it was where that is the state planned, as of an upstream that keeps them.
