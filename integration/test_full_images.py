@@ -28,6 +28,19 @@ def test_what_an_update_left_alone_is_filled_in(
     assert run.fold.counts["update_preimage"] == run.fold.counts["update_postimage"] > 20
 
 
+def test_a_large_array_that_an_update_left_alone_is_filled_in(database: Database, start_stream: StartStream) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, title text, numbers bigint[]);"
+        "ALTER TABLE t ALTER numbers SET STORAGE EXTERNAL;"
+        "INSERT INTO t SELECT s, s, array_agg(s * i) FROM generate_series(1, 9) s, generate_series(1, 900) i GROUP BY s"
+    )
+    run = start_stream(changelog="full")
+    run.backfill()
+    database.execute("UPDATE t SET title = 'new'; UPDATE t SET title = 'newer', id = id + 100 WHERE id % 2 = 0")
+    run.finish()
+    assert (run.fold.counts["update_postimage"], run.fold.counts["delete"]) == (9, 4)
+
+
 def test_updates_and_deletes_have_the_whole_row_before_them(database: Database, start_stream: StartStream) -> None:
     table_of(database, 3)
     run = start_stream(changelog="full")
