@@ -67,6 +67,9 @@ def test_of_long_rows_as_many_are_found_as_fit(state: UpsertState) -> None:
     assert state.multi_get(keys_of(keys[8:]), most_bytes=1).rows == rows_of(rows[8:])
     assert state.multi_get(keys_of([]), most_bytes=1).rows == rows_of([])
     assert state.multi_get(keys_of(keys)).rows == rows_of(rows)
+    # Nor more of them where most rows are short.
+    put(state, "u", *((("us", number), 1, 0, X) for number in range(90)))
+    assert state.multi_get(keys_of(keys), most_bytes=three).rows == rows_of(rows[:3])
 
 
 def test_a_key_without_a_row_has_none_beside_one_with_a_long_value(state: UpsertState) -> None:
