@@ -157,6 +157,33 @@ def test_a_query_that_is_started_again_is_active_though_it_plans_no_batch(
         spark.streams.removeListener(listener)
 
 
+def test_a_query_that_waits_for_changes_is_heard_of_and_is_not_behind(
+    spark: SparkSession, database: Database, tmp_path: Path
+) -> None:
+    make_table(database, 300)
+    stream = SparkStream(spark, database, tmp_path, {})
+    listener = PrometheusListener()
+    interval = "spark.sql.streaming.noDataProgressEventInterval"
+
+    def told(name: str) -> float:
+        return samples(listener.text(), query).get(f"backfill_{name}", -1)
+
+    spark.streams.addListener(listener)
+    spark.conf.set(interval, "200")
+    try:
+        with stream.running() as query:
+            wait_for(lambda: progress(query).phase == "changes", query)
+            database.execute("UPDATE t SET v = 'changed' WHERE id <= 10")
+            query.processAllAvailable()
+            wait_for(lambda: (told("lag_bytes"), told("lag_seconds")) == (0, 0), query)
+            heard, count = told("last_heard_timestamp_seconds"), told("batches_total")
+            wait_for(lambda: told("last_heard_timestamp_seconds") > heard, query)
+            assert (told("batches_total"), told("input_rows_total")) == (count, 310)
+    finally:
+        spark.conf.unset(interval)
+        spark.streams.removeListener(listener)
+
+
 def test_what_was_read_again_is_told_and_that_more_of_it_is_held(
     spark: SparkSession, database: Database, tmp_path: Path
 ) -> None:
