@@ -146,6 +146,7 @@ FORMS = {
         pa.StructArray.from_arrays([pa.array(["x"]).dictionary_encode()], ["a"]),
         {"a": "x"},
     ),
+    "extension": (pa.string(), pa.array(["{}"], pa.json_()), "{}"),
 }
 
 
