@@ -119,6 +119,41 @@ def test_a_table_that_was_restored_to_before_the_last_batch_takes_no_other(tmp_p
     assert len(content(tmp_path)) == 4
 
 
+@pytest.mark.parametrize(
+    ("to_time", "told"), [(False, "version 2, so that it lacks"), (True, "a time, so that it may lack")]
+)
+def test_a_restore_is_told_though_the_log_before_it_was_cleaned_up(
+    tmp_path: Path, apply: Apply, told: str, *, to_time: bool
+) -> None:
+    batches = [batch_of(row("insert", number, "x", "1")) for number in range(4)]
+    for number in range(3):
+        apply(batches[number], number)
+    DeltaTable(tmp_path).optimize.compact()
+    now = time.time()
+    for version in range(5):
+        os.utime(tmp_path / f"_delta_log/{version:020}.json", (now, now - 100 * (5 - version)))
+    DeltaTable(tmp_path).restore(datetime.fromtimestamp(now - 250, UTC) if to_time else 2)
+    clean_up_before(tmp_path, 5)
+    lost = (
+        rf"RESTORE, which is version 5 of .* back to {told} .* 'q' .* after version 2\. .* cleaned up: call start_over"
+    )
+    with pytest.raises(StateError, match=lost):
+        apply(batches[3], 3)
+    start_over(path=str(tmp_path), query="q")
+    apply(batches[3], 0)
+    assert content(tmp_path) == [(3, "x", "1", "1")]
+
+
+@pytest.mark.parametrize("since", [1, 3])
+def test_a_log_that_was_cleaned_up_without_a_restore_says_nothing(tmp_path: Path, apply: Apply, since: int) -> None:
+    apply(batch_of(row("insert", 1, "x", "1")), 0)
+    for _ in range(since):
+        write_deltalake(tmp_path, DeltaTable(tmp_path).to_pyarrow_table().slice(0, 0), mode="append")
+    clean_up_before(tmp_path, since + 1)
+    apply(batch_of(row("insert", 2, "x", "1")), 1)
+    assert len(content(tmp_path)) == 2
+
+
 def test_a_table_that_was_started_over_and_restored_takes_no_batch(tmp_path: Path, apply: Apply) -> None:
     """The rows from before would stay beside those of the new stream."""
     apply(batch_of(row("insert", 1, "x", "1")), 0)
@@ -164,6 +199,13 @@ def test_the_record_stays_where_that_of_others_expires(tmp_path: Path, apply: Ap
     with pytest.raises(StateError, match="has applied batch 1, and batch 0 with other rows"):
         apply(batch_of(row("insert", 1, "x", "1")), 0)
     assert content(tmp_path) == [(1, "x", "2", "2")]
+
+
+def clean_up_before(table: Path, version: int) -> None:
+    """As writers do with commits that are older than delta.logRetentionDuration."""
+    DeltaTable(table).create_checkpoint()
+    for old in range(version):
+        (table / f"_delta_log/{old:020}.json").unlink()
 
 
 def write_checkpoint_of_spark(table: Path) -> None:

@@ -32,7 +32,8 @@ def said_of(query: str) -> dict[str, str]:
 
 def require_not_restored(table: DeltaTable, query: str, after: int, storage_options: Mapping[str, str]) -> None:
     """StateError where the table's rows no longer come from those that the query's last batch left, which was committed
-    after that version. If the log was cleaned up since, nothing can be said.
+    after that version. If the log was cleaned up since, a RESTORE is not told that is gone from it, or that was to a
+    version after that one.
     """
     if table.version() == after + 1:
         return  # It is the newest commit.
@@ -42,10 +43,15 @@ def require_not_restored(table: DeltaTable, query: str, after: int, storage_opti
     for version in range(table.version(), after, -1):
         info = _commit_info(files, version)
         if info is None:
+            if having <= after:
+                way_out = f"The log that it could be undone by was cleaned up: {BEGIN_ANEW}"
+                raise _lost(table.table_uri, query, f"after version {after}", restored, having, way_out)
             return
         if info.get(_QUERY) == query:
             if having < version:
-                raise _lost(table.table_uri, query, version, restored, having)
+                undo = f"RESTORE TABLE delta.`{table.table_uri}` TO VERSION AS OF {restored - 1}"
+                way_out = f"Undo it by {undo}; or {BEGIN_ANEW}"
+                raise _lost(table.table_uri, query, f"in version {version}", restored, having, way_out)
             return
         if version == having:
             having = version - 1
@@ -69,10 +75,9 @@ def _target(info: Mapping[str, Any]) -> int:
     return int(version) if version.isdecimal() else _UNTOLD
 
 
-def _lost(uri: str, query: str, batch: int, restored: int, having: int) -> StateError:
+def _lost(uri: str, query: str, batch: str, restored: int, having: int, way_out: str) -> StateError:
     to, lacks = ("a time", "may lack") if having == _UNTOLD else (f"version {having}", "lacks")
     return StateError(
         f"a RESTORE, which is version {restored} of the Delta table {uri}, took it back to {to}, so that it {lacks} "
-        f"what the query {query!r} has committed last, in version {batch}. Undo it by RESTORE TABLE delta.`{uri}` TO "
-        f"VERSION AS OF {restored - 1}; or {BEGIN_ANEW}"
+        f"what the query {query!r} has committed last, {batch}. {way_out}"
     )
