@@ -191,6 +191,35 @@ def test_a_restore_to_a_time_is_undone_before_the_next_batch(tmp_path: Path, app
     assert len(content(tmp_path)) == 1
 
 
+def test_a_table_that_was_made_anew_in_its_place_takes_no_later_batch(tmp_path: Path, apply: Apply) -> None:
+    """The record of batches stays, as with a RESTORE."""
+    for number in range(2):
+        apply(batch_of(row("insert", number, "x", "1")), number)
+    replace_table(tmp_path)
+    write_deltalake(tmp_path, DeltaTable(tmp_path).to_pyarrow_table(), mode="append")
+    for again in 1, 2:
+        with pytest.raises(StateError, match=r"made anew in version 3, .* another name; .* TO VERSION AS OF 2, or"):
+            apply(batch_of(row("insert", again, "x", "1")), again)
+    DeltaTable(tmp_path).restore(2)
+    apply(batch_of(row("insert", 2, "x", "1")), 2)
+    assert len(content(tmp_path)) == 3
+    replace_table(tmp_path)
+    apply_to(path=str(tmp_path), key=["a", "b"], query="other")(batch_of(row("insert", 3, "x", "1")), 0)
+    assert content(tmp_path) == [(3, "x", "1", "1")]
+
+
+def test_a_table_that_was_made_anew_after_it_was_started_over_is_filled(tmp_path: Path, apply: Apply) -> None:
+    apply(batch_of(row("insert", 1, "x", "1")), 0)
+    start_over(path=str(tmp_path), query="q")
+    replace_table(tmp_path)
+    apply(batch_of(row("insert", 2, "x", "1")), 0)
+    assert content(tmp_path) == [(2, "x", "1", "1")]
+
+
+def replace_table(path: Path) -> None:
+    DeltaTable.create(path, DeltaTable(path).schema(), mode="overwrite")
+
+
 def test_the_record_stays_where_that_of_others_expires(tmp_path: Path, apply: Apply) -> None:
     apply(batch_of(row("insert", 1, "x", "1")), 0)
     DeltaTable(tmp_path).alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 1 day"})

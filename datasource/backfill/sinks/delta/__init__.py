@@ -12,7 +12,7 @@ record          the batches that were applied
 columns         whether the table has a batch's columns
 fitted          these rows in the table's types
 spark_times     files that a MERGE must not write anew
-restored        whether a RESTORE took batches out of the table
+restored        whether a RESTORE took batches out of the table, or it was made anew
 clean_up        commits after which the log was cleaned up by somebody else as well
 """
 
@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -171,7 +172,8 @@ class DeltaSink:
     def _require_not_restored(self, table: DeltaTable) -> None:
         after = merged_after(table, self.query)
         if after is not None:
-            require_not_restored(table, self.query, after, self.storage_options)
+            known = partial(is_known, table, self.query)
+            require_not_restored(table, self.query, after, self.storage_options, is_known=known)
 
     def _noted_at(self, version: int) -> list[int | None]:
         return noted(DeltaTable(self.path, version=version, storage_options=self.storage_options), self.query)

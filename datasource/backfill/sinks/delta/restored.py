@@ -1,14 +1,14 @@
-"""Whether a RESTORE took a query's batches out of its Delta table.
+"""Whether a RESTORE took a query's batches out of its Delta table, or the table was made anew.
 
-A RESTORE leaves application transactions as they are, so by the record of batches the table still has them all. So it
-is noted with a batch after which version it came, and its commit says in its `commitInfo` whose it is. Where anything
-else was committed since, that is looked through. One that comes between this look and the batch's commit conflicts with
+Both leave application transactions as they are, so by the record of batches the table still has them all. So it is
+noted with a batch after which version it came, and its commit says in its `commitInfo` whose it is. Where anything else
+was committed since, that is looked through. One that comes between this look and the batch's commit conflicts with
 that, whichever files it is over, because Spark and deltalake write the table's metadata with each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from deltalake import DeltaTable
@@ -21,6 +21,11 @@ from backfill.upstream.delta.files.log import commit_file
 
 _QUERY: Final = "backfillQuery"
 
+_MADE_ANEW: Final = ("REPLACE TABLE", "CLONE")
+"""What the name of an operation has in it that puts other rows in the place of all that there are, by the words for a
+new table. A mere overwrite is like any other write: whoever does it means the table that there is.
+"""
+
 _UNTOLD: Final = -1
 """For the version of a RESTORE to a time: which one that is depends on the time zone of whoever asked for it."""
 
@@ -30,10 +35,14 @@ def said_of(query: str) -> dict[str, str]:
     return {_QUERY: query}
 
 
-def require_not_restored(table: DeltaTable, query: str, after: int, storage_options: Mapping[str, str]) -> None:
+def require_not_restored(
+    table: DeltaTable, query: str, after: int, storage_options: Mapping[str, str], *, is_known: Callable[[], bool]
+) -> None:
     """StateError where the table's rows no longer come from those that the query's last batch left, which was committed
     after that version. If the log was cleaned up since, a RESTORE is not told that is gone from it, or that was to a
     version after that one.
+
+    `is_known`: the query has applied a batch since it began. Until then it rests on no rows that a new table may lack.
     """
     if table.version() == after + 1:
         return  # It is the newest commit.
@@ -57,6 +66,8 @@ def require_not_restored(table: DeltaTable, query: str, after: int, storage_opti
             having = version - 1
             if info.get("operation") == "RESTORE":
                 having, restored = _target(info), version
+            elif any(made in str(info.get("operation")) for made in _MADE_ANEW) and is_known():
+                raise _replaced(table.table_uri, query, version)
 
 
 def _commit_info(files: Files, version: int) -> Mapping[str, Any] | None:
@@ -80,4 +91,12 @@ def _lost(uri: str, query: str, batch: str, restored: int, having: int, way_out:
     return StateError(
         f"a RESTORE, which is version {restored} of the Delta table {uri}, took it back to {to}, so that it {lacks} "
         f"what the query {query!r} has committed last, {batch}. {way_out}"
+    )
+
+
+def _replaced(uri: str, query: str, version: int) -> StateError:
+    return StateError(
+        f"the Delta table {uri} was made anew in version {version}, as by CREATE OR REPLACE TABLE, since the query "
+        f"{query!r} applied its last batch. If it has the rows of all batches up to that one, give the query another "
+        f"name; else undo it by RESTORE TABLE delta.`{uri}` TO VERSION AS OF {version - 1}, or {BEGIN_ANEW}"
     )
