@@ -25,6 +25,12 @@ UNLOGGED_PARTITION = """
     CREATE UNLOGGED TABLE part PARTITION OF copy FOR VALUES WITH (MODULUS 2, REMAINDER 1)
 """
 
+RULES = {
+    "no insert": "ON INSERT TO copy DO INSTEAD NOTHING",
+    "some inserts": "ON INSERT TO copy WHERE NEW.id > 1 DO INSTEAD NOTHING",
+    "update": "ON UPDATE TO copy DO ALSO NOTHING",
+}
+
 
 @pytest.fixture
 def apply(database: Database, tmp_path: Path) -> PostgresSink:
@@ -130,6 +136,20 @@ def test_a_table_that_a_crash_would_empty_is_refused(database: Database, tmp_pat
     database.execute(mended)
     apply(inserts(1), 0)
     assert database.execute("TABLE copy") == [(1,)]
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_a_table_with_a_rule_that_takes_rows_away_is_refused(
+    database: Database, apply: PostgresSink, rule: str
+) -> None:
+    """PostgreSQL does not refuse ON CONFLICT where a rule does nothing instead of an INSERT: the rows would be lost."""
+    database.execute(f'CREATE RULE "It\'s" AS {rule}')
+    with pytest.raises(TableError, match=r"has the rule \"It's\" on .* elsewhere or nowhere") as refused:
+        apply(inserts(2), 1)
+    (mended,) = re.findall("Run (DROP RULE .*)", str(refused.value))
+    database.execute(mended)
+    apply(inserts(2), 1)
+    assert database.execute("TABLE copy") == [(1,), (2,)]
 
 
 def test_batches_without_rows_that_were_left_out_are_said_to_be_such(database: Database, apply: PostgresSink) -> None:

@@ -29,6 +29,9 @@ _TARGET: Final = f"""
             JOIN pg_catalog.pg_class u ON u.oid = relid AND u.relkind = 'r' AND u.relpersistence = 'u'
                                       AND (u.relispartition OR relid = c.oid)  -- not a table that inherits from it
             JOIN pg_catalog.pg_namespace w ON w.oid = u.relnamespace
+            LIMIT 1),
+           (SELECT pg_catalog.quote_ident(rulename) FROM pg_catalog.pg_rewrite
+            WHERE ev_class = c.oid AND ev_type IN ('2', '3') AND ev_enabled <> 'D'  -- on UPDATE and INSERT
             LIMIT 1)
     FROM pg_catalog.pg_class c
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -171,7 +174,7 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
     found = session.fetchone()
     if found is None:
         raise TableError(f"there is no table {table!r} to apply batches to; create it with the stream's columns")
-    oid, *own_name, kind, has_record, unlogged = found
+    oid, *own_name, kind, has_record, unlogged, rule = found
     if kind not in _TABLES:
         raise TableError(f"{table} is not a table; name the table that is to follow the stream")
     if unlogged is not None:
@@ -179,6 +182,12 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
             f"the table {unlogged} is UNLOGGED: where the server crashes, or a standby takes its place, its rows are "
             "gone, and the record of the batches would not say so. Run ALTER TABLE "
             f"{unlogged} SET LOGGED; if that has happened since batches were applied, {BEGIN_ANEW}"
+        )
+    if rule is not None:
+        # PostgreSQL refuses ON CONFLICT by itself where it takes the rule to matter: not one that does nothing instead.
+        raise TableError(
+            f"the table {table} has the rule {rule} on INSERT or UPDATE, by which rows of a batch would go elsewhere "
+            f"or nowhere. Run DROP RULE {rule} ON {table}"
         )
     execute(session, _KEY, key=sql.Literal(list(key)), table=name)
     index = session.fetchall()
