@@ -226,6 +226,33 @@ def test_rows_are_not_passed_over_that_are_no_longer_where_they_were_when_the_re
         list(reading)
 
 
+REORDERED = (
+    """
+        ALTER TYPE e RENAME TO before; CREATE TYPE e AS ENUM ('d', 'c', 'b', 'a');
+        ALTER TABLE t ALTER id TYPE e USING id::text::e
+    """,
+    """
+        ALTER TYPE e RENAME VALUE 'a' TO 'z'; ALTER TYPE e RENAME VALUE 'd' TO 'a';
+        ALTER TYPE e RENAME VALUE 'z' TO 'd'
+    """,
+)
+
+
+@pytest.mark.parametrize("reorder", REORDERED)
+def test_rows_do_not_come_twice_where_the_labels_of_the_key_have_another_order_than_when_the_read_was_planned(
+    database: Database, reorder: str
+) -> None:
+    database.execute("CREATE TYPE e AS ENUM ('a', 'b', 'c', 'd'); CREATE TABLE t (id e, n int, PRIMARY KEY (id, n))")
+    database.execute("INSERT INTO t SELECT (enum_range(NULL::e))[1 + i % 4], i FROM generate_series(1, 100) i")
+    upstream = PostgresUpstream(parse({**database.options, "dbtable": "t"}))
+    planned, ranges = upstream.reader(), ranges_between(upstream.bounds(4))
+    upstream.close()
+    assert sum(batch.num_rows for batch in planned.scan(ranges)) == 100
+    database.execute(reorder)
+    with pytest.raises(SchemaChangedError, match="has another order now"):
+        list(planned.scan(ranges))
+
+
 def test_a_table_that_is_read_in_one_part_may_lose_its_key_meanwhile(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     upstream = PostgresUpstream(parse({**database.options, "dbtable": "t"}))

@@ -16,6 +16,7 @@ own. So the token says as well which transactions the snapshot sees.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,6 +35,7 @@ from backfill.upstream.postgres.tables.columns import (
     require_names,
 )
 from backfill.upstream.postgres.tables.ranges import KeyedTable
+from backfill.vnode import KeyRange
 from backfill.wording import FRESH_START
 
 _SEEN: Final = sql.SQL("pg_catalog.pg_current_snapshot()::text")
@@ -105,19 +107,19 @@ def require_same_state(token: Token, cursor: Cursor, table: KeyedTable) -> None:
         )
 
 
-def enter(cursor: Cursor, table: KeyedTable, *, by_key: bool) -> None:
+def enter(cursor: Cursor, table: KeyedTable, ranges: Sequence[KeyRange]) -> None:
     """Begins a transaction in the state of now, and locks the table until its end, which is to be `LEAVE`.
 
     Raises TableLockedError where somebody else has it locked for longer than a moment, SchemaChangedError where its
-    columns have other names, or where statements would pass over rows; `by_key`: they ask for ranges of the key.
+    columns have other names, or where statements that ask for these ranges would pass over rows.
     """
     cursor.execute(locks.IN_SESSION)
     before = stored(cursor, table)
     cursor.execute(BEGIN)
     cursor.execute(table.lock.as_string(None))
-    files, where, nullable = _look(cursor, table, *shape_of(table))
+    files, *found = _look(cursor, table, *shape_of(table, ranges))
     require_same_files(before, files)
-    require_all_found(table, where, nullable, by_key=by_key)
+    require_all_found(table, ranges, *found)
 
 
 def enter_pinned(cursor: Cursor, table: KeyedTable, token: str) -> None:

@@ -13,6 +13,7 @@ from psycopg import sql
 
 from backfill.errors import SchemaChangedError
 from backfill.upstream.postgres.tables.ranges import KeyedTable
+from backfill.vnode import WHOLE_TABLE, KeyRange
 
 _IN_PARTITIONS: Final = "is partitioned"
 _IN_ITSELF: Final = "holds its rows itself"
@@ -36,19 +37,22 @@ _NULLABLE: Final = sql.SQL(
 )
 
 
-def shape_of(table: KeyedTable) -> tuple[sql.Composable, sql.Composable]:
-    """Expressions of what `require_all_found` wants to know: where the table's rows are, and which of its key's columns
-    may be null.
+def shape_of(table: KeyedTable, ranges: Sequence[KeyRange]) -> tuple[sql.Composable, ...]:
+    """Expressions of what `require_all_found` wants to know: where the table's rows are, which of its key's columns may
+    be null, and whether each of the ranges still ends where it did, behind its beginning.
     """
     name = sql.Literal(table.name.quoted())
     where = _WHERE_ROWS_ARE.format(
         name=name, in_partitions=sql.Literal(_IN_PARTITIONS), in_itself=sql.Literal(_IN_ITSELF)
     )
-    return where, _NULLABLE.format(name=name, key=sql.Literal([part.column.name for part in table.key]))
+    nullable = _NULLABLE.format(name=name, key=sql.Literal([part.column.name for part in table.key]))
+    return where, nullable, sql.SQL(" AND ").join([sql.SQL("true"), *map(table.ascends, ranges)])
 
 
-def require_all_found(table: KeyedTable, where: str | None, nullable: Sequence[str], *, by_key: bool) -> None:
-    """Raises SchemaChangedError where rows would be passed over; `by_key`: statements ask for ranges of the key.
+def require_all_found(
+    table: KeyedTable, ranges: Sequence[KeyRange], where: str | None, nullable: Sequence[str], ascending: bool
+) -> None:
+    """Raises SchemaChangedError where statements that ask for these ranges would pass over rows, or give some twice.
 
     `where` is None for a table that the transaction does not see: of that it sees no row either.
     """
@@ -58,9 +62,15 @@ def require_all_found(table: KeyedTable, where: str | None, nullable: Sequence[s
             f"the table {name} {where} now, unlike when it was looked at, so rows would be looked for where they are "
             "not. load() the table again"
         )
-    if by_key and nullable:
+    if nullable and any(item != WHOLE_TABLE for item in ranges):
         raise SchemaChangedError(
             f"the column {', '.join(nullable)} of the table {name} may be null now. It was of the key when the table "
             "was looked at, and parts are read by ranges of that, so rows without a value would be in none. load() the "
             "table again"
+        )
+    if not ascending:
+        # The ranges of all parts together lead from key to key: where each ends behind its beginning, none overlap.
+        raise SchemaChangedError(
+            f"the key of the table {name} has another order now, as where the labels of an enum have another one, and "
+            "parts are read by ranges of it, so rows would come twice or not at all. load() the table again"
         )

@@ -25,7 +25,7 @@ from backfill.upstream.postgres.snapshot.plans import IN_ONE_PROCESS, in_key_ord
 from backfill.upstream.postgres.tables.ranges import KeyedTable
 from backfill.upstream.postgres.values.conversion import encode_text, from_snapshot
 from backfill.upstream.postgres.values.types import MappedColumn, snapshot_expression
-from backfill.vnode import WHOLE_TABLE, KeyRange
+from backfill.vnode import KeyRange
 
 BATCH_BYTES: Final = 8 << 20
 """About how much of the table is one record batch: enough for Spark to work in bulk, little memory per reader."""
@@ -63,7 +63,7 @@ class PostgresSnapshotReader:
         # keys. A filter may have an index of its own.
         settings = "" if self.filter else IN_ONE_PROCESS
         statements = [self.table.select(self._selected, item, self.filter) for item in ranges]
-        begin = partial(enter, table=self.table, by_key=any(item != WHOLE_TABLE for item in ranges))
+        begin = partial(enter, table=self.table, ranges=ranges)
         return self._read(begin, settings, statements, same_again=False)
 
     def lookup(self, token: str, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

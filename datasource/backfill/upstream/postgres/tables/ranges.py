@@ -165,6 +165,12 @@ class KeyedTable:
             aliases=sql.SQL(", ").join(self.aliases),
         )
 
+    def ascends(self, item: KeyRange) -> sql.Composable:
+        """The condition that the range ends behind its beginning, as it did when its ends were found."""
+        if item.after is None or item.upto is None:
+            return sql.SQL("true")
+        return compare(self.key, self._literals(item.after), "<", self._literals(item.upto))
+
     def before(self, key: Key) -> sql.Composable:
         """The condition that a row's key comes before this one."""
         return compare(self.key, self._columns, "<", self._literals(key))
