@@ -13,7 +13,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 
-from backfill.errors import DatabaseSetupError, SlotBusyError
+from backfill.errors import DatabaseSetupError, SlotBusyError, TableError
 from backfill.options import parse
 from backfill.rows import METADATA
 from backfill.upstream.postgres import PostgresUpstream
@@ -179,6 +179,46 @@ def test_what_cannot_be_read_is_refused_with_what_is_lost(spark: SparkSession, d
     with pytest.raises(PythonException, match=lost):
         kept.collect()
     assert picked(rows_of(load(spark, database, "earliest"))) == [("delete", 5, None)]
+
+
+REPLACED = {
+    "dropped": "DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, v text)",
+    "renamed": "CREATE TABLE n (id int PRIMARY KEY, v text); ALTER TABLE t RENAME TO o; ALTER TABLE n RENAME TO t",
+    "partitioned": """
+        ALTER TABLE t RENAME TO o; CREATE TABLE t (LIKE o, PRIMARY KEY (id)) PARTITION BY RANGE (id);
+        ALTER TABLE t ATTACH PARTITION o DEFAULT
+    """,
+}
+
+
+@pytest.mark.parametrize("how", REPLACED)
+def test_changes_of_a_table_that_another_one_took_the_place_of_are_not_left_out_in_silence(
+    database: Database, how: str
+) -> None:
+    """Where all tables are published, both are in the log, and nothing in it says what became of the first."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    database.execute(f"CREATE PUBLICATION {SLOT} FOR ALL TABLES WITH (publish_via_partition_root = true)")
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [SLOT])
+    before = now(database)
+    database.execute("INSERT INTO t VALUES (1, 'first')")
+    between = now(database)
+    database.execute(REPLACED[how])
+    database.execute("INSERT INTO t VALUES (2, 'second')")
+    # What has had the name, and has another one, may change.
+    if how != "dropped":
+        database.execute("INSERT INTO o VALUES (3, 'third')")
+
+    def ids(starting: str) -> list[int]:
+        given = {**database.options, "dbtable": "t", "slotName": SLOT}
+        upstream = PostgresUpstream(parse({**given, "startingPosition": starting, "endingPosition": "latest"}))
+        try:
+            return [row["new"]["id"] for batch in upstream.span(starting, "latest").read() for row in batch.to_pylist()]
+        finally:
+            upstream.close()
+
+    with pytest.raises(TableError, match=r"another table was changed that had the name .* a later starting"):
+        ids(before)
+    assert ids(between) == ([2, 3] if how == "partitioned" else [2])
 
 
 def test_a_truncation_and_a_large_value_that_is_left_out_are_told_as_by_a_stream(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,11 @@ from numpy.typing import NDArray
 
 from backfill import changes
 from backfill.errors import DefiniteError, SchemaChangedError, TableError, UnchangedToastError
+from backfill.upstream.postgres.decoder.namesakes import Namesakes
 from backfill.upstream.postgres.decoder.pgoutput import Decoded, Decoder
 from backfill.upstream.postgres.decoder.relation import WantedColumn
 from backfill.upstream.postgres.decoder.transactions import Keep, Transactions
+from backfill.upstream.postgres.description import QualifiedName
 from tests.postgres import wire
 from tests.postgres.wire import Column, Toast
 
@@ -102,6 +105,39 @@ def test_an_unchanged_large_key_is_taken_from_the_old_key() -> None:
     update = wire.update(ORDERS, [Toast.UNCHANGED, b"a"], key=[b"1", None])
     (row,) = rows(decoder().feed(batch(*transaction(1, DESCRIPTION, update))))
     assert row["new"] == {"id": 1, "note": "a"}
+
+
+NAMED = [wire.relation(OTHER, [ID, NOTE]), DESCRIPTION]
+RENAMED = wire.relation(OTHER, [ID, NOTE], "orders_before")
+OF_OTHER = wire.insert(OTHER, [b"1", b"a"])
+
+
+@pytest.mark.parametrize(
+    ("messages", "refused"),
+    [
+        (transaction(1, *NAMED, OF_OTHER), True),
+        (transaction(1, *NAMED, wire.truncate(OTHER, ORDERS)), True),
+        ([*transaction(1, *NAMED), *transaction(2, OF_OTHER, RENAMED)], True),
+        ([*transaction(1, *NAMED), *transaction(2, RENAMED, OF_OTHER)], False),
+        ([*transaction(1, RENAMED), *transaction(2, *NAMED, OF_OTHER)], True),
+        ([*transaction(3, *NAMED, OF_OTHER), *transaction(1, wire.insert(ORDERS, [b"1", None]))], False),
+        ([*transaction(3, *NAMED, OF_OTHER), *transaction(1, OF_OTHER)], True),
+        (transaction(1, wire.relation(OTHER, [ID, NOTE], "orders_of_now"), OF_OTHER), False),
+    ],
+)
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+def test_a_change_of_another_table_that_had_the_name_is_refused_where_that_is_asked(
+    messages: list[bytes], refused: bool, at_once: int
+) -> None:
+    batches = [batch(*messages[at : at + at_once]) for at in range(0, len(messages), at_once)]
+    namesakes = Namesakes(ORDERS, QualifiedName("public", "orders"))
+    described = Decoder(ORDERS, WANTED, only(1, 2), namesakes=namesakes)
+    with pytest.raises(TableError, match="another table was changed") if refused else nullcontext():
+        for each in batches:
+            described.feed(each)
+    whole = decoder(only(1, 2))
+    for each in batches:
+        whole.feed(each)
 
 
 def test_a_truncation_of_several_tables_is_one_row_of_ours_in_its_place() -> None:

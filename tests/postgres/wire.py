@@ -55,8 +55,9 @@ def stream_abort(xid: int) -> bytes:
     return b"A" + struct.pack(">II", xid, xid + 1)
 
 
-def relation(relation_id: int, columns: Sequence[Column]) -> bytes:
-    head = b"R" + struct.pack(">I", relation_id) + b"public\0orders\0d" + struct.pack(">H", len(columns))
+def relation(relation_id: int, columns: Sequence[Column], name: str = "orders") -> bytes:
+    named = b"public\0" + name.encode() + b"\0d"
+    head = b"R" + struct.pack(">I", relation_id) + named + struct.pack(">H", len(columns))
     return head + b"".join(
         struct.pack(">B", column.identity) + column.name.encode() + b"\0" + struct.pack(">Ii", column.type_oid, -1)
         for column in columns

@@ -23,10 +23,11 @@ from backfill.errors import ConnectionLostError
 from backfill.readahead import read_ahead
 from backfill.upstream.added import NOTHING_ADDED, Added
 from backfill.upstream.postgres.changes.spool import Spool
+from backfill.upstream.postgres.decoder.namesakes import Namesakes
 from backfill.upstream.postgres.decoder.pgoutput import Decoder
 from backfill.upstream.postgres.decoder.relation import WantedColumn
 from backfill.upstream.postgres.decoder.transactions import Transactions
-from backfill.upstream.postgres.description import quoted
+from backfill.upstream.postgres.description import QualifiedName, quoted
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position, format_lsn
 from backfill.upstream.postgres.replication.place import Place
 from backfill.upstream.postgres.session.connection import Connector
@@ -151,9 +152,9 @@ def peek(connector: Connector, feed: Feed, stretch: Stretch, limit: int) -> Peek
     return peeked
 
 
-def changes(connector: Connector, feed: Feed, stretch: Stretch) -> Iterator[pa.RecordBatch]:
-    """The same without a limit, as they are read."""
-    decoder = Decoder(feed.table_oid, feed.wanted, stretch.wants)
+def changes(connector: Connector, feed: Feed, stretch: Stretch, name: QualifiedName) -> Iterator[pa.RecordBatch]:
+    """The same without a limit, as they are read; TableError where another table had the name of now meanwhile."""
+    decoder = Decoder(feed.table_oid, feed.wanted, stretch.wants, namesakes=Namesakes(feed.table_oid, name))
     for batch in read_ahead(_messages(connector, feed, stretch.upto, None), READ_AHEAD):
         rows = decoder.feed(batch.column(0)).rows
         if rows.num_rows:

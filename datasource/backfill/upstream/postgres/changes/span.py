@@ -53,7 +53,8 @@ class PostgresChangeReader:
         feed = log.Feed.of(self.place, self.table)
         self._require_readable(after, upto)
         try:
-            yield from log.changes(self.connector, feed, log.Stretch(after, upto, upto.lsn))
+            stretch = log.Stretch(after, upto, upto.lsn)
+            yield from log.changes(self.connector, feed, stretch, self.table.description.name)
         except DataLossError:
             # The server says less about a slot that is gone than its catalog does.
             self._require_readable(after, upto)

@@ -1,6 +1,7 @@
 """The messages of pgoutput, decoded in vectors.
 
 pgoutput        from messages to the changes of a table
+namesakes       other tables that had its name
 row_changes     the messages that have rows
 tuples          the values of these
 transactions    which messages belong to which transaction

@@ -23,6 +23,7 @@ from backfill.errors import SchemaChangedError, TableError, UnchangedToastError
 from backfill.upstream.added import NOTHING_ADDED, Added
 from backfill.upstream.postgres.decoder import messages as pgoutput
 from backfill.upstream.postgres.decoder.messages import Messages, by_byte, malformed, read_messages, require
+from backfill.upstream.postgres.decoder.namesakes import Namesakes
 from backfill.upstream.postgres.decoder.relation import (
     Descriptions,
     Relation,
@@ -69,11 +70,18 @@ class Decoder:
     """Decodes the changes of one table from consecutive batches of one reading of the slot.
 
     A value that an update left out as unchanged is taken from the old row or the old key if they carry it;
-    otherwise it is null and named in `unchanged`. A value of a column that was `added` later is null.
+    otherwise it is null and named in `unchanged`. A value of a column that was `added` later is null. Where `namesakes`
+    are given, a change of one of them is refused.
     """
 
     def __init__(
-        self, relation_id: int, wanted: Sequence[WantedColumn], keep: Keep, added: Added = NOTHING_ADDED
+        self,
+        relation_id: int,
+        wanted: Sequence[WantedColumn],
+        keep: Keep,
+        added: Added = NOTHING_ADDED,
+        *,
+        namesakes: Namesakes | None = None,
     ) -> None:
         nothing = pa.array([], pa.binary())
         self.schema: Final = layout.changes_schema(
@@ -83,6 +91,7 @@ class Decoder:
         self._wanted = tuple(wanted)
         self._keep = keep
         self._added = added
+        self._namesakes = namesakes
         self._open: BeginMessages = NO_BEGIN
         self._relation: Relation | None = None
 
@@ -109,6 +118,8 @@ class Decoder:
         described = descriptions_of(messages, self._relation_id, self._relation)
         kept = np.append(member.begun.kept, False)[member.index]  # index -1: before the first BEGIN
         changes = row_changes(messages, self._relation_id, member.inside, kept)
+        if self._namesakes is not None:
+            self._namesakes.require_unchanged(messages, member.inside, kept)
         begun = member.begun[member.index[changes.message]]
         rows = self._rows(messages, changes, begun, described) if len(changes) else self._no_rows()
 
