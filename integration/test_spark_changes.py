@@ -181,6 +181,23 @@ def test_what_cannot_be_read_is_refused_with_what_is_lost(spark: SparkSession, d
     assert picked(rows_of(load(spark, database, "earliest"))) == [("delete", 5, None)]
 
 
+def test_what_became_of_the_table_is_not_told_as_to_a_stream_alone(spark: SparkSession, database: Database) -> None:
+    make_table(database, 3)
+    keep(database)
+    database.execute("UPDATE t SET v = 'one' WHERE id = 1")
+    planned = load(spark, database, "earliest")
+    assert len(rows_of(planned)) == 1
+    database.execute("ALTER TABLE t RENAME v TO w")
+    way_out = r"A read of changes has no checkpoint: load\(\) those of the table of now, with a later starting"
+    with pytest.raises(PythonException, match=f"column v was dropped or renamed .*{way_out}"):
+        planned.collect()
+    with pytest.raises(PythonException, match=f"column 'w' is missing.*{way_out}"):
+        load(spark, database, "earliest").collect()
+    database.execute("DROP TABLE t")
+    with pytest.raises(PythonException, match=f"the table was dropped .*{way_out}"):
+        planned.collect()
+
+
 REPLACED = {
     "dropped": "DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, v text)",
     "renamed": "CREATE TABLE n (id int PRIMARY KEY, v text); ALTER TABLE t RENAME TO o; ALTER TABLE n RENAME TO t",
