@@ -14,7 +14,7 @@ _REFUSED_FOR_GOOD: Final = re.compile(
     r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry|pg_hba\.conf rejects|"
     r"permission denied|is not permitted to log in|not currently accepting connections|"
     r" certificate|private key|alert unknown ca|SSL was required|encryption, but it was required|channel binding|"
-    r"authentication method requirement|service file|definition of service|"
+    r"authentication method requirement|"
     r"invalid (connection option|URI|port|dsn|\w+ value)|missing \"=\"|bad value for|requirepeer|GSSAPI|"
     r"could not match|unrecognized configuration parameter|"
     r"invalid (value for parameter|command-line argument|\"\w+\" value)",
