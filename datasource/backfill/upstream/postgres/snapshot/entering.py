@@ -111,7 +111,7 @@ def enter(cursor: Cursor, table: KeyedTable, ranges: Sequence[KeyRange]) -> None
     """Begins a transaction in the state of now, and locks the table until its end, which is to be `LEAVE`.
 
     Raises TableLockedError where somebody else has it locked for longer than a moment, SchemaChangedError where its
-    columns have other names, or where statements that ask for these ranges would pass over rows.
+    columns have other names, or where statements that ask for these ranges would pass over rows or give some twice.
     """
     cursor.execute(locks.IN_SESSION)
     before = stored(cursor, table)

@@ -1,4 +1,4 @@
-"""Whether statements that were made for a table as it was would pass over rows of it as it is now.
+"""Whether statements that were made for a table as it was would pass over rows of it as it is now, or give some twice.
 
 Spark keeps what a read was planned as for as long as the DataFrame or the temporary view, and the statements go by the
 table's name alone: there may be another one of that name by then, or the same one in another shape.
