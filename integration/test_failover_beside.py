@@ -1,12 +1,16 @@
-"""A primary that stayed behind is up again beside the one that took its place."""
+"""A standby was promoted, and somebody still has to do with the primary from before."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
-from backfill.errors import ConnectionLostError
+from backfill.errors import ConnectionLostError, DataLossError
+from backfill.options import parse
+from backfill.upstream import ChangeReader
+from backfill.upstream.postgres import PostgresUpstream
 from backfill.upstream.postgres.session.idle_sessions import IdleSessions
 from integration import standby
 from integration.database import Database
@@ -15,6 +19,7 @@ from integration.servers import LocalServer
 from integration.stream_harness import churn, table_of
 from integration.test_failover import Pair
 from integration.versions import require_version
+from integration.waiting import eventually
 
 
 def test_changes_are_not_read_from_a_primary_that_stayed_behind_while_all_else_is_asked_of_the_new_one(
@@ -45,3 +50,39 @@ def test_changes_are_not_read_from_a_primary_that_stayed_behind_while_all_else_i
         run.catch_up()
     primary.stop()
     run.finish()
+
+
+def test_changes_between_positions_are_planned_anew_where_they_were_planned_on_the_primary_from_before(
+    start_postgres: Callable[..., LocalServer], start_stream: StartStream
+) -> None:
+    primary, other = start_postgres(), start_postgres()
+    database = Database(primary, "postgres")
+    require_version(database, 170_000, "slot synchronization")
+    standby.follow(other, primary)
+    table_of(database, 400)
+    run = start_stream(database=database, vnodeCount="4", numPartitions="2")
+    servers = Pair(primary, other, run)
+    run.backfill()
+    servers.synchronize()
+    run.stop()
+    ((start,),) = database.execute("SELECT pg_current_wal_insert_lsn()::text")
+    database.execute("INSERT INTO t (id) VALUES (900001)")
+    ports = f"{primary.port},{other.port}"
+    url = f"host=127.0.0.1,127.0.0.1 port={ports} user=postgres dbname=postgres target_session_attrs=read-write"
+    given = {"url": url, "dbtable": "t", "slotName": run.slot, "startingPosition": start}
+
+    def planned() -> ChangeReader:
+        with closing(PostgresUpstream(parse(given))) as upstream:
+            return upstream.span(start, "latest")
+
+    def keys(reader: ChangeReader) -> list[int]:
+        return [row["new"]["id"] for batch in reader.read() for row in batch.to_pylist()]
+
+    before = planned()
+    assert keys(before) == [900001]
+    servers.hand_over()
+    eventually(lambda: run.database.execute("SELECT pg_is_in_recovery()") == [(False,)])
+    run.database.execute("INSERT INTO t (id) VALUES (900002)")
+    with pytest.raises(DataLossError, match="of timeline 1 and this server is on timeline 2"):
+        keys(before)
+    assert keys(planned()) == [900001, 900002]
