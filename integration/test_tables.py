@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from backfill.errors import TableError, ValueOutOfRangeError
@@ -179,4 +181,28 @@ def test_a_change_that_does_not_fit_is_passed_without_its_column_or_with_it_as_t
     run.stop()
     run.options = before
     database.execute("UPDATE t SET v = 'new', d = d + 1")
+    run.finish()
+
+
+def test_what_a_subscription_applies_has_the_time_of_its_commit_on_the_server_it_comes_from(
+    database: Database, start_stream: StartStream
+) -> None:
+    """Rows come in the order in which they were committed here, whatever time they were committed at there."""
+    table_of(database, 3)
+    run = start_stream()
+    run.catch_up()
+    database.execute("UPDATE t SET v = 'from here' WHERE id = 1")
+    origin = f"'{database.name}'"
+    database.execute(
+        f"SELECT pg_replication_origin_create({origin}), pg_replication_origin_session_setup({origin});"
+        "BEGIN; SELECT pg_replication_origin_xact_setup('0/1', '2020-02-01 12:00:00Z');"
+        "UPDATE t SET v = 'from there' WHERE id = 2; COMMIT"
+    )
+    database.execute(f"SELECT pg_replication_origin_drop({origin})")
+    run.plan()
+    rows = sorted(run.read(), key=lambda row: row["_sequence"])
+    run.commit(rows)
+    assert [row["v"] for row in rows] == ["from here", "from there"]
+    assert rows[0]["_commit_version"] < rows[1]["_commit_version"]
+    assert rows[1]["_commit_timestamp"] == datetime(2020, 2, 1, 12, tzinfo=UTC) < rows[0]["_commit_timestamp"]
     run.finish()
