@@ -14,21 +14,13 @@ import pyarrow as pa
 
 from backfill.arrow.arrays import Indices, Mask
 from backfill.epoch import Epoch
-from backfill.errors import SchemaChangedError, TableError
 from backfill.mark import mark, marked_rows, refuse_truncate
 from backfill.options import OnTruncate, Options
 from backfill.readahead import read_ahead
 from backfill.rows import RowFormat
 from backfill.upstream import LATEST, ChangeReader, Upstream
-from backfill.wording import FRESH_START
 
 _OF_NO_BATCH: Final = Epoch(0, "", 0, 0)
-
-_NO_STREAM: Final = (
-    "That is what a stream can do. A read of changes has no checkpoint: load() those of the table of now, with a later "
-    "startingPosition; for what was before, read the table"
-)
-"""Where the way out that is told is that of a stream, which a change log is mostly read for."""
 
 
 def changes_of(upstream: Upstream, options: Options) -> ChangeReader:
@@ -43,21 +35,12 @@ def read(changes: ChangeReader, rows: RowFormat, on_truncate: OnTruncate) -> Ite
 
 def _rows(changes: ChangeReader, rows: RowFormat, on_truncate: OnTruncate) -> Generator[pa.RecordBatch, None, None]:
     place = 1
-    for batch in _told_to_a_batch(changes):
+    for batch in changes.read():
         refuse_truncate(batch, on_truncate)
         found = mark(batch, key=rows.table.key, forwarded=_every_key)
         marked = marked_rows(batch, found, truncates=on_truncate is OnTruncate.EMIT)
         yield rows.change_rows(marked, _OF_NO_BATCH, place)
         place += marked.num_rows
-
-
-def _told_to_a_batch(changes: ChangeReader) -> Iterator[pa.RecordBatch]:
-    try:
-        yield from changes.read()
-    except (SchemaChangedError, TableError) as error:
-        if FRESH_START not in error.message:
-            raise
-        raise type(error)(f"{error.message.rstrip('.')}. {_NO_STREAM}") from None
 
 
 def _every_key(keys: pa.RecordBatch, _rows: Indices) -> Mask:

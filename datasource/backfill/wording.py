@@ -12,6 +12,12 @@ from backfill.errors import DefiniteError, OptionsError, SchemaChangedError
 FRESH_START: Final = "a fresh checkpointLocation and onExistingState=restart"
 """What a stream that cannot go on is started over with, so that it reads the whole table again."""
 
+OF_A_READ: Final = (
+    "A read of changes has no checkpoint: load() those of the table of now, with a later startingPosition; for what "
+    "was before, read the table"
+)
+"""Behind what a stream can do, where a read between two positions may meet the same in the change log."""
+
 IN_ITS_PLACE: Final = "if the query reads several sources, each must stay in the place that it had among them"
 """Spark knows a query's sources by their order alone, if they have no names."""
 

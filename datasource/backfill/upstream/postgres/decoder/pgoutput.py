@@ -41,7 +41,7 @@ from backfill.upstream.postgres.decoder.row_changes import (
 )
 from backfill.upstream.postgres.decoder.transactions import NO_BEGIN, BeginMessages, Keep, Transactions, transactions_of
 from backfill.upstream.postgres.decoder.tuples import NULL, TEXT, UNCHANGED, Tuples, names_where
-from backfill.wording import FRESH_START
+from backfill.wording import FRESH_START, OF_A_READ
 
 _OP: Final = by_byte(
     {
@@ -172,20 +172,20 @@ class Decoder:
                     f"the change log left out the unchanged value of the key column {column.name!r}. Update the "
                     "server to its latest minor release, or, where the key is the primary key and all columns are "
                     "published, as virtual generated ones never are, run ALTER TABLE … REPLICA IDENTITY FULL on the "
-                    f"table, and on each of its partitions; then start the stream anew with {FRESH_START}."
+                    f"table, and on each of its partitions; then start over with {FRESH_START}. {OF_A_READ}"
                 )
             if column.key and (new.kind[index] == NULL).any():
                 raise SchemaChangedError(
                     f"the change log holds a row without a value in the key column {column.name!r}: the key was "
                     "dropped, and such rows cannot be told apart, also where it has been made again since. Start over "
-                    f"with {FRESH_START}"
+                    f"with {FRESH_START}. {OF_A_READ}"
                 )
             if column.key and (has_old & (old.kind[index] != TEXT)).any():
                 raise TableError(
                     "the change log holds an update or delete without the old value of the key column "
                     f"{column.name!r}. Make sure that the table and each of its partitions has the stream's key as "
                     "its replica identity (ALTER TABLE … REPLICA IDENTITY DEFAULT, or USING INDEX … where the key is "
-                    f"not the primary key); then start the stream anew with {FRESH_START}."
+                    f"not the primary key); then start over with {FRESH_START}. {OF_A_READ}"
                 )
 
     def _structs(self, tuples: Tuples, present: Mask, data: pa.Buffer) -> pa.Array[Any]:

@@ -15,7 +15,7 @@ from backfill.errors import SchemaChangedError, TableError
 from backfill.upstream.added import Added
 from backfill.upstream.postgres.decoder.messages import RELATION, Messages, Positions, malformed
 from backfill.upstream.postgres.values.oids import Oid
-from backfill.wording import FRESH_START
+from backfill.wording import FRESH_START, OF_A_READ
 
 _IDENTITY: Final = 1
 
@@ -158,7 +158,7 @@ def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn], added:
     if any(column.key and (column.name in others or column.name not in found) for column in wanted):
         raise SchemaChangedError(
             f"{where}: {'; '.join(problems)}. A column of the key cannot be left out, and these changes stay in the "
-            f"log as they are: start over with {FRESH_START}"
+            f"log as they are: start over with {FRESH_START}. {OF_A_READ}"
         )
     if problems:
         raise SchemaChangedError(
@@ -166,7 +166,7 @@ def require_unchanged(relation: Relation, wanted: Sequence[WantedColumn], added:
             "goes on with the columns of now. Where that is refused as well, these changes were made before a column "
             "was added or altered: leave it out with the option columns until the stream is past them, and have the "
             f"rows read again with backfill re-backfill; or start over with {FRESH_START}, as for one whose "
-            "values changelog=full or envelope=upsert keeps"
+            f"values changelog=full or envelope=upsert keeps. {OF_A_READ}"
         )
 
 
@@ -205,5 +205,5 @@ def require_identified(relation: Relation, wanted: Sequence[WantedColumn]) -> No
             f"the replica identity of the table {relation.schema}.{relation.name} does not cover the key of the "
             f"stream: column {', '.join(map(repr, lacking))} is left out of updates and deletes. Run ALTER TABLE … "
             "REPLICA IDENTITY DEFAULT where the key is the primary key, else REPLICA IDENTITY USING INDEX … with the "
-            f"index of the key; then start the stream anew with {FRESH_START}."
+            f"index of the key; then start over with {FRESH_START}. {OF_A_READ}"
         )

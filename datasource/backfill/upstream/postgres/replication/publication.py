@@ -22,7 +22,7 @@ from backfill.upstream.postgres.description import STORED_ARE_PUBLISHED, Qualifi
 from backfill.upstream.postgres.replication.blockers import saying_what_blocks
 from backfill.upstream.postgres.replication.published import is_left_out, listed, listing
 from backfill.upstream.postgres.session.connection import Connector, Session, one_row
-from backfill.wording import FRESH_START
+from backfill.wording import FRESH_START, OF_A_READ
 
 _NOTE: Final = "made by backfill, membership "
 
@@ -242,7 +242,8 @@ def _not_published(session: Session, name: str, oid: int, missing: set[str]) -> 
     if gone:
         return SchemaChangedError(
             f"column {', '.join(sorted(gone))} was dropped or renamed since the query began. Start the query again, "
-            f"without what is gone in the option columns; where that is refused, start over with {FRESH_START}"
+            f"without what is gone in the option columns; where that is refused, start over with {FRESH_START}. "
+            f"{OF_A_READ}"
         )
     return DatabaseSetupError(
         f"publication {name} does not publish column {', '.join(sorted(missing))}; publish it (a stored generated one, "
@@ -257,11 +258,12 @@ def _not_listed(session: Session, name: str, oid: int) -> BackfillError:
     if there == ("u",):
         return TableError(
             "the table is unlogged now, so its changes are not in the log. Run ALTER TABLE … SET LOGGED, then start "
-            f"over with {FRESH_START}"
+            f"over with {FRESH_START}. {OF_A_READ}"
         )
     if there is None:
         return TableError(
-            f"the table was dropped since the stream began, or dropped and made again. Start over with {FRESH_START}"
+            f"the table was dropped since the stream began, or dropped and made again. Start over with {FRESH_START}. "
+            f"{OF_A_READ}"
         )
     for above, *its_name in session.execute(_ABOVE, [oid]).fetchall():
         if listed(session, name, above) is not None:
