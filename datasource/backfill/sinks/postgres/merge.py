@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import adbc_driver_manager
@@ -40,21 +41,7 @@ def merge(session: ArrowSession, target: Target, key: Sequence[str], last: Compa
     _require_room(target, rows.num_columns)
     _stage(session, rows)
     values = {name: _value(target, name, at) for at, name in enumerate(names)}
-    parts = {
-        "target": target.name.identifier(),
-        "rows": target.rows,
-        "staged": sql.Identifier("pg_temp", _STAGED),
-        "deleted": sql.Identifier("s", DELETED),
-        "arbiter": _arbiter(target, key),
-        "same": sql.SQL(" AND ").join(_same(target, name, values[name]) for name in key),
-    }
-    if last.deleted.any():
-        execute(session, "DELETE FROM {rows} t USING {staged} s WHERE {deleted} AND {same}", **parts)
-    if not last.deleted.all():
-        _require_unrounded(session, target, last.rows.schema, values, parts)
-        _require_kept(session, parts, last)
-        _upsert(session, key, last, values, parts)
-    execute(session, "DROP TABLE {staged}", **parts)
+    _Staged(session, target, key, last, values).merge()
 
 
 def _stage(session: ArrowSession, rows: pa.Table) -> None:
@@ -129,38 +116,6 @@ def _require_same_decimals(session: ArrowSession, target: Target, names: Sequenc
         )
 
 
-def _require_unrounded(
-    session: ArrowSession,
-    target: Target,
-    columns: pa.Schema,
-    values: Mapping[str, sql.Composable],
-    parts: Mapping[str, sql.Composable],
-) -> None:
-    """Refuses values that the target would round."""
-    rounding = [
-        (column, modified)
-        for column in (target.columns[name] for name in values)
-        if (modified := column.rounding) and not _fits(columns.field(column.name).type, modified)
-    ]
-    if not rounding:
-        return
-    rounded = [
-        # The type's name is the server's own.
-        sql.SQL(
-            "coalesce(pg_catalog.bool_or(CAST(CAST({0} AS {1}) AS {2}) OPERATOR(pg_catalog.<>) {0}), false)"
-        ).format(values[column.name], sql.SQL(modified), sql.SQL(column.type))
-        for column, modified in rounding
-    ]
-    select = "SELECT {rounded} FROM {staged} s WHERE NOT {deleted}"
-    execute(session, select, rounded=sql.SQL(", ").join(rounded), **parts)
-    for (column, modified), found in zip(rounding, session.fetchone() or (), strict=True):
-        if found:
-            raise TableError(
-                f"the column {column.quoted} of the table {target.text} is {modified}, which would round values of "
-                f"the batch. Run ALTER TABLE {target.text} ALTER {column.quoted} TYPE {column.type}"
-            )
-
-
 def _fits(kind: pa.DataType, modified: str) -> bool:
     """Whether the batch's type alone says that nothing is rounded; there is none for the digits of a time."""
     element = kind.value_type if pa.types.is_list(kind) else kind
@@ -178,59 +133,109 @@ def _value(target: Target, name: str, at: int) -> sql.Composable:
     return sql.SQL("CAST({} AS {})").format(value, sql.SQL(kind))
 
 
-def _same(target: Target, name: str, value: sql.Composable) -> sql.Composable:
-    column = target.columns[name]
-    if column.rounding and column.type == "text[]":  # A name is compared with a text, but lists of them are not.
-        value = sql.SQL("CAST({} AS {})").format(value, sql.SQL(column.rounding))
-    return target.key[name].of(sql.Identifier("t", name), value)
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """A batch in the temporary table, of which `values` are the columns that are written, in the target's types."""
 
+    session: ArrowSession
+    target: Target
+    key: Sequence[str]
+    last: Compacted
+    values: Mapping[str, sql.Composable]
 
-def _require_kept(session: ArrowSession, parts: dict[str, sql.Composable], last: Compacted) -> None:
-    """Refuses a batch that keeps a value of the target where the target has no such row."""
-    if not last.kept:
-        return
-    kept = sql.SQL(" OR ").join(sql.Identifier("s", kept_name(at)) for at in range(len(last.kept)))
-    execute(
-        session,
-        "SELECT EXISTS (SELECT FROM {staged} s LEFT JOIN {rows} t ON {same} "
-        "WHERE NOT {deleted} AND ({kept}) AND t.ctid IS NULL)",
-        **parts,
-        kept=kept,
-    )
-    if session.fetchone() == (True,):
-        raise last.no_row_to_keep()
+    def merge(self) -> None:
+        if self.last.deleted.any():
+            self._execute("DELETE FROM {rows} t USING {staged} s WHERE {deleted} AND {same}")
+        if not self.last.deleted.all():
+            self._require_unrounded()
+            self._require_kept()
+            self._upsert()
+        self._execute("DROP TABLE {staged}")
 
+    def _execute(self, statement: str, **further: sql.Composable) -> None:
+        parts = {
+            "target": self.target.name.identifier(),
+            "rows": self.target.rows,
+            "staged": sql.Identifier("pg_temp", _STAGED),
+            "deleted": sql.Identifier("s", DELETED),
+            "same": sql.SQL(" AND ").join(map(self._same, self.key)),
+        }
+        execute(self.session, statement, **parts, **further)
 
-def _arbiter(target: Target, key: Sequence[str]) -> sql.Composable:
-    """What ON CONFLICT goes by. By columns alone it would go by each unique index on them."""
-    if target.constraint is not None:
-        return sql.SQL("ON CONSTRAINT {}").format(sql.Identifier(target.constraint))
-    return sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Identifier, key)))
+    def _same(self, name: str) -> sql.Composable:
+        column, value = self.target.columns[name], self.values[name]
+        if column.rounding and column.type == "text[]":  # A name is compared with a text, but lists of them are not.
+            value = sql.SQL("CAST({} AS {})").format(value, sql.SQL(column.rounding))
+        return self.target.key.columns[name].of(sql.Identifier("t", name), value)
 
+    def _require_unrounded(self) -> None:
+        """Refuses values that the target would round."""
+        columns = self.last.rows.schema
+        rounding = [
+            (column, modified)
+            for column in (self.target.columns[name] for name in self.values)
+            if (modified := column.rounding) and not _fits(columns.field(column.name).type, modified)
+        ]
+        if not rounding:
+            return
+        rounded = [
+            # The type's name is the server's own.
+            sql.SQL(
+                "coalesce(pg_catalog.bool_or(CAST(CAST({0} AS {1}) AS {2}) OPERATOR(pg_catalog.<>) {0}), false)"
+            ).format(self.values[column.name], sql.SQL(modified), sql.SQL(column.type))
+            for column, modified in rounding
+        ]
+        self._execute("SELECT {rounded} FROM {staged} s WHERE NOT {deleted}", rounded=sql.SQL(", ").join(rounded))
+        for (column, modified), found in zip(rounding, self.session.fetchone() or (), strict=True):
+            if found:
+                raise TableError(
+                    f"the column {column.quoted} of the table {self.target.text} is {modified}, which would round "
+                    f"values of the batch. Run ALTER TABLE {self.target.text} ALTER {column.quoted} TYPE {column.type}"
+                )
 
-def _upsert(
-    session: ArrowSession,
-    key: Sequence[str],
-    last: Compacted,
-    values: dict[str, sql.Composable],
-    parts: dict[str, sql.Composable],
-) -> None:
-    names, values = list(values), dict(values)
-    for at, name in enumerate(last.kept):
-        if name in values:
-            values[name] = sql.SQL("CASE WHEN {} THEN {} ELSE {} END").format(
-                sql.Identifier("s", kept_name(at)), sql.Identifier("t", name), values[name]
-            )
-    # A float's two zeros are one key, and which of them a row has may change.
-    updated = [name for name in names if name not in key or pa.types.is_floating(last.rows.schema.field(name).type)]
-    updates = [sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in updated]
-    execute(
-        session,
-        "INSERT INTO {target} ({columns}) OVERRIDING SYSTEM VALUE SELECT {values} FROM {staged} s {old} "
-        "WHERE NOT {deleted} ON CONFLICT {arbiter} DO {update}",
-        **parts,
-        columns=sql.SQL(", ").join(map(sql.Identifier, names)),
-        values=sql.SQL(", ").join(values.values()),
-        old=sql.SQL("LEFT JOIN {rows} t ON {same}").format(**parts) if last.kept else sql.SQL(""),
-        update=sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(updates)) if updates else sql.SQL("NOTHING"),
-    )
+    def _require_kept(self) -> None:
+        """Refuses a batch that keeps a value of the target where the target has no such row."""
+        if not self.last.kept:
+            return
+        kept = sql.SQL(" OR ").join(sql.Identifier("s", kept_name(at)) for at in range(len(self.last.kept)))
+        self._execute(
+            "SELECT EXISTS (SELECT FROM {staged} s LEFT JOIN {rows} t ON {same} "
+            "WHERE NOT {deleted} AND ({kept}) AND t.ctid IS NULL)",
+            kept=kept,
+        )
+        if self.session.fetchone() == (True,):
+            raise self.last.no_row_to_keep()
+
+    def _upsert(self) -> None:
+        types = self.last.rows.schema
+        # A float's two zeros are one key, and which of them a row has may change.
+        updated = [name for name in self.values if name not in self.key or pa.types.is_floating(types.field(name).type)]
+        updates = [sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in updated]
+        old = "LEFT JOIN {rows} t ON {same} " if self.last.kept else ""
+        self._execute(
+            "INSERT INTO {target} ({columns}) OVERRIDING SYSTEM VALUE SELECT {values} FROM {staged} s "
+            + old
+            + "WHERE NOT {deleted} ON CONFLICT {arbiter} DO {update}",
+            columns=sql.SQL(", ").join(map(sql.Identifier, self.values)),
+            values=sql.SQL(", ").join(self._inserted.values()),
+            arbiter=self._arbiter,
+            update=sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(updates)) if updates else sql.SQL("NOTHING"),
+        )
+
+    @property
+    def _inserted(self) -> dict[str, sql.Composable]:
+        """The values, with the target's own where that stays."""
+        inserted = dict(self.values)
+        for at, name in enumerate(self.last.kept):
+            if name in inserted:
+                inserted[name] = sql.SQL("CASE WHEN {} THEN {} ELSE {} END").format(
+                    sql.Identifier("s", kept_name(at)), sql.Identifier("t", name), inserted[name]
+                )
+        return inserted
+
+    @property
+    def _arbiter(self) -> sql.Composable:
+        """What ON CONFLICT goes by. By columns alone it would go by each unique index on them."""
+        if self.target.key.constraint is not None:
+            return sql.SQL("ON CONSTRAINT {}").format(sql.Identifier(self.target.key.constraint))
+        return sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Identifier, self.key)))

@@ -137,17 +137,23 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class Index:
+    """The unique index that is the key: another one on its columns may compare otherwise."""
+
+    columns: dict[str, Equality]
+    constraint: str | None
+    """The one that it is of, if it is of one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
-    """A table with its columns, and what those of its key are compared by."""
+    """A table with its columns, and its key."""
 
     oid: int
     name: QualifiedName
     partitioned: bool
     has_record: bool
-    key: dict[str, Equality]
-    constraint: str | None
-    """The one that the key's index is of, if it is of one: another index on these columns may compare otherwise."""
-
+    key: Index
     columns: dict[str, Column]
 
     @property
@@ -169,12 +175,20 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
 
     Without a key it is not asked for one.
     """
-    name = sql.Literal(table)
-    execute(session, _TARGET, record=sql.Literal(RECORD), table=name)
+    execute(session, _TARGET, record=sql.Literal(RECORD), table=sql.Literal(table))
     found = session.fetchone()
     if found is None:
         raise TableError(f"there is no table {table!r} to apply batches to; create it with the stream's columns")
-    oid, *own_name, kind, has_record, unlogged, rule = found
+    oid, *name, kind, has_record, unlogged, rule = found
+    _require_kept_as_written(table, kind, unlogged, rule)
+    partitioned = kind == _PARTITIONED
+    return Target(
+        oid, QualifiedName(*name), partitioned, has_record, _index(session, table, key), _columns(session, table, key)
+    )
+
+
+def _require_kept_as_written(table: str, kind: str, unlogged: str | None, rule: str | None) -> None:
+    """Refuses what is no table, or has a part or a rule of these names, by which it may lack rows of a batch."""
     if kind not in _TABLES:
         raise TableError(f"{table} is not a table; name the table that is to follow the stream")
     if unlogged is not None:
@@ -189,21 +203,27 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
             f"the table {table} has the rule {rule} on INSERT or UPDATE, by which rows of a batch would go elsewhere "
             f"or nowhere. Run DROP RULE {rule} ON {table}"
         )
-    execute(session, _KEY, key=sql.Literal(list(key)), table=name)
-    index = session.fetchall()
-    compared = {
+
+
+def _index(session: ArrowSession, table: str, key: Sequence[str]) -> Index:
+    execute(session, _KEY, key=sql.Literal(list(key)), table=sql.Literal(table))
+    found = session.fetchall()
+    columns = {
         column: Equality(QualifiedName(where, operator), enum, QualifiedName(place, collation) if collation else None)
-        for column, where, operator, enum, place, collation, _ in index
+        for column, where, operator, enum, place, collation, _ in found
     }
-    constraint = index[0][-1] if index else None
-    if key and not compared:
+    if key and not columns:
         listed = ", ".join(map(quoted, key))
         raise TableError(
             f"the table {table} has no unique index on exactly ({listed}), or it is DEFERRABLE, INVALID or WITHOUT "
             f"OVERLAPS, or has a WHERE. Run ALTER TABLE {table} ADD PRIMARY KEY ({listed}), or, where it has one, "
             f"CREATE UNIQUE INDEX ON {table} ({listed}); or name the columns of the one it has as key"
         )
-    execute(session, _COLUMNS, table=name)
+    return Index(columns, found[0][-1] if found else None)
+
+
+def _columns(session: ArrowSession, table: str, key: Sequence[str]) -> dict[str, Column]:
+    execute(session, _COLUMNS, table=sql.Literal(table))
     columns = {column.name: column for column in (Column(*row) for row in session.fetchall())}
     computed = [columns[name].quoted for name in key if columns[name].generated]
     if computed:
@@ -211,7 +231,7 @@ def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target
             f"the key column {', '.join(computed)} of the table {table} is computed there, so no row can be found by "
             f"it. Run ALTER TABLE {table} ALTER {computed[0]} DROP EXPRESSION"
         )
-    return Target(oid, QualifiedName(*own_name), kind == _PARTITIONED, has_record, compared, constraint, columns)
+    return columns
 
 
 def is_empty(session: ArrowSession, target: Target) -> bool:
