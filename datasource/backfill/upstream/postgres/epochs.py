@@ -148,7 +148,7 @@ class Epochs:
             exported = self._sessions.retry(attempt)
         position = exported.position
         if self._log is not None:
-            timeline = self._log.place.timeline
+            timeline = self._log.place.log.timeline
             position = replace(position, timeline="" if timeline == FIRST else timeline)
             self._log.has_reached(position)
         epoch = Epoch(after.number, str(position), position.lsn, exported.timestamp)
@@ -249,7 +249,7 @@ class Epochs:
         upto = max(seen.lsn, self.log.lost_up_to)
         if upto < self._searched.upto and not until:
             # The log ends before where it was read to: another server, or this one as it was some time ago.
-            require_log(self._sessions.current(), system=self.log.place.system, reached=self._searched.upto)
+            require_log(self._sessions.current(), system=self.log.place.log.system, reached=self._searched.upto)
         if self._searched.has_nothing(began, upto) and self._read_lately:
             return self._staying(after)
         peeked = self._read(Stretch(began, EVERY_COMMIT, upto), max_changes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -71,7 +71,7 @@ class ChangeLog:
 
     def has_reached(self, position: Position) -> None:
         """The sink may have something of this state, be the stream there yet or not: no log that lacks it will do."""
-        timeline = position.timeline or self.place.timeline
+        timeline = position.timeline or self.place.log.timeline
         self._reached[timeline] = max(self._reached.get(timeline, LOG_BEGIN), position.lsn)
 
     def has_gap_after(self, position: Position) -> bool:
@@ -81,7 +81,10 @@ class ChangeLog:
     def begin_place(self, session: Session) -> None:
         """Makes the place at which a stream begins that has read nothing yet."""
         self.place.begin(self._connector, session, self._table)
-        self.place = self.place.with_beginning(self._connector)
+        self.place = self._with_beginning(self.place)
+
+    def _with_beginning(self, place: Place) -> Place:
+        return replace(place, log=place.log.with_beginning(self._connector))
 
     def find_place(self, session: Session, after: Position) -> None:
         """Requires the place at which the stream goes on, which stands at `after`; makes it again where it may go on
@@ -89,7 +92,7 @@ class ChangeLog:
         """
         before = self.place
         self.has_reached(after)
-        place = before.on_timeline_of_now(self._connector, session, self._reached)
+        place = replace(before, log=before.log.on_timeline_of_now(self._connector, session, self._reached))
         # Each by itself, because none says anything of the others: a standby that was promoted may lack the slot.
         checks: tuple[Callable[[], object], ...] = (
             lambda: place.require_synced(session, before),
@@ -97,12 +100,12 @@ class ChangeLog:
             lambda: place.require_same_publication(session, self._table),
         )
         passed = [self._passes(check) for check in checks]
-        self.place = place if place != before else place.with_beginning(self._connector)
+        self.place = place if place != before else self._with_beginning(place)
         if all(passed) and place != before:
             logger.warning(
                 "the server is on timeline %s, and was on %s: it was promoted or restored. Its log has all that was "
                 "read, and replication slot %s came along, so nothing is lost",
-                *(place.timeline, before.timeline, place.slot),
+                *(place.log.timeline, before.log.timeline, place.slot),
             )
         if not all(passed):
             place.drop_lost_slot(session)
@@ -119,7 +122,7 @@ class ChangeLog:
             peeked = peek()
         except OtherServerError:
             # Where this session has come to that server as well, this says what the stream is to do.
-            self.place.require_same_log(session, max(self._reached.values()))
+            self.place.log.require_same(session, max(self._reached.values()))
             raise
         except DataLossError:
             self._find_place_again(session, after)
@@ -142,7 +145,7 @@ class ChangeLog:
 
         Returns only where the stream goes on without what was lost; on this timeline, as a start alone notes another.
         """
-        self.place.require_same_log(session, max(self._reached.values()))
+        self.place.log.require_same(session, max(self._reached.values()))
         self.find_place(session, after)
         if self._fails_on_data_loss:
             self.place.require_same_publication(session, self._table, self._published)
@@ -154,7 +157,7 @@ class ChangeLog:
     def _require_whole(self, session: Session, after: Lsn, upto: Lsn) -> None:
         """Refuses another log, and a slot that has not all of it from where reading began."""
         # Up to where the batch ends: had the log been put back to before that, the rest would be taken for nothing.
-        self.place.require_same_log(session, max(upto, *self._reached.values()))
+        self.place.log.require_same(session, max(upto, *self._reached.values()))
         found = slot.require_kept(session, self.place.slot, after)
         if not self._passes(lambda: slot.require_not_beyond(found, max(after, self.lost_up_to))):
             self.lost_up_to = found.confirmed  # which is said once

@@ -68,7 +68,7 @@ class Feed:
 
     @classmethod
     def of(cls, place: Place, table: Table, added: Added = NOTHING_ADDED) -> Feed:
-        own = (place.system, place.timeline, place.slot, place.publication)
+        own = (place.log.system, place.log.timeline, place.slot, place.publication)
         return cls(*own, table.description.oid, table.wanted, added)
 
 

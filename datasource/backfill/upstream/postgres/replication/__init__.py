@@ -1,6 +1,7 @@
 """A stream's place in the log, and what PostgreSQL keeps for it: a slot and a publication.
 
 place          where a stream is in the log
+own_log        which log that is
 slot           the replication slot
 unseen         what it does not tell of
 standbys       those that reading it waits for

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from psycopg import sql
 
-from backfill.errors import BackfillError, DatabaseSetupError, DataLossError, OptionsError
+from backfill.errors import DatabaseSetupError, DataLossError, OptionsError
 from backfill.options import Options
 from backfill.upstream import Bookmark
 from backfill.upstream.noted import noted
-from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, format_lsn
-from backfill.upstream.postgres.replication import publication, slot, timelines
+from backfill.upstream.postgres.position import LOG_BEGIN, Lsn
+from backfill.upstream.postgres.replication import publication, slot
 from backfill.upstream.postgres.replication.end_of_log import ENDS_OF_LOG, flushed_end
+from backfill.upstream.postgres.replication.own_log import OwnLog
 from backfill.upstream.postgres.replication.publication import Published
 from backfill.upstream.postgres.replication.standbys import saying_which_is_waited_for
 from backfill.upstream.postgres.replication.unseen import wait_for_open, wait_for_unseen
 from backfill.upstream.postgres.replication.writers import require_writable
 from backfill.upstream.postgres.session.connection import Connector, Session, one_row
-from backfill.upstream.postgres.session.server import (
-    NO_WAY_ON,
-    START_OVER_OR_GO_ON,
-    read_server,
-    require_log,
-    require_primary,
-)
+from backfill.upstream.postgres.session.server import START_OVER_OR_GO_ON, read_server, require_primary
 from backfill.upstream.postgres.tables.table import Table
 from backfill.wording import FRESH_START, another_option
-
-_AGAIN: Final = "Start the query again: it goes on if nothing is lost by that, and else says what is"
-
-_UNDONE: Final = f"Some of what was read may be undone, and what is new may lie before that position, {NO_WAY_ON}"
 
 _SILENT: Final = 180000
 """From this version on changes are passed over that were made while there was no publication; before, such changes make
@@ -49,11 +39,7 @@ class Place:
     own_publication: bool
     """Whether the publication was made for this stream, and goes with it."""
 
-    system: str
-    timeline: str
-    began: str = ""
-    """Where the timeline began, once that was asked: another log may have a timeline of the same number."""
-
+    log: OwnLog
     published: str = ""
     """The OIDs of a publication that somebody else has made, and of the table's membership in it, as they were when the
     stream began, or went on although changes had been lost; "" where it was not there.
@@ -68,8 +54,7 @@ class Place:
             slot=options.slot_name or own,
             publication=options.publication_name or own,
             own_publication=not options.publication_name,
-            system=str(table.server.system_identifier),
-            timeline=str(table.server.timeline),
+            log=OwnLog(str(table.server.system_identifier), str(table.server.timeline)),
         )
 
     @classmethod
@@ -95,9 +80,7 @@ class Place:
             slot=noted(bookmark, "slot"),
             publication=noted(bookmark, "publication"),
             own_publication=noted(bookmark, "own_publication") == "true",
-            system=noted(bookmark, "system"),
-            timeline=noted(bookmark, "timeline"),
-            began=dict(bookmark).get("began", ""),
+            log=OwnLog(noted(bookmark, "system"), noted(bookmark, "timeline"), dict(bookmark).get("began", "")),
             published=dict(bookmark).get("published", ""),
         )
 
@@ -107,9 +90,9 @@ class Place:
             ("slot", self.slot),
             ("publication", self.publication),
             ("own_publication", "true" if self.own_publication else "false"),
-            ("system", self.system),
-            ("timeline", self.timeline),
-            *((("began", self.began),) if self.began else ()),
+            ("system", self.log.system),
+            ("timeline", self.log.timeline),
+            *((("began", self.log.began),) if self.log.began else ()),
             *((("published", self.published),) if self.published else ()),
         )
 
@@ -234,73 +217,22 @@ class Place:
 
         `way_out` is what can be done about it.
         """
-        self.require_same_log(session, upto, way_out=way_out)
+        self.log.require_same(session, upto, way_out=way_out)
         slot.require_readable(session, self.slot, after, way_out=way_out)
-
-    def require_same_log(self, session: Session, reached: Lsn, *, way_out: str = _AGAIN) -> None:
-        """Raises DataLossError unless this server goes on with the log in which the LSN was reached, on its timeline.
-
-        By default as while a query runs: the next start finds out whether anything is lost.
-        """
-        now = require_log(session, system=self.system, reached=reached)
-        if now != self.timeline:
-            raise DataLossError(
-                f"the log that was read is of timeline {self.timeline} and this server is on timeline {now}: it was "
-                f"restored, or was a standby and is promoted. {way_out}"
-            )
-
-    def on_timeline_of_now(self, connector: Connector, session: Session, reached: Mapping[str, Lsn]) -> Place:
-        """The same on the timeline that the server is on.
-
-        Raises DataLossError unless all that was read is in the log of that, `reached` being as far as each timeline was
-        read. What is not was undone, and what has come in its place lies where the stream has been: there is no going
-        on from there.
-        """
-        now = require_log(session, system=self.system, reached=max(reached.values(), default=LOG_BEGIN))
-        others = {timeline: lsn for timeline, lsn in reached.items() if timeline != now}
-        left = timelines.history(connector, now) if others else {}
-        for timeline, lsn in others.items():
-            if left.get(timeline, LOG_BEGIN) < lsn:
-                has = f"as far as {format_lsn(left[timeline])}" if timeline in left else "nowhere"
-                raise DataLossError(
-                    f"the log was read as far as {format_lsn(lsn)} on timeline {timeline}, and this server is on "
-                    f"timeline {now}, which has that log {has}: it was restored to an earlier point in time, or is a "
-                    "standby that was promoted without the last of the log, or a primary that stayed behind when "
-                    f"another one took its place: then point url at that. {_UNDONE}"
-                )
-        return self if now == self.timeline else replace(self, timeline=now, began=_beginning(left))
-
-    def with_beginning(self, connector: Connector) -> Place:
-        """The same with where its timeline began, as far as the server tells that to the role.
-
-        Raises DataLossError where it began elsewhere than is noted: each of two standbys may have been promoted by
-        itself, or a server restored twice.
-        """
-        try:
-            left = timelines.history(connector, self.timeline)
-        except BackfillError:
-            return self
-        began = _beginning(left)
-        if self.began not in ("", began):
-            raise DataLossError(
-                f"the log that was read is of a timeline {self.timeline} that began at {self.began}, and that of this "
-                f"server began at {began}: it is another server's, which parted from the same one. {_UNDONE}"
-            )
-        return replace(self, began=began)
 
     def require_synced(self, session: Session, before: Place) -> None:
         """Raises DataLossError where this is on another timeline than `before`, and the slot may lack changes of it."""
-        if self.timeline != before.timeline:
-            slot.require_synced(session, self.slot, before=before.timeline, now=self.timeline)
+        if self.log.timeline != before.log.timeline:
+            slot.require_synced(session, self.slot, before=before.log.timeline, now=self.log.timeline)
 
     def require_kept(self, connector: Connector, session: Session, reached: Lsn | None) -> None:
         """Raises unless this is the server of the log in which the LSN was reached, and the slot still keeps what comes
         after it. Where the slot stands is not looked at, which a stream that runs moves; None: it may not be made yet.
         """
         require_primary(read_server(session))
-        now = self.on_timeline_of_now(connector, session, {self.timeline: reached or LOG_BEGIN})
+        log = self.log.on_timeline_of_now(connector, session, {self.log.timeline: reached or LOG_BEGIN})
         if reached is not None:
-            now.require_synced(session, self)
+            replace(self, log=log).require_synced(session, self)
             slot.require_kept(session, self.slot, reached)
 
     def accepting_publication(self, session: Session, table: Table) -> Place:
@@ -328,9 +260,9 @@ class Place:
         """
         server = read_server(session)
         require_primary(server)
-        if str(server.system_identifier) != self.system:
+        if str(server.system_identifier) != self.log.system:
             raise DatabaseSetupError(
-                f"replication slot {self.slot} is of system {self.system}, and url leads to system "
+                f"replication slot {self.slot} is of system {self.log.system}, and url leads to system "
                 f"{server.system_identifier}; nothing was dropped. Point url at the former. Where that is gone for "
                 "good, delete stateDir, or name an empty one; if its slot came along to the new one, as with "
                 f"pg_upgrade, run SELECT pg_drop_replication_slot('{self.slot}')"
@@ -338,11 +270,6 @@ class Place:
             )
         dropped = slot.drop(session, self.slot)
         return (dropped, publication.drop(session, self.publication)) if self.own_publication else (dropped,)
-
-
-def _beginning(left: Mapping[str, Lsn]) -> str:
-    """Where a timeline of this history began; nothing for the first one."""
-    return format_lsn(max(left.values())) if left else ""
 
 
 def _told(ids: tuple[int, int]) -> str:

@@ -13,6 +13,7 @@ from backfill.upstream.lag import Lag
 from backfill.upstream.postgres.description import quoted
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, format_lsn, parse_lsn
 from backfill.upstream.postgres.replication.blockers import saying_what_blocks
+from backfill.upstream.postgres.replication.timelines import another
 from backfill.upstream.postgres.session.connection import Connector, Session, one_row
 from backfill.upstream.postgres.session.failures import about_slot, translating
 from backfill.upstream.postgres.session.server import START_OVER_OR_GO_ON
@@ -125,9 +126,8 @@ def require_synced(session: Session, slot: str, *, before: str, now: str) -> Non
     found = find(session, slot)
     if found is None or not found.synced:
         raise DataLossError(
-            f"the log that was read is of timeline {before} and this server is on timeline {now}: it was restored, or "
-            "was a standby and is promoted. It has all that was read; but the replication slot "
-            f"{slot} {'is not there' if found is None else 'did not come along by slot synchronization'}, so later "
+            f"{another(before, now)}. It has all that was read; but the replication slot {slot} "
+            f"{'is not there' if found is None else 'did not come along by slot synchronization'}, so later "
             f"changes may be missing. {START_OVER_OR_GO_ON}"
         )
 

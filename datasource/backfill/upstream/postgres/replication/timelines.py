@@ -25,6 +25,14 @@ FIRST: Final = "1"
 _LEFT_AT: Final = re.compile(rb"^\s*(\d+)\s+([0-9A-Fa-f]+/[0-9A-Fa-f]+)", re.MULTILINE)
 
 
+def another(read: str, now: str) -> str:
+    """What is told of a server that is on another timeline than the log that was read."""
+    return (
+        f"the log that was read is of timeline {read} and this server is on timeline {now}: it was restored, or was a "
+        "standby and is promoted"
+    )
+
+
 def history(connector: Connector, timeline: str) -> Mapping[str, Lsn]:
     """For each timeline that this one, which the server is on, comes from: the LSN up to which they have one log."""
     if timeline == FIRST:

@@ -1,0 +1,80 @@
+"""The log that a stream reads: which one it is, and whether a server goes on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from backfill.errors import BackfillError, DataLossError
+from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, format_lsn
+from backfill.upstream.postgres.replication import timelines
+from backfill.upstream.postgres.session.connection import Connector, Session
+from backfill.upstream.postgres.session.server import NO_WAY_ON, require_log
+
+_AGAIN: Final = "Start the query again: it goes on if nothing is lost by that, and else says what is"
+
+_UNDONE: Final = f"Some of what was read may be undone, and what is new may lie before that position, {NO_WAY_ON}"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLog:
+    """That of a system, on one of its timelines."""
+
+    system: str
+    timeline: str
+    began: str = ""
+    """Where the timeline began, once that was asked: another log may have a timeline of the same number."""
+
+    def require_same(self, session: Session, reached: Lsn, *, way_out: str = _AGAIN) -> None:
+        """Raises DataLossError unless this server goes on with the log in which the LSN was reached, on its timeline.
+
+        By default as while a query runs: the next start finds out whether anything is lost.
+        """
+        now = require_log(session, system=self.system, reached=reached)
+        if now != self.timeline:
+            raise DataLossError(f"{timelines.another(self.timeline, now)}. {way_out}")
+
+    def on_timeline_of_now(self, connector: Connector, session: Session, reached: Mapping[str, Lsn]) -> OwnLog:
+        """The same on the timeline that the server is on.
+
+        Raises DataLossError unless all that was read is in the log of that, `reached` being as far as each timeline was
+        read. What is not was undone, and what has come in its place lies where the stream has been: there is no going
+        on from there.
+        """
+        now = require_log(session, system=self.system, reached=max(reached.values(), default=LOG_BEGIN))
+        others = {timeline: lsn for timeline, lsn in reached.items() if timeline != now}
+        left = timelines.history(connector, now) if others else {}
+        for timeline, lsn in others.items():
+            if left.get(timeline, LOG_BEGIN) < lsn:
+                has = f"as far as {format_lsn(left[timeline])}" if timeline in left else "nowhere"
+                raise DataLossError(
+                    f"the log was read as far as {format_lsn(lsn)} on timeline {timeline}, and this server is on "
+                    f"timeline {now}, which has that log {has}: it was restored to an earlier point in time, or is a "
+                    "standby that was promoted without the last of the log, or a primary that stayed behind when "
+                    f"another one took its place: then point url at that. {_UNDONE}"
+                )
+        return self if now == self.timeline else replace(self, timeline=now, began=_beginning(left))
+
+    def with_beginning(self, connector: Connector) -> OwnLog:
+        """The same with where the timeline began, as far as the server tells that to the role.
+
+        Raises DataLossError where it began elsewhere than is noted: each of two standbys may have been promoted by
+        itself, or a server restored twice.
+        """
+        try:
+            left = timelines.history(connector, self.timeline)
+        except BackfillError:
+            return self
+        began = _beginning(left)
+        if self.began not in ("", began):
+            raise DataLossError(
+                f"the log that was read is of a timeline {self.timeline} that began at {self.began}, and that of this "
+                f"server began at {began}: it is another server's, which parted from the same one. {_UNDONE}"
+            )
+        return replace(self, began=began)
+
+
+def _beginning(left: Mapping[str, Lsn]) -> str:
+    """Where a timeline of this history began; nothing for the first one."""
+    return format_lsn(max(left.values())) if left else ""
