@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias
 from backfill import stored
 from backfill.errors import StateError
 from backfill.vnode import Key
+from backfill.wording import too_new
 
 CONTROL_VERSION: Final = 2
 """The newest there is."""
@@ -151,10 +152,7 @@ class Control:
             value = json.loads(text)
             version = stored.whole(value["version"])
             if version > CONTROL_VERSION:
-                raise StateError(
-                    f"stateDir has a control file of version {version}, and this release reads up to "
-                    f"{CONTROL_VERSION}; use the release that wrote it, or a newer one"
-                )
+                raise StateError(f"stateDir has a control file {too_new(version, CONTROL_VERSION)}")
             limit = value["max_rows"]
             control = cls(
                 paused=value["paused"] is True,

@@ -50,6 +50,7 @@ from backfill.progress import (
     touch,
 )
 from backfill.vnode import Key, KeyRange
+from backfill.wording import too_new
 
 VERSION: Final = 2
 """The newest there is. What version 1 can say is written as version 1."""
@@ -140,10 +141,7 @@ def from_json(value: object) -> Offset:
     if not isinstance(value, Mapping) or type(version) is not int:
         raise OffsetError("an offset without a version, so it was not written by the backfill source")
     if version > VERSION:
-        raise OffsetError(
-            f"an offset of version {version}, and this release reads up to {VERSION}; install the release that wrote "
-            "it, or a newer one"
-        )
+        raise OffsetError(f"an offset {too_new(version, VERSION)}")
     try:
         offset = Nothing() if "epoch" not in value else _barrier_from_json(value)
         stored.require_canonical(to_json(offset), value)

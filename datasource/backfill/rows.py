@@ -32,6 +32,7 @@ from backfill.epoch import Epoch
 from backfill.errors import OptionsError, UnchangedToastError
 from backfill.options import METADATA_COLUMNS, StreamOptions
 from backfill.upstream import TableSchema
+from backfill.wording import LOG_WHOLE_ROWS
 
 ORDINAL_BITS: Final = 32
 SNAPSHOT_ORDINAL: Final = (1 << ORDINAL_BITS) - 1
@@ -126,8 +127,7 @@ def _missing(unchanged: pa.Array[Any]) -> str:
     names = sorted(str(name) for name in pc.unique(pc.list_flatten(unchanged)))
     return (
         f"an update left the large value of column {', '.join(names)} unchanged, and the change log does not carry it. "
-        "Either start over with changelog=full, which fills it in; or, where the key is the primary key and all "
-        "columns are published, as virtual generated ones never are, run ALTER TABLE … REPLICA IDENTITY FULL on the "
-        "table, and on each of its partitions, so that later updates carry it; or leave the column out with the option "
+        f"Either start over with changelog=full, which fills it in; or, {LOG_WHOLE_ROWS}, so that later updates carry "
+        "it; or leave the column out with the option "
         f"columns; or, without snapshotFilter, set onUnchangedToast=mark to get {UNCHANGED_COLUMNS}"
     )

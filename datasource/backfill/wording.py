@@ -12,14 +12,28 @@ from backfill.errors import DefiniteError, OptionsError, SchemaChangedError
 FRESH_START: Final = "a fresh checkpointLocation and onExistingState=restart"
 """What a stream that cannot go on is started over with, so that it reads the whole table again."""
 
+ELSEWHERE: Final = "a fresh checkpointLocation and an empty stateDir"
+"""What a stream is started over with in another database, as what it had in the one before cannot be removed there."""
+
 OF_A_READ: Final = (
     "A read of changes has no checkpoint: load() those of the table of now, with a later startingPosition; for what "
     "was before, read the table"
 )
 """Behind what a stream can do, where a read between two positions may meet the same in the change log."""
 
+LOG_WHOLE_ROWS: Final = (
+    "where the key is the primary key and all columns are published, as virtual generated ones never are, run ALTER "
+    "TABLE … REPLICA IDENTITY FULL on the table, and on each of its partitions"
+)
+
 IN_ITS_PLACE: Final = "if the query reads several sources, each must stay in the place that it had among them"
 """Spark knows a query's sources by their order alone, if they have no names."""
+
+
+def too_new(version: int, newest: int) -> str:
+    """What is told of something stored that a later release has written."""
+    read = f"this release reads up to {newest}"
+    return f"of version {version}, and {read}; install the release that wrote it, or a newer one"
 
 
 def in_option(name: str) -> str:

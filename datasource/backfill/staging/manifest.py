@@ -16,7 +16,7 @@ from backfill.errors import StagingError
 from backfill.offset import Ahead
 from backfill.plan import Split
 from backfill.vnode import KeyRange, merged
-from backfill.wording import FRESH_START
+from backfill.wording import FRESH_START, too_new
 
 MANIFEST_VERSION: Final = 2
 """The newest there is. What version 1 can say is written as version 1."""
@@ -158,10 +158,7 @@ class Manifest:
             value = json.loads(text)
             version = stored.whole(value["version"])
             if version > MANIFEST_VERSION:
-                raise StagingError(
-                    f"the staging directory holds a manifest of version {version}, and this release reads up to "
-                    f"{MANIFEST_VERSION}; install the release that wrote it, or a newer one"
-                )
+                raise StagingError(f"the staging directory holds a manifest {too_new(version, MANIFEST_VERSION)}")
             found = cls(tuple(map(PlannedSplit.from_json, value["splits"])))
             stored.require_canonical(found.to_json(), value)
         except stored.UNREADABLE as error:

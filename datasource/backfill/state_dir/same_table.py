@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from backfill.errors import SchemaChangedError, StateError
 from backfill.upstream import Upstream
-from backfill.wording import FRESH_START, IN_ITS_PLACE
+from backfill.wording import ELSEWHERE, FRESH_START, IN_ITS_PLACE
 from backfill_state import StreamIdentity
 
 
@@ -20,8 +20,7 @@ def require_same_table(recorded: StreamIdentity, upstream: Upstream, *, order_ma
     if recorded.system != now.system:
         raise StateError(
             f"the stream followed system {recorded.system}, and the options lead to system {now.system}; point them "
-            "at the former; or, where that is gone for good, start over with a fresh checkpointLocation and an "
-            "empty stateDir"
+            f"at the former; or, where that is gone for good, start over with {ELSEWHERE}"
         )
     if recorded.table_id != now.table_id and recorded.table != now.table:
         raise StateError(

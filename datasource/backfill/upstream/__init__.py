@@ -9,7 +9,7 @@ delta       Delta Lake: versions, and the change data feed
 added       which columns a table has got
 lag         how far a stream is behind
 lately      the same, not asked for too often
-noted       reading a bookmark
+noted       reading bookmarks and positions
 findings    what is found before a stream is started
 temporary   what goes wrong with the temporary folder, as our errors
 """

@@ -1,4 +1,4 @@
-"""Reading the bookmark that an adapter made when its stream began, and renewing it."""
+"""Reading what an adapter has noted of a stream: its bookmark, which may be renewed, and positions."""
 
 from __future__ import annotations
 
@@ -21,3 +21,11 @@ def noted(bookmark: Bookmark, name: str) -> str:
 def renewed(bookmark: Bookmark, now: Bookmark) -> Bookmark:
     """The bookmark with these values for the names in `now`, and all others as they are."""
     return tuple({**dict(bookmark), **dict(now)}.items())
+
+
+def not_one(of: str, position: str) -> OffsetError:
+    """The error for a text that is no position of this kind of upstream."""
+    return OffsetError(
+        f"the position {position!r} is not one of {of}: it is damaged, or of another upstream. Restore the checkpoint, "
+        "or start with a fresh checkpointLocation"
+    )

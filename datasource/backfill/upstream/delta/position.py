@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backfill.errors import OffsetError
+from backfill.upstream.noted import not_one
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,5 @@ class Position:
     def parse(cls, text: str) -> Position:
         version, at, table_id = text.partition("@")
         if not (version.isascii() and version.isdigit() and at and table_id):
-            raise OffsetError(
-                f"the position {text!r} is not one of a Delta table: it is damaged, or of another upstream. "
-                "Restore the checkpoint, or start with a fresh checkpointLocation"
-            )
+            raise not_one("a Delta table", text)
         return cls(int(version), table_id)

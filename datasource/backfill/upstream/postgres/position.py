@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backfill.arrow.arrays import Mask
-from backfill.errors import OffsetError
+from backfill.upstream.noted import not_one
 
 Lsn = NewType("Lsn", int)
 """A byte position in the log (PostgreSQL manual, "pg_lsn Type")."""
@@ -94,10 +94,7 @@ class Position:
             snapshot, _, timeline = more.partition(" ")
             return cls(parse_lsn(lsn), Snapshot.parse(snapshot) if snapshot else None, timeline=timeline)
         except ValueError:
-            raise OffsetError(
-                f"the position {text!r} is not one of PostgreSQL: it is damaged, or of another upstream. "
-                "Restore the checkpoint, or start with a fresh checkpointLocation"
-            ) from None
+            raise not_one("PostgreSQL", text) from None
 
     def __str__(self) -> str:
         more = self.snapshot if self.unseen is None else format_lsn(self.unseen)

@@ -41,7 +41,7 @@ from backfill.upstream.postgres.decoder.row_changes import (
 )
 from backfill.upstream.postgres.decoder.transactions import NO_BEGIN, BeginMessages, Keep, Transactions, transactions_of
 from backfill.upstream.postgres.decoder.tuples import NULL, TEXT, UNCHANGED, Tuples, names_where
-from backfill.wording import FRESH_START, OF_A_READ
+from backfill.wording import FRESH_START, LOG_WHOLE_ROWS, OF_A_READ
 
 _OP: Final = by_byte(
     {
@@ -167,20 +167,21 @@ class Decoder:
 
     def _require_keys(self, new: Tuples, old: Tuples, has_old: Mask) -> None:
         for index, column in enumerate(self._wanted):
-            if column.key and (new.kind[index] == UNCHANGED).any():
+            if not column.key:
+                continue
+            if (new.kind[index] == UNCHANGED).any():
                 raise UnchangedToastError(
                     f"the change log left out the unchanged value of the key column {column.name!r}. Update the "
-                    "server to its latest minor release, or, where the key is the primary key and all columns are "
-                    "published, as virtual generated ones never are, run ALTER TABLE … REPLICA IDENTITY FULL on the "
-                    f"table, and on each of its partitions; then start over with {FRESH_START}. {OF_A_READ}"
+                    f"server to its latest minor release, or, {LOG_WHOLE_ROWS}; then start over with {FRESH_START}. "
+                    f"{OF_A_READ}"
                 )
-            if column.key and (new.kind[index] == NULL).any():
+            if (new.kind[index] == NULL).any():
                 raise SchemaChangedError(
                     f"the change log holds a row without a value in the key column {column.name!r}: the key was "
                     "dropped, and such rows cannot be told apart, also where it has been made again since. Start over "
                     f"with {FRESH_START}. {OF_A_READ}"
                 )
-            if column.key and (has_old & (old.kind[index] != TEXT)).any():
+            if (has_old & (old.kind[index] != TEXT)).any():
                 raise TableError(
                     "the change log holds an update or delete without the old value of the key column "
                     f"{column.name!r}. Make sure that the table and each of its partitions has the stream's key as "

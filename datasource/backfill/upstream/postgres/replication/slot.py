@@ -17,6 +17,7 @@ from backfill.upstream.postgres.replication.timelines import another
 from backfill.upstream.postgres.session.connection import Connector, Session, one_row
 from backfill.upstream.postgres.session.failures import about_slot, translating
 from backfill.upstream.postgres.session.server import START_OVER_OR_GO_ON
+from backfill.wording import ELSEWHERE
 
 _LONGEST_NAME: Final = 63
 
@@ -156,9 +157,8 @@ def _require_intact(session: Session, found: SlotState, after: Lsn, way_out: str
         )
     if not found.here:
         raise DatabaseSetupError(
-            f"replication slot {found.name} is of database {found.database}, and url names {session.info.dbname}; name "
-            f"{found.database} in url. Where the stream is to follow {session.info.dbname} from now on, start over "
-            "with a fresh checkpointLocation and an empty stateDir"
+            f"{_elsewhere(session, found)}; name {found.database} in url. Where the stream is to follow "
+            f"{session.info.dbname} from now on, start over with {ELSEWHERE}"
         )
     _require_committed_alone(found)
     if found.wal_status == "lost":
@@ -168,6 +168,10 @@ def _require_intact(session: Session, found: SlotState, after: Lsn, way_out: str
             f"replication slot {found.name} was invalidated (wal_status=lost{reason}); the changes after "
             f"{format_lsn(after)} are gone. {way_out}; {keep} so that it does not happen again"
         )
+
+
+def _elsewhere(session: Session, found: SlotState) -> str:
+    return f"replication slot {found.name} is of database {found.database}, and url names {session.info.dbname}"
 
 
 def make_slot(connector: Connector, session: Session, name: str) -> bool:
@@ -221,10 +225,7 @@ def require_usable(session: Session, found: SlotState) -> None:
             f"replication slot {found.name} exists and uses {found.plugin or 'no plugin'}; choose another slotName"
         )
     if not found.here:
-        raise DatabaseSetupError(
-            f"replication slot {found.name} is of database {found.database}, and url names {session.info.dbname}; "
-            "choose another slotName"
-        )
+        raise DatabaseSetupError(f"{_elsewhere(session, found)}; choose another slotName")
     _require_committed_alone(found)
 
 
@@ -279,10 +280,7 @@ def drop(session: Session, slot: str) -> str:
     """
     found = find(session, slot)
     if found is not None and not found.here:
-        raise DatabaseSetupError(
-            f"replication slot {slot} is of database {found.database}, and url names {session.info.dbname}; nothing "
-            f"was dropped. Name {found.database} in url"
-        )
+        raise DatabaseSetupError(f"{_elsewhere(session, found)}; nothing was dropped. Name {found.database} in url")
     session.execute(
         "SELECT pg_catalog.pg_terminate_backend(active_pid, 5000) FROM pg_catalog.pg_replication_slots "
         "WHERE slot_name = %s AND active",

@@ -11,7 +11,7 @@ from backfill.upstream.postgres.description import ServerDescription
 from backfill.upstream.postgres.position import Lsn, format_lsn, parse_lsn
 from backfill.upstream.postgres.session.arrow_session import ArrowSession
 from backfill.upstream.postgres.session.connection import Session, one_row
-from backfill.wording import FRESH_START
+from backfill.wording import ELSEWHERE, FRESH_START
 
 OLDEST: Final = 140000
 
@@ -131,8 +131,7 @@ def require_log(session: Session, *, system: str, reached: Lsn) -> str:
     if found != system:
         raise DataLossError(
             f"the log that was read is of system {system} and this server is another one, system {found}. Point url "
-            "at the former; or, where that is gone for good, start over, a stream with a fresh checkpointLocation and "
-            "an empty stateDir"
+            f"at the former; or, where that is gone for good, start over, a stream with {ELSEWHERE}"
         )
     if parse_lsn(end) < reached:
         raise DataLossError(
