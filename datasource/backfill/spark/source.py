@@ -49,10 +49,10 @@ class BackfillDataSource(DataSource):
         from backfill.spark import table_options  # noqa: PLC0415
         from backfill.spark.types import to_spark  # noqa: PLC0415
 
-        table = table_options.of_new_table(self.options)
-        given = self.options if table is None else table
-        found = to_spark(_columns(given, asked=given if table is None else ()))
-        return found if table is None else table_options.carrying(found, table)
+        made_with = table_options.of_new_table(self.options)
+        if made_with is None:
+            return to_spark(_columns(self.options, asked=self.options))
+        return table_options.carrying(to_spark(_columns(made_with, asked=())), made_with)
 
     @without_traceback
     def reader(self, schema: StructType) -> DataSourceReader:

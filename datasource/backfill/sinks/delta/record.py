@@ -59,8 +59,7 @@ def record(query: str, now: Applied, after: int) -> CommitProperties:
     """What the commit of this batch, which is merged into the table `after` that version, notes."""
     # Of a table whose transactions expire Spark keeps none that does not say when it was written.
     written = time.time_ns() // 1_000_000
-    named_versions = zip(_names(query), _versions(now, after), strict=True)
-    transactions = [Transaction(name, version, written) for name, version in named_versions]
+    transactions = [Transaction(name, version, written) for name, version in _told(query, now, after).items()]
     return CommitProperties(app_transactions=transactions, custom_metadata=said_of(query))
 
 
@@ -72,7 +71,7 @@ def forgotten(query: str, after: int) -> CommitProperties:
 def is_forgotten(table: DeltaTable, query: str, after: int) -> bool:
     """Whether the table notes by now that the query begins anew after that version."""
     table.update_incremental()
-    return noted(table, query) == _versions(_NO_BATCH, after)
+    return noted(table, query) == list(_told(query, _NO_BATCH, after).values())
 
 
 def noted(table: DeltaTable, query: str) -> list[int | None]:
@@ -85,9 +84,10 @@ def merged_after(table: DeltaTable, query: str) -> int | None:
     return table.transaction_version(f"{query}/after")
 
 
-def _versions(now: Applied, after: int) -> list[int]:
-    others = (now.version, now.sequence, now.timestamp)
-    return [now.batch_id, now.rows, *(-1 if value is None else value for value in others), after]
+def _told(query: str, now: Applied, after: int) -> dict[str, int]:
+    """What is noted of a batch, by the names under which it is."""
+    values = (now.batch_id, now.rows, now.version, now.sequence, now.timestamp, after)
+    return {name: -1 if value is None else value for name, value in zip(_names(query), values, strict=True)}
 
 
 def _names(query: str) -> tuple[str, ...]:

@@ -162,7 +162,7 @@ class DeltaUpstream:
             require_not_older(latest, self._uri, reached)
         if latest.version() > position.version:
             # The oldest go first. The others are looked for when they are needed.
-            self._history.commit(position.version + 1)
+            self._history.require_passable(position.version + 1)
         return now
 
     def added(self) -> Added:

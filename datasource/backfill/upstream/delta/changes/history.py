@@ -36,8 +36,8 @@ class History:
     way_on: str = GO_ON
     """And where a version has other columns."""
 
-    def commit(self, version: int) -> Commit | None:
-        """None where the log has lost it and failOnDataLoss=false. Raises where the stream cannot go on past it."""
+    def require_passable(self, version: int) -> Commit | None:
+        """Raises where the stream cannot go on past this commit; None where it is lost and failOnDataLoss=false."""
         uri = self.table.uri
         found = self._logged(version)
         if found is None:
@@ -82,7 +82,7 @@ class History:
         """The version up to which there are about `max_changes` changes; every commit up to it is looked at."""
         taken = 0
         for version in range(after + 1, upto + 1):
-            commit = self.commit(version)
+            commit = self.require_passable(version)
             if commit is not None and version < upto:
                 with translating(self.table.uri):
                     taken += self.log.row_count(commit, max_changes - taken)
@@ -94,7 +94,7 @@ class History:
         """What the commits after the version `after` did up to `upto`, in the layout of `backfill.changes`."""
         table = self.table
         # Not within `reading`: what is gone of the log itself VACUUM has not removed.
-        found = [commit for commit in map(self.commit, range(after + 1, upto + 1)) if commit is not None]
+        found = [commit for commit in map(self.require_passable, range(after + 1, upto + 1)) if commit is not None]
         commits = [commit for commit in found if self._is_whole(commit)]
         with reading(table.uri, f"{after + 1} to {upto}", self.way_out):
             yield from feed.changes(change_rows(self.log.files, table, commits), table.columns, table.key)

@@ -110,33 +110,28 @@ def choose_index(
     table: RelationRow, columns: Sequence[ColumnDescription], indexes: Sequence[Index], *, follows: bool
 ) -> Index:
     """The index whose columns are the key; TableError with the ways out where there is none."""
-    name = table.qualified.quoted()
-    primary = next((index for index in indexes if index.primary), None)
+    name, mend = table.qualified.quoted(), _mend(table, columns, indexes)
+    unsaid = "so updates and deletes do not say which row they concern"
     if table.replica_identity == "n" and follows:
-        raise TableError(
-            f"{name} has REPLICA IDENTITY NOTHING, so its updates and deletes do not say which row they concern. "
-            f"Run {_mend(table, columns, indexes)}"
-        )
-    found = next((index for index in indexes if index.chosen), None) if table.replica_identity == "i" else primary
-    if found is None and table.replica_identity == "i":
-        raise TableError(
-            f"the index that was the replica identity of {name} has been dropped, so updates and deletes do not say "
-            f"which row they concern. Run {_mend(table, columns, indexes)}"
-        )
+        raise TableError(f"{name} has REPLICA IDENTITY NOTHING, {unsaid}. Run {mend}")
+    if table.replica_identity == "i":
+        found = next((index for index in indexes if index.chosen), None)
+        lacks = f"the index that was the replica identity of {name} has been dropped, {unsaid}"
+    else:
+        found = next((index for index in indexes if index.primary), None)
+        lacks = f"{name} has no primary key, so its changes cannot be told apart"
     if found is None:
-        raise TableError(
-            f"{name} has no primary key, so its changes cannot be told apart. Run {_mend(table, columns, indexes)}"
-        )
+        raise TableError(f"{lacks}. Run {mend}")
     if not found.immediate:
         raise TableError(
             f"the primary key of {name} is deferrable: it does not identify rows in the change log, and one key may "
-            f"occur twice inside a transaction. Make it NOT DEFERRABLE, or run {_mend(table, columns, indexes)}"
+            f"occur twice inside a transaction. Make it NOT DEFERRABLE, or run {mend}"
         )
     if not found.sound:
         raise TableError(
             f"the key {QualifiedName(table.schema, found.name).quoted()} of {name} cannot be used "
             f"(access method {found.method}{'' if found.valid else ', not valid'}); a valid btree index is needed. "
-            f"Run {_mend(table, columns, indexes)}"
+            f"Run {mend}"
         )
     return found
 
