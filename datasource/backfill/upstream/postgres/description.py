@@ -145,6 +145,10 @@ class TableDescription:
     columns: tuple[ColumnDescription, ...]
     key: tuple[KeyColumn, ...]
 
+    @property
+    def key_names(self) -> list[str]:
+        return [part.column.name for part in self.key]
+
     def column(self, name: str) -> ColumnDescription | None:
         return next((column for column in self.columns if column.name == name), None)
 

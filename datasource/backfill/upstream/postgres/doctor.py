@@ -5,7 +5,7 @@ A stream finds one thing after the other, each when it needs it; here all are lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -15,7 +15,7 @@ from psycopg import sql
 from backfill.errors import BackfillError, DatabaseSetupError
 from backfill.options import Options
 from backfill.upstream.findings import Finding, refused
-from backfill.upstream.postgres.description import KeyColumn, TableDescription, quoted
+from backfill.upstream.postgres.description import KeyColumn, QualifiedName, TableDescription, quoted
 from backfill.upstream.postgres.replication import publication, slot, standbys
 from backfill.upstream.postgres.replication.writers import against_whole_rows, require_writable
 from backfill.upstream.postgres.session import locks, room
@@ -190,7 +190,7 @@ def _rights(session: Session, options: Options, table: TableDescription | None) 
         return
     if options.publication_name:
         carried = options.columns or tuple(column.name for column in table.columns)
-        names = tuple(dict.fromkeys([*carried, *(key.column.name for key in table.key)]))
+        names = tuple(dict.fromkeys([*carried, *table.key_names]))
         yield from _refused(publication.require, session, options.publication_name, table.oid, names)
         return
     (owns,) = one_row(session.execute(_OWNED, [table.oid]))
@@ -231,27 +231,33 @@ def _key_alone(session: Session, table: TableDescription, options: Options) -> I
     without = without_whole_rows(session, table.oid) if table.partitioned else itself
     if not itself and not without:
         return
-    carried = set(options.columns) or {column.name for column in table.columns}
-    keys = {key.column.name for key in table.key}
-    large = [row[0] for row in session.execute(_LARGE, [table.oid]).fetchall() if row[0] in carried - keys]
-    ways = "changelog=full" if options.stream.snapshot_filter else "onUnchangedToast=mark or changelog=full"
-    toast = (
-        f". An update that leaves out a large unchanged value of {', '.join(large)} ends the stream, unless {ways}"
-        if large and without
-        else ""
+    toast = _ends_by_toast(session, table, options) if without else ""
+    whole, mend = _logging_whole_rows(session, table, options, [*itself, *without])
+    yield Finding(
+        f"of the row before an update or delete the log of {table.name.quoted()} has only the key, so there is no "
+        f"update_preimage{toast}. {whole}; changelog=full keeps the last row of every key beside the stream instead",
+        mend,
+        refuses=False,
     )
-    mend = "; ".join(f"ALTER TABLE {name.quoted()} REPLICA IDENTITY FULL" for name in dict.fromkeys(itself + without))
-    also = ", and a partition that is made later needs it as well" if table.partitioned else ""
-    whole = f"REPLICA IDENTITY FULL logs whole rows, which makes the log longer{also}; "
+
+
+def _ends_by_toast(session: Session, table: TableDescription, options: Options) -> str:
+    """What is told of large values that an update may leave out; empty where no column that is carried has any."""
+    carried = (set(options.columns) or {column.name for column in table.columns}).difference(table.key_names)
+    large = ", ".join(name for (name,) in session.execute(_LARGE, [table.oid]).fetchall() if name in carried)
+    ways = "changelog=full" if options.stream.snapshot_filter else "onUnchangedToast=mark or changelog=full"
+    return large and f". An update that leaves out a large unchanged value of {large} ends the stream, unless {ways}"
+
+
+def _logging_whole_rows(
+    session: Session, table: TableDescription, options: Options, lacking: Sequence[QualifiedName]
+) -> tuple[str, str]:
+    """What is told of REPLICA IDENTITY FULL, and the SQL that gives it to those that lack it, if it is any way."""
     no_way, _ = against_whole_rows(session, options.publication_name, table)
     if table.replica_identity == "i":
         no_way = "the key is the index that is the replica identity"
     if no_way:
-        mend = ""
-        whole = f"REPLICA IDENTITY FULL is no way, because {no_way}; "
-    yield Finding(
-        f"of the row before an update or delete the log of {table.name.quoted()} has only the key, so there is no "
-        f"update_preimage{toast}. {whole}changelog=full keeps the last row of every key beside the stream instead",
-        mend,
-        refuses=False,
-    )
+        return f"REPLICA IDENTITY FULL is no way, because {no_way}", ""
+    also = ", and a partition that is made later needs it as well" if table.partitioned else ""
+    mend = "; ".join(f"ALTER TABLE {name.quoted()} REPLICA IDENTITY FULL" for name in dict.fromkeys(lacking))
+    return f"REPLICA IDENTITY FULL logs whole rows, which makes the log longer{also}", mend

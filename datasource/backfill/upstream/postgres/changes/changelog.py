@@ -204,9 +204,8 @@ class ChangeLog:
         require_same_identity(session, self._table, all_read=all_read)
         described = self._table.description
         if described.partitioned:
-            key = [item.column.name for item in described.key]
             primary = described.replica_identity != "i"
-            require_leaves_log(session, described.oid, described.name, key, primary=primary)
+            require_leaves_log(session, described.oid, described.name, described.key_names, primary=primary)
 
     def report_carried(self) -> None:
         """Says which columns are carried now that the stream began without, and which are other ones than they were."""

@@ -73,8 +73,7 @@ def range_of(session: Session, table: KeyedTable, first: Key | None, last: Key |
     """The range from `first` to `last`, both included: it begins behind the last row before `first`."""
     for key in (first, last):
         if key is not None and len(key) != len(table.key):
-            names = ", ".join(item.column.name for item in table.key)
-            raise KeyTextError(f"a key has {len(key)} values, and the table's key is ({names})")
+            raise KeyTextError(f"a key has {len(key)} values, and the table's key is ({', '.join(table.key_names)})")
     try:
         with session.transaction():
             session.execute(locks.IN_TRANSACTION)

@@ -45,7 +45,7 @@ def shape_of(table: KeyedTable, ranges: Sequence[KeyRange]) -> tuple[sql.Composa
     where = _WHERE_ROWS_ARE.format(
         name=name, in_partitions=sql.Literal(_IN_PARTITIONS), in_itself=sql.Literal(_IN_ITSELF)
     )
-    nullable = _NULLABLE.format(name=name, key=sql.Literal([part.column.name for part in table.key]))
+    nullable = _NULLABLE.format(name=name, key=sql.Literal(table.key_names))
     return where, nullable, sql.SQL(" AND ").join([sql.SQL("true"), *map(table.ascends, ranges)])
 
 

@@ -141,6 +141,6 @@ def _served_by_no_other_index(table: KeyedTable) -> sql.Composable:
         ") AS k WHERE i.indrelid = pg_catalog.to_regclass({name})::oid)"
     ).format(
         last=sql.Literal(len(table.key) - 1),
-        names=sql.Literal([part.column.name for part in table.key]),
+        names=sql.Literal(table.key_names),
         name=sql.Literal(table.name.quoted()),
     )

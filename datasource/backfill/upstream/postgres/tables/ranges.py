@@ -36,6 +36,10 @@ class KeyedTable:
     """Those that are read."""
 
     @property
+    def key_names(self) -> list[str]:
+        return [part.column.name for part in self.key]
+
+    @property
     def source(self) -> sql.Composed:
         """What stands after FROM."""
         return self.name.own_rows(partitioned=self.partitioned)

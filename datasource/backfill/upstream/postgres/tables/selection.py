@@ -23,8 +23,7 @@ def select_columns(
     if unknown:
         raise columns_not_there(unknown, of_spark=of_spark)
     named = list(names) or list(found)
-    key = [item.column.name for item in table.key]
-    selected = tuple(found[name] for name in dict.fromkeys([*named, *key]))
+    selected = tuple(found[name] for name in dict.fromkeys([*named, *table.key_names]))
     not_readable = _not_readable(table, selected)
     not_logged = _not_logged(selected) if follows else []
     problems = [*not_readable, *not_logged]

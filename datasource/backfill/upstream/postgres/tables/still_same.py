@@ -73,8 +73,9 @@ def require_unchanged(session: Session, table: Table, collations: str) -> None:
     if changed:
         raise _chosen_by(described, [item.name for item in changed])
     require_there(described.name, table.filtering, now)
-    names = [item.column.name for item in described.key]
-    sorted_now = listed_collations((name, QualifiedName(*now[name][3]) if now[name][3] else None) for name in names)
+    sorted_now = listed_collations(
+        (name, QualifiedName(*now[name][3]) if now[name][3] else None) for name in described.key_names
+    )
     if sorted_now != collations:
         raise SchemaChangedError(
             f"the key of {described.name.quoted()} was given another collation since the stream began ({sorted_now}, "
@@ -100,11 +101,10 @@ def require_same_identity(session: Session, table: Table, *, all_read: bool) -> 
         raise _another_table(session, described)
     require_as_described(described.name, table.carried, now, all_read=all_read)
     if not unique:
-        names = ", ".join(item.column.name for item in described.key)
         raise SchemaChangedError(
-            f"the key ({names}) of {described.name.quoted()} is not unique any more: its primary key or unique index "
-            "was dropped, has other columns now or was made deferrable, or its columns may be null, so rows cannot be "
-            f"told apart by it. Start over with {FRESH_START}"
+            f"the key ({', '.join(described.key_names)}) of {described.name.quoted()} is not unique any more: its "
+            "primary key or unique index was dropped, has other columns now or was made deferrable, or its columns may "
+            f"be null, so rows cannot be told apart by it. Start over with {FRESH_START}"
         )
 
 

@@ -78,7 +78,7 @@ class Table:
         return TableSchema(
             columns=pa.schema([pa.field(column.name, column.arrow) for column in self.columns]),
             output=self.output,
-            key=tuple(item.column.name for item in self.description.key),
+            key=tuple(self.description.key_names),
         )
 
     @property
