@@ -255,7 +255,7 @@ def run_of_many(database: Database, start_stream: StartStream, monkeypatch: pyte
 
 
 def test_the_file_of_a_large_transaction_goes_with_its_batch_and_not_with_the_next_one(run_of_many: StreamRun) -> None:
-    kept = run_of_many.upstream._epochs.log._kept
+    kept = run_of_many.upstream._epochs.log.kept._last
     assert kept is not None
     assert not kept.peeked.rows._file.closed
 
@@ -267,7 +267,7 @@ def test_the_file_of_a_large_transaction_goes_with_its_batch_and_not_with_the_ne
 
 
 def test_the_file_of_a_large_transaction_goes_with_the_stream(run_of_many: StreamRun) -> None:
-    kept = run_of_many.upstream._epochs.log._kept
+    kept = run_of_many.upstream._epochs.log.kept._last
     assert kept is not None
     run_of_many.stop()
     assert kept.peeked.rows._file.closed

@@ -216,13 +216,13 @@ class PostgresUpstream:
     # -- changes ---------------------------------------------------------------------------------------------------
 
     def changes(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch]:
-        yield from self._epochs.log.kept(after, upto) or self._read_again(after, upto)
+        yield from self._epochs.log.kept.between(after, upto) or self._read_again(after, upto)
 
     def _read_again(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch]:
         log, shown = self._epochs.log, Position.parse(upto.position)
         stretch = Stretch(Position.parse(after.position), shown, shown.lsn)
         found = self._sessions.run(lambda session: log.read(session, stretch, MOST_MESSAGES))
-        log.keep(upto, found)
+        log.kept.keep(upto, found)
         return iter(found.rows)
 
     def shown(self, position: str, changes: pa.RecordBatch) -> pa.BooleanArray:
@@ -232,7 +232,7 @@ class PostgresUpstream:
 
     def acknowledge(self, epoch: Epoch) -> None:
         log = self._epochs.log
-        to = log.committed(epoch)
+        to = log.kept.committed(epoch)
         if to:
             log.expected.slot_moves()
             self._sessions.run(lambda session: slot.advance(session, log.place.slot, to))

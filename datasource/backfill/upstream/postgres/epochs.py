@@ -91,7 +91,7 @@ class Epochs:
     def close(self) -> None:
         self.exporter.close()
         if self._log is not None:
-            self._log.let_go()
+            self._log.kept.let_go()
 
     @property
     def log(self) -> ChangeLog:
@@ -309,9 +309,9 @@ class Epochs:
         return self.log.read(self._sessions.current(), stretch, limit)
 
     def _keep(self, after: Epoch, upto: Epoch, peeked: Peeked, now: int) -> None:
-        """As `ChangeLog.keep`; `now` is the moment until which nothing is missing where what was peeked is complete."""
+        """As `KeptChanges.keep`; `now` is until when nothing is missing where what was peeked is complete."""
         self.complete_until = now if peeked.complete else peeked.timestamp or after.timestamp
-        self.log.keep(upto, peeked)
+        self.log.kept.keep(upto, peeked)
 
 
 def _next(after: Epoch | None, position: Position, timestamp: int) -> Epoch:

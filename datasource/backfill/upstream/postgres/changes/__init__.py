@@ -2,6 +2,7 @@
 
 span         those between two places in it, read on executors
 changelog    those of a batch
+kept         what was read for a batch, until it is committed
 expected     how many messages to ask for
 log          peeking at the slot
 spool        keeping what was found for as long as it is read

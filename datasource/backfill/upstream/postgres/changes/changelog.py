@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
-import pyarrow as pa
-
-from backfill.epoch import Epoch
 from backfill.errors import ConnectionLostError, DataLossError, DefiniteError, OtherServerError
 from backfill.options import Options
 from backfill.upstream.added import Added
 from backfill.upstream.postgres.changes import log
 from backfill.upstream.postgres.changes.expected import ExpectedMessages
+from backfill.upstream.postgres.changes.kept import KeptChanges
 from backfill.upstream.postgres.changes.log import Stretch
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position
 from backfill.upstream.postgres.replication import slot
@@ -36,18 +34,8 @@ _WITHOUT_IT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LastPeeked:
-    """What was read, and the position up to which it leads."""
-
-    upto: str
-    peeked: log.Peeked
-
-
 class ChangeLog:
-    """Reads the changes of a batch, by which it is found where that ends; keeps them until it is committed, or another
-    one is planned.
-    """
+    """Reads the changes of a batch, by which it is found where that ends."""
 
     def __init__(self, connector: Connector, options: Options, table: Table, place: Place, begun: Begun) -> None:
         self._connector = connector
@@ -59,8 +47,7 @@ class ChangeLog:
         # That the table still has them is looked at after each reading. A number is not given twice, so what has one
         # of these now had it ever since.
         self.added = Added(frozenset(begun.added(table)), frozenset(item.name for item in table.description.columns))
-        self._kept: LastPeeked | None = None
-        self._acknowledgeable: dict[str, Lsn] = {}
+        self.kept = KeptChanges()
         self._reported: set[str] = set()
         self._published: Published | None = None
         self.lost_up_to = LOG_BEGIN
@@ -243,40 +230,3 @@ class ChangeLog:
                 described.name.quoted(),
                 _WITHOUT_IT,
             )
-
-    def keep(self, upto: Epoch, peeked: log.Peeked) -> None:
-        """Keeps what was read, which leads to the epoch `upto`."""
-        self.let_go()
-        self._kept = LastPeeked(upto.position, peeked)
-        position = Position.parse(upto.position)
-        if position.snapshot is not None:
-            self._acknowledgeable[upto.position] = peeked.acknowledgeable(position)
-
-    def let_go(self) -> None:
-        """Keeps nothing any longer."""
-        if self._kept is not None:
-            self._kept.peeked.rows.close()
-        self._kept = None
-
-    def kept(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch] | None:
-        """The changes between the two epochs; None where they are not what was read last."""
-        kept = self._kept
-        if kept is None or kept.upto != upto.position or kept.peeked.stretch.after != Position.parse(after.position):
-            return None
-        return iter(kept.peeked.rows)
-
-    def committed(self, epoch: Epoch) -> Lsn:
-        """Up to where the server may forget the log once `epoch` has been committed; LOG_BEGIN where that is not known.
-
-        The changes that led to it are not kept any longer: they may fill a disk, and the next ones may be a while.
-
-        A position with a snapshot says so only to the process that read the log up to it. After a restart nothing is
-        acknowledged; the next batch makes up for it.
-        """
-        if self._kept is not None and self._kept.upto == epoch.position:
-            self.let_go()
-        position = Position.parse(epoch.position)
-        known = position.seen if position.snapshot is None else LOG_BEGIN
-        found = self._acknowledgeable.pop(epoch.position, known)
-        self._acknowledgeable = {}
-        return found
