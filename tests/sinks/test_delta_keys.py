@@ -101,6 +101,14 @@ def test_a_row_that_would_not_be_found_in_its_partition_is_refused(
         apply_to(path=str(tmp_path), key=["a", "raw"], query="q")(rows, 0)
 
 
+def test_a_table_may_be_partitioned_by_a_column_that_the_batch_has_not(tmp_path: Path, apply: Apply) -> None:
+    columns = [pa.field(name, pa.int64() if name == "a" else pa.string()) for name in ("a", "b", "v", "w", "region")]
+    DeltaTable.create(tmp_path, schema=pa.schema(columns), partition_by=["region"])
+    apply(batch_of(row("insert", 1, "x", "1"), row("insert", 2, "x", "2")), 0)
+    apply(batch_of(row("update_postimage", 1, "x", "3"), row("delete", 2, "x", None)), 1)
+    assert content(tmp_path) == [(1, "x", "3", "3", None)]
+
+
 @pytest.mark.parametrize("none", ["", [], ()])
 def test_a_key_has_columns(tmp_path: Path, none: list[str]) -> None:
     with pytest.raises(OptionsError, match=r"such as key=\['id'\]"):

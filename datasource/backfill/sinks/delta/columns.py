@@ -20,6 +20,7 @@ from backfill.upstream.delta.tables.types import arrow_type
 logger = logging.getLogger("backfill")
 
 _NULLS_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
+_PARTITION_ANEW: Final = "Make the table anew, partitioned by another column or not at all"
 
 
 def require_types(columns: pa.Schema) -> None:
@@ -91,23 +92,21 @@ def require_partitions(table: DeltaTable, key: Sequence[str], rows: pa.Table) ->
     """Refuses values of partition columns by which a row would not be found again."""
     partitioned_by = table.metadata().partition_columns
     require_partition_values(rows.schema, partitioned_by)
-    for name in partitioned_by:
-        if name in rows.column_names and _is_misspelt(rows[name]):
+    for name in [name for name in partitioned_by if name in rows.column_names]:
+        if _is_misspelt(rows[name]):
             raise TableError(
                 f"the column {name} partitions the Delta table and is negative, with a fraction, in a row. deltalake "
-                "writes such a decimal so that the table cannot be read any more. Make the table anew, partitioned by "
-                "another column or not at all"
+                f"writes such a decimal so that the table cannot be read any more. {_PARTITION_ANEW}"
             )
         if _has(rows[name], _NULLS_FOLDER):
             raise TableError(
                 f"the column {name} partitions the Delta table and is {_NULLS_FOLDER!r} in a row, which is how "
-                "deltalake names the folder of those that have none. Make the table anew, partitioned by another "
-                "column or not at all"
+                f"deltalake names the folder of those that have none. {_PARTITION_ANEW}"
             )
         if name in key and _has(rows[name], ""):
             raise TableError(
                 f"the key column {name} partitions the Delta table and is '' in a row, and Delta keeps that as null. "
-                "Make the table anew, partitioned by another column or not at all"
+                f"{_PARTITION_ANEW}"
             )
 
 
