@@ -58,12 +58,12 @@ class PostgresUpstream:
         self._sized: StoredSize | None = None
         """Its size when it was last asked for, which is before each batch that reads rows."""
 
-        self._found: Epochs | None = None
+        self._opened: Epochs | None = None
         self._lately = Lately()
 
     def close(self) -> None:
-        if self._found is not None:
-            self._found.close()
+        if self._opened is not None:
+            self._opened.close()
         self._sessions.close()
 
     # -- the table -------------------------------------------------------------------------------------------------
@@ -187,12 +187,12 @@ class PostgresUpstream:
 
     @property
     def _epochs(self) -> Epochs:
-        if self._found is None:
+        if self._opened is None:
             require_primary(self._table.server)
             require_countable(self._table.server)
             self._sessions.needs_primary = True
-            self._found = Epochs(self._connector, self._sessions, self._table)
-        return self._found
+            self._opened = Epochs(self._connector, self._sessions, self._table)
+        return self._opened
 
     def present(self) -> str:
         return str(self._epochs.present())
@@ -261,7 +261,7 @@ class PostgresUpstream:
     # -- lag -------------------------------------------------------------------------------------------------------
 
     def lag(self) -> Lag:
-        if self._found is None or not self._found.is_attached:
+        if self._opened is None or not self._opened.is_attached:
             return UNKNOWN
         return self._lately.lag(lambda: self._sessions.run(self._present_lag))
 
