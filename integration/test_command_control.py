@@ -82,7 +82,7 @@ def test_a_throttled_stream_reads_less_and_at_zero_nothing(run: StreamRun) -> No
 def test_the_log_of_others_does_not_pile_up_behind_a_paused_stream(
     run: StreamRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backfill.upstream.postgres.epochs.HEARTBEAT_BYTES", 100_000)
+    monkeypatch.setattr("backfill.upstream.postgres.epochs.followed.HEARTBEAT_BYTES", 100_000)
     run.batch(100)
     tell(run, "pause")
     confirmed = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s"

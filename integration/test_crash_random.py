@@ -85,7 +85,7 @@ def random_stream(database: Database, folder: Path, rng: Random, url: str | None
     settings = {
         **SMALL,
         "backfill.packing:INLINE_BYTES": rng.choice([100, 4000, 1 << 20]),
-        "backfill.upstream.postgres.epochs:HEARTBEAT_BYTES": rng.choice([10_000, 1 << 24]),
+        "backfill.upstream.postgres.epochs.followed:HEARTBEAT_BYTES": rng.choice([10_000, 1 << 24]),
     }
     return Lives(
         database,

@@ -99,7 +99,7 @@ def test_an_idle_stream_makes_no_batches(database: Database, start_stream: Start
 def test_a_stream_that_waits_for_changes_keeps_its_slot_where_idle_ones_are_invalidated(
     start_postgres: Callable[..., LocalServer], start_stream: StartStream, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    monkeypatch.setattr("backfill.upstream.postgres.epochs.LOOK_INTERVAL", 0.5)
+    monkeypatch.setattr("backfill.upstream.postgres.epochs.reading.LOOK_INTERVAL", 0.5)
     database = Database(start_postgres(), "postgres")
     require_version(database, 180_000, "idle_replication_slot_timeout")
     database.execute("ALTER SYSTEM SET idle_replication_slot_timeout = '5s'")

@@ -61,7 +61,7 @@ STEPS: Final[Mapping[str, Step]] = {
     "slot advanced": Step("backfill.upstream.postgres.replication.slot", "advance", "after"),
     "about to forget files": Step("backfill.staging", "Staging.forget_before", "before"),
     "files forgotten": Step("backfill.staging", "Staging.forget_before", "after"),
-    "epoch found": Step("backfill.upstream.postgres.epochs", "Epochs._stepped", "after"),
+    "epoch found": Step("backfill.upstream.postgres.epochs.steps", "Epochs._stepped", "after"),
     "measured": Step("backfill.upstream.postgres.adapter", "PostgresUpstream.measure", "after"),
     "manifest about to appear": Step("backfill.staging.folder", "Folder.path", "move before", "manifest"),
     "manifest there": Step("backfill.staging.folder", "Folder.path", "move after", "manifest"),

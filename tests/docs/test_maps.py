@@ -31,6 +31,7 @@ import backfill.upstream.delta.tables
 import backfill.upstream.postgres
 import backfill.upstream.postgres.changes
 import backfill.upstream.postgres.decoder
+import backfill.upstream.postgres.epochs
 import backfill.upstream.postgres.replication
 import backfill.upstream.postgres.session
 import backfill.upstream.postgres.snapshot
@@ -49,7 +50,7 @@ DELTA, POSTGRES = backfill.upstream.delta, backfill.upstream.postgres
 IN_ORDER = [
     *(backfill, backfill.arrow, backfill.command, backfill.metrics, backfill.staging, backfill.state_dir),
     backfill.whole_rows,
-    *(POSTGRES, POSTGRES.changes, POSTGRES.snapshot, POSTGRES.replication, POSTGRES.tables),
+    *(POSTGRES, POSTGRES.epochs, POSTGRES.changes, POSTGRES.snapshot, POSTGRES.replication, POSTGRES.tables),
     *(POSTGRES.decoder, POSTGRES.session, POSTGRES.values),
     *(DELTA, DELTA.changes, DELTA.snapshot, DELTA.tables, DELTA.files, DELTA.keys),
 ]

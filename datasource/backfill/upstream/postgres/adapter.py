@@ -24,7 +24,7 @@ from backfill.upstream.postgres.changes import span
 from backfill.upstream.postgres.changes.changelog import ChangeLog
 from backfill.upstream.postgres.changes.log import MOST_MESSAGES, Stretch
 from backfill.upstream.postgres.changes.span import PostgresChangeReader
-from backfill.upstream.postgres.epochs import Epochs
+from backfill.upstream.postgres.epochs.steps import Epochs
 from backfill.upstream.postgres.position import Position
 from backfill.upstream.postgres.replication import slot
 from backfill.upstream.postgres.replication.place import Place

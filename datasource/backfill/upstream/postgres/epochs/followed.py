@@ -1,0 +1,103 @@
+"""Epochs that nobody is pinned to: places in the log, or what was visible at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from backfill.epoch import Epoch
+from backfill.upstream.postgres.changes.log import Peeked, Stretch
+from backfill.upstream.postgres.epochs.reading import Reading
+from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position
+from backfill.upstream.postgres.session.server import require_log
+
+HEARTBEAT_BYTES: Final = 16 << 20
+"""How far the log may grow without anything for us before an empty batch lets the slot follow."""
+
+EVERY_COMMIT: Final = Position(Lsn((1 << 63) - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """How far the log was read for steps without rows to read, so that nothing is left to find before there."""
+
+    upto: Lsn = LOG_BEGIN
+    found_after: Position | None = None
+    """Where the last such reading began, if it found changes. Asked again from there, these changes are due again
+    although they lie before `upto`.
+    """
+
+    def has_nothing(self, after: Position, upto: Lsn) -> bool:
+        """Whether nothing is to be found after this position and up to this LSN."""
+        return upto <= self.upto and after != self.found_after
+
+    def having_read(self, peeked: Peeked) -> Searched:
+        if peeked.complete:
+            stretch = peeked.stretch
+            return Searched(max(self.upto, stretch.upto), None if peeked.is_idle else stretch.after)
+        # As where a plan that nobody logged had room for more: what is left has to be found from here on.
+        return replace(self, upto=min(self.upto, peeked.end))
+
+
+class FollowedEpochs:
+    """Finds the epoch after one by the log alone; that one itself where nothing has happened since."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self.searched = Searched()
+        self._held_at: Position | None = None
+        """The state up to which nothing was found while the snapshot was held."""
+
+    def logged(self, after: Epoch | None, max_changes: int, until: str | None) -> Epoch:
+        """The next commits in the log, whether visible yet or not: no snapshot rows are read any more."""
+        reading = self._reading
+        if after is None:
+            now = reading.look(reading.session)
+            # What was visible is known when the log has been read.
+            return reading.first(Position(now.lsn, unseen=LOG_BEGIN), reading.looked_at)
+        began = Position.parse(after.position)
+        seen = Position.parse(until) if until else reading.look(reading.session)
+        # What lies between a position that was asked for and the end of a gap is lost, and never to be found.
+        upto = max(seen.lsn, reading.log.lost_up_to)
+        if upto < self.searched.upto and not until:
+            # The log ends before where it was read to: another server, or this one as it was some time ago.
+            require_log(reading.session, system=reading.log.place.log.system, reached=self.searched.upto)
+        if self.searched.has_nothing(began, upto) and reading.read_lately:
+            return reading.stayed(after)
+        peeked = reading.read(Stretch(began, EVERY_COMMIT, upto), max_changes)
+        self.searched = self.searched.having_read(peeked)
+        if peeked.is_idle and self._may_stay(began, upto):
+            return reading.stayed(after)
+        # All the way where the log was read that far: what is ahead may be there, behind the table's last commit.
+        end = max(upto, peeked.end) if peeked.complete else peeked.end
+        position = Position(max(end, began.lsn))
+        seen_upto = peeked.acknowledgeable(seen)
+        if seen_upto < position.lsn:
+            position = replace(position, unseen=seen_upto)
+        return reading.led(after, position, peeked, reading.looked_at)
+
+    def held(self, after: Epoch | None, max_changes: int) -> Epoch:
+        """What is visible now, as far as the log is read: the snapshot that goes on later must see all of it."""
+        reading = self._reading
+        if after is not None and Position.parse(after.position).snapshot is None:
+            return self.logged(after, max_changes, None)
+        now = reading.look(reading.session)
+        if after is None:
+            return reading.first(now, reading.looked_at)
+        if now == self._held_at and reading.read_lately:
+            return reading.stayed(after)
+        began = Position.parse(after.position)
+        peeked = reading.read(Stretch(began, now, now.lsn), max_changes)
+        if peeked.is_idle:
+            self._held_at = now
+            if self._may_stay(began, now.lsn):
+                return reading.stayed(after)
+        position = now if peeked.complete else replace(now, lsn=peeked.end)
+        return reading.led(after, position, peeked, reading.looked_at)
+
+    def _may_stay(self, began: Position, upto: Lsn) -> bool:
+        """Whether the stream may stay where it is although the log was read up to `upto`, in which nothing is for it.
+
+        Not before a gap that it was told to pass: it would be asked about it again at the next start.
+        """
+        return upto - began.lsn < HEARTBEAT_BYTES and not self._reading.log.has_gap_after(began)

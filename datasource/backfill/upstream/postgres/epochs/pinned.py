@@ -1,0 +1,96 @@
+"""Epochs that readers are pinned to: exported states of the database."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+
+from backfill.epoch import Epoch
+from backfill.errors import TransientError
+from backfill.upstream import Pin, Step
+from backfill.upstream.postgres.changes.log import MOST_MESSAGES, Stretch
+from backfill.upstream.postgres.epochs.reading import Reading
+from backfill.upstream.postgres.position import Position
+from backfill.upstream.postgres.replication import unseen
+from backfill.upstream.postgres.snapshot.pin import Exported, ExportingSession
+from backfill.upstream.postgres.tables.still_same import require_unchanged
+from backfill.upstream.postgres.tables.table import Table
+
+logger = logging.getLogger("backfill")
+
+
+class PinnedEpochs:
+    """Takes the state of now as the epoch after one. Of a stream without a log only the first is asked for."""
+
+    def __init__(self, reading: Reading, exporter: ExportingSession, table: Table) -> None:
+        self._reading = reading
+        self._exporter = exporter
+        self._table = table
+        self._said_unseen = False
+
+    def step(self, after: Epoch | None, max_changes: int) -> Step | None:
+        """The state of now, pinned; or, if too much has happened since `after`, a part of the way to it.
+
+        None where `after` shows a commit that nobody sees yet, as one by LSN alone may. Commits are made visible one
+        moment after they were logged, for which this waits, unless they wait for a standby.
+        """
+        give_up = time.monotonic() + (0 if self._said_unseen else unseen.PATIENCE)
+        while (step := self._exported_step(after, max_changes)) is None and time.monotonic() <= give_up:
+            time.sleep(unseen.INTERVAL)
+        if step is None and not self._said_unseen:
+            logger.warning(
+                "rows are not read again yet: a commit that was passed on is still invisible to readers, as while a "
+                "synchronous standby does not answer"
+            )
+        self._said_unseen = step is None
+        return step
+
+    def _exported_step(self, after: Epoch | None, max_changes: int) -> Step | None:
+        """None where `after` shows what no reader sees yet."""
+        exported, reading = self._export(), self._reading
+        now, taken = exported.position, exported.timestamp
+        if after is None:
+            epoch = reading.first(now, taken)
+            return Step(epoch, Pin(epoch, exported.token))
+        peeked = reading.read(Stretch(Position.parse(after.position), now, now.lsn), max_changes)
+        if not peeked.sees_all(now):
+            self._exporter.release(exported.token)
+            peeked.rows.close()
+            return None
+        if not peeked.complete:
+            self._exporter.release(exported.token)
+            # A state of the past, from which it is told how far behind a stream is that has stopped at it.
+            return Step(reading.led(after, replace(now, lsn=peeked.end), peeked, taken), None)
+        epoch = reading.led(after, now, peeked, taken, taken)
+        return Step(epoch, Pin(epoch, exported.token))
+
+    def later(self, before: Position) -> Exported:
+        """The state of now, which shows all that `before` does; TransientError where readers do not see that yet."""
+        exported = self._export()
+        if not self._sees_all(before, exported.position):
+            raise TransientError(
+                "a commit that the batch has is still invisible to readers, as while a synchronous standby does not "
+                "answer. Start the standby, or take it out of synchronous_standby_names, and start the query again"
+            )
+        return exported
+
+    def _export(self) -> Exported:
+        exported, reading = self._exporter.export(), self._reading
+        # What the key is in the order of.
+        collations = reading.log.begun.collations if reading.is_attached else self._table.collations
+        require_unchanged(exported.session, self._table, collations)
+        return exported
+
+    def _sees_all(self, before: Position, now: Position) -> bool:
+        """Whether readers of `now` see all that `before` shows.
+
+        If `before` is an LSN alone, and not all before it was visible then, the log has to be read to know.
+        """
+        if before.snapshot is not None:
+            return now.shows_all_of(before)
+        if before.unseen is None:
+            return now.lsn >= before.lsn
+        peeked = self._reading.read(Stretch(before, before, before.lsn), MOST_MESSAGES)  # of which no change is wanted
+        peeked.rows.close()
+        return now.lsn >= before.lsn and peeked.sees_all(now)
