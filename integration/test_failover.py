@@ -137,8 +137,9 @@ def test_a_chunk_that_was_read_later_on_the_new_timeline_is_not_taken_for_one_of
     run.finish()
 
 
+@pytest.mark.parametrize("further", [False, True], ids=["on that timeline", "on one that comes from it"])
 def test_another_log_whose_timeline_has_the_same_number_is_told_from_the_one_that_was_read(
-    pair: Callable[..., Pair], start_postgres: Callable[..., LocalServer]
+    pair: Callable[..., Pair], start_postgres: Callable[..., LocalServer], *, further: bool
 ) -> None:
     """As if two standbys are promoted one after the other, and the second has not followed the first."""
     servers, third = pair(), start_postgres()
@@ -160,6 +161,9 @@ def test_another_log_whose_timeline_has_the_same_number_is_told_from_the_one_tha
     standby.promote(third)
     run.database = Database(third, "postgres")
     run.database.execute("UPDATE t SET v = repeat('of the third', 500)")
+    if further:
+        standby.become_standby(third)
+        standby.promote(third)
     go_on(run)
     refused(run, DataLossError, "of a timeline 2 that began at .*, and that of this server began at", restarts=True)
 

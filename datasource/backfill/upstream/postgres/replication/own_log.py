@@ -54,27 +54,35 @@ class OwnLog:
                     "standby that was promoted without the last of the log, or a primary that stayed behind when "
                     f"another one took its place: then point url at that. {_UNDONE}"
                 )
-        return self if now == self.timeline else replace(self, timeline=now, began=_beginning(left))
+        if self.timeline in left:
+            self._require_beginning(_beginning(left, self.timeline))
+        return self if now == self.timeline else replace(self, timeline=now, began=_beginning(left, now))
 
     def with_beginning(self, connector: Connector) -> OwnLog:
         """The same with where the timeline began, as far as the server tells that to the role.
 
-        Raises DataLossError where it began elsewhere than is noted: each of two standbys may have been promoted by
-        itself, or a server restored twice.
+        Raises DataLossError where it began elsewhere than is noted.
         """
         try:
             left = timelines.history(connector, self.timeline)
         except BackfillError:
             return self
-        began = _beginning(left)
+        began = _beginning(left, self.timeline)
+        self._require_beginning(began)
+        return replace(self, began=began)
+
+    def _require_beginning(self, began: str) -> None:
+        """Raises DataLossError where the timeline began elsewhere than is noted: each of two standbys may have been
+        promoted by itself, or a server restored twice.
+        """
         if self.began not in ("", began):
             raise DataLossError(
                 f"the log that was read is of a timeline {self.timeline} that began at {self.began}, and that of this "
                 f"server began at {began}: it is another server's, which parted from the same one. {_UNDONE}"
             )
-        return replace(self, began=began)
 
 
-def _beginning(left: Mapping[str, Lsn]) -> str:
-    """Where a timeline of this history began; nothing for the first one."""
-    return format_lsn(max(left.values())) if left else ""
+def _beginning(left: Mapping[str, Lsn], timeline: str) -> str:
+    """Where this timeline of a history began, or the one that the history is of; nothing for the first one."""
+    before = [lsn for number, lsn in left.items() if int(number) < int(timeline)]
+    return format_lsn(max(before)) if before else ""
