@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 
@@ -47,6 +48,31 @@ def catch_up(server: LocalServer, primary: LocalServer) -> None:
         (end,) = session.execute("SELECT pg_current_wal_insert_lsn()").fetchone() or ()
     with psycopg.connect(server.dsn, autocommit=True) as session:
         eventually(lambda: session.execute("SELECT pg_last_wal_replay_lsn() >= %s", [end]).fetchone() == (True,))
+
+
+def make_slot(server: LocalServer, primary: LocalServer, name: str) -> None:
+    """A logical slot of the standby's own, for which it waits until the primary has logged what is open there."""
+    asked = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
+    with (
+        psycopg.connect(server.dsn, autocommit=True) as session,
+        psycopg.connect(primary.dsn, autocommit=True) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        made = pool.submit(session.execute, asked, [name])
+
+        def is_made() -> bool:
+            other.execute("SELECT pg_log_standby_snapshot()")
+            return made.done()
+
+        eventually(is_made)
+        made.result()
+
+
+def pause(server: LocalServer) -> None:
+    """The standby shows nothing newer from now on."""
+    with psycopg.connect(server.dsn, autocommit=True) as session:
+        session.execute("SELECT pg_wal_replay_pause()")
+        eventually(lambda: session.execute("SELECT pg_get_wal_replay_pause_state()").fetchone() == ("paused",))
 
 
 def cut_off(server: LocalServer) -> None:

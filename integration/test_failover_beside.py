@@ -1,9 +1,10 @@
-"""A standby was promoted, and somebody still has to do with the primary from before."""
+"""Beside the primary there is a standby that answers, or the primary from before it was promoted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,9 @@ from backfill.errors import ConnectionLostError, DataLossError
 from backfill.options import parse
 from backfill.upstream import ChangeReader
 from backfill.upstream.postgres import PostgresUpstream
+from backfill.upstream.postgres.session.connection import Connector
 from backfill.upstream.postgres.session.idle_sessions import IdleSessions
+from backfill.upstream.postgres.session.retries import RetryPolicy
 from integration import standby
 from integration.database import Database
 from integration.fixtures.streams import StartStream
@@ -86,3 +89,34 @@ def test_changes_between_positions_are_planned_anew_where_they_were_planned_on_t
     with pytest.raises(DataLossError, match="of timeline 1 and this server is on timeline 2"):
         keys(before)
     assert keys(planned()) == [900001, 900002]
+
+
+def test_changes_are_not_read_from_a_standby_that_has_a_slot_of_that_name(
+    start_postgres: Callable[..., LocalServer], start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where url leads to both, and somebody keeps such slots in step by hand. It has a part of the changes alone."""
+    primary, other = start_postgres(), start_postgres()
+    database = Database(primary, "postgres")
+    require_version(database, 170_000, "slot synchronization")
+    standby.follow(other, primary)
+    table_of(database, 400)
+    database.execute("SELECT pg_create_logical_replication_slot('kept', 'pgoutput')")
+    run = start_stream(database=database, slotName="kept", vnodeCount="4", numPartitions="2")
+    run.backfill()
+    standby.make_slot(other, primary, "kept")
+    churn(run.database, 1)
+    standby.catch_up(other, primary)
+    standby.pause(other)
+    churn(run.database, 2)
+    ours = Connector.arrow_session
+    elsewhere = iter([Connector.of(other.dsn, primary=False)])
+    monkeypatch.setattr(Connector, "arrow_session", lambda connector: ours(next(elsewhere, connector)))
+    run.finish()
+    assert next(elsewhere, None) is None
+    publication = dict(run.barrier().bookmark)["publication"]
+    given = {"slotName": "kept", "publicationName": publication, "startingPosition": "earliest"}
+    with closing(PostgresUpstream(parse({**database.options, "dbtable": "t", **given}))) as upstream:
+        reader = upstream.span("earliest", "latest")
+    there = replace(reader, connector=Connector.of(other.dsn, primary=False), retries=RetryPolicy(give_up_after=0))
+    with pytest.raises(ConnectionLostError, match="is a standby"):
+        list(there.read())

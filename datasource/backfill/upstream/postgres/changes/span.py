@@ -22,6 +22,7 @@ from backfill.upstream.postgres.session.connection import Connector, Session
 from backfill.upstream.postgres.session.failures import translating
 from backfill.upstream.postgres.session.resuming import resuming
 from backfill.upstream.postgres.session.retries import RetryPolicy
+from backfill.upstream.postgres.session.server import require_primary_again
 from backfill.upstream.postgres.tables.table import Table
 
 _LSN: Final = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
@@ -64,6 +65,7 @@ class PostgresChangeReader:
 
     def _require_readable(self, after: Position, upto: Position) -> None:
         with self.connector.session() as session, translating():
+            require_primary_again(session)
             self.place.require_readable(session, after.lsn, upto.lsn, way_out=_WAY_OUT)
             _require_published(session, self.place, self.table)
 

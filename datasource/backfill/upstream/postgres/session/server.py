@@ -46,7 +46,7 @@ _SERVER: Final = f"""
            coalesce(pg_catalog.current_setting('old_snapshot_threshold', true), '-1') AS old_snapshots
 """
 
-# A standby has no timeline of its own; of a slot that is there it says itself whether it can be read.
+# A standby has no timeline of its own.
 _ORIGIN: Final = f"""
     SELECT (pg_catalog.pg_control_system()).system_identifier::text,
            CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN ({_TIMELINE})::text END
@@ -142,20 +142,23 @@ def require_log(session: Session, *, system: str, reached: Lsn) -> str:
 
 
 def require_log_of(session: ArrowSession, system: str, timeline: str) -> None:
-    """For a session of its own in which the log is read: raises OtherServerError where the server's is another one.
+    """For a session of its own in which the log is read: raises OtherServerError where the server's is another one, and
+    ConnectionLostError where it is a standby.
 
     The other sessions do not say: a primary that stayed behind may be up again, and where url leads to it first, a new
-    session is one of it while those from before are with the server that took its place.
+    session is one of it while those from before are with the server that took its place. A standby may have a slot of
+    this name, which from PostgreSQL 16 on can be read, and tells only what the standby has come to by then.
     """
     if session.log_of == (system, timeline):
         return
     session.execute(_ORIGIN)
     found, found_timeline = one_row(session)
-    if found != system or found_timeline not in (timeline, None):
+    if found_timeline is None:
+        raise ConnectionLostError(STANDBY)
+    if found != system or found_timeline != timeline:
         raise OtherServerError(
             f"the log that is read is of timeline {timeline} of system {system}, and a server with timeline "
             f"{found_timeline} of system {found} has answered as well: url leads to both, as where a primary is up "
             "again that another one has followed. Point it at the primary alone"
         )
-    if found_timeline is not None:
-        session.log_of = found, found_timeline
+    session.log_of = found, found_timeline
