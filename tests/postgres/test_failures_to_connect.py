@@ -45,6 +45,15 @@ def test_what_the_server_lacks_is_not_told_of_this_process(text: str, kind: type
     assert told in found.message
 
 
+def test_a_session_that_a_standby_has_ended_is_told_as_its_statement_is() -> None:
+    """In the middle of rows, where no SQLSTATE comes with it."""
+    text = "terminating connection due to conflict with recovery"
+    found = translated(from_adbc(None, f"IO: [libpq] FATAL:  {text}\nDETAIL:  {VALUE}"))
+    assert type(found) is ConnectionLostError
+    assert found.message.startswith(f"{text}; a standby")
+    assert "hot_standby_feedback" in found.message
+
+
 @pytest.mark.parametrize(
     "text",
     [

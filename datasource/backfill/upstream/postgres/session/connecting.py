@@ -34,6 +34,14 @@ _BY_SERVER: Final = re.compile(r"(FATAL|PANIC): |could not fork new process")
 _TOO_MANY_SESSIONS: Final = re.compile(r"too many (clients|connections)|connection slots are reserved", re.IGNORECASE)
 _NO_PARAMETERS: Final = re.compile(r"unsupported startup parameter")
 
+_FOR_RECOVERY: Final = re.compile(r"conflict with recovery")
+
+FOR_RECOVERY: Final = (
+    "; a standby cancels a query that reads what its primary has removed: let a superuser set hot_standby_feedback = "
+    "on there, or a longer max_standby_streaming_delay; or point url at the primary"
+)
+"""What to do where a standby has ended a statement, or its session, which it does to follow its primary."""
+
 _SERVICE: Final = re.compile(r"service file|definition of service", re.IGNORECASE)
 _NO_PASSWORD_ON_SOCKET: Final = re.compile(r"on socket .*no password supplied")
 
@@ -128,6 +136,8 @@ def _lost(message: str) -> ConnectionLostError:
             "and restart the server; where the limit is that of the role or the database, ALTER ROLE … CONNECTION "
             "LIMIT or ALTER DATABASE … CONNECTION LIMIT"
         )
+    if _FOR_RECOVERY.search(message):
+        return ConnectionLostError(f"{message}{FOR_RECOVERY}")
     return ConnectionLostError(f"no connection to the database: {message}; check url, and that the server is up")
 
 

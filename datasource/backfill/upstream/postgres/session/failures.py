@@ -29,7 +29,7 @@ from backfill.errors import (
     TableLockedError,
     ValueOutOfRangeError,
 )
-from backfill.upstream.postgres.session.connecting import without_state
+from backfill.upstream.postgres.session.connecting import FOR_RECOVERY, without_state
 from backfill.wording import FRESH_START
 
 LOCKED: Final = "55P03"
@@ -114,8 +114,7 @@ _WHERE_IT_LASTS: Final = {
     "53200": "; where it is shared memory, the server has no room for more locks, of which each session that reads a "
     "partitioned table takes one for every partition and one for its key's index: let a superuser run ALTER SYSTEM SET "
     "max_locks_per_transaction = 512 and restart the server, or make numPartitions smaller",
-    "40001": "; a standby cancels a query that reads what its primary has removed: let a superuser set "
-    "hot_standby_feedback = on there, or a longer max_standby_streaming_delay; or point url at the primary",
+    "40001": FOR_RECOVERY,
 }
 """What to do about errors that mostly pass by themselves."""
 
