@@ -1,4 +1,4 @@
-"""Standbys: a server that follows nobody for a while, and one that follows another until it is promoted."""
+"""Standbys: a server that follows nobody for a while, and one that follows another until it is promoted. And a copy."""
 
 from __future__ import annotations
 
@@ -39,6 +39,18 @@ def follow(server: LocalServer, primary: LocalServer, name: str = "standby") -> 
     server._site.sandbox.run([backup, f"--pgdata={data}", f"--dbname={source}", *options])
     server.settings = {**server.settings, "hot_standby_feedback": "on", "sync_replication_slots": "on"}
     server._configure()
+    server.start()
+
+
+def copy(server: LocalServer, primary: LocalServer) -> None:
+    """Makes `server` a primary with the files of another one, which is down meanwhile."""
+    server.stop()
+    primary.stop()
+    data = server.folder / "data"
+    shutil.rmtree(data)
+    subprocess.run(["cp", "-a", primary.folder / "data", data], check=True)
+    server._configure()
+    primary.start()
     server.start()
 
 

@@ -55,6 +55,28 @@ def test_changes_are_not_read_from_a_primary_that_stayed_behind_while_all_else_i
     run.finish()
 
 
+def test_a_copy_of_the_primary_without_the_slot_is_not_taken_for_a_loss(
+    start_postgres: Callable[..., LocalServer],
+    start_stream: StartStream,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As made of its files, and reached by the same name. The next try finds the slot."""
+    primary, other = start_postgres(), start_postgres()
+    run = start_stream(database=Database(primary, "postgres"), vnodeCount="4", numPartitions="2")
+    table_of(run.database, 400)
+    run.backfill()
+    standby.copy(other, primary)
+    Database(other, "postgres").execute(f"SELECT pg_drop_replication_slot('{run.slot}')")
+    churn(run.database, 1)
+    ours = Connector.arrow_session
+    elsewhere = iter([Connector.of(other.dsn)])
+    monkeypatch.setattr(Connector, "arrow_session", lambda connector: ours(next(elsewhere, connector)))
+    run.finish()
+    assert next(elsewhere, None) is None
+    assert "it is there, in order: another server has answered" in caplog.text
+
+
 def test_changes_between_positions_are_planned_anew_where_they_were_planned_on_the_primary_from_before(
     start_postgres: Callable[..., LocalServer], start_stream: StartStream
 ) -> None:

@@ -138,7 +138,7 @@ class ChangeLog:
             self.place.require_same_publication(session, self._table, self._published)
             raise ConnectionLostError(
                 f"replication slot {self.place.slot} could not be read, and it is there, in order: another server has "
-                "answered than before, as where url leads to standbys as well. Point it at the primary alone"
+                "answered than before, as where url leads to a copy of it as well. Point it at the primary alone"
             ) from None
 
     def _require_whole(self, session: Session, after: Lsn, upto: Lsn) -> None:
