@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.errors import ConnectionLostError, DataLossError
+from backfill.errors import ConnectionLostError, DataLossError, TransientError
 from backfill.options import parse
 from backfill.upstream import ChangeReader
 from backfill.upstream.postgres import PostgresUpstream
@@ -75,6 +75,30 @@ def test_a_copy_of_the_primary_without_the_slot_is_not_taken_for_a_loss(
     run.finish()
     assert next(elsewhere, None) is None
     assert "it is there, in order: another server has answered" in caplog.text
+
+
+def test_a_snapshot_alone_is_told_that_the_standby_may_lack_what_it_was_planned_with(
+    start_postgres: Callable[..., LocalServer], start_stream: StartStream
+) -> None:
+    primary, other = start_postgres(), start_postgres()
+    run = start_stream(database=Database(primary, "postgres"), startupMode="snapshot", numPartitions="2")
+    require_version(run.database, 170_000, "slot synchronization")
+    standby.follow(other, primary)
+    table_of(run.database, 400)
+    standby.catch_up(other, primary)
+    standby.cut_off(other)
+    churn(run.database, 1)
+    assert run.plan()
+    run.stop()
+    primary.stop("immediate")
+    standby.promote(other)
+    run.database = Database(other, "postgres")
+    run.restart(**run.database.options)
+    run.give_up_after(0)
+    with pytest.raises(TransientError, match=r"promoted without that commit.*onExistingState=restart"):
+        run.read()
+    run.restart(onExistingState="restart")
+    run.new_checkpoint().finish()
 
 
 def test_changes_between_positions_are_planned_anew_where_they_were_planned_on_the_primary_from_before(

@@ -16,6 +16,7 @@ from backfill.upstream.postgres.replication import unseen
 from backfill.upstream.postgres.snapshot.pin import Exported, ExportingSession
 from backfill.upstream.postgres.tables.still_same import require_unchanged
 from backfill.upstream.postgres.tables.table import Table
+from backfill.wording import FRESH_START
 
 logger = logging.getLogger("backfill")
 
@@ -71,7 +72,9 @@ class PinnedEpochs:
         if not self._sees_all(before, exported.position):
             raise TransientError(
                 "a commit that the batch has is still invisible to readers, as while a synchronous standby does not "
-                "answer. Start the standby, or take it out of synchronous_standby_names, and start the query again"
+                "answer. Start the standby, or take it out of synchronous_standby_names, and start the query again. "
+                "Or, with startupMode=snapshot, the server is a standby that was promoted without that commit, or was "
+                f"restored to before it: then start over with {FRESH_START}"
             )
         return exported
 
