@@ -71,6 +71,14 @@ def test_a_key_that_the_target_would_give_itself_is_that_of_the_batch(database: 
         assert database.execute("TABLE copy") == [(7, change)]
 
 
+def test_a_table_may_be_called_as_a_row_that_is_not_inserted(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE excluded (id int PRIMARY KEY, v text)")
+    apply = sink(database, tmp_path, table="excluded")
+    for number, value in enumerate("ab"):
+        apply(batch_of({"id": 1, "v": value}), number)
+        assert database.execute("TABLE excluded") == [(1, value)]
+
+
 def test_a_key_that_the_target_computes_is_refused(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE copy (id int, g int GENERATED ALWAYS AS (id * 2) STORED PRIMARY KEY)")
     apply = sink(database, tmp_path, "g")

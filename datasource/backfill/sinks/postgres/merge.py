@@ -213,7 +213,8 @@ class _Staged:
         updates = [sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in updated]
         old = "LEFT JOIN {rows} t ON {same} " if self.last.kept else ""
         self._execute(
-            "INSERT INTO {target} ({columns}) OVERRIDING SYSTEM VALUE SELECT {values} FROM {staged} s "
+            # A table may have the name `excluded`, which would be ambiguous.
+            "INSERT INTO {target} AS n ({columns}) OVERRIDING SYSTEM VALUE SELECT {values} FROM {staged} s "
             + old
             + "WHERE NOT {deleted} ON CONFLICT {arbiter} DO {update}",
             columns=sql.SQL(", ").join(map(sql.Identifier, self.values)),
