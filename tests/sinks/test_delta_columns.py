@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from backfill.errors import OptionsError, TableError, UnsupportedTypeError
 from backfill.sinks.delta import apply_to
 from tests.collected import Rows
-from tests.sinks.batches import Apply, batch_of, content, made_of, row
+from tests.sinks.batches import TRUNCATE, Apply, batch_of, content, made_of, row
 
 
 def test_names_of_columns_may_hold_anything(tmp_path: Path) -> None:
@@ -193,6 +193,28 @@ def test_a_generated_column_has_to_be_one_of_the_batch(tmp_path: Path, apply: Ap
         apply(rows, 1)
     apply(rows.having(more=["A"]), 1)
     assert content(tmp_path) == [(1, "x", "a", "a", "A")]
+
+
+@pytest.mark.parametrize("rule", ["column", "constraint"])
+def test_deletes_of_rows_that_are_not_there_break_no_rule(tmp_path: Path, apply: Apply, rule: str) -> None:
+    """With the change data feed `deltalake` holds them to each one, as rows of nulls."""
+    first = batch_of(row("insert", 1, "x", "1"), row("delete", 2, "x", None))
+    fields = [field.with_nullable(rule != "column" or field.name != "a") for field in first.table.schema][:4]
+    feed = {"delta.enableChangeDataFeed": "true"}
+    DeltaTable.create(tmp_path, schema=pa.schema(fields), configuration=feed)
+    if rule == "constraint":
+        DeltaTable(tmp_path).alter.add_constraint({"few": "a < 9"})
+    kept = row("update_postimage", 1, "x", "2", unchanged=["w"])
+    steps = [
+        (first, [(1, "x", "1", "1")]),
+        (batch_of(row("delete", 3, "x", None), kept, row("delete", 0, "x", None)), [(1, "x", "2", "1")]),
+        (batch_of(row("delete", 3, "x", None)), [(1, "x", "2", "1")]),
+        (batch_of(TRUNCATE, row("delete", 1, "x", None), row("insert", 4, "x", "4")), [(4, "x", "4", "4")]),
+        (batch_of(row("delete", 4, "x", None), row("delete", 5, "x", None)), []),
+    ]
+    for number, (rows, expected) in enumerate(steps):
+        apply(rows, number)
+        assert content(tmp_path) == expected
 
 
 def test_a_table_whose_columns_have_numbers_in_its_files_is_refused(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ with needing("writing a Delta table", "delta"):
         require_types,
     )
     from backfill.sinks.delta.fitted import fitted
-    from backfill.sinks.delta.merge import merge, require_kept
+    from backfill.sinks.delta.merge import merge, require_kept, without_strays
     from backfill.sinks.delta.record import (
         forgotten,
         is_forgotten,
@@ -163,7 +163,7 @@ class DeltaSink:
         require_partitions(table, self.key, rows.rows)
         require_kept(table, self.key, rows)
         self.times.require_kept(table)
-        merge(table, self.key, rows, record(self.query, now, table.version()))
+        merge(table, self.key, without_strays(table, self.key, rows), record(self.query, now, table.version()))
 
     def _is_applied(self, table: DeltaTable, now: Applied) -> bool:
         table.update_incremental()

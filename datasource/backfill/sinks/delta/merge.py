@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
 
+from backfill.arrow.arrays import Indices, Mask
 from backfill.arrow.batches import as_one_batch, coalesced
 from backfill.arrow.sameness import canonical
 from backfill.sinks.compacted import Compacted
@@ -18,6 +20,7 @@ from backfill.sinks.merge_source import DELETED, column_name, kept_name, merge_s
 from backfill.upstream.delta.files.statistics import MISREAD
 from backfill.upstream.delta.keys.columns import EXACT_DIGITS
 from backfill.upstream.delta.snapshot.scan import scanned
+from backfill.upstream.delta.tables.properties import has_feed
 
 KEYS_AT_ONCE: Final = 245_760
 """How many of the target's keys are looked at at once."""
@@ -38,21 +41,45 @@ def require_kept(table: DeltaTable, key: Sequence[str], last: Compacted) -> None
     kept = np.zeros(last.rows.num_rows, np.bool_)
     for mask in last.kept.values():
         kept |= mask & ~last.deleted
-    if not kept.any():
-        return
+    if kept.any() and (last.emptied or len(_not_there(table, key, last, kept))):
+        raise last.no_row_to_keep()
+
+
+def without_strays(table: DeltaTable, key: Sequence[str], last: Compacted) -> Compacted:
+    """The batch without deletes of rows that are not there, where `deltalake` (1.6) would hold those to the table's
+    constraints.
+
+    With the change data feed it checks also what a MERGE leaves out: rows of which all columns are null.
+    """
+    if not (last.deleted.any() and has_feed(table.metadata().configuration) and _is_constrained(table)):
+        return last
+    strays = last.deleted if last.emptied else np.zeros(last.rows.num_rows, np.bool_)
+    if not last.emptied:
+        strays[_not_there(table, key, last, last.deleted)] = True
+    kept = {name: mask[~strays] for name, mask in last.kept.items()}
+    return replace(last, rows=last.rows.filter(pa.array(~strays)), deleted=last.deleted[~strays], kept=kept)
+
+
+def _is_constrained(table: DeltaTable) -> bool:
+    """Whether not every row will do, or it may be so: an invariant is in a column's metadata."""
+    named = any(name.startswith("delta.constraints.") for name in table.metadata().configuration)
+    return named or any(column.metadata or not column.nullable for column in table.schema().fields)
+
+
+def _not_there(table: DeltaTable, key: Sequence[str], last: Compacted, chosen: Mask) -> Indices:
+    """Which of the chosen rows of the batch have a key that the table has not."""
     # A join takes a name that begins with a dot for a path.
     names = [column_name(at) for at in range(len(key))]
-    given = last.rows.select(list(key)).filter(pa.array(kept))
+    given = last.rows.select(list(key)).filter(pa.array(chosen))
     columns = given.schema
-    wanted = _joinable(as_one_batch(given), names)
+    wanted = _joinable(as_one_batch(given), names).append_column("place", pa.array(np.flatnonzero(chosen)))
     # Not all at once: the target may be larger than memory.
     found = scanned(table, key, None)
     for keys in coalesced((batch.select(key).cast(columns) for batch in found), KEYS_AT_ONCE):
         if not wanted.num_rows:
             break
         wanted = _joinable(keys, names).join(wanted, names, join_type="right anti")
-    if last.emptied or wanted.num_rows:
-        raise last.no_row_to_keep()
+    return wanted["place"].to_numpy()
 
 
 def _joinable(keys: pa.RecordBatch, names: list[str]) -> pa.Table:
