@@ -188,10 +188,16 @@ COARSE = """
 """
 
 
-def test_another_unique_index_on_the_key_decides_of_no_row(database: Database, tmp_path: Path) -> None:
-    database.execute(
-        f"{COARSE} CREATE TABLE copy (id text PRIMARY KEY, v text, UNIQUE (id) DEFERRABLE INITIALLY DEFERRED)"
-    )
+@pytest.mark.parametrize(
+    "key",
+    [
+        "ALTER TABLE copy ADD PRIMARY KEY (id), ADD UNIQUE (id) DEFERRABLE INITIALLY DEFERRED",
+        "CREATE UNIQUE INDEX ON copy (id)",
+    ],
+    ids=["constraint", "index"],
+)
+def test_another_unique_index_on_the_key_decides_of_no_row(database: Database, tmp_path: Path, key: str) -> None:
+    database.execute(f"{COARSE} CREATE TABLE copy (id text, v text); {key}")
 
     def apply(number: int, key: str, value: str) -> None:
         sink(database, tmp_path)(batch_of({"id": key, "v": value}), number)
@@ -201,6 +207,17 @@ def test_another_unique_index_on_the_key_decides_of_no_row(database: Database, t
     with pytest.raises(DefiniteError, match="23505"):
         apply(1, "a", "of a")
     assert database.execute("TABLE copy") == [("A", "of A")]
+
+
+def test_a_key_that_is_checked_later_is_found_by_another_one(database: Database, tmp_path: Path) -> None:
+    """Also where an index alone has been made for that, by which PostgreSQL does not tell the two apart."""
+    database.execute("CREATE TABLE copy (id int PRIMARY KEY DEFERRABLE); CREATE UNIQUE INDEX ON copy (id)")
+    apply = sink(database, tmp_path)
+    with pytest.raises(TableError, match=r"has a DEFERRABLE constraint .* ALTER TABLE … ADD UNIQUE"):
+        apply(inserts(1), 0)
+    database.execute("ALTER TABLE copy ADD UNIQUE (id)")
+    apply(inserts(1), 0)
+    assert database.execute("TABLE copy") == [(1,)]
 
 
 def test_an_index_that_could_not_be_built_is_not_the_keys(database: Database, tmp_path: Path) -> None:
@@ -218,9 +235,9 @@ def test_rows_that_overlap_are_not_found_by_a_key_without_overlaps(database: Dat
     database.execute("INSERT INTO copy VALUES ('[1,2)', '[1,5)'), ('[1,2)', '[5,9)')")
     rows = batch_of({"n": "[1,2)", "k": "[4,6)", "_change_type": "delete"})
     apply = sink(database, tmp_path, "n", "k")
-    with pytest.raises(TableError, match=r"WITHOUT OVERLAPS, .* where it has one, CREATE UNIQUE INDEX ON copy \("):
+    with pytest.raises(TableError, match=r"WITHOUT OVERLAPS, .* where it has one, ALTER TABLE copy ADD UNIQUE \("):
         apply(rows, 1)
-    database.execute("CREATE UNIQUE INDEX ON copy (n, k)")
+    database.execute("ALTER TABLE copy ADD UNIQUE (n, k)")
     apply(rows, 1)
     assert database.execute("SELECT count(*) FROM copy") == [(2,)]
 

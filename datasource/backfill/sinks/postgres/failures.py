@@ -55,6 +55,10 @@ _TOLD_BY_KIND: Final = {
         "a row-level security policy of the sink's table hides rows from the role. Run ALTER ROLE … BYPASSRLS, or "
         "connect as a role to which none applies"
     ),
+    Kind("ExecCheckIndexConstraints", "ON CONFLICT does not support deferrable unique constraints"): (
+        "beside the unique index that is the key, the sink's table has a DEFERRABLE constraint on the same columns. "
+        "Run ALTER TABLE … ADD UNIQUE (…) for these, and start the query again"
+    ),
     Kind("ExecFindPartition", "no partition of relation"): (
         "the sink's table has no partition for a row of the batch. Make one, as CREATE TABLE … PARTITION OF … DEFAULT "
         "does for all rows that have none, and start the query again"

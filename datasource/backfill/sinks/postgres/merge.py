@@ -237,6 +237,8 @@ class _Staged:
     @property
     def _arbiter(self) -> sql.Composable:
         """What ON CONFLICT goes by. By columns alone it would go by each unique index on them."""
-        if self.target.key.constraint is not None:
-            return sql.SQL("ON CONSTRAINT {}").format(sql.Identifier(self.target.key.constraint))
-        return sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Identifier, self.key)))
+        index = self.target.key
+        if index.constraint is not None:
+            return sql.SQL("ON CONSTRAINT {}").format(sql.Identifier(index.constraint))
+        columns = [index.columns[name].inferred(sql.Identifier(name)) for name in self.key]
+        return sql.SQL("({})").format(sql.SQL(", ").join(columns))

@@ -40,7 +40,8 @@ _TARGET: Final = f"""
 
 # The columns of an index that is the key; of one WITHOUT OVERLAPS the operator would find rows that overlap. An
 # operator of enums is not found for a domain over one, so it is named. Names of the catalog are ordered by bytes, so
-# those that are given are as well, whatever the order of the database.
+# those that are given are as well, whatever the order of the database. An index that is a constraint's comes first: by
+# any other the server may not tell which of two is meant.
 _KEY: Final = """
     SELECT a.attname::text, n.nspname::text, o.oprname::text,
            (WITH RECURSIVE base AS (
@@ -48,10 +49,10 @@ _KEY: Final = """
                 UNION ALL
                 SELECT t.oid, t.typtype, t.typbasetype FROM base JOIN pg_catalog.pg_type t ON t.oid = base.typbasetype)
             SELECT pg_catalog.format_type(base.oid, -1) FROM base WHERE base.typtype = 'e'),
-           ln.nspname::text, l.collname::text,
-           (SELECT conname::text FROM pg_catalog.pg_constraint
-            WHERE conindid = i.indexrelid AND conrelid = i.indrelid AND contype IN ('p', 'u'))
-    FROM (SELECT i.* FROM pg_catalog.pg_index i
+           ln.nspname::text, l.collname::text, cn.nspname::text, c.opcname::text, i.conname::text
+    FROM (SELECT i.*, u.conname FROM pg_catalog.pg_index i
+          LEFT JOIN pg_catalog.pg_constraint u ON u.conindid = i.indexrelid AND u.conrelid = i.indrelid
+                                              AND u.contype IN ('p', 'u')
           WHERE i.indrelid = pg_catalog.to_regclass({table})::oid AND i.indisunique AND NOT i.indisexclusion
             AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
             AND ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
@@ -59,10 +60,11 @@ _KEY: Final = """
                       ORDER BY a.attname)
                 OPERATOR(pg_catalog.=) ARRAY(SELECT k FROM pg_catalog.unnest({key}::text[]) k
                                              ORDER BY k COLLATE pg_catalog."C")
-          ORDER BY i.indisprimary DESC, i.indexrelid LIMIT 1) i
+          ORDER BY i.indisprimary DESC, u.conname IS NULL, i.indexrelid LIMIT 1) i
     CROSS JOIN pg_catalog.generate_series(0, i.indnkeyatts - 1) place
     JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[place]
     JOIN pg_catalog.pg_opclass c ON c.oid = i.indclass[place]
+    JOIN pg_catalog.pg_namespace cn ON cn.oid = c.opcnamespace
     JOIN pg_catalog.pg_amop m ON m.amopfamily = c.opcfamily AND m.amopstrategy = 3 AND m.amoppurpose = 's'
                              AND m.amoplefttype = c.opcintype AND m.amoprighttype = c.opcintype
     JOIN pg_catalog.pg_operator o ON o.oid = m.amopopr
@@ -103,6 +105,8 @@ class Equality:
     operator: QualifiedName
     enum: str | None
     collation: QualifiedName | None
+    operators: QualifiedName
+    """The class of the operator and the others."""
 
     def of(self, one: sql.Composable, other: sql.Composable) -> sql.Composable:
         sides = [one, other]
@@ -112,6 +116,12 @@ class Equality:
         if self.collation is not None:
             sides[0] = sql.SQL("{} COLLATE {}").format(sides[0], self.collation.identifier())
         return sql.SQL("{} {} {}").format(sides[0], self.operator.operator(), sides[1])
+
+    def inferred(self, column: sql.Composable) -> sql.Composable:
+        """The column as ON CONFLICT finds an index by it: none that compares otherwise."""
+        if self.collation is not None:
+            column = sql.SQL("{} COLLATE {}").format(column, self.collation.identifier())
+        return sql.SQL("{} {}").format(column, self.operators.identifier())
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,15 +219,20 @@ def _index(session: ArrowSession, table: str, key: Sequence[str]) -> Index:
     execute(session, _KEY, key=sql.Literal(list(key)), table=sql.Literal(table))
     found = session.fetchall()
     columns = {
-        column: Equality(QualifiedName(where, operator), enum, QualifiedName(place, collation) if collation else None)
-        for column, where, operator, enum, place, collation, _ in found
+        column: Equality(
+            QualifiedName(where, operator),
+            enum,
+            QualifiedName(place, collation) if collation else None,
+            QualifiedName(*operators),
+        )
+        for column, where, operator, enum, place, collation, *operators, _ in found
     }
     if key and not columns:
         listed = ", ".join(map(quoted, key))
         raise TableError(
             f"the table {table} has no unique index on exactly ({listed}), or it is DEFERRABLE, INVALID or WITHOUT "
             f"OVERLAPS, or has a WHERE. Run ALTER TABLE {table} ADD PRIMARY KEY ({listed}), or, where it has one, "
-            f"CREATE UNIQUE INDEX ON {table} ({listed}); or name the columns of the one it has as key"
+            f"ALTER TABLE {table} ADD UNIQUE ({listed}); or name the columns of the one it has as key"
         )
     return Index(columns, found[0][-1] if found else None)
 
