@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,24 @@ def test_after_the_backfill_a_restart_goes_on_with_a_key_in_another_order(
     database.execute("DELETE FROM t WHERE b = 7; UPDATE t SET b = b + 1000 WHERE b = 8")
     run.catch_up()
     ask_again(run.folder / "state", ("20", "0"), None)
+    run.finish()
+
+
+def test_after_the_backfill_a_key_of_other_columns_is_refused_though_the_state_directory_is_lost(
+    database: Database, start_stream: StartStream
+) -> None:
+    """A row that keeps its new key would come as an update, and whoever goes by the old one would keep both."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, other int NOT NULL, v text);"
+        "INSERT INTO t SELECT i, -i, 'v' FROM generate_series(1, 9) i"
+    )
+    run = followed(start_stream())
+    run.stop()
+    shutil.rmtree(run.options["stateDir"])
+    database.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (other)")
+    refused(run, SchemaChangedError, r"of other columns than when the stream began \(.* 2 23; expected 1 23\)")
+    run.stop()
+    database.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id); UPDATE t SET id = 50 WHERE id = 5")
     run.finish()
 
 

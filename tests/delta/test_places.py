@@ -65,6 +65,18 @@ def test_after_the_backfill_the_key_may_be_in_another_order(run: DeltaRun) -> No
     assert len(run.read()) == 10
 
 
+def test_after_the_backfill_a_key_of_other_columns_is_refused_though_the_state_directory_is_lost(run: DeltaRun) -> None:
+    """A row that keeps its new key would come as an update, and whoever goes by the old one would keep both."""
+    run.catch_up()
+    without_state_dir(run)
+    run.key = ("b",)
+    with pytest.raises(SchemaChangedError, match=r"\(b int64\).* and were \(a int64, b int64\).*Give keyColumns"):
+        run.plan()
+    run.restart()
+    run.key = ("a", "b")
+    run.catch_up()
+
+
 # -- the history -----------------------------------------------------------------------------------------------------
 
 

@@ -119,6 +119,9 @@ class SimulatedUpstream:
     def require_same_order(self, bookmark: Bookmark) -> None:
         """It has always been that of the server."""
 
+    def require_same_key(self, bookmark: Bookmark) -> None:
+        """It has but one."""
+
     def added(self) -> Added:
         return NOTHING_ADDED
 

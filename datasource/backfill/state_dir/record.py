@@ -150,6 +150,8 @@ class Record:
         if found is not None:
             self._require_own(found, epoch, barrier)
             require_same_table(found, self._upstream, order_matters=order_matters)
+        else:
+            self._upstream.require_same_key(bookmark)
         if not order_matters:
             return found, self._upstream.reordered(bookmark)
         self._upstream.require_same_order(bookmark)

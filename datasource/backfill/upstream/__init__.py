@@ -232,6 +232,12 @@ class Upstream(Protocol):
         """
         ...
 
+    def require_same_key(self, bookmark: Bookmark) -> None:
+        """Raises SchemaChangedError where the key is of other columns than when the bookmark was made, in whatever
+        order and of whatever types. Needs no `attach` either.
+        """
+        ...
+
     def reordered(self, bookmark: Bookmark) -> Bookmark:
         """The same place, noted with the order that keys have now: for a stream that no longer depends on the order
         which they had. Equal to `bookmark` where the order is the same.

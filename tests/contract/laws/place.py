@@ -27,6 +27,7 @@ class PlaceLaws:
     def test_a_bookmark_stays_as_it_is_while_keys_keep_their_order(self, laboratory: Laboratory) -> None:
         bookmark = (*laboratory.open().bookmark(STREAM), ("another", "name"))
         laboratory.open().require_same_order(bookmark)
+        laboratory.open().require_same_key(bookmark)
         assert laboratory.open().reordered(bookmark) == bookmark
 
     def test_making_the_place_again_loses_nothing(self, laboratory: Laboratory) -> None:

@@ -38,7 +38,7 @@ from backfill.upstream.delta.tables.opening import (
     require_same_table,
 )
 from backfill.upstream.delta.tables.properties import require_followable
-from backfill.upstream.delta.tables.table import Table, described
+from backfill.upstream.delta.tables.table import Table, described, key_columns
 from backfill.upstream.delta.tables.ways_out import REPAIR
 from backfill.upstream.lag import UNKNOWN, Lag
 from backfill.upstream.lately import Lately
@@ -184,6 +184,15 @@ class DeltaUpstream:
                 f"keyColumns are ({now}) in the Delta table {self._uri} and were ({began}) when the stream began, so "
                 "rows are in another order, and what has been read cannot be told from what has not. Give keyColumns, "
                 f"or the types of these columns, back what they were; or start over with {FRESH_START}"
+            )
+
+    def require_same_key(self, bookmark: Bookmark) -> None:
+        _require_of_delta(bookmark)
+        began, now = noted(bookmark, _KEY), self._table.order
+        if key_columns(began) != key_columns(now):
+            raise SchemaChangedError(
+                f"keyColumns are ({now}) in the Delta table {self._uri} and were ({began}) when the stream began. Give "
+                f"keyColumns back what they were; or start over with {FRESH_START}"
             )
 
     def reordered(self, bookmark: Bookmark) -> Bookmark:

@@ -167,6 +167,9 @@ class PostgresUpstream:
     def require_same_order(self, bookmark: Bookmark) -> None:
         self._begun(bookmark).require_same_order(self._table)
 
+    def require_same_key(self, bookmark: Bookmark) -> None:
+        self._begun(bookmark).require_same_key(self._table)
+
     def reordered(self, bookmark: Bookmark) -> Bookmark:
         return renewed(bookmark, self._begun(bookmark).reordered(self._table).names)
 

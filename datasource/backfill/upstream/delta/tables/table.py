@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
@@ -18,6 +20,14 @@ from backfill.upstream.delta.tables.properties import require_readable
 from backfill.upstream.delta.tables.types import arrow_type, misread, told
 from backfill.upstream.delta.tables.ways_out import GO_ON
 from backfill.wording import columns_not_there, in_option, no_column
+
+_IN_ORDER: Final = re.compile(r'(?:^|, )(\w+|"(?:[^"]|"")+") ')
+"""A column in `Table.order`. A type may have a comma in it, but no word with a blank after that."""
+
+
+def key_columns(order: str) -> set[str]:
+    """The names of the columns in a `Table.order`, as options want them."""
+    return set(_IN_ORDER.findall(order))
 
 
 @dataclass(frozen=True, slots=True)

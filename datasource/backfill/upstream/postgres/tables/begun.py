@@ -125,6 +125,15 @@ class Begun:
                 f"{_START_OVER}"
             )
 
+    def require_same_key(self, table: Table) -> None:
+        """Raises where the key is of other columns, in whatever order and of whatever types."""
+        if _numbers(self.key_types) != _numbers(table.key_types):
+            raise SchemaChangedError(
+                f"the key of {table.description.name.quoted()} is of other columns than when the stream began (their "
+                f"numbers, each with its type's OID, are {table.key_types}; expected {self.key_types}). Give the table "
+                f"the key that it had, or {_START_OVER}"
+            )
+
     def require_same_order(self, table: Table) -> None:
         """Raises where the key sorts otherwise: positions of the old order mean nothing in the new one."""
         if self.order != table.order:
@@ -170,6 +179,11 @@ class Begun:
     def added(self, table: Table) -> tuple[str, ...]:
         """The columns that are carried and were added since."""
         return tuple(column.name for column in table.columns if column.attnum > self.last_column)
+
+
+def _numbers(key_types: str) -> set[str]:
+    """Of which columns such a key is."""
+    return {item.split(" ", 1)[0] for item in key_types.split(", ")}
 
 
 def _has_same_values(before: str, now: str) -> bool:
