@@ -106,7 +106,7 @@ class BatchFiles:
             found = f"cannot be read ({type(error).__name__}: {error})"
         raise StagingError(
             f"the staged changes of epoch {self.number} cannot be made again, and the list of their files {found}. "
-            f"Restore stagingDir, or start over with {FRESH_START}"
+            f"Name the stagingDir of the run before, or restore it; or start over with {FRESH_START}"
         )
 
     def _put(self, name: str, content: bytes) -> None:
