@@ -176,7 +176,7 @@ def test_last_rows_that_are_lost_end_the_stream_and_not_its_rows(database: Datab
     run.stop()
     (run.folder / "state" / "upsert.duckdb").unlink()
     database.execute("UPDATE t SET v = 'a' WHERE id = 1")
-    with pytest.raises(StateError, match=r"goes on from epoch 1.*and there is none.*onExistingState=restart"):
+    with pytest.raises(StateError, match=r"from epoch 1.*there is none.*Name the stateDir.*onExistingState=restart"):
         run.plan()
     run.restart(changelog="logged")
     run.fold.full = False

@@ -163,10 +163,10 @@ class LastRows:
         found = "there is none" if token is None else f"that in stateDir is of epoch {token.partition(' ')[0]}"
         raise StateError(
             f"the stream goes on from epoch {begin.epoch.number}, which takes the last row of every key at that time, "
-            f"and {found}. It was lost, or the stream ran without changelog=full or from another checkpoint "
-            "meanwhile, or it was resumed from stateDir (onExistingState=resume), where the record may be some "
-            f"batches behind the last rows. Read everything again with {FRESH_START}; or leave out changelog and "
-            "envelope, to get changes as the log tells them"
+            f"and {found}. It was lost, or is in another stateDir, or the stream ran without changelog=full or from "
+            "another checkpoint meanwhile, or it was resumed from stateDir (onExistingState=resume), where the record "
+            "may be some batches behind the last rows. Name the stateDir that it is in; or read everything again with "
+            f"{FRESH_START}; or leave out changelog and envelope, to get changes as the log tells them"
         )
 
     def _token(self, barrier: Barrier) -> str:
