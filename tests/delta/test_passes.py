@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -118,3 +119,23 @@ def test_times_of_one_millisecond_in_a_far_future_keep_their_microseconds(
     found = rows_within(table, columns, key, ranges, "")
     numbers = [number for batch in found for number in batch["id"].cast(pa.int64()).to_pylist()]
     assert numbers == [time + more for time in times for more in range(3)]
+
+
+@pytest.mark.parametrize("mapping", ["none", "name"])
+def test_texts_that_are_escapes_in_the_log_are_what_the_files_have(tmp_path: Path, mapping: str) -> None:
+    """deltalake takes what a file's statistics say for a lesser text, and gives that where a file has only one."""
+    columns = pa.schema([pa.field("id", pa.string())])
+    DeltaTable.create(tmp_path, schema=columns, configuration={"delta.columnMapping.mode": mapping})
+    for texts in (["a", "\U00020bb7"], ["\U00020bb8"], ["\U0001f600", "\U0010ffff"]):
+        write_deltalake(tmp_path, pa.table({"id": texts}), mode="append")
+    for commit in (tmp_path / "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        commit.write_text("\n".join(map(json.dumps, actions)))
+    table, key = DeltaTable(tmp_path), KeyColumns((KeyColumn.of(columns.field("id")),))
+    ranges = ranges_between([("b",), ("\U00020000",), ("\U00100000",)])
+    found = [row["id"] for item in ranges for row in _rows(table, columns, key, item)]
+    assert found == ["a", "\U0001f600", "\U00020bb7", "\U00020bb8", "\U0010ffff"]
+
+
+def _rows(table: DeltaTable, columns: pa.Schema, key: KeyColumns, item: KeyRange) -> list[dict[str, Any]]:
+    return [row for batch in rows_within(table, columns, key, [item], "") for row in batch.to_pylist()]
