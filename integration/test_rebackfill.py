@@ -177,6 +177,24 @@ def test_what_is_no_key_or_nothing_to_stop_is_refused_and_changes_nothing(
     run.finish()
 
 
+def test_the_index_of_the_key_may_have_numbers_in_another_order(database: Database, start_stream: StartStream) -> None:
+    database.execute(
+        """
+        CREATE FUNCTION turned(int, int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT pg_catalog.btint4cmp($2, $1)';
+        CREATE OPERATOR CLASS downwards FOR TYPE int USING btree AS OPERATOR 1 >, OPERATOR 2 >=, OPERATOR 3 =,
+            OPERATOR 4 <=, OPERATOR 5 <, FUNCTION 1 turned(int, int)
+        """
+    )
+    database.execute("CREATE TABLE t (id int NOT NULL, v text); CREATE UNIQUE INDEX i ON t (id downwards)")
+    database.execute("ALTER TABLE t REPLICA IDENTITY USING INDEX i; INSERT INTO t SELECT generate_series(1, 40), 'v'")
+    run = start_stream()
+    run.catch_up()
+    assert main(["re-backfill", "--from", "20", "--to", "10", "--state-dir", run.options["stateDir"]]) == 0
+    run.catch_up()
+    assert run.fold.counts == {"insert": 40 + 11}
+    run.finish()
+
+
 def test_whoever_asks_for_what_only_the_database_knows_to_be_no_key_does_not_wait_for_it(
     database: Database, start_stream: StartStream, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,7 @@ from backfill.options.texts import is_characters
 from backfill.state_dir.control_file import changing, keep_control, read_control
 from backfill.state_dir.kept_options import has_place, keeps_the_latest
 from backfill.state_dir.views import looking, standing
+from backfill.upstream.noted import in_own_order
 from backfill.vnode import Key
 
 
@@ -31,13 +32,14 @@ def ask_again(folder: Path, first: Sequence[str] | None, last: Sequence[str] | N
         stream, key = found.stream_id, found.key
         if not has_place(found.properties):
             raise StateError("a stream with startupMode=snapshot is one batch, and reads no rows again")
-        if keeps_the_latest(found.properties if barrier is None else barrier.bookmark):
+        bookmark = found.properties if barrier is None else barrier.bookmark
+        if keeps_the_latest(bookmark):
             raise StateError(
                 "by its orderColumn the stream may have emitted a later row than the table has, which reading that "
                 "again would undo; start over instead"
             )
         request = ReadAgain(_new_id(), stream, _key(key, first), _key(key, last))
-        if _turned_round(key, request):
+        if not in_own_order(bookmark) and _turned_round(key, request):
             raise KeyTextError("the range ends before it begins: no row would be read; the smaller key goes first")
         keep_control(folder, control.asked(request, _taken_up(barrier)))
     return f"request {request.id}: {_rows(request)} are read again {_when(stream, barrier, control)}"

@@ -18,6 +18,11 @@ def noted(bookmark: Bookmark, name: str) -> str:
     return names[name]
 
 
+def in_own_order(bookmark: Bookmark) -> bool:
+    """Whether keys may be in another order than the values of their types are, as an index may say."""
+    return bool(dict(bookmark).get("order"))
+
+
 def renewed(bookmark: Bookmark, now: Bookmark) -> Bookmark:
     """The bookmark with these values for the names in `now`, and all others as they are."""
     return tuple({**dict(bookmark), **dict(now)}.items())
