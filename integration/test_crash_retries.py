@@ -21,6 +21,9 @@ from integration.writers import BIGINT, TABLE
 
 SIZE = 300
 
+FEWEST = 20
+"""Rows for a reader of its own, unless they are a vnode by themselves, as the sample may leave the last one."""
+
 
 def planned(database: Database, run: StreamRun) -> list[Part]:
     """The parts of a batch with several chunks, after which everything has changed."""
@@ -46,7 +49,7 @@ def wait_until_nothing_is_held(database: Database) -> None:
 @pytest.fixture
 def run(database: Database, start_stream: StartStream, monkeypatch: pytest.MonkeyPatch) -> StreamRun:
     BIGINT.create(database, SIZE, identity="FULL")
-    monkeypatch.setattr("backfill.chunks.MIN_SPLIT_ROWS", 20)
+    monkeypatch.setattr("backfill.chunks.MIN_SPLIT_ROWS", FEWEST)
     monkeypatch.setattr("backfill.upstream.postgres.snapshot.reader.BATCH_BYTES", 1000)
     return start_stream(TABLE, select=BIGINT.select, vnodeCount="3", numPartitions="3")
 
@@ -116,7 +119,10 @@ def left_over(database: Database, run: StreamRun, monkeypatch: pytest.MonkeyPatc
     """
     monkeypatch.setattr("backfill.upstream.postgres.snapshot.reader.BATCH_BYTES", 100)
     monkeypatch.setattr("backfill.handoff.read_ahead", iter)  # Which could be at a chunk's end by now.
-    readers = [run.batches_of(part) for part in planned(database, run) if isinstance(part, SnapshotPart)]
+    parts = [part for part in planned(database, run) if isinstance(part, SnapshotPart)]
+    # Of a row or two the chunk would be staged when the first is passed on.
+    readers = [run.batches_of(part) for part in parts if part.split.row_count >= FEWEST]
+    assert readers
     for reader in readers:
         next(reader)
     run.stop()
