@@ -41,7 +41,7 @@ def require_kept(table: DeltaTable, key: Sequence[str], last: Compacted) -> None
     kept = np.zeros(last.rows.num_rows, np.bool_)
     for mask in last.kept.values():
         kept |= mask & ~last.deleted
-    if kept.any() and (last.emptied or len(_not_there(table, key, last, kept))):
+    if len(_not_there(table, key, last, kept)):
         raise last.no_row_to_keep()
 
 
@@ -51,13 +51,15 @@ def without_strays(table: DeltaTable, key: Sequence[str], last: Compacted) -> Co
 
     With the change data feed it checks also what a MERGE leaves out: rows of which all columns are null.
     """
-    if not (last.deleted.any() and has_feed(table.metadata().configuration) and _is_constrained(table)):
+    if not (has_feed(table.metadata().configuration) and _is_constrained(table)):
         return last
-    strays = last.deleted if last.emptied else np.zeros(last.rows.num_rows, np.bool_)
-    if not last.emptied:
-        strays[_not_there(table, key, last, last.deleted)] = True
-    kept = {name: mask[~strays] for name, mask in last.kept.items()}
-    return replace(last, rows=last.rows.filter(pa.array(~strays)), deleted=last.deleted[~strays], kept=kept)
+    strays = _not_there(table, key, last, last.deleted)
+    if not len(strays):
+        return last
+    others = np.ones(last.rows.num_rows, np.bool_)
+    others[strays] = False
+    kept = {name: mask[others] for name, mask in last.kept.items()}
+    return replace(last, rows=last.rows.filter(pa.array(others)), deleted=last.deleted[others], kept=kept)
 
 
 def _is_constrained(table: DeltaTable) -> bool:
@@ -67,7 +69,9 @@ def _is_constrained(table: DeltaTable) -> bool:
 
 
 def _not_there(table: DeltaTable, key: Sequence[str], last: Compacted, chosen: Mask) -> Indices:
-    """Which of the chosen rows of the batch have a key that the table has not."""
+    """Which of the chosen rows of the batch have a key that the table has not, or not behind a truncation."""
+    if last.emptied or not chosen.any():
+        return np.flatnonzero(chosen)
     # A join takes a name that begins with a dot for a path.
     names = [column_name(at) for at in range(len(key))]
     given = last.rows.select(list(key)).filter(pa.array(chosen))
