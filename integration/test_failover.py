@@ -57,14 +57,27 @@ class Pair:
         self.run.database = Database(self.other, "postgres")
 
 
+def with_standby(
+    start_postgres: Callable[..., LocalServer], rows: int = 400
+) -> tuple[LocalServer, LocalServer, Database]:
+    """A primary with a table, its standby, and the primary's database."""
+    primary, other = start_postgres(), start_postgres()
+    database = Database(primary, "postgres")
+    require_version(database, 170_000, "slot synchronization")
+    standby.follow(other, primary)
+    table_of(database, rows)
+    return primary, other, database
+
+
+def leading_to(*servers: LocalServer) -> str:
+    hosts, ports = ",".join("127.0.0.1" for _ in servers), ",".join(str(server.port) for server in servers)
+    return f"host={hosts} port={ports} user=postgres dbname=postgres"
+
+
 @pytest.fixture
 def pair(start_postgres: Callable[..., LocalServer], start_stream: StartStream) -> Callable[..., Pair]:
     def start(rows: int = 400, **options: str) -> Pair:
-        primary, other = start_postgres(), start_postgres()
-        database = Database(primary, "postgres")
-        require_version(database, 170_000, "slot synchronization")
-        standby.follow(other, primary)
-        table_of(database, rows)
+        primary, other, database = with_standby(start_postgres, rows)
         return Pair(primary, other, start_stream(database=database, vnodeCount="4", numPartitions="2", **options))
 
     return start
@@ -189,8 +202,7 @@ def test_a_primary_that_stayed_behind_is_told_from_the_one_that_took_its_place(p
 def test_a_query_that_runs_ends_and_goes_on_when_it_is_started_again(pair: Callable[..., Pair]) -> None:
     servers = pair()
     run = servers.run
-    ports = f"{servers.primary.port},{servers.other.port}"
-    run.restart(url=f"host=127.0.0.1,127.0.0.1 port={ports} user=postgres dbname=postgres")
+    run.restart(url=leading_to(servers.primary, servers.other))
     run.batch(50)
     servers.synchronize()
     run.catch_up()

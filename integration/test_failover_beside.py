@@ -20,22 +20,15 @@ from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.servers import LocalServer
 from integration.stream_harness import churn, table_of
-from integration.test_failover import Pair
-from integration.versions import require_version
+from integration.test_failover import Pair, leading_to, with_standby
 from integration.waiting import eventually
 
 
 def test_changes_are_not_read_from_a_primary_that_stayed_behind_while_all_else_is_asked_of_the_new_one(
     start_postgres: Callable[..., LocalServer], start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    primary, other = start_postgres(), start_postgres()
-    database = Database(primary, "postgres")
-    require_version(database, 170_000, "slot synchronization")
-    standby.follow(other, primary)
-    table_of(database, 400)
-    ports = f"{primary.port},{other.port}"
-    url = f"host=127.0.0.1,127.0.0.1 port={ports} user=postgres dbname=postgres"
-    run = start_stream(database=database, url=url, vnodeCount="4", numPartitions="2")
+    primary, other, database = with_standby(start_postgres)
+    run = start_stream(database=database, url=leading_to(primary, other), vnodeCount="4", numPartitions="2")
     servers = Pair(primary, other, run)
     run.backfill()
     servers.synchronize()
@@ -80,11 +73,8 @@ def test_a_copy_of_the_primary_without_the_slot_is_not_taken_for_a_loss(
 def test_a_snapshot_alone_is_told_that_the_standby_may_lack_what_it_was_planned_with(
     start_postgres: Callable[..., LocalServer], start_stream: StartStream
 ) -> None:
-    primary, other = start_postgres(), start_postgres()
-    run = start_stream(database=Database(primary, "postgres"), startupMode="snapshot", numPartitions="2")
-    require_version(run.database, 170_000, "slot synchronization")
-    standby.follow(other, primary)
-    table_of(run.database, 400)
+    primary, other, database = with_standby(start_postgres)
+    run = start_stream(database=database, startupMode="snapshot", numPartitions="2")
     standby.catch_up(other, primary)
     standby.cut_off(other)
     churn(run.database, 1)
@@ -104,11 +94,7 @@ def test_a_snapshot_alone_is_told_that_the_standby_may_lack_what_it_was_planned_
 def test_changes_between_positions_are_planned_anew_where_they_were_planned_on_the_primary_from_before(
     start_postgres: Callable[..., LocalServer], start_stream: StartStream
 ) -> None:
-    primary, other = start_postgres(), start_postgres()
-    database = Database(primary, "postgres")
-    require_version(database, 170_000, "slot synchronization")
-    standby.follow(other, primary)
-    table_of(database, 400)
+    primary, other, database = with_standby(start_postgres)
     run = start_stream(database=database, vnodeCount="4", numPartitions="2")
     servers = Pair(primary, other, run)
     run.backfill()
@@ -116,8 +102,7 @@ def test_changes_between_positions_are_planned_anew_where_they_were_planned_on_t
     run.stop()
     ((start,),) = database.execute("SELECT pg_current_wal_insert_lsn()::text")
     database.execute("INSERT INTO t (id) VALUES (900001)")
-    ports = f"{primary.port},{other.port}"
-    url = f"host=127.0.0.1,127.0.0.1 port={ports} user=postgres dbname=postgres target_session_attrs=read-write"
+    url = f"{leading_to(primary, other)} target_session_attrs=read-write"
     given = {"url": url, "dbtable": "t", "slotName": run.slot, "startingPosition": start}
 
     def planned() -> ChangeReader:
@@ -141,11 +126,7 @@ def test_changes_are_not_read_from_a_standby_that_has_a_slot_of_that_name(
     start_postgres: Callable[..., LocalServer], start_stream: StartStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where url leads to both, and somebody keeps such slots in step by hand. It has a part of the changes alone."""
-    primary, other = start_postgres(), start_postgres()
-    database = Database(primary, "postgres")
-    require_version(database, 170_000, "slot synchronization")
-    standby.follow(other, primary)
-    table_of(database, 400)
+    primary, other, database = with_standby(start_postgres)
     database.execute("SELECT pg_create_logical_replication_slot('kept', 'pgoutput')")
     run = start_stream(database=database, slotName="kept", vnodeCount="4", numPartitions="2")
     run.backfill()
