@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from backfill.errors import DataLossError, FileGoneError, StateError, TableError
+from backfill.errors import DataLossError, StateError, TableError
 from backfill.options import parse
 from backfill.upstream.delta import DeltaUpstream
 from backfill.upstream.delta.files.log import Log, Stamp, commit_file
@@ -38,8 +38,8 @@ def test_a_log_that_was_cleaned_up_under_a_lagging_stream_is_told(
     assert "no longer has version 3" in caplog.text
 
 
-def test_a_commit_that_goes_while_it_is_looked_at_is_not_said_to_be_vacuumed(
-    tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_commit_that_goes_while_it_is_looked_at_is_told_as_one_that_the_log_no_longer_has(
+    tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = all_read(tmp_path, table)
     begin = run.barrier().epoch
@@ -50,14 +50,22 @@ def test_a_commit_that_goes_while_it_is_looked_at_is_not_said_to_be_vacuumed(
     def just_there(log: Log, version: int) -> Stamp | None:
         found = stamp(log, version)
         if version == end:
-            (table / commit_file(end)).unlink()
+            (table / commit_file(end)).unlink(missing_ok=True)
         return found
 
-    upstream = DeltaUpstream(parse({"path": str(table), "keyColumns": "id"}))
-    upstream.schema()
+    options = {"path": str(table), "keyColumns": "id"}
+    strict = DeltaUpstream(parse(options))
+    strict.schema()
+    content = (table / commit_file(end)).read_bytes()
     monkeypatch.setattr(Log, "stamp", just_there)
-    with pytest.raises(FileGoneError, match=f"{end}.json"):
-        list(upstream.changes(begin, run.barrier().epoch))
+    with pytest.raises(DataLossError, match=f"no longer has version {end}: .* failOnDataLoss=false"):
+        list(strict.changes(begin, run.barrier().epoch))
+    (table / commit_file(end)).write_bytes(content)
+    forgiving = DeltaUpstream(parse({**options, "failOnDataLoss": "false"}))
+    forgiving.schema()
+    with caplog.at_level(logging.ERROR):
+        assert not list(forgiving.changes(begin, run.barrier().epoch))
+    assert f"no longer has version {end}" in caplog.text
 
 
 def test_files_that_vacuum_took_away_before_their_changes_were_read_are_told(

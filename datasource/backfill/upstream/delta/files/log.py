@@ -40,8 +40,12 @@ class Log:
             stamp = self.stamp(version)
             if stamp is None:
                 return None
-            with self.files.own.open_input_file(commit_file(version)) as file:
-                self._commits[version] = parsed(version, file.read(), (stamp.modified or 0) // 1000)
+            try:
+                with self.files.own.open_input_file(commit_file(version)) as file:
+                    content = file.read()
+            except FileNotFoundError:
+                return None  # The log is cleaned up just now.
+            self._commits[version] = parsed(version, content, (stamp.modified or 0) // 1000)
         return self._commits[version]
 
     def oldest(self, upto: int) -> int:
