@@ -12,6 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from backfill.errors import DataLossError, StateError, TableError
 from backfill.options import parse
 from backfill.upstream.delta import DeltaUpstream
+from backfill.upstream.delta.changes.span import DeltaChangeReader
 from backfill.upstream.delta.files.log import Log, Stamp, commit_file
 from tests.delta.laboratory import clean_up, vacuum
 from tests.delta.stream import DeltaRun
@@ -82,6 +83,21 @@ def test_files_that_vacuum_took_away_before_their_changes_were_read_are_told(
     with caplog.at_level(logging.ERROR):
         assert [row["id"] for row in run.read()] == [50]
     assert "with changes of version 2 is gone" in caplog.text
+
+
+def test_the_oldest_changes_are_those_whose_files_vacuum_has_left(table: Path) -> None:
+    def span(starting: str) -> DeltaChangeReader:
+        return DeltaUpstream(parse({"path": str(table), "keyColumns": "id"})).span(starting, "latest")
+
+    write_deltalake(table, rows((20, "new")), mode="append")
+    DeltaTable(table).optimize.compact()
+    vacuum(table)
+    end = DeltaTable(table).version()
+    with pytest.raises(DataLossError, match=r"VACUUM has removed them .* can be read with startingPosition=earliest"):
+        list(span("-1").read())
+    assert (span("earliest").after, list(span("earliest").read())) == ("2", [])
+    write_deltalake(table, rows((21, "new")), mode="append")
+    assert [batch["version"].to_pylist() for batch in span("earliest").read()] == [[end + 1]]
 
 
 def test_files_that_vacuum_took_away_before_they_were_read_are_told(tmp_path: Path, table: Path) -> None:

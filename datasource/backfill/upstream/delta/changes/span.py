@@ -88,7 +88,10 @@ def _require_feed(table: Table, after: int) -> None:
 
 
 def _earliest(table: Table, latest: DeltaTable, upto: int) -> int:
-    """The oldest version from which on the log has every commit up to `upto`, with the feed on."""
+    """The oldest version from which on the log has every commit up to `upto`, with the feed on, and the files of it.
+
+    A look at each file is little beside reading it, which follows. VACUUM takes files long before the log forgets them.
+    """
     log = Log(latest)
     with translating(table.uri):
         begin, is_on = _oldest_known(table, log.oldest(upto), upto)
@@ -101,7 +104,14 @@ def _earliest(table: Table, latest: DeltaTable, upto: int) -> int:
                 found = None
             elif found is None:
                 found = version
-    return upto if found is None else found
+        if found is None:
+            return upto
+        return next((version for version in range(upto, found, -1) if _lacks_files(log, version)), found)
+
+
+def _lacks_files(log: Log, version: int) -> bool:
+    commit = log.commit(version)
+    return commit is None or next(log.missing(commit), None) is not None
 
 
 def _oldest_known(table: Table, oldest: int, upto: int) -> tuple[int, bool]:
