@@ -14,6 +14,7 @@ from backfill.options import parse
 from backfill.upstream.delta import DeltaUpstream
 from backfill.upstream.delta.changes.span import DeltaChangeReader
 from backfill.upstream.delta.files.log import Log, Stamp, commit_file
+from backfill.vnode import WHOLE_TABLE
 from tests.delta.laboratory import clean_up, vacuum
 from tests.delta.stream import DeltaRun
 from tests.delta.tables import all_read, created, half_read, rows
@@ -120,6 +121,16 @@ def test_files_that_are_missing_before_anything_is_read_are_told(tmp_path: Path,
     run = DeltaRun(tmp_path, table)
     run.catch_up()
     assert run.fold.rows == {}
+
+
+def test_whoever_reads_the_table_alone_is_not_told_to_start_a_stream_anew(table: Path) -> None:
+    upstream = DeltaUpstream(parse({"path": str(table), "keyColumns": "id"}))
+    reading = upstream.reader().scan([WHOLE_TABLE])
+    for file in table.glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(DataLossError, match=r"files of version 1 of .* are gone .*Start the query again") as lost:
+        list(reading)
+    assert "checkpointLocation" not in str(lost.value), "which only a stream has"
 
 
 def test_another_table_at_the_same_path_is_told(tmp_path: Path, table: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -19,8 +19,11 @@ from backfill.upstream.delta.snapshot.rows import rows_of, rows_within, without_
 from backfill.upstream.delta.tables.opening import open_at, open_latest, reading
 from backfill.upstream.delta.tables.table import Table, require_as_described, require_partition_values
 from backfill.upstream.delta.tables.types import arrow_type
-from backfill.upstream.delta.tables.ways_out import KEEP_LONGER, START_OVER
+from backfill.upstream.delta.tables.ways_out import KEEP_LONGER, REPAIR, START_OVER
 from backfill.vnode import KeyRange
+
+_AS_PLANNED: Final = f"{START_OVER}; {KEEP_LONGER}"
+"""What to do where files of the version that a batch is read at are gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +36,13 @@ class DeltaSnapshotReader:
 
     def read(self, token: str, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
         opened, columns = self._at(token)
-        yield from self._typed(opened, self._within(opened, columns, ranges, self.snapshot_filter))
+        yield from self._typed(opened, self._within(opened, columns, ranges, self.snapshot_filter), _AS_PLANNED)
 
     def scan(self, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
         opened = open_latest(self.table.uri)
         with translating(self.table.uri):
             require_as_described(opened, self.table)
-        yield from self._typed(opened, self._all_within(opened, ranges))
+        yield from self._typed(opened, self._all_within(opened, ranges), REPAIR)
 
     def _all_within(self, opened: DeltaTable, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
         """The rows of the ranges. TableError where any row of the table has no key: it may have come since the ranges
@@ -53,7 +56,7 @@ class DeltaSnapshotReader:
         """See `backfill.upstream.Upstream.lookup`."""
         if keys.num_rows:
             opened, columns = self._at(token)
-            yield from self._typed(opened, rows_of(opened, columns, self.table.key, keys))
+            yield from self._typed(opened, rows_of(opened, columns, self.table.key, keys), _AS_PLANNED)
 
     def _at(self, token: str) -> tuple[DeltaTable, pa.Schema]:
         """The version, and which of the columns it has: it may be logged before one is added, and read after that."""
@@ -76,8 +79,8 @@ class DeltaSnapshotReader:
     ) -> Iterator[pa.RecordBatch]:
         return self._distinct(rows_within(opened, columns, self.table.key, ranges, condition))
 
-    def _typed(self, opened: DeltaTable, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with reading(self.table.uri, str(opened.version()), f"{START_OVER}; {KEEP_LONGER}"):
+    def _typed(self, opened: DeltaTable, rows: Iterator[pa.RecordBatch], way_out: str) -> Iterator[pa.RecordBatch]:
+        with reading(self.table.uri, str(opened.version()), way_out):
             for batch in rows:
                 yield in_columns(batch, self.table.columns)
 
