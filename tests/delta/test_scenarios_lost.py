@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from backfill.errors import DataLossError, StateError, TableError
 from backfill.options import parse
 from backfill.upstream.delta import DeltaUpstream
 from backfill.upstream.delta.changes.span import DeltaChangeReader
 from backfill.upstream.delta.files.log import Log, Stamp, commit_file
+from backfill.upstream.delta.tables import opening
 from backfill.vnode import WHOLE_TABLE
 from tests.delta.laboratory import clean_up, vacuum
 from tests.delta.stream import DeltaRun
@@ -68,6 +70,29 @@ def test_a_commit_that_goes_while_it_is_looked_at_is_told_as_one_that_the_log_no
     with caplog.at_level(logging.ERROR):
         assert not list(forgiving.changes(begin, run.barrier().epoch))
     assert f"no longer has version {end}" in caplog.text
+
+
+@pytest.mark.parametrize("file", ["File not found: /t/1.json", "Object at location /t/1.parquet not found: "])
+def test_a_table_whose_log_is_cleaned_up_while_it_is_opened_is_opened_again(
+    tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """As when what was listed before a checkpoint was written is removed after that, and read after that."""
+    listed = 0
+
+    def opened(uri: str, version: int | None = None) -> DeltaTable:
+        nonlocal listed
+        listed += 1
+        if listed % 2:
+            raise DeltaError(f"Kernel error: {file}")
+        return DeltaTable(uri, version=version)
+
+    monkeypatch.setattr(opening, "DeltaTable", opened)
+    run = all_read(tmp_path, table)
+    DeltaTable(table).delete("id = 1")
+    run.catch_up()
+    run.restart()
+    assert not run.plan()
+    assert len(run.fold.rows) == 9
 
 
 def test_files_that_vacuum_took_away_before_their_changes_were_read_are_told(

@@ -28,7 +28,9 @@ from backfill.errors import (
 )
 from backfill.scarcity import scarcity
 
-_GONE: Final = re.compile(r"object at location .* not found|no such file or directory", re.IGNORECASE)
+_GONE: Final = re.compile(
+    r"object at location .* not found|no such file or directory|\bfile not found: ", re.IGNORECASE
+)
 _DENIED: Final = re.compile(r"access ?denied|permission denied", re.IGNORECASE)
 _UNREACHED: Final = re.compile(r"error sending request|dns error", re.IGNORECASE)
 # Of a store's answer alone: elsewhere such a word is in a name, and such a number one of a version, a size or a value.

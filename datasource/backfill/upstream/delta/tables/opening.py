@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Final
 
 import numpy as np
 from deltalake import DeltaTable
@@ -13,6 +14,9 @@ from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.files.log import Log
 from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.tables.ways_out import KEEP_LONGER, START_OVER
+
+_MOST_LISTED: Final = 5
+"""How often a log is listed at the most to open a table."""
 
 
 @contextmanager
@@ -30,8 +34,16 @@ def reading(uri: str, versions: str, way_out: str) -> Iterator[None]:
 
 def open_latest(uri: str) -> DeltaTable:
     """The table as it is now."""
+    return _opened(uri, None)
+
+
+def _opened(uri: str, version: int | None) -> DeltaTable:
+    """A log that is cleaned up meanwhile loses what it has just been listed with: then it has a later checkpoint."""
+    for _ in range(_MOST_LISTED - 1):
+        with suppress(FileGoneError), translating(uri):
+            return DeltaTable(uri, version=version)
     with translating(uri):
-        return DeltaTable(uri)
+        return DeltaTable(uri, version=version)
 
 
 def open_at(uri: str, position: Position, *, way_out: str = f"{START_OVER}; {KEEP_LONGER}") -> DeltaTable:
@@ -40,8 +52,7 @@ def open_at(uri: str, position: Position, *, way_out: str = f"{START_OVER}; {KEE
     `way_out` says what can be done where its log was cleaned up.
     """
     try:
-        with translating(uri):
-            table = DeltaTable(uri, version=position.version)
+        table = _opened(uri, position.version)
     except (FileGoneError, TableError) as error:
         latest = open_latest(uri)
         require_same_table(latest, uri, position.table_id)
