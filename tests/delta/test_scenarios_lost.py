@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from deltalake.exceptions import DeltaError
 
 from backfill.errors import DataLossError, StateError, TableError
 from backfill.options import parse
+from backfill.upstream import TableSize
 from backfill.upstream.delta import DeltaUpstream
 from backfill.upstream.delta.changes.span import DeltaChangeReader
 from backfill.upstream.delta.files.log import Log, Stamp, commit_file
@@ -135,6 +138,27 @@ def test_files_that_vacuum_took_away_before_they_were_read_are_told(tmp_path: Pa
         with pytest.raises(DataLossError, match=r"files of version 1 of .* are gone"):
             run.read()
         run.restart()
+
+
+@pytest.mark.parametrize("take_away", [partial(clean_up, keep=1), vacuum], ids=["log", "files"])
+def test_a_version_that_is_taken_away_while_a_batch_is_planned_at_it_gives_way_to_the_one_of_now(
+    tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch, take_away: Callable[[Path], None]
+) -> None:
+    write_deltalake(table, rows((10, "v10")), mode="append")
+    run, size = half_read(tmp_path, table), DeltaUpstream.size
+
+    def late(upstream: DeltaUpstream) -> TableSize:
+        if DeltaTable(table).version() == run.version:
+            DeltaTable(table).optimize.compact()
+            take_away(table)
+        return size(upstream)
+
+    monkeypatch.setattr(DeltaUpstream, "size", late)
+    assert run.plan(5)
+    run.commit(run.read())
+    assert run.version == DeltaTable(table).version()
+    run.catch_up()
+    assert len(run.fold.rows) == 11
 
 
 def test_files_that_are_missing_before_anything_is_read_are_told(tmp_path: Path, table: Path) -> None:

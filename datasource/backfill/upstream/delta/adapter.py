@@ -14,7 +14,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from backfill.epoch import Epoch
-from backfill.errors import OptionsError, SchemaChangedError
+from backfill.errors import DataLossError, OptionsError, SchemaChangedError, SnapshotGoneError
 from backfill.options import Options
 from backfill.options.texts import column_names
 from backfill.plan import Extent, Measure
@@ -266,9 +266,15 @@ class DeltaUpstream:
         if not requests:
             return ()
         position, only = Position.parse(pin.token), self._options.stream.snapshot_filter
-        opened = self._latest.at(position)
-        with reading(self._uri, str(position.version), REPAIR):
-            return measured(opened, self._table.key, requests, only)
+        try:
+            opened = self._latest.at(position)
+            with reading(self._uri, str(position.version), REPAIR):
+                return measured(opened, self._table.key, requests, only)
+        except DataLossError as error:
+            if self._latest.head().position == position:
+                raise
+            # It was the latest just now, and no batch has been logged that is to be read at it.
+            raise SnapshotGoneError(f"the version the batch was to end at was lost: {error}") from None
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
