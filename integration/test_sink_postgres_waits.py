@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from backfill.errors import ConnectionLostError, TableLockedError
+from backfill.errors import ConnectionLostError, StateError, TableError, TableLockedError
+from backfill.sinks.postgres import PostgresSink
 from backfill.upstream.postgres.session.retries import RetryPolicy
 from integration.copies import batch_of, inserts, sink
 from integration.database import Database
 from integration.servers import LocalServer
-from integration.sessions import EVERY, terminate
+from integration.sessions import EVERY, sessions, terminate
 from integration.standby import become_primary, become_standby
+from integration.waiting import eventually
+from tests.collected import Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,6 +44,64 @@ def test_a_lock_of_somebody_else_is_waited_for_and_said(
             replace(apply, retries=RetryPolicy(give_up_after=0.5))(rows, 0)
         threading.Timer(0.5, somebody.rollback).start()
         apply(rows, 0)
+    assert database.execute("TABLE copy") == []
+
+
+def test_a_batch_without_rows_waits_for_no_lock_of_the_table(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
+    apply = replace(sink(database, tmp_path), retries=RetryPolicy(give_up_after=0))
+    apply(inserts(1), 0)
+    with database.connect() as somebody:
+        somebody.execute("LOCK TABLE copy")
+        apply(Rows(inserts(1).toArrow().slice(0, 0)), 1)
+    assert database.execute("SELECT batch_id FROM backfill_batches") == [(1,)]
+
+
+@contextmanager
+def altering(database: Database, change: str, apply: PostgresSink, rows: Rows) -> Iterator[Future[None]]:
+    """Batch 1, which has begun before that change of the target is committed."""
+    with database.connect() as somebody, ThreadPoolExecutor(1) as drivers:
+        somebody.execute(change.encode())
+        applied = drivers.submit(apply, rows, 1)
+        eventually(lambda: sessions(database, "wait_event_type = 'Lock'") == 1)
+        somebody.commit()
+        yield applied
+
+
+def test_a_column_that_is_altered_while_a_batch_waits_rounds_nothing(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE copy (id int PRIMARY KEY, v numeric)")
+    apply = sink(database, tmp_path)
+    apply(batch_of({"id": 1, "v": Decimal("1.25")}), 0)
+    change = "ALTER TABLE copy ALTER v TYPE numeric(10, 1)"
+    with (
+        altering(database, change, apply, batch_of({"id": 2, "v": Decimal("2.25")})) as applied,
+        pytest.raises(TableError, match=r'"v" of the table .* is numeric\(10,1\), which would round'),
+    ):
+        applied.result()
+    assert database.execute("SELECT id FROM copy") == [(1,)]
+
+
+def test_a_key_that_gets_another_name_while_a_batch_waits_is_found(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
+    apply = sink(database, tmp_path)
+    apply(inserts(1), 0)
+    change = "ALTER TABLE copy DROP CONSTRAINT copy_pkey, ADD CONSTRAINT other PRIMARY KEY (id)"
+    with altering(database, change, apply, inserts(2)) as applied:
+        applied.result()
+    assert database.execute("TABLE copy") == [(1,), (2,)]
+
+
+def test_a_table_that_is_exchanged_while_a_batch_waits_gets_no_batch(database: Database, tmp_path: Path) -> None:
+    """Not even that one, of which the record would say that the table before it has it."""
+    database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
+    apply = sink(database, tmp_path)
+    apply(inserts(1), 0)
+    change = "ALTER TABLE copy RENAME TO old; CREATE TABLE copy (LIKE old INCLUDING ALL)"
+    with (
+        altering(database, change, apply, inserts(2)) as applied,
+        pytest.raises(StateError, match=r'"copy" was dropped and made again since the query \'t\' applied batch 0'),
+    ):
+        applied.result()
     assert database.execute("TABLE copy") == []
 
 

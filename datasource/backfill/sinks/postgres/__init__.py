@@ -34,7 +34,7 @@ with needing("writing to PostgreSQL", "postgres"):
     from backfill.sinks.postgres.failures import about_target
     from backfill.sinks.postgres.merge import merge
     from backfill.sinks.postgres.record import forget, last_applied, make_record, record, without_rows
-    from backfill.sinks.postgres.target import Target, execute, find_target, is_empty
+    from backfill.sinks.postgres.target import Target, execute, find_target, is_empty, lock_target
     from backfill.upstream.postgres.session.arrow_session import ArrowSession
     from backfill.upstream.postgres.session.connection import Connector
     from backfill.upstream.postgres.session.failures import translating
@@ -74,7 +74,7 @@ def start_over(*, url: str, table: str, query: str, user: str = "", password: st
 
 def _start_over(connector: Connector, table: str, query: str) -> None:
     with translating(about_target), connector.arrow_session() as session:
-        target = _begin(session, table, ())
+        target = _begin(session, table, (), writes=True)
         is_known = forget(session, target, query)  # Waits for a driver that is in a batch: its rows are to go as well.
         _filling(session, target, query).require_known(is_known=is_known)
         execute(session, "DELETE FROM {rows}", rows=target.rows)
@@ -99,7 +99,7 @@ class PostgresSink:
 
     def _apply(self, now: Applied, last: Compacted) -> None:
         with translating(about_target), self.connector.arrow_session() as session:
-            target = _begin(session, self.table, self.key)
+            target = _begin(session, self.table, self.key, writes=last.emptied or last.rows.num_rows > 0)
             filling = _filling(session, target, self.query)
             before = last_applied(session, target, self.query)
             mended = partial(without_rows, target, self.query)
@@ -113,16 +113,18 @@ def _filling(session: ArrowSession, target: Target, query: str) -> Filling:
     return Filling(target.text, query, lambda: is_empty(session, target))
 
 
-def _begin(session: ArrowSession, table: str, key: Sequence[str]) -> Target:
-    """Begins the transaction of a batch, with the table as it finds it; the record is there."""
+def _begin(session: ArrowSession, table: str, key: Sequence[str], *, writes: bool) -> Target:
+    """Begins the transaction of a batch; the record is there. If it `writes`, the table stays as it is found."""
     _begin_transaction(session)
+    if writes:
+        lock_target(session, table)
     target = find_target(session, table, key)
-    if not target.has_record:
-        make_record(session, target)
-        # Else the first batches of all tables of the schema would wait for one another.
-        session.execute("COMMIT")
-        _begin_transaction(session)
-    return target
+    if target.has_record:
+        return target
+    make_record(session, target)
+    # Else the first batches of all tables of the schema would wait for one another.
+    session.execute("COMMIT")
+    return _begin(session, table, key, writes=writes)
 
 
 def _begin_transaction(session: ArrowSession) -> None:

@@ -20,6 +20,13 @@ RECORD: Final = "backfill_batches"
 _PARTITIONED: Final = "p"
 _TABLES: Final = ("r", _PARTITIONED)
 
+_TABLE: Final = """
+    SELECT n.nspname::text, c.relname::text
+    FROM pg_catalog.pg_class c
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = pg_catalog.to_regclass({table})::oid AND c.relkind IN ('r', 'p')
+"""
+
 _TARGET: Final = f"""
     SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text,
            EXISTS (SELECT FROM pg_catalog.pg_class r WHERE r.relnamespace = n.oid AND r.relname = {{record}}),
@@ -178,6 +185,18 @@ class Target:
     @property
     def text(self) -> str:
         return self.name.quoted()
+
+
+def lock_target(session: ArrowSession, table: str) -> None:
+    """Lets nobody change what the table is until the transaction ends: whoever is about to is waited for.
+
+    Else a batch that waits for an ALTER TABLE would go by what was there before it, and round what is not to be.
+    """
+    execute(session, _TABLE, table=sql.Literal(table))
+    found = session.fetchone()
+    if found is not None:
+        # Not its partitions, which may be many and have the columns and the key that it has.
+        execute(session, "LOCK TABLE ONLY {name} IN ROW EXCLUSIVE MODE", name=QualifiedName(*found).identifier())
 
 
 def find_target(session: ArrowSession, table: str, key: Sequence[str]) -> Target:
