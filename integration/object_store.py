@@ -31,13 +31,16 @@ class Request:
 
 @dataclass
 class ObjectStore:
-    """One bucket. `refuse` says for each request with which status and code it is refused, if it is."""
+    """One bucket. `refuse` says for each request with which status and code it is refused, if it is; `answer_lost`
+    whether it is carried out, and the connection cut before the answer.
+    """
 
     endpoint: str = ""
     objects: dict[str, bytes] = field(default_factory=dict)
     uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
     refuse: Callable[[Request], tuple[int, str] | None] = lambda _: None
+    answer_lost: Callable[[Request], bool] = lambda _: False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -107,8 +110,12 @@ class _Handler(BaseHTTPRequestHandler):
             refused = self.store.refuse(request) if bucket == BUCKET else (404, "NoSuchBucket")
             if refused is not None:
                 self._refuse(*refused)
-            else:
-                getattr(self, f"_{request.kind.lower()}")(key, query, content)
+                return
+            lost = self.store.answer_lost(request)
+            if lost:
+                self.wfile = BytesIO()
+            getattr(self, f"_{request.kind.lower()}")(key, query, content)
+            self.close_connection |= lost
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle  # noqa: N815 - their names there
 

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from backfill.amounts import iso
-from backfill.errors import ConnectionLostError, DatabaseSetupError, TableBusyError, TableError
+from backfill.errors import ConnectionLostError, DatabaseSetupError, TableError
 from backfill.sinks.delta import apply_to
 from backfill.upstream.delta.files.log import Log
 from backfill.upstream.delta.tables import latest
@@ -82,17 +82,8 @@ def test_what_a_batch_asks_for_grows_little_with_the_batches_before(store: Objec
 
 def test_of_drivers_that_apply_the_same_batch_one_does(store: ObjectStore) -> None:
     insert(0, 0)
-    refused: list[str] = []
-
-    def tried(_: int) -> None:
-        try:
-            insert(1, 1)
-        except TableBusyError as error:
-            refused.append(error.message)
-
     with ThreadPoolExecutor(4) as drivers:
-        list(drivers.map(tried, range(4)))
-    assert all("another writer has changed the Delta table" in text for text in refused)
+        list(drivers.map(lambda _: insert(1, 1), range(4)))
     assert pa.table(DeltaTable(TABLE).scan(columns=["a"])).sort_by("a").to_pylist() == [{"a": 0}, {"a": 1}]
     assert DeltaTable(TABLE).version() == 2
     assert not store.uploads

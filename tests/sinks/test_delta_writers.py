@@ -18,9 +18,10 @@ from backfill.sinks.applied import Applied
 from backfill.sinks.compacted import Compacted, compacted
 from backfill.sinks.delta import TRIES, apply_to, start_over
 from backfill.sinks.delta.merge import merge
-from backfill.sinks.delta.record import note, record
+from backfill.sinks.delta.record import note, noted, record
 from backfill.sinks.merge_source import merge_source
 from backfill.upstream.delta.failures import translating
+from integration.object_store import BUCKET, Request, named_by_environment
 from tests.collected import Rows
 from tests.sinks.batches import Apply, batch, batch_of, content, row
 
@@ -31,6 +32,8 @@ OTHERS: dict[str, Callable[[DeltaTable], Any]] = {
     "a column": lambda table: table.alter.add_columns([Field("x", PrimitiveType("integer"))]),
     "a row": lambda table: table.update(updates={"v": "'theirs'"}, predicate="a = 2"),
 }
+
+KINDS = ["insert", "delete", "none"]
 
 
 @pytest.fixture
@@ -68,6 +71,30 @@ def test_of_two_drivers_that_apply_the_same_batch_one_fails(tmp_path: Path, appl
     assert content(tmp_path) == [(1, "x", "1", "1"), (2, "x", "2", "2")]
 
 
+@pytest.mark.parametrize("rows", [[row("insert", 2, "x", "1")], [row("delete", 1, "x", "1")], []], ids=KINDS)
+def test_a_commit_of_which_no_answer_came_is_no_other_writers(
+    monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]]
+) -> None:
+    """`deltalake` sends it again then, to a store on the network, and is told that the version is there."""
+    lost: list[str] = []
+
+    def answer_lost(request: Request) -> bool:
+        is_commit = request.kind == "PUT" and request.key.endswith("2.json") and not lost
+        if is_commit:
+            lost.append(request.key)
+        return is_commit
+
+    with named_by_environment(monkeypatch) as store:
+        path = f"s3://{BUCKET}/t"
+        apply = apply_to(path=path, key=["a", "b"], query="q")
+        apply(batch_of(row("insert", 1, "x", "1")), 0)
+        store.answer_lost = answer_lost
+        apply(batch_of(*rows), 1)
+        assert lost
+        assert noted(DeltaTable(path), "q")[0] == 1
+        assert DeltaTable(path).version() == 2
+
+
 @pytest.mark.parametrize("act", OTHERS.values(), ids=OTHERS)
 def test_a_batch_is_merged_again_after_another_writer(
     table: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[DeltaTable], Any]
@@ -81,9 +108,7 @@ def test_a_batch_is_merged_again_after_another_writer(
     assert DeltaTable(table).version() == version
 
 
-@pytest.mark.parametrize(
-    "rows", [[row("insert", 3, "x", "1")], [row("delete", 3, "x", "1")], []], ids=["insert", "delete", "none"]
-)
+@pytest.mark.parametrize("rows", [[row("insert", 3, "x", "1")], [row("delete", 3, "x", "1")], []], ids=KINDS)
 def test_a_restore_that_was_faster_is_told_though_the_batch_touches_other_files(
     table: Path, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]]
 ) -> None:

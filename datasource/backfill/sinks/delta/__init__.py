@@ -144,8 +144,11 @@ class DeltaSink:
                 with though_cleaned_up(lambda: self._is_applied(table, now)):
                     self._apply_once(table, last, now)
             except CommitFailedError as error:
-                table.update_incremental()
-                if not (tries_left and is_conflict(error) and noted(table, self.query) == self._noted_at(began)):
+                if not is_conflict(error):
+                    raise
+                if self._is_applied(table, now):
+                    return  # A commit whose answer was lost is sent again by deltalake, and meets itself.
+                if not tries_left or noted(table, self.query) != self._noted_at(began):
                     raise
                 self._require_not_restored(table)
                 logger.warning("another writer has changed the Delta table %s meanwhile: merging again", self.path)
