@@ -17,6 +17,7 @@ from backfill.errors import StateError, TableBusyError, TableError
 from backfill.sinks.applied import Applied
 from backfill.sinks.compacted import Compacted, compacted
 from backfill.sinks.delta import TRIES, apply_to, start_over
+from backfill.sinks.delta.columns import require_types
 from backfill.sinks.delta.merge import merge
 from backfill.sinks.delta.record import note, noted, record
 from backfill.sinks.merge_source import merge_source
@@ -125,6 +126,19 @@ def test_a_restore_that_was_faster_is_told_though_the_batch_touches_other_files(
         meddle(monkeypatch, lambda: DeltaTable(table).restore(left.pop()), 1)
     with pytest.raises(StateError, match=r"a RESTORE, which is version 3 .* took it back to version 1"):
         sink(table)(batch_of(*rows), 2)
+
+
+def test_two_queries_may_both_be_about_to_make_their_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [apply_to(path=str(tmp_path), key=["a", "b"], query="other")]
+
+    def slowly(columns: pa.Schema) -> None:
+        require_types(columns)
+        if others:
+            others.pop()(batch_of(row("insert", 1, "x", "1")), 0)
+
+    monkeypatch.setattr("backfill.sinks.delta.require_types", slowly)
+    sink(tmp_path)(batch_of(row("insert", 2, "x", "1")), 0)
+    assert content(tmp_path) == [(1, "x", "1", "1"), (2, "x", "1", "1")]
 
 
 def test_a_writer_that_never_rests_is_told(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ from backfill.wording import FRESH_START
 
 with needing("writing a Delta table", "delta"):
     from deltalake import DeltaTable
-    from deltalake.exceptions import CommitFailedError, TableNotFoundError
+    from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
     from backfill.sinks.delta.clean_up import though_cleaned_up
     from backfill.sinks.delta.columns import (
@@ -196,7 +196,13 @@ class DeltaSink:
                     f"path {as_refused(self.path)}; the package deltalake makes no table at a path with [ or ] in it"
                 ) from None
             require_types(columns)
-            return DeltaTable.create(self.path, schema=columns, storage_options=self.storage_options)
+            try:
+                return DeltaTable.create(self.path, schema=columns, storage_options=self.storage_options)
+            except DeltaError:
+                # Another query that fills the table may have been faster, or the answer was lost.
+                if not DeltaTable.is_deltatable(self.path, self.storage_options):
+                    raise
+                return DeltaTable(self.path, storage_options=self.storage_options)
 
 
 def _place(path: str) -> str:
