@@ -141,7 +141,14 @@ def test_two_queries_may_both_be_about_to_make_their_table(tmp_path: Path, monke
     assert content(tmp_path) == [(1, "x", "1", "1"), (2, "x", "1", "1")]
 
 
+def test_a_writer_that_rests_within_two_minutes_is_waited_for(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meddle(monkeypatch, lambda: OTHERS["a row"](DeltaTable(table)), 3 * TRIES)
+    sink(table)(batch_of(row("update_postimage", 1, "x", "2")), 2)
+    assert content(table) == [(1, "x", "2", "2"), (2, "x", "theirs", "1")]
+
+
 def test_a_writer_that_never_rests_is_told(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backfill.sinks.delta.PATIENCE", 0.0)
     meddle(monkeypatch, lambda: OTHERS["a row"](DeltaTable(table)), TRIES)
     with pytest.raises(TableBusyError, match="another writer has changed the Delta table"):
         sink(table)(batch_of(row("update_postimage", 2, "x", "2")), 2)

@@ -18,7 +18,9 @@ clean_up        commits after which the log was cleaned up by somebody else as w
 
 from __future__ import annotations
 
+import itertools
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -68,7 +70,11 @@ with needing("writing a Delta table", "delta"):
 logger = logging.getLogger("backfill")
 
 TRIES: Final = 5
-"""How often a batch is merged while others write to the table at the same time."""
+PATIENCE: Final = 120.0
+"""How often a batch is merged while others write to the table at the same time, and for how many seconds, both at the
+least: of two queries that always have a batch either fails every other time. No try waits, as whoever has just
+committed would have the next batch in meanwhile.
+"""
 
 
 def apply_to(
@@ -138,8 +144,8 @@ class DeltaSink:
 
     def _apply(self, table: DeltaTable, last: Compacted, now: Applied) -> None:
         """Merges the batch; again where another writer was faster, unless that was a driver of the same query."""
-        began = table.version()
-        for tries_left in reversed(range(TRIES)):
+        began, before, until = table.version(), None, time.monotonic() + PATIENCE
+        for tries in itertools.count(1):
             try:
                 with though_cleaned_up(lambda: self._is_applied(table, now)):
                     self._apply_once(table, last, now)
@@ -148,7 +154,8 @@ class DeltaSink:
                     raise
                 if self._is_applied(table, now):
                     return  # A commit whose answer was lost is sent again by deltalake, and meets itself.
-                if not tries_left or noted(table, self.query) != self._noted_at(began):
+                before = before or self._noted_at(began)
+                if noted(table, self.query) != before or (tries >= TRIES and time.monotonic() >= until):
                     raise
                 self._require_not_restored(table)
                 logger.warning("another writer has changed the Delta table %s meanwhile: merging again", self.path)
