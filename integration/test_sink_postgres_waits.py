@@ -105,6 +105,20 @@ def test_a_table_that_is_exchanged_while_a_batch_waits_gets_no_batch(database: D
     assert database.execute("TABLE copy") == []
 
 
+def test_a_trigger_that_was_planned_for_another_type_is_planned_anew(database: Database, tmp_path: Path) -> None:
+    """The session that it was planned in would refuse each batch from then on."""
+    database.execute(
+        "CREATE TABLE copy (id int PRIMARY KEY, v int, next bigint);"
+        "CREATE FUNCTION plan() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.next := NEW.v + 1; RETURN NEW; END $$;"
+        "CREATE TRIGGER plan BEFORE INSERT ON copy FOR EACH ROW EXECUTE FUNCTION plan()"
+    )
+    apply = sink(database, tmp_path)
+    apply(batch_of({"id": 1, "v": 1}), 0)
+    database.execute("ALTER TABLE copy ALTER v TYPE bigint")
+    apply(batch_of({"id": 2, "v": 2}), 1)
+    assert database.execute("TABLE copy") == [(1, 1, 2), (2, 2, 3)]
+
+
 def test_a_session_that_was_cut_between_two_batches_is_made_anew(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
     apply = sink(database, tmp_path)

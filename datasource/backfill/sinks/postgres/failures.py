@@ -46,6 +46,9 @@ _REFUSED: Final = {
 }
 """What the database refuses, and what to do about it."""
 
+_PLANNED_BEFORE: Final = Kind("plpgsql_param_eval_recfield", "does not match that when preparing the plan")
+"""A trigger has a plan of this session from before a column got another type; a new session has none."""
+
 _TOLD_BY_KIND: Final = {
     NO_SUCH_LABEL: (
         "the type of a column of the sink's table lacks a label that the batch has. Run ALTER TYPE … ADD VALUE there, "
@@ -124,6 +127,8 @@ def about_target(failure: Failure) -> BackfillError | None:
             "quote a row, so they are in the server's log alone. Let it take all rows of the source, or drop it, and "
             "start the query again"
         )
+    if failure.is_of(_PLANNED_BEFORE):
+        return ConnectionLostError(f"{message}: a trigger of the sink's table needs a new session to go by its columns")
     told = next((text for kind, text in _TOLD_BY_KIND.items() if failure.is_of(kind)), _TOLD.get(state))
     if told is not None:
         return _ERRORS.get(state, TableError)(f"{message}: {told}")
