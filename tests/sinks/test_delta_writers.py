@@ -26,11 +26,19 @@ from integration.object_store import BUCKET, Request, named_by_environment
 from tests.collected import Rows
 from tests.sinks.batches import Apply, batch, batch_of, content, row
 
+
+def optimize_and_vacuum(table: DeltaTable) -> None:
+    """So that nothing is left of the versions before."""
+    table.optimize.compact()
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+
+
 OTHERS: dict[str, Callable[[DeltaTable], Any]] = {
     "OPTIMIZE": lambda table: table.optimize.compact(),
     "a property": lambda table: table.alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"}),
     "a feature": lambda table: table.alter.set_table_properties({"delta.enableChangeDataFeed": "true"}),
     "a column": lambda table: table.alter.add_columns([Field("x", PrimitiveType("integer"))]),
+    "VACUUM": optimize_and_vacuum,
     "a row": lambda table: table.update(updates={"v": "'theirs'"}, predicate="a = 2"),
 }
 

@@ -38,7 +38,7 @@ from backfill.wording import FRESH_START
 
 with needing("writing a Delta table", "delta"):
     from deltalake import DeltaTable
-    from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+    from deltalake.exceptions import DeltaError, TableNotFoundError
 
     from backfill.sinks.delta.clean_up import though_cleaned_up
     from backfill.sinks.delta.columns import (
@@ -64,7 +64,7 @@ with needing("writing a Delta table", "delta"):
     )
     from backfill.sinks.delta.restored import require_not_restored
     from backfill.sinks.delta.spark_times import SparkTimes
-    from backfill.upstream.delta.failures import is_conflict, translating
+    from backfill.upstream.delta.failures import is_conflict, is_gone, translating
     from backfill.upstream.delta.tables.properties import require_names
 
 logger = logging.getLogger("backfill")
@@ -146,16 +146,19 @@ class DeltaSink:
         """Merges the batch; again where another writer was faster, unless that was a driver of the same query."""
         began, before, until = table.version(), None, time.monotonic() + PATIENCE
         for tries in itertools.count(1):
+            version = table.version()
             try:
                 with though_cleaned_up(lambda: self._is_applied(table, now)):
                     self._apply_once(table, last, now)
-            except CommitFailedError as error:
-                if not is_conflict(error):
+            except Exception as error:
+                if not (is_conflict(error) or is_gone(error)):
                     raise
                 if self._is_applied(table, now):
                     return  # A commit whose answer was lost is sent again by deltalake, and meets itself.
                 before = before or self._noted_at(began)
-                if noted(table, self.query) != before or (tries >= TRIES and time.monotonic() >= until):
+                over = tries >= TRIES and time.monotonic() >= until
+                is_lost = is_gone(error) and table.version() == version
+                if over or is_lost or noted(table, self.query) != before:
                     raise
                 self._require_not_restored(table)
                 logger.warning("another writer has changed the Delta table %s meanwhile: merging again", self.path)

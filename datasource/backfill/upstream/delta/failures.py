@@ -118,9 +118,16 @@ def _lacking(text: str, uri: str) -> BackfillError | None:
     return scarcity(refusal)
 
 
-def is_conflict(error: CommitFailedError) -> bool:
+def is_conflict(error: Exception) -> bool:
     """Whether another writer was faster, so that the same may be committed after it."""
-    return not any(text in str(error) for text in (_APPEND_ONLY, _UNKNOWN_FEATURE))
+    return isinstance(error, CommitFailedError) and not any(
+        text in str(error) for text in (_APPEND_ONLY, _UNKNOWN_FEATURE)
+    )
+
+
+def is_gone(error: Exception) -> bool:
+    """Whether a file is not there: of a version that is not the latest any more a VACUUM may have removed it."""
+    return _GONE.search(str(error)) is not None
 
 
 def _not_committed(error: CommitFailedError, uri: str, shown: str) -> BackfillError:
