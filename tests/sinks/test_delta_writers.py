@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field
+from deltalake import CommitProperties, DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
 from backfill.errors import StateError, TableBusyError, TableError
@@ -19,7 +19,7 @@ from backfill.sinks.compacted import Compacted, compacted
 from backfill.sinks.delta import TRIES, apply_to, start_over
 from backfill.sinks.delta.columns import require_types
 from backfill.sinks.delta.merge import merge
-from backfill.sinks.delta.record import note, noted, record
+from backfill.sinks.delta.record import forgotten, note, noted, record
 from backfill.sinks.merge_source import merge_source
 from backfill.upstream.delta.failures import translating
 from integration.object_store import BUCKET, Request, named_by_environment
@@ -170,6 +170,20 @@ def test_a_batch_that_its_query_has_started_over_without_is_not_merged_again(
     meddle(monkeypatch, lambda: start_over(path=str(table), query="q"), 1)
     with pytest.raises(TableBusyError, match="another writer"):
         sink(table)(batch_of(row("insert", 3, "x", "2")), 2)
+    assert content(table) == []
+
+
+def test_a_table_is_emptied_after_another_writer(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [OTHERS["a row"]] * TRIES
+
+    def after_it(*given: Any) -> CommitProperties:
+        if left:
+            left.pop()(DeltaTable(table))
+        return forgotten(*given)
+
+    monkeypatch.setattr("backfill.sinks.delta.forgotten", after_it)
+    start_over(path=str(table), query="q")
+    assert not left
     assert content(table) == []
 
 

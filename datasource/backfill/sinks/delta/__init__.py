@@ -38,7 +38,7 @@ from backfill.wording import FRESH_START
 
 with needing("writing a Delta table", "delta"):
     from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError, TableNotFoundError
+    from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
     from backfill.sinks.delta.clean_up import though_cleaned_up
     from backfill.sinks.delta.columns import (
@@ -105,18 +105,30 @@ def apply_to(
 def start_over(*, path: str, query: str, storage_options: Mapping[str, str] | None = None) -> None:
     """Empties the table and forgets which batches of the query it has, for a new checkpoint under the same name.
 
-    StateError where the table has rows and no batch of such a query.
+    StateError where the table has rows and no batch of such a query. Where others write meanwhile it is tried again for
+    two minutes.
     """
     path = _place(path)
     query = named(query)
     with translating(path):
         table = DeltaTable(path, storage_options=dict(storage_options or {}))
         Filling(path, query, lambda: _is_empty(table)).require_known(is_known=is_known(table, query))
-        before = table.version()
-        anew = forgotten(query, before)
-        with though_cleaned_up(lambda: is_forgotten(table, query, before)):
-            table.delete(commit_properties=anew)
-            note(table, before, anew)
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return _empty(table, query)
+            except CommitFailedError as error:
+                if not is_conflict(error) or time.monotonic() >= until:
+                    raise
+                table.update_incremental()
+
+
+def _empty(table: DeltaTable, query: str) -> None:
+    before = table.version()
+    anew = forgotten(query, before)
+    with though_cleaned_up(lambda: is_forgotten(table, query, before)):
+        table.delete(commit_properties=anew)
+        note(table, before, anew)
 
 
 @dataclass(frozen=True, slots=True)
