@@ -16,6 +16,7 @@ from backfill_state import DuckDBProgressStore
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import churn, table_of
+from tests.lost_power import Disk
 
 
 @pytest.mark.parametrize("rows", [40, 400], ids=["in the middle of the backfill", "after it"])
@@ -33,6 +34,32 @@ def test_a_lost_state_directory_is_made_again_from_the_checkpoint(
     churn(database, 2)
     run.batch(rows)
     run.restart()
+    run.finish()
+
+
+@pytest.mark.parametrize("options", [{}, {"changelog": "full"}], ids=["as the log tells", "completed"])
+def test_a_batch_that_a_sink_has_comes_again_as_it_was_after_a_loss_of_power(
+    database: Database,
+    start_stream: StartStream,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, str],
+) -> None:
+    table_of(database, 300)
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    disk = Disk(folder, monkeypatch)
+    run = start_stream(vnodeCount="5", stagingDir=str(folder / "staging"), **options)
+    run.batch(40)
+    churn(database, 1)
+    run.plan(150)
+    rows = run.read()
+    assert {row["_is_snapshot"] for row in rows} == {False, True}
+    run.stop()
+    disk.lose_power()
+    churn(database, 2)
+    assert run.read() == rows
+    run.commit(rows)
     run.finish()
 
 

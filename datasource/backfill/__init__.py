@@ -101,7 +101,7 @@ Where things are; each module may import only those that stand after it:
     backfill.vnode, changes     ranges of keys; the layout of an upstream's changes
     backfill.readahead          making the next one while this one is used
     backfill.amounts, wording   figures as people read them; sentences that errors share
-    backfill.scarcity           what the system gives a process too little of
+    backfill.scarcity, durable  what the system gives a process too little of; what outlasts a loss of power
     backfill.arrow              Arrow's arrays, batches and types, whatever they are of
     backfill.errors
 

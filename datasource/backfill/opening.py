@@ -8,6 +8,7 @@ from pathlib import Path
 
 from backfill.adapters import open_upstream
 from backfill.counts import Counting
+from backfill.durable import make_folder
 from backfill.errors import StateError
 from backfill.options import LastRowsOptions, Options
 from backfill.rows import RowFormat
@@ -37,7 +38,7 @@ def open_stream(options: Options) -> Stream:
     """The stream as its driver sees it."""
     folder, last_rows = Path(options.state_dir), options.stream.last_rows
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         raise StateError(unusable("stateDir", "made", error)) from error
     upstream = open_upstream(options)

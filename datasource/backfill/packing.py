@@ -29,7 +29,7 @@ def pack(
     earlier attempt at the same batch are replaced by equal ones. With other columns they are cut elsewhere, and get
     other names: readers of that attempt, which may go on after its driver, are not to have some files of either.
     """
-    packed = _Packed(schema, files, names_cuts=True)
+    packed = _Packed(schema, files, made_again=True)
     packed.take(batches)
     if not packed.names and packed.size <= INLINE_BYTES:
         return _inline(packed.held, schema)
@@ -40,7 +40,7 @@ def stage(batches: Iterable[pa.RecordBatch], schema: pa.Schema, files: BatchFile
     """As `pack`, but in files however few rows there are, for rows that cannot be made again. Returns the number of
     files.
     """
-    packed = _Packed(schema, files, names_cuts=False)
+    packed = _Packed(schema, files, made_again=False)
     packed.take(batches)
     return len(packed.finish())
 
@@ -64,11 +64,13 @@ def _name(at: int, cut: str = "") -> str:
 class _Packed:
     """Rows on their way to staged files, of which memory holds one file's worth."""
 
-    def __init__(self, schema: pa.Schema, files: BatchFiles, *, names_cuts: bool) -> None:
-        """`names_cuts`: a file's name says which rows are in it, and in which columns."""
+    def __init__(self, schema: pa.Schema, files: BatchFiles, *, made_again: bool) -> None:
+        """`made_again`: where the batch is run again the rows are, so the files need not last; and a file's name says
+        which rows are in it, and in which columns.
+        """
         self._schema = schema
         self._files = files
-        self._names_cuts = names_cuts
+        self._made_again = made_again
         self._written = 0
         self.held: list[pa.RecordBatch] = []
         self.size = 0
@@ -85,8 +87,8 @@ class _Packed:
     def _write(self) -> None:
         begin, self._written = self._written, self._written + sum(batch.num_rows for batch in self.held)
         told = f"{begin} {self._written} {self._schema}".encode()
-        name = _name(len(self.names), f"-{zlib.crc32(told)}" if self._names_cuts else "")
-        self._files.write(name, self._schema, self.held)
+        name = _name(len(self.names), f"-{zlib.crc32(told)}" if self._made_again else "")
+        self._files.write(name, self._schema, self.held, lasts=not self._made_again)
         self.names.append(name)
         self.held, self.size = [], 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import resource
 import tempfile
@@ -18,6 +20,7 @@ from backfill.errors import BackfillError, DriverError, StagingError, StagingUnr
 from backfill.staging import Staging
 from backfill.staging.manifest import Manifest
 from tests.full_disk import room_for
+from tests.lost_power import Disk
 from tests.staging.chunks import BATCHES, NAME, SCHEMA, batch, numbers
 
 
@@ -165,6 +168,43 @@ def test_a_file_is_replaced_in_one_step_while_it_is_read(staging: Staging) -> No
     staging.of_batch(7).write(NAME, SCHEMA, [batch(9)])
     assert numbers(iter([first, *reading])) == [1, 2, 3, 4, 5, 6]
     assert numbers(staging.of_batch(7).read(NAME)) == [9]
+
+
+def test_what_was_passed_on_to_its_end_outlasts_a_loss_of_power(
+    staging: Staging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, files = Disk(tmp_path, monkeypatch), staging.of_batch(7)
+    files.keep_manifest(Manifest(()))
+    passing = files.write_through(NAME, SCHEMA, BATCHES)
+    assert [next(passing) for _ in BATCHES] == BATCHES
+    disk.lose_power()
+    assert files.manifest() == Manifest(())
+    assert numbers(files.read(NAME)) == [1, 2, 3, 4, 5, 6]
+
+
+def _refusing(number: int) -> Callable[[int], None]:
+    def sync(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return sync
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EPERM])
+def test_a_file_system_that_syncs_nothing_will_do(
+    staging: Staging, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(os, "fsync", _refusing(number))
+    staging.of_batch(7).write(NAME, SCHEMA, BATCHES)
+    assert numbers(staging.of_batch(7).read(NAME)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_file_that_does_not_get_to_the_disk_does_not_get_its_name(
+    staging: Staging, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", _refusing(errno.EIO))
+    with pytest.raises(StagingError, match=r"stagingDir cannot be written: .*Input/output error"):
+        staging.of_batch(7).write(NAME, SCHEMA, BATCHES)
+    assert list(file.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("at", range(8))

@@ -20,6 +20,7 @@ from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.upstream import TableSchema
 from backfill.vnode import KeyRange
+from tests.lost_power import Disk
 
 SCHEMA = pa.schema([pa.field("v", pa.string())])
 BARE = RowFormat(TableSchema(SCHEMA, ("v",), ("v",)), mark_unchanged=False, metadata=())
@@ -113,6 +114,17 @@ def test_the_same_changes_make_the_same_parts_and_files(
         return told, sorted((path.name, path.read_bytes()) for path in tmp_path.rglob("*.arrow"))
 
     assert packed() == packed()
+
+
+def test_only_what_cannot_be_made_again_is_synced(
+    staging: Staging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, files = Disk(tmp_path, monkeypatch), staging.of_batch(7)
+    pack(changes(INLINE_BYTES, 1), SCHEMA, files, 1)
+    assert disk.files == set()
+    files.keep_changes(stage(changes(1), SCHEMA, files))
+    disk.lose_power()
+    assert rows_of(staged(files, files.change_files(), 1)) == ["a"]
 
 
 def test_readers_keep_their_rows_though_another_driver_packs_the_same_changes_with_more_columns(

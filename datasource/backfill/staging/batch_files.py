@@ -113,12 +113,14 @@ class BatchFiles:
         put(*self._path(name), content)
 
     def write_through(
-        self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+        self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, lasts: bool = True
     ) -> Generator[pa.RecordBatch, None, None]:
-        """Passes the batches on and keeps them; the file has its name before the last batch is passed on."""
+        """Passes the batches on and keeps them; the file has its name before the last batch is passed on, and for good
+        where it `lasts`.
+        """
         filesystem, path = self._path(name)
         held: pa.RecordBatch | None = None
-        with new_file(filesystem, path, schema) as writer:
+        with new_file(filesystem, path, schema, lasts=lasts) as writer:
             for batch in batches:
                 with being("written"):
                     writer.write_batch(batch)
@@ -128,8 +130,8 @@ class BatchFiles:
         if held is not None:
             yield held
 
-    def write(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        for _ in self.write_through(name, schema, batches):
+    def write(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, lasts: bool = True) -> None:
+        for _ in self.write_through(name, schema, batches, lasts=lasts):
             pass
 
     def read(self, name: str) -> Iterator[pa.RecordBatch]:

@@ -1,5 +1,7 @@
 """Files that appear under their names as a whole, on any file system that `pyarrow.fs` opens; and what it refuses.
 
+On a local file system they outlast a loss of power as well: each is synced before it gets its name, and then that is.
+
 A file is written under another name first, also to an object store, where it appears only when it is closed: Arrow's
 Python has no way out of an output but to close it, also after an error (apache/arrow issue 40502), and a file that was
 cut short would appear under its name. What that costs on S3: moving a file there is one copy, of at most 5 GiB.
@@ -11,11 +13,13 @@ import re
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 from pyarrow import fs, ipc
 
+from backfill.durable import make_folder, sync_file, sync_names
 from backfill.errors import BackfillError, StagingError, StagingUnreachableError
 from backfill.scarcity import scarcity
 from backfill.wording import unusable
@@ -58,19 +62,27 @@ def failed(done: str, error: Exception) -> BackfillError:
 
 def put(filesystem: fs.FileSystem, path: str, content: bytes) -> None:
     """Writes a file, in place of one that is there."""
-    with _named_when_whole(filesystem, path) as part, being("written"), _created(filesystem, part) as sink:
+    with (
+        _named_when_whole(filesystem, path, lasts=True) as part,
+        being("written"),
+        _created(filesystem, part) as sink,
+    ):
         sink.write(content)
 
 
 @contextmanager
-def new_file(filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterator[ipc.RecordBatchFileWriter]:
-    """The same for record batches, which are written in the block."""
-    with _named_when_whole(filesystem, path) as part, _writer(filesystem, part, schema) as writer:
+def new_file(
+    filesystem: fs.FileSystem, path: str, schema: pa.Schema, *, lasts: bool
+) -> Iterator[ipc.RecordBatchFileWriter]:
+    """The same for record batches, which are written in the block. Not `lasts`: they are made anew after a crash, and
+    syncing them would be for nothing.
+    """
+    with _named_when_whole(filesystem, path, lasts=lasts) as part, _writer(filesystem, part, schema) as writer:
         yield writer
 
 
 @contextmanager
-def _named_when_whole(filesystem: fs.FileSystem, path: str) -> Iterator[str]:
+def _named_when_whole(filesystem: fs.FileSystem, path: str, *, lasts: bool) -> Iterator[str]:
     """The name under which to write a file. When the block has ended the file gets its own name, or is removed after an
     error.
     """
@@ -78,11 +90,20 @@ def _named_when_whole(filesystem: fs.FileSystem, path: str) -> Iterator[str]:
     part = f"{folder}/.{name}.{uuid.uuid4().hex}"
     try:
         yield part
+        synced = lasts and _is_local(filesystem)
         with being("written"):
+            if synced:
+                sync_file(Path(part))
             _give_name(filesystem, part, path)
+            if synced:
+                sync_names(Path(folder))
     except BaseException:
         _delete_quietly(filesystem, part)
         raise
+
+
+def _is_local(filesystem: fs.FileSystem) -> bool:
+    return bool(filesystem.type_name == "local")
 
 
 def _give_name(filesystem: fs.FileSystem, part: str, path: str) -> None:
@@ -106,7 +127,10 @@ def _created(filesystem: fs.FileSystem, path: str) -> pa.NativeFile:
     try:
         return filesystem.open_output_stream(path)
     except FileNotFoundError:
-        filesystem.create_dir(folder, recursive=True)
+        if _is_local(filesystem):
+            make_folder(Path(folder))
+        else:
+            filesystem.create_dir(folder, recursive=True)
         return filesystem.open_output_stream(path)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from backfill.control import Control
+from backfill.durable import sync_names
 from backfill.errors import StateBusyError, StateError
 from backfill.state_dir.file_lock import hold
 from backfill.wording import unusable
@@ -71,14 +72,5 @@ def keep_control(folder: Path, control: Control) -> None:
         if part:
             Path(part).unlink(missing_ok=True)
         raise StateError(unusable(str(folder / FILE), "written", error)) from error
-    with suppress(OSError):  # Not every file system knows this of a folder, and the file is written.
-        _sync_names(folder)
-
-
-def _sync_names(folder: Path) -> None:
-    """Else a machine that loses power within seconds may come back with the file before: paused, say, no longer."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    # Else a machine that loses power within seconds may come back with the file before: paused, say, no longer.
+    sync_names(folder)
