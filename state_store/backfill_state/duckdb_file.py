@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -115,3 +115,16 @@ def _make(path: Path, form: FileForm) -> None:
         except OSError:  # A file system without hard links, where a name that is taken would change hands.
             if not path.exists():
                 fresh.rename(path)
+    _sync_names(path.parent)
+
+
+def _sync_names(folder: Path) -> None:
+    """DuckDB syncs what is in the file, and not its name. Without that a stream would be forgotten by a loss of power,
+    though its place in the upstream's log may have been made.
+    """
+    with suppress(OSError):  # Not every file system knows this of a folder.
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)

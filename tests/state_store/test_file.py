@@ -22,6 +22,7 @@ from backfill_state import (
 )
 from backfill_state.duckdb_file import StateFile
 from backfill_state.duckdb_rows import PROGRESS_FILE
+from tests.lost_power import Disk
 from tests.state_store.streams import barrier, bounds_table, everything, rows_of, stream
 
 
@@ -63,6 +64,14 @@ def test_making_a_store_touches_nothing(path: Path) -> None:
 def test_nothing_but_the_state_file_is_left_behind(path: Path) -> None:
     fill(path, epochs=3)
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_name_of_a_file_that_was_made_is_durable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.parent.mkdir()
+    disk = Disk(path.parent, monkeypatch)
+    with DuckDBProgressStore(path) as store:
+        assert store.identity() is None
+    assert disk.files == {path.name}
 
 
 def test_a_person_can_read_it(path: Path) -> None:
