@@ -23,7 +23,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 import pyarrow as pa
@@ -69,12 +69,15 @@ with needing("writing a Delta table", "delta"):
 
 logger = logging.getLogger("backfill")
 
-TRIES: Final = 5
 PATIENCE: Final = 120.0
-"""How often a batch is merged while others write to the table at the same time, and for how many seconds, both at the
-least: of two queries that always have a batch either fails every other time. No try waits, as whoever has just
-committed would have the next batch in meanwhile.
+"""For how many seconds at the least a batch is merged again while others write to the table at the same time.
+
+Of two queries that always have a batch either fails every other time. No try waits, as whoever has just committed would
+have the next batch in meanwhile.
 """
+
+TRIES: Final = 5
+"""How often it is merged at the least, where that takes longer."""
 
 
 def apply_to(
@@ -156,7 +159,8 @@ class DeltaSink:
 
     def _apply(self, table: DeltaTable, last: Compacted, now: Applied) -> None:
         """Merges the batch; again where another writer was faster, unless that was a driver of the same query."""
-        began, before, until = table.version(), None, time.monotonic() + PATIENCE
+        began, until = table.version(), time.monotonic() + PATIENCE
+        noted_before = cache(lambda: self._noted_at(began))
         for tries in itertools.count(1):
             version = table.version()
             try:
@@ -167,10 +171,9 @@ class DeltaSink:
                     raise
                 if self._is_applied(table, now):
                     return  # A commit whose answer was lost is sent again by deltalake, and meets itself.
-                before = before or self._noted_at(began)
-                over = tries >= TRIES and time.monotonic() >= until
+                is_over = tries >= TRIES and time.monotonic() >= until
                 is_lost = is_gone(error) and table.version() == version
-                if over or is_lost or noted(table, self.query) != before:
+                if is_over or is_lost or noted(table, self.query) != noted_before():
                     raise
                 self._require_not_restored(table)
                 logger.warning("another writer has changed the Delta table %s meanwhile: merging again", self.path)
