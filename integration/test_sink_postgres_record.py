@@ -214,3 +214,20 @@ def test_a_new_checkpoint_under_the_same_name_wants_an_empty_table(database: Dat
     assert database.execute("TABLE copy") == database.execute("TABLE backfill_batches") == []
     apply(other, 0)
     assert database.execute("TABLE copy") == [(2,), (3,)]
+
+
+@pytest.mark.parametrize(
+    "taken_away",
+    [
+        "CREATE RULE r AS ON INSERT TO backfill_batches DO INSTEAD NOTHING",
+        """CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+           CREATE TRIGGER r BEFORE INSERT ON backfill_batches FOR EACH ROW EXECUTE FUNCTION f()""",
+    ],
+    ids=["by a rule", "by a trigger"],
+)
+@pytest.mark.usefixtures("apply")
+def test_a_record_that_takes_no_rows_is_named(taken_away: str, database: Database, tmp_path: Path) -> None:
+    database.execute(taken_away)
+    with pytest.raises(TableError, match=r'into "public"\."backfill_batches", .* Drop the rule or the trigger'):
+        sink(database, tmp_path, query="other")(inserts(2), 0)
+    assert database.execute("TABLE copy") == [(1,)]

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from psycopg import sql
 
-from backfill.errors import StateError
+from backfill.errors import StateError, TableError
 from backfill.sinks.applied import BEGIN_ANEW, Applied
 from backfill.sinks.postgres.target import Target, execute
 from backfill.upstream.postgres.session.arrow_session import ArrowSession
@@ -17,6 +17,9 @@ _CREATE_RECORD: Final = """
         applied_at timestamptz NOT NULL DEFAULT pg_catalog.now(), commit_timestamp int8, target_oid int8,
         PRIMARY KEY (query, target))
 """
+
+_MOST_TAKEN: Final = 10
+"""How often the row of a query may have been taken away again by `forget` before it is found; most often not once."""
 
 
 def make_record(session: ArrowSession, target: Target) -> None:
@@ -64,7 +67,7 @@ def _locked(session: ArrowSession, target: Target, query: str) -> tuple[Any, ...
     none.
     """
     names = _names(target, query)
-    while True:
+    for _ in range(_MOST_TAKEN):
         execute(
             session,
             "INSERT INTO {record} (query, target, batch_id, row_count) VALUES ({query}, {name}, -1, 0) "
@@ -81,6 +84,10 @@ def _locked(session: ArrowSession, target: Target, query: str) -> tuple[Any, ...
         row = session.fetchone()
         if row is not None:  # Else `forget` has taken it away in between.
             return row
+    raise TableError(
+        f"a row that is inserted into {target.record.as_string(None)}, where batches are noted, is not there "
+        "afterwards. Drop the rule or the trigger of that table which takes it away, and start the query again"
+    )
 
 
 def _setting(target: Target, query: str, column: str, value: int) -> str:
