@@ -182,6 +182,32 @@ def test_what_cannot_be_read_is_refused_with_what_is_lost(spark: SparkSession, d
     assert picked(rows_of(load(spark, database, "earliest"))) == [("delete", 5, None)]
 
 
+def test_a_position_of_now_is_good_where_the_log_has_come_to_the_end_of_a_segment(database: Database) -> None:
+    """As after each archive_timeout, and after a backup: the next record comes behind the head of a page."""
+    make_table(database, 3)
+    keep(database)
+
+    def ids(starting: str, ending: str) -> list[int]:
+        given = {**database.options, "dbtable": "t", "slotName": SLOT, "startingPosition": starting}
+        upstream = PostgresUpstream(parse({**given, "endingPosition": ending}))
+        try:
+            return [row["new"]["id"] for batch in upstream.span(starting, ending).read() for row in batch.to_pylist()]
+        finally:
+            upstream.close()
+
+    # What is looked at for the first time may be written to the log, and then that is no longer at the end.
+    assert ids("earliest", "latest") == []
+    database.execute("INSERT INTO t (id) VALUES (4)")
+    database.execute("SELECT pg_switch_wal()")
+    at = now(database)
+    assert at.endswith("28")
+    assert (ids("earliest", at), ids(at, at), ids(at, "latest")) == ([4], [], [])
+    database.execute("INSERT INTO t (id) VALUES (5)")
+    assert (ids("earliest", at), ids(at, "latest")) == ([4], [5])
+    advance(database, at)
+    assert (ids("earliest", "latest"), ids(at, "latest")) == ([5], [5])
+
+
 def test_what_became_of_the_table_is_not_told_as_to_a_stream_alone(spark: SparkSession, database: Database) -> None:
     require_version(database, 150_000, "a publication that says which columns it has")
     make_table(database, 3)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from backfill.errors import DatabaseSetupError, DataLossError, OptionsError, SlotBusyError
 from backfill.upstream import EARLIEST, LATEST
 from backfill.upstream.postgres.changes import log
-from backfill.upstream.postgres.position import Lsn, Position, format_lsn, parse_lsn
+from backfill.upstream.postgres.position import Lsn, Position, end_of_last_record, format_lsn, parse_lsn
 from backfill.upstream.postgres.replication import publication, slot
 from backfill.upstream.postgres.replication.place import Place
 from backfill.upstream.postgres.session.connection import Connector, Session
@@ -88,8 +88,11 @@ def resolved(
             "pg_replication_slots is set"
         )
     named = {EARLIEST: found.confirmed, LATEST: end_of_log}
-    after = _lsn("startingPosition", starting, named)
-    upto = _lsn("endingPosition", ending, named)
+    after, upto = (
+        # A position of now may be behind the head of a page, as after each switch to another segment of the log.
+        end_of_log if end_of_last_record(lsn) == end_of_log else lsn
+        for lsn in (_lsn("startingPosition", starting, named), _lsn("endingPosition", ending, named))
+    )
     if upto > end_of_log:
         raise OptionsError(
             f"endingPosition is {format_lsn(upto)} and the server's log ends at {format_lsn(end_of_log)}; expected a "
