@@ -53,7 +53,9 @@ def test_what_the_operating_system_refuses_is_told_with_what_to_do(
         (f"{ANSWER}429 ", ConnectionLostError),
         (f"{ANSWER}503 ", ConnectionLostError),
         ("error sending request", ConnectionLostError),
+        (f"{ANSWER}400 Bad Request: <Error><Code>ExpiredToken</Code></Error>", DatabaseSetupError),
         ("Generic S3 error: operation timed out", ConnectionLostError),
+        ("Object Store error: Generic S3 error: HTTP error: request or response body error", ConnectionLostError),
         ("Generic LocalFileSystem error: Unable to open file /t/temporary_orders/a.parquet", TableError),
         ("No field named connection_id", TableError),
         ("Parquet error in temporary_orders/a.parquet: Corrupt footer", TableError),
@@ -63,6 +65,16 @@ def test_what_the_operating_system_refuses_is_told_with_what_to_do(
 )
 def test_a_number_or_a_word_is_of_a_status_where_a_store_has_answered(text: str, kind: type[BackfillError]) -> None:
     assert type(translated(Exception(text), "s3://bucket/t")) is kind
+
+
+def test_the_reason_is_told_also_behind_long_names_and_many_causes() -> None:
+    file = f"file t/{'part-' * 40}.parquet"
+    denied = f"{ANSWER}403 Forbidden: <Error><Code>RequestTimeTooSkewed</Code></Error>"
+    told = translated(OSError(f"Parquet error: {file}: The operation lacked privileges for {file}: {denied}"), "/t")
+    assert "403 Forbidden: RequestTimeTooSkewed. Credentials" in told.message
+    causes = ("Kernel error -> Generic S3 error", "Error getting list response body", "HTTP error")
+    told = translated(OSError("\n ↳ ".join((*causes, "request or response body error"))), "/t")
+    assert "HTTP error: request or response body error. Start" in told.message
 
 
 def test_what_a_process_lacks_is_not_the_tables_fault(table: Path) -> None:

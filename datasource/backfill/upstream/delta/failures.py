@@ -34,8 +34,12 @@ _GONE: Final = re.compile(
 _DENIED: Final = re.compile(r"access ?denied|permission denied", re.IGNORECASE)
 _UNREACHED: Final = re.compile(r"error sending request|dns error", re.IGNORECASE)
 # Of a store's answer alone: elsewhere such a word is in a name, and such a number one of a version, a size or a value.
-_FORBIDDEN: Final = re.compile(r"forbidden|unauthorized|unauthenticated|invalid ?credential|\b40[13]\b", re.IGNORECASE)
-_MAY_PASS: Final = re.compile(r"timed? ?out|connection|temporar|too many requests|\b(429|5\d\d)\b", re.IGNORECASE)
+_FORBIDDEN: Final = re.compile(
+    r"forbidden|unauthorized|unauthenticated|invalid ?credential|(?:expired|invalid)token|\b40[13]\b", re.IGNORECASE
+)
+_MAY_PASS: Final = re.compile(
+    r"timed? ?out|connection|response body error|temporar|too many requests|\b(429|5\d\d)\b", re.IGNORECASE
+)
 _OF_STORE: Final = re.compile(r"Generic (?!LocalFileSystem)\w+ error")
 
 _REQUEST: Final = re.compile(
@@ -56,9 +60,14 @@ _PARSED: Final = re.compile(r"(parse (?:value|string)): .*")
 _UNFIT: Final = re.compile(r"\bcast|\bvalue|overflow|lose data|out of (?:bounds|range)|too large", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"(?<![\w.(,])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.)])")
 
-_OF_FILES: Final = "Generic LocalFileSystem error"
-_TO_REASON: Final = 3
-"""The lines after that are of what was done to which file, and what the system said."""
+_WITHOUT_REASON: Final = re.compile(r"Generic \w+ error$")
+_TO_REASON: Final = 4
+"""The lines after that are of what was done to which file, and what the system or the network said."""
+
+_TRACED: Final = re.compile(r"\d+: ")
+"""Where a line of a stack begins."""
+
+_MOST_SHOWN: Final = 300
 
 _APPEND_ONLY: Final = "append-only"
 _UNKNOWN_FEATURE: Final = "Unsupported table features"
@@ -149,18 +158,25 @@ def _not_committed(error: CommitFailedError, uri: str, shown: str) -> BackfillEr
 def _shown(text: str) -> str:
     text = re.sub(r"\x1b\[\d*m", "", text).removeprefix("C Data interface error: ")
     lines = [line.strip().removeprefix("↳ ") for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines if not _TRACED.match(line)]
     if _REQUEST.search(": ".join(lines)):
         codes = " ".join(of_xml or of_json for of_xml, of_json in _CODE.findall(text))
         lines = [_ANSWER.sub(codes, _REQUEST.sub("", ": ".join(lines)))]
     line = lines[0] if lines else "no reason was given"
-    if line.endswith(_OF_FILES):
+    if _WITHOUT_REASON.search(line):
         line = ": ".join(lines[:_TO_REASON])
     line = _PARTITION.sub(r"\1=…", line)
     if not _UNFIT.search(line):
-        return re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", line).strip(" :")[:300]
+        return _cut(re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", line).strip(" :"))
     # What stands in quotation marks may have one in it.
     line = re.sub(r"'.*'|\".*\"", "'…'", _PARSED.sub(r"\1: …", line))
-    return _NUMBER.sub("…", line).strip(" :")[:300]
+    return _cut(_NUMBER.sub("…", line).strip(" :"))
+
+
+def _cut(line: str) -> str:
+    """The reason is at the end, behind the names of files."""
+    half = _MOST_SHOWN // 2
+    return line if len(line) <= _MOST_SHOWN else f"{line[:half]} … {line[-half:]}"
 
 
 @contextmanager
