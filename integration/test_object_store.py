@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from backfill.errors import StagingError, StagingUnreachableError, StateBusyError
 from backfill.options import OnExistingState
 from backfill.sinks.delta import apply_to
+from backfill.staging import Staging
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.object_store import BUCKET, ObjectStore, Request, named_by_environment
@@ -102,6 +104,23 @@ def test_a_store_that_is_away_for_a_while_ends_the_query_and_nothing_else(
     store.refuse = lambda _: None
     run.restart()
     run.finish()
+
+
+@pytest.mark.parametrize("status", [400, 403])
+def test_staged_files_are_not_taken_for_lost_where_the_store_takes_the_credentials_no_more(
+    store: ObjectStore, status: int
+) -> None:
+    """S3 says 400 of a token that has expired, and to a HEAD no reason."""
+    files = Staging(STAGING).of_batch(1)
+    rows = pa.record_batch({"id": [1]})
+    files.write("chunk.arrow", rows.schema, [rows])
+    files.keep_changes(1)
+    store.refuse = lambda _: (status, "InvalidToken" if status == 400 else "AccessDenied")
+    for use in (files.exists, files.schema, lambda _: files.change_files(), lambda _: files.forget()):
+        with pytest.raises(StagingError, match=r"stagingDir cannot be \w+: .* credentials .* start the query again$"):
+            use("chunk.arrow")
+    store.refuse = lambda _: None
+    assert list(files.read("chunk.arrow")) == [rows]
 
 
 def test_a_table_follows_from_one_store_to_another_place_of_it(

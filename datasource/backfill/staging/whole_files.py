@@ -29,10 +29,19 @@ _WRITE: Final = ipc.IpcWriteOptions(compression="lz4")
 
 _MAY_PASS: Final = re.compile(
     r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|THROTTLING|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_TIMEOUT|"
+    r"NO_SUCH_UPLOAD|"  # It was completed and the answer lost, or a lifecycle rule has ended it.
     r"UNKNOWN \(HTTP status (429|5\d\d)\))|Azure Error: \[\w*\] (429 |5\d\d |Fail to get a new connection)|"
-    r"google::cloud::Status\((UNAVAILABLE|RESOURCE_EXHAUSTED|DEADLINE_EXCEEDED|INTERNAL|ABORTED)"
+    r"google::cloud::Status\((UNAVAILABLE|RESOURCE_EXHAUSTED|DEADLINE_EXCEEDED|INTERNAL|ABORTED)|"
+    r"[Pp]lease (try again|reduce your request rate)"  # All that Arrow tells of an object that S3 did not delete.
 )
 """Arrow's texts for a store that may answer later. Arrow itself has tried again before: on S3 for some six seconds."""
+
+_DENIED: Final = re.compile(
+    r"AWS Error (ACCESS_DENIED|INVALID_ACCESS_KEY_ID|INVALID_CLIENT_TOKEN_ID|SIGNATURE_DOES_NOT_MATCH|"
+    r"REQUEST_TIME_TOO_SKEWED|REQUEST_EXPIRED|UNKNOWN \(HTTP status 40[013]\).*(Token|No response body))|"
+    r"Azure Error: \[\w*\] 40[13] |google::cloud::Status\((PERMISSION_DENIED|UNAUTHENTICATED)"
+)
+"""The same for one that does not take the credentials, or not for this. To a HEAD S3 says no reason."""
 
 
 @contextmanager
@@ -49,6 +58,11 @@ def may_pass(error: Exception) -> bool:
     return _MAY_PASS.search(str(error)) is not None
 
 
+def is_denied(error: Exception) -> bool:
+    """Whether the file system does not let us at the file, which says nothing of the file."""
+    return isinstance(error, PermissionError) or _DENIED.search(str(error)) is not None
+
+
 def failed(done: str, error: Exception) -> BackfillError:
     lacking = scarcity(error)
     if lacking is not None:
@@ -56,6 +70,12 @@ def failed(done: str, error: Exception) -> BackfillError:
     if may_pass(error):
         return StagingUnreachableError(
             f"stagingDir cannot be {done} for now: {error}. When its store answers again, start the query again"
+        )
+    if _DENIED.search(str(error)):
+        return StagingError(
+            f"stagingDir cannot be {done}: {error}. Its store refuses the access: see whether the credentials in the "
+            "environment of the driver and of the executors are right for it, and not expired, and the clock as well; "
+            "then start the query again"
         )
     return StagingError(unusable("stagingDir", done, error))
 
