@@ -15,6 +15,7 @@ from backfill.errors import StagingError, StagingUnreachableError, StateBusyErro
 from backfill.options import OnExistingState
 from backfill.sinks.delta import apply_to
 from backfill.staging import Staging
+from backfill.staging.manifest import Manifest
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.object_store import BUCKET, ObjectStore, Request, named_by_environment
@@ -104,6 +105,28 @@ def test_a_store_that_is_away_for_a_while_ends_the_query_and_nothing_else(
     store.refuse = lambda _: None
     run.restart()
     run.finish()
+
+
+def test_a_store_that_is_asked_too_much_now_and_then_ends_no_read(store: ObjectStore) -> None:
+    """Also where its text is longer than what is read, as the end of a file is."""
+    files = Staging(STAGING).of_batch(1)
+    rows = pa.record_batch({"id": [1]})
+    files.write("chunk.arrow", rows.schema, [rows])
+    files.keep_changes(1)
+    files.keep_manifest(Manifest(()))
+    refused: set[str] = set()
+
+    def refuse(request: Request) -> tuple[int, str] | None:
+        if request.kind != "GET" or request.key in refused:
+            return None
+        refused.add(request.key)
+        return 503, "SlowDown"
+
+    store.refuse = refuse
+    assert files.change_files() == 1
+    assert files.manifest() == Manifest(())
+    assert list(files.read("chunk.arrow")) == [rows]
+    assert len(refused) == 3
 
 
 @pytest.mark.parametrize("status", [400, 403])

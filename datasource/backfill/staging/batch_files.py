@@ -17,7 +17,7 @@ from backfill.plan import Split
 from backfill.scarcity import scarcity
 from backfill.staging.folder import Folder
 from backfill.staging.manifest import Manifest
-from backfill.staging.whole_files import being, failed, is_denied, may_pass, new_file, put
+from backfill.staging.whole_files import being, content, failed, is_denied, may_pass, new_file, put, tried_again
 from backfill.wording import FRESH_START
 
 CHANGES_VERSION: Final = 1
@@ -46,9 +46,9 @@ class BatchFiles:
         if not self.exists(_MANIFEST):
             return None
         filesystem, path = self._path(_MANIFEST)
-        with being("read"), filesystem.open_input_stream(path) as stream:
-            content = stream.read()
-        return Manifest.from_text(content)
+        with being("read"):
+            text = content(filesystem, path)
+        return Manifest.from_text(text)
 
     def require_manifest(self) -> Manifest:
         """The same of a batch that has been logged; StagingError where it is not known."""
@@ -95,8 +95,7 @@ class BatchFiles:
         """How many files `keep_changes` was told of."""
         filesystem, path = self._path(_CHANGES)
         try:
-            with filesystem.open_input_stream(path) as stream:
-                value = json.loads(stream.read())
+            value = json.loads(content(filesystem, path))
             if value["version"] == CHANGES_VERSION:
                 return stored.whole(value["files"])
             found = f"is of version {value['version']}, and this release reads {CHANGES_VERSION}"
@@ -109,8 +108,8 @@ class BatchFiles:
             f"Name the stagingDir of the run before, or restore it; or start over with {FRESH_START}"
         )
 
-    def _put(self, name: str, content: bytes) -> None:
-        put(*self._path(name), content)
+    def _put(self, name: str, text: bytes) -> None:
+        put(*self._path(name), text)
 
     def write_through(
         self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, lasts: bool = True
@@ -149,7 +148,10 @@ class BatchFiles:
     def _reader(self, name: str) -> Iterator[ipc.RecordBatchFileReader]:
         filesystem, path = self._path(name)
         try:
-            with filesystem.open_input_file(path) as source, ipc.open_file(source) as reader:
+            with (
+                filesystem.open_input_file(path) as source,
+                tried_again(lambda: ipc.open_file(source)) as reader,
+            ):
                 yield reader
         except FileNotFoundError as error:
             raise StagingError(

@@ -10,11 +10,12 @@ cut short would appear under its name. What that costs on S3: moving a file ther
 from __future__ import annotations
 
 import re
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from pyarrow import fs, ipc
@@ -42,6 +43,11 @@ _DENIED: Final = re.compile(
     r"Azure Error: \[\w*\] 40[13] |google::cloud::Status\((PERMISSION_DENIED|UNAUTHENTICATED)"
 )
 """The same for one that does not take the credentials, or not for this. To a HEAD S3 says no reason."""
+
+_NO_ROOM_FOR_ANSWER: Final = "Failed to flush response stream"
+_PAUSES: Final = (0.1, 0.4, 1.5, 4.0)
+
+_T = TypeVar("_T")
 
 
 @contextmanager
@@ -78,6 +84,31 @@ def failed(done: str, error: Exception) -> BackfillError:
             "then start the query again"
         )
     return StagingError(unusable("stagingDir", done, error))
+
+
+def tried_again(read: Callable[[], _T]) -> _T:
+    """What a read of a few bytes gives. Arrow does not try it again on S3, as it does all else: the text of a refusal,
+    as for being asked too much, has no room where these bytes should go, and that is the error then.
+    """
+    for pause in _PAUSES:
+        try:
+            return read()
+        except OSError as error:
+            if _NO_ROOM_FOR_ANSWER not in str(error):
+                raise
+        time.sleep(pause)
+    return read()
+
+
+def content(filesystem: fs.FileSystem, path: str) -> bytes:
+    """What is in a small file."""
+
+    def read() -> bytes:
+        with filesystem.open_input_stream(path) as stream:
+            found: bytes = stream.read()
+            return found
+
+    return tried_again(read)
 
 
 def put(filesystem: fs.FileSystem, path: str, content: bytes) -> None:
