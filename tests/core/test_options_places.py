@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import pyarrow as pa
 import pytest
 from pyarrow import fs
@@ -82,3 +84,15 @@ def test_staged_chunks_have_a_place_that_arrow_knows(uri: str, expected: str) ->
     assert found.startswith(f"stagingDir cannot be used; expected {expected}")
     with pytest.raises(pa.ArrowInvalid, match="Unrecognized filesystem type"):
         fs.FileSystem.from_uri(uri)
+
+
+@pytest.mark.parametrize("name", ["a b", "é", "a%", "a%zz", "{a}", "a|b", 'a"b', "a^b", "a\\b", "<a>", "a`b", "a\tb"])
+def test_what_no_uri_has_is_refused_before_arrow_does(name: str) -> None:
+    uri = f"file:///{name}/staging"
+    (found,) = problems(stagingDir=uri)
+    assert found.endswith("in the form %20, which is a blank")
+    with pytest.raises(pa.ArrowInvalid, match="Cannot parse URI"):
+        fs.FileSystem.from_uri(uri)
+    quoted = f"file:///{quote(name)}/staging"
+    assert parse({**NEEDED, "stagingDir": quoted}).staging_dir == quoted
+    assert fs.FileSystem.from_uri(quoted)[1] == f"/{name}/staging"

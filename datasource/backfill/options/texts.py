@@ -202,6 +202,9 @@ _HADOOP: Final = {"s3a": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfss"}
 """What Hadoop calls some of them."""
 
 
+_NOT_IN_URIS: Final = re.compile(r"[^!-~]|[\"<>\\^`{|}]|%(?![0-9A-Fa-f]{2})")
+
+
 def staging_place(text: str) -> str:
     if "://" in text:
         _require_no_credentials(text)
@@ -211,6 +214,8 @@ def staging_place(text: str) -> str:
         if scheme not in _OPENED and not re.fullmatch(r"fsspec\+.+|hf", scheme):
             schemes = ", ".join(f"{known}://" for known in _OPENED)
             raise ValueError(f"an absolute path, or a URI that pyarrow.fs opens: {schemes}")
+        if scheme in _OPENED and _NOT_IN_URIS.search(text):
+            raise ValueError("a URI that has other letters than those of URIs in the form %20, which is a blank")
     return text
 
 
