@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from backfill.__main__ import main
 from backfill.errors import StagingError, StagingUnreachableError, StateBusyError
 from backfill.options import OnExistingState
 from backfill.sinks.delta import apply_to
@@ -144,6 +146,29 @@ def test_staged_files_are_not_taken_for_lost_where_the_store_takes_the_credentia
             use("chunk.arrow")
     store.refuse = lambda _: None
     assert list(files.read("chunk.arrow")) == [rows]
+
+
+def test_a_stream_is_dropped_though_its_store_refuses(
+    database: Database, start_stream: StartStream, store: ObjectStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table_of(database, 100)
+    run = start_stream(stagingDir=STAGING)
+    run.judged_batch(50)
+    run.stop()
+    place = ["--state-dir", run.options["stateDir"], "--url", run.options["url"]]
+    store.refuse = lambda _: (403, "AccessDenied")
+    assert main(["drop", *place, "--staging-dir", STAGING]) == 1
+    assert re.search(
+        "nothing was dropped: .*again but `backfill drop`; .*without --staging-dir", capsys.readouterr().err
+    )
+    (slot,) = slots(database)
+    store.refuse = lambda request: (403, "AccessDenied") if request.kind == "POST" else None
+    assert main(["drop", *place, "--staging-dir", STAGING]) == 1
+    assert f"dropped slot {slot}" in capsys.readouterr().err
+    assert slots(database) == []
+    store.refuse = lambda _: None
+    assert main(["drop", *place, "--staging-dir", STAGING]) == 0
+    assert not [key for key in store.objects if not key.endswith("/")]
 
 
 def test_a_table_follows_from_one_store_to_another_place_of_it(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from backfill.adapters import open_upstream, source_of
-from backfill.errors import OptionsError, StateError
+from backfill.errors import OptionsError, StagingError, StagingUnreachableError, StateError
 from backfill.options import parse
 from backfill.staging import Staging
 from backfill.state_dir.claim import claim
@@ -55,20 +56,22 @@ def _drop(folder: Path, staging_dir: str, given_url: str, user: str) -> list[str
     usual = parse({**source, "stateDir": str(folder)}).staging_dir
     places = dict.fromkeys([options.staging_dir, usual])
     staged = {place: Staging(place).of_stream(identity.stream_id) for place in places}
-    for staging in staged.values():
-        staging.of_batch(0).manifest()  # Where one cannot be opened, nothing is dropped.
+    with _telling("nothing was dropped"):
+        for staging in staged.values():
+            staging.of_batch(0).manifest()
     dropped: tuple[str, ...] = ()
     if placed:
         with closing(open_upstream(options, patience=PATIENCE)) as upstream:
             dropped = upstream.detach(identity.properties)
-    emptied = [place for place, staging in staged.items() if staging.forget_all()]
+    named = ", ".join(dropped)
+    with _telling(f"dropped {named}; staged chunks are left" if named else "staged chunks are left"):
+        emptied = [place for place, staging in staged.items() if staging.forget_all()]
     with suppress(OSError):  # Where it was not made, or holds what is not the stream's.
         Path(usual).rmdir()
     with changing(folder):  # Else `pause` might read what the stream was told before, and write it after.
         with open_store(folder) as store:
             store.reset()
         remove_files(folder)
-    named = ", ".join(dropped)
     said = [f"dropped stream {identity.stream_id} of {identity.table}{f': {named}' if named else ''}"]
     said += [f"removed its staged chunks from {place}" for place in emptied]
     if options.staging_dir not in emptied:
@@ -77,3 +80,15 @@ def _drop(folder: Path, staging_dir: str, given_url: str, user: str) -> list[str
             f"{identity.stream_id} there"
         )
     return said
+
+
+@contextmanager
+def _telling(done: str) -> Iterator[None]:
+    """For what is done to staged chunks, whose errors tell how a query goes on, which now it is not to."""
+    try:
+        yield
+    except (StagingError, StagingUnreachableError) as error:
+        raise type(error)(
+            f"{done}: {error.message}. Run not the query again but `backfill drop`; if the store is gone for good, "
+            "without --staging-dir"
+        ) from error
