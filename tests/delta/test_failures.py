@@ -17,6 +17,8 @@ from backfill.upstream.delta.tables.opening import open_latest
 
 ANSWER = "Error performing GET http://store/t/_delta_log/512.json in 429ms - Server returned non-2xx status code: "
 
+UNDELETED = "Generic S3 error\n ↳ DeleteObjects request failed for key t/_delta_log/0.json: "
+
 LOCAL = "Generic LocalFileSystem error\n    \x1b[31m↳\x1b[0m Unable to copy data to file\n     \x1b[31m↳\x1b[0m "
 MAKING = 'Could not create local directory: /t\nError: Os { code: 30, kind: ReadOnlyFilesystem, message: "…" }'
 
@@ -55,6 +57,12 @@ def test_what_the_operating_system_refuses_is_told_with_what_to_do(
         ("error sending request", ConnectionLostError),
         (f"{ANSWER}400 Bad Request: <Error><Code>ExpiredToken</Code></Error>", DatabaseSetupError),
         ("Generic S3 error: operation timed out", ConnectionLostError),
+        (f"{UNDELETED}Please reduce your request rate. (code\n ↳ SlowDown)", ConnectionLostError),
+        (
+            f"{UNDELETED}We encountered an internal error. Please try again. (code\n ↳ InternalError)",
+            ConnectionLostError,
+        ),
+        (f"{UNDELETED}Access Denied (code\n ↳ AccessDenied)", DatabaseSetupError),
         ("Object Store error: Generic S3 error: HTTP error: request or response body error", ConnectionLostError),
         ("Generic LocalFileSystem error: Unable to open file /t/temporary_orders/a.parquet", TableError),
         ("No field named connection_id", TableError),

@@ -38,7 +38,9 @@ _FORBIDDEN: Final = re.compile(
     r"forbidden|unauthorized|unauthenticated|invalid ?credential|(?:expired|invalid)token|\b40[13]\b", re.IGNORECASE
 )
 _MAY_PASS: Final = re.compile(
-    r"timed? ?out|connection|response body error|temporar|too many requests|\b(429|5\d\d)\b", re.IGNORECASE
+    r"timed? ?out|connection|response body error|temporar|too many requests|\b(429|5\d\d)\b|"
+    r"\b(InternalError|SlowDown|ServiceUnavailable)\)",  # of one object of those that S3 was to delete
+    re.IGNORECASE,
 )
 _OF_STORE: Final = re.compile(r"Generic (?!LocalFileSystem)\w+ error")
 
