@@ -90,7 +90,7 @@ def test_staged_chunks_have_a_place_that_arrow_knows(uri: str, expected: str) ->
 def test_what_no_uri_has_is_refused_before_arrow_does(name: str) -> None:
     uri = f"file:///{name}/staging"
     (found,) = problems(stagingDir=uri)
-    assert found.endswith("in the form %20, which is a blank")
+    assert found.endswith("in which a blank is %20, and so on for what else no URI may have")
     with pytest.raises(pa.ArrowInvalid, match="Cannot parse URI"):
         fs.FileSystem.from_uri(uri)
     quoted = f"file:///{quote(name)}/staging"

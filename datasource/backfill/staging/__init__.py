@@ -17,6 +17,7 @@ batch_files     the files of one batch
 folder          where they are
 manifest        who reads what of a batch's snapshot rows
 whole_files     files that appear under their names as a whole
+failures        what file systems refuse, as errors of ours
 
 Each imports only what stands after it.
 """

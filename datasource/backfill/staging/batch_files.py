@@ -15,9 +15,10 @@ from backfill import stored
 from backfill.errors import StagingError, StateBusyError
 from backfill.plan import Split
 from backfill.scarcity import scarcity
+from backfill.staging.failures import being, failed, is_of_store, tried_again
 from backfill.staging.folder import Folder
 from backfill.staging.manifest import Manifest
-from backfill.staging.whole_files import being, content, failed, is_denied, may_pass, new_file, put, tried_again
+from backfill.staging.whole_files import content, new_file, put
 from backfill.wording import FRESH_START
 
 CHANGES_VERSION: Final = 1
@@ -100,7 +101,7 @@ class BatchFiles:
                 return stored.whole(value["files"])
             found = f"is of version {value['version']}, and this release reads {CHANGES_VERSION}"
         except (OSError, *stored.UNREADABLE) as error:
-            if scarcity(error) or may_pass(error) or is_denied(error):
+            if scarcity(error) or is_of_store(error):
                 raise failed("read", error) from error
             found = f"cannot be read ({type(error).__name__}: {error})"
         raise StagingError(
@@ -161,8 +162,7 @@ class BatchFiles:
             ) from error
         except (OSError, pa.ArrowException) as error:
             # A damaged file may ask for memory of any size, and then that is not what is lacking.
-            lacking = scarcity(error) and not isinstance(error, MemoryError)
-            if lacking or may_pass(error) or is_denied(error):
+            if is_of_store(error) or (scarcity(error) and not isinstance(error, MemoryError)):
                 raise failed("read", error) from error
             raise StagingError(
                 f"the staged file {name} of epoch {self.number} cannot be read ({error}); if stagingDir lost files "

@@ -7,7 +7,7 @@ from typing import Final
 
 from pyarrow import fs
 
-from backfill.staging.whole_files import being
+from backfill.staging.failures import being
 
 _WRITTEN_MEANWHILE: Final = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
 """How removing a folder fails where somebody puts files there or takes them away at that moment."""
