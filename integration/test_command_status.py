@@ -113,6 +113,32 @@ def test_of_a_backlog_that_is_cut_the_last_commit_that_was_read_counts(run: Stre
     assert behind >= 2
 
 
+def test_once_a_backlog_has_been_read_the_last_batch_says_so(run: StreamRun) -> None:
+    """It may be the last one for hours: what was found a moment before, of the batch before it, is not told again."""
+    run.catch_up()
+    run.database.execute("CREATE TABLE other (id int)")
+    assert not run.plan()
+    run.database.execute("UPDATE t SET v = 'one'; SELECT pg_sleep(1.1)")
+    run.database.execute("UPDATE t SET v = 'two'")
+    assert run.batch(ROWS)
+    cut = run.stream().report()
+    assert run.batch(ROWS)
+    whole = run.stream().report()
+    assert not run.plan()
+    assert int(cut["lag_bytes"]) > int(whole["lag_bytes"])
+    assert str(cut["complete_until"]) < str(whole["complete_until"])
+
+
+def test_a_run_that_finds_itself_at_the_present_is_not_behind_by_the_whole_log(run: StreamRun) -> None:
+    run.catch_up()
+    run.database.execute("UPDATE t SET v = 'changed' WHERE id = 1")
+    run.batch()
+    run.restart()
+    run.stream().stop_at_present()
+    assert not run.plan()
+    assert int(run.stream().report()["lag_bytes"]) < 1 << 20
+
+
 def test_a_database_that_is_away_is_said_and_no_error(run: StreamRun, capsys: pytest.CaptureFixture[str]) -> None:
     run.batch(100)
     run.ask()

@@ -32,6 +32,7 @@ from backfill.rows import RowFormat
 from backfill.staging import Staging
 from backfill.state_dir.record import NamedStream, Record
 from backfill.upstream import Pin, SnapshotReader, Step, Upstream
+from backfill.upstream.lag import UNKNOWN, Lag
 from backfill.whole_rows.last_rows import LastRows
 
 MOST_LOST: Final = 10
@@ -117,10 +118,14 @@ class Stream:
         waits = self._in_turn.waits(stands.named.stream, stands.again, self._control)
         follows = phase(stands.progress, stands.again) == "changes" and not waits
         told = {} if follows else self._control.figures()
-        lag = self._upstream.lag().figures()
+        lag = self._lag(stands.epoch).figures()
         state = {} if self._last_rows is None else self._last_rows.figures()
         at = figures(stands.progress, stands.again)
         return {**table, **at, **told, **self._counting.figures(), **lag, **state}
+
+    def _lag(self, epoch: Epoch | None) -> Lag:
+        """How far the stream is behind at this epoch. There is nothing that one batch of the table could be behind."""
+        return UNKNOWN if epoch is None or self._options.only_snapshot else self._upstream.lag(epoch)
 
     def stop_at_present(self) -> None:
         """From now on what happens after this moment is not read. But reading the table's rows, for the first time or
@@ -161,7 +166,7 @@ class Stream:
         if begin is not None and step.epoch == begin.epoch:
             return self._nothing(start, begin)
         self._prepare(stands, moved, step)
-        self._stands = stands = stands.moved(moved)
+        self._stands = stands = replace(stands.moved(moved), epoch=step.epoch)
         return Barrier(
             stream=named.stream,
             bookmark=named.bookmark,
@@ -231,7 +236,7 @@ class Stream:
             self._attachment.settle(begin, at_once=True)
         if isinstance(start, Nothing):
             return replace(begin, resumed_from=begin)
-        self._counting.complete(self._upstream.lag().complete_until)
+        self._counting.complete(self._lag(begin.epoch).complete_until)
         return start
 
     def _step(self, stands: _Standing, ahead: tuple[Ahead, ...], max_rows: int | None) -> tuple[Step, Progress]:

@@ -116,13 +116,23 @@ def test_commits_that_were_only_looked_at_may_be_replaced_by_others(
     run.catch_up()
     copy = shutil.copytree(run.table, tmp_path / "copy")
     DeltaTable(run.table).update(updates={"v": "'lost'"}, predicate="a = 1")
-    monkeypatch.setattr(Lately, "lag", lambda _, look: look())
+    monkeypatch.setattr(Lately, "lag", lambda _, _position, look: look())
     assert run.stream().report()["lag_versions"] == 1
     shutil.rmtree(run.table)
     copy.rename(run.table)
     DeltaTable(run.table).update(updates={"v": "'other'"}, predicate="a = 2")
     run.catch_up()
     assert run.version == 1
+
+
+def test_a_batch_is_not_told_to_be_as_far_behind_as_the_one_before_it(run: DeltaRun) -> None:
+    run.catch_up()
+    for key in (1, 2):
+        DeltaTable(run.table).update(updates={"v": "'changed'"}, predicate=f"a = {key}")
+    behind = []
+    while run.batch(1):
+        behind.append(run.stream().report()["lag_versions"])
+    assert behind == [1, 0]
 
 
 @pytest.mark.parametrize("dated", [True, False], ids=["", "commits that do not say their time"])

@@ -255,7 +255,7 @@ class SimulatedUpstream:
         begin = _first_unshown(View.parse(epoch.position))
         self._database.slots[self._slot] = max(self._database.slots[self._slot], begin)
 
-    def lag(self) -> Lag:
+    def lag(self, epoch: Epoch) -> Lag:  # noqa: ARG002 - none is behind
         return Lag(lag_bytes=0) if self._slot in self._database.slots else UNKNOWN
 
     def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> Lag:

@@ -73,7 +73,7 @@ def test_changes_of_a_batch_that_a_new_checkpoint_plans_anew_are_counted(start: 
 def test_other_processes_learn_until_when_the_output_is_complete(
     start: StartQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SimulatedUpstream, "lag", lambda _: Lag(complete_until=5_000_000))
+    monkeypatch.setattr(SimulatedUpstream, "lag", lambda *_: Lag(complete_until=5_000_000))
     spark = start(KEYS[:4])
     step(spark)
     assert spark.kept_counts is not None

@@ -359,8 +359,11 @@ class Upstream(Protocol):
 
     # -- how far a stream is behind --------------------------------------------------------------------------------
 
-    def lag(self) -> Lag:
-        """How far the present is from the last step, to be shown to people. Nothing is known before `attach`."""
+    def lag(self, epoch: Epoch) -> Lag:
+        """How far the present is from `epoch`, to be shown to people: where the last step led, or the next one begins.
+
+        `attach` comes before.
+        """
         ...
 
     def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> Lag:

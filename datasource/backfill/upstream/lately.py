@@ -16,11 +16,15 @@ class Lately:
     """What the last look found, and when that was."""
 
     def __init__(self) -> None:
-        self._found = UNKNOWN
+        self._found, self._of = UNKNOWN, ""
         self._looked_at = 0.0
 
-    def lag(self, look: Callable[[], Lag]) -> Lag:
-        """Looks anew only if the last look is INTERVAL old, or found nothing."""
-        if self._found == UNKNOWN or time.monotonic() - self._looked_at >= INTERVAL:
-            self._found, self._looked_at = look(), time.monotonic()
+    def lag(self, position: str, look: Callable[[], Lag]) -> Lag:
+        """Looks anew if the last look was from another position, is INTERVAL old, or found nothing.
+
+        What was found before a batch is not told of its end: after the last batch of a backlog nobody may ask again.
+        """
+        is_lately = position == self._of and time.monotonic() - self._looked_at < INTERVAL
+        if self._found == UNKNOWN or not is_lately:
+            self._found, self._of, self._looked_at = look(), position, time.monotonic()
         return self._found

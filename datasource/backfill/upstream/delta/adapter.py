@@ -66,7 +66,6 @@ class DeltaUpstream:
         self._uri = options.path
         self._row_bytes: int | None = None
         self._added = NOTHING_ADDED
-        self._reached: Position | None = None
         self._lately = Lately()
 
     # -- the table -------------------------------------------------------------------------------------------------
@@ -239,7 +238,6 @@ class DeltaUpstream:
 
     def _step(self, after: Epoch | None, version: int, *, pinned: bool) -> Step:
         position = self._table.position(version)
-        self._reached = position
         if after is not None and not pinned and Position.parse(after.position) == position:
             return Step(after, None)
         epoch = Epoch(1 if after is None else after.number + 1, str(position), version, self._timestamp(version, after))
@@ -287,9 +285,8 @@ class DeltaUpstream:
 
     # -- lag -------------------------------------------------------------------------------------------------------
 
-    def lag(self) -> Lag:
-        reached = self._reached
-        return UNKNOWN if reached is None else self._lately.lag(lambda: self._lag_of(reached))
+    def lag(self, epoch: Epoch) -> Lag:
+        return self._lately.lag(epoch.position, lambda: self._lag_of(Position.parse(epoch.position)))
 
     def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> Lag:  # noqa: ARG002 - one log for all
         if epoch is None:

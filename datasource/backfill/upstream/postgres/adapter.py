@@ -263,14 +263,16 @@ class PostgresUpstream:
 
     # -- lag -------------------------------------------------------------------------------------------------------
 
-    def lag(self) -> Lag:
-        if self._opened is None or not self._opened.is_attached:
+    def lag(self, epoch: Epoch) -> Lag:
+        epochs = self._opened
+        if epochs is None or not epochs.is_attached:
             return UNKNOWN
-        return self._lately.lag(lambda: self._sessions.run(self._present_lag))
+        reached = max(Position.parse(epoch.position).lsn, epochs.searched_upto)
 
-    def _present_lag(self, session: Session) -> Lag:
-        epochs = self._epochs
-        return slot.lag(session, epochs.log.place.slot, epochs.searched_upto, epochs.complete_until or None)
+        def look(session: Session) -> Lag:
+            return slot.lag(session, epochs.log.place.slot, reached, epochs.complete_until or None)
+
+        return self._lately.lag(epoch.position, lambda: self._sessions.run(look))
 
     def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> Lag:
         place, reached, complete_until = Place.of(bookmark), None, None

@@ -12,7 +12,7 @@ from backfill.upstream.postgres.changes.changelog import ChangeLog
 from backfill.upstream.postgres.epochs.followed import FollowedEpochs
 from backfill.upstream.postgres.epochs.pinned import PinnedEpochs
 from backfill.upstream.postgres.epochs.reading import Reading
-from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position
+from backfill.upstream.postgres.position import Lsn, Position
 from backfill.upstream.postgres.replication.timelines import FIRST
 from backfill.upstream.postgres.session.connection import Connector
 from backfill.upstream.postgres.session.sessions import ControlSession
@@ -29,7 +29,6 @@ class Epochs:
         self.exporter = ExportingSession(connector, table.keyed)
         self._pinned = PinnedEpochs(self._reading, self.exporter, table)
         self._followed = FollowedEpochs(self._reading)
-        self._stepped_to = LOG_BEGIN
 
     def attach(self, log: ChangeLog) -> None:
         self._reading.attach(log)
@@ -54,8 +53,8 @@ class Epochs:
 
     @property
     def searched_upto(self) -> Lsn:
-        """The LSN up to which nothing is left to find: log that was read and had nothing for the stream is no lag."""
-        return max(self._stepped_to, self._followed.searched.upto)
+        """The LSN up to which the log was read: what lies before it and had nothing for the stream is no lag."""
+        return self._followed.searched.upto
 
     def present(self) -> Position:
         """The state of now, all of which has been flushed to the log."""
@@ -96,9 +95,7 @@ class Epochs:
 
     def _stepped(self, step: Callable[[], Step]) -> Step:
         with self._released_on_error():
-            found = self._sessions.retry(step)
-        self._stepped_to = Position.parse(found.epoch.position).lsn
-        return found
+            return self._sessions.retry(step)
 
     @contextmanager
     def _released_on_error(self) -> Iterator[None]:
