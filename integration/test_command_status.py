@@ -70,6 +70,7 @@ def test_how_far_it_is_behind_is_since_it_was_known_to_have_everything(
     run.catch_up()
     run.database.execute("UPDATE t SET v = 'changed' WHERE id < 4")
     run.batch()
+    run.database.execute("CREATE TABLE other (id int)")
     run.database.execute("SELECT pg_sleep(2.1)")
     run.ask()
     behind = run.stream().report()["lag_seconds"]
@@ -137,6 +138,24 @@ def test_a_run_that_finds_itself_at_the_present_is_not_behind_by_the_whole_log(r
     run.stream().stop_at_present()
     assert not run.plan()
     assert int(run.stream().report()["lag_bytes"]) < 1 << 20
+
+
+def test_while_nothing_at_all_is_written_a_stream_that_does_not_run_is_not_behind(run: StreamRun) -> None:
+    """The server writes a few bytes by itself, now and then: so the stream looks again if it has."""
+
+    def an_hour_later() -> Lag:
+        barrier = run.barrier()
+        return run.upstream.lag_of(
+            barrier.bookmark, replace(barrier.epoch, timestamp=barrier.epoch.timestamp - 3_600_000_000)
+        )
+
+    run.batch()
+    while (found := an_hour_later()).lag_bytes:
+        run.database.execute("UPDATE t SET v = v || '+' WHERE id = 1")
+        run.batch()
+    assert found.lag_seconds == 0
+    run.database.execute("CREATE TABLE other (id int)")
+    assert int(an_hour_later().lag_seconds or 0) >= 3600
 
 
 def test_a_database_that_is_away_is_said_and_no_error(run: StreamRun, capsys: pytest.CaptureFixture[str]) -> None:

@@ -267,7 +267,9 @@ class PostgresUpstream:
         epochs = self._opened
         if epochs is None or not epochs.is_attached:
             return UNKNOWN
-        reached = max(Position.parse(epoch.position).lsn, epochs.searched_upto)
+        reached = Position.parse(epoch.position)
+        if reached.lsn < epochs.searched_upto:
+            reached = Position(epochs.searched_upto)
 
         def look(session: Session) -> Lag:
             return slot.lag(session, epochs.log.place.slot, reached, epochs.complete_until or None)
@@ -277,10 +279,10 @@ class PostgresUpstream:
     def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> Lag:
         place, reached, complete_until = Place.of(bookmark), None, None
         if epoch is not None:
-            reached, complete_until = Position.parse(epoch.position).lsn, epoch.timestamp
+            reached, complete_until = Position.parse(epoch.position), epoch.timestamp
 
         def look(session: Session) -> Lag:
-            place.require_kept(self._connector, session, reached)
+            place.require_kept(self._connector, session, None if reached is None else reached.lsn)
             return slot.lag(session, place.slot, reached, complete_until)
 
         return self._sessions.run(look)

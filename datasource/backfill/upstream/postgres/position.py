@@ -110,6 +110,10 @@ class Position:
         before = commit_lsns < np.uint64(self.lsn)
         return before if self.snapshot is None else before & self.snapshot.sees(xids)
 
+    def shows_all_until(self, end: Lsn) -> bool:
+        """Whether every commit before `end` is here; False where one may be that was not visible yet."""
+        return self.lsn >= end and (self.snapshot is None or not self.snapshot.running)
+
     def shows_all_of(self, other: Position) -> bool:
         """Whether everything at `other` is here too; False where that cannot be told from the two alone."""
         if self.lsn < other.lsn:

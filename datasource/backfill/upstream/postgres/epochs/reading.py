@@ -11,10 +11,9 @@ from backfill.epoch import Epoch
 from backfill.upstream.postgres.changes.changelog import ChangeLog
 from backfill.upstream.postgres.changes.log import Peeked, Stretch
 from backfill.upstream.postgres.position import Position, Snapshot
-from backfill.upstream.postgres.replication.end_of_log import ENDS_OF_LOG, flushed_end
+from backfill.upstream.postgres.replication.end_of_log import CLOCK, ENDS_OF_LOG, flushed_end
 from backfill.upstream.postgres.session.connection import Connector, Session, one_row
 from backfill.upstream.postgres.session.sessions import ControlSession
-from backfill.upstream.postgres.snapshot.pin import CLOCK
 
 LOOK_INTERVAL: Final = 10.0
 """Seconds after which the log is read although it has not grown, when Spark next asks: a slot that is only watched

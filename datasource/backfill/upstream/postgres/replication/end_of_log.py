@@ -18,6 +18,9 @@ ENDS_OF_LOG: Final = sql.SQL(
 )
 """Where the log ends, and up to where it has been flushed by then."""
 
+CLOCK: Final = sql.SQL("(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000::numeric)::bigint")
+"""The time by the server's clock, in microseconds since 1970."""
+
 _NUDGE: Final = (
     # A commit waits for the synchronous standby, and all that is asked for is that this server flushes its log.
     "SET LOCAL synchronous_commit = local; SELECT pg_catalog.pg_logical_emit_message(true, 'backfill', '')"

@@ -7,12 +7,21 @@ from dataclasses import dataclass
 from typing import Final
 
 import psycopg
+from psycopg import sql
 
 from backfill.errors import DatabaseSetupError, DataLossError
 from backfill.upstream.lag import Lag
 from backfill.upstream.postgres.description import quoted
-from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, format_lsn, parse_lsn
+from backfill.upstream.postgres.position import (
+    LOG_BEGIN,
+    Lsn,
+    Position,
+    end_of_last_record,
+    format_lsn,
+    parse_lsn,
+)
 from backfill.upstream.postgres.replication.blockers import saying_what_blocks
+from backfill.upstream.postgres.replication.end_of_log import CLOCK
 from backfill.upstream.postgres.replication.timelines import another
 from backfill.upstream.postgres.session.connection import Connector, Session, one_row
 from backfill.upstream.postgres.session.failures import about_slot, translating
@@ -253,22 +262,23 @@ def advance(session: Session, slot: str, to: Lsn) -> None:
             session.execute("SELECT pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)", [slot, format_lsn(to)])
 
 
-def lag(session: Session, slot: str, reached: Lsn | None, complete_until: int | None) -> Lag:
-    """How far the present is from the LSN `reached` and the moment `complete_until` (µs since 1970), and how much of
-    the log the slot keeps, each where it is known."""
-    query = (
-        "SELECT pg_catalog.pg_current_wal_insert_lsn()::text, "
-        "(SELECT restart_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = %s), "
-        "pg_catalog.floor(extract(epoch FROM pg_catalog.clock_timestamp()) - %s::numeric / 1000000.0)::bigint"
-    )
-    inserted, kept, behind = one_row(session.execute(query, [slot, complete_until]))
-    end = parse_lsn(inserted)
+def lag(session: Session, slot: str, reached: Position | None, complete_until: int | None) -> Lag:
+    """How far the present is from the position `reached` and the moment `complete_until` (µs since 1970), and how much
+    of the log the slot keeps, each where it is known."""
+    query = sql.SQL(
+        "SELECT {}, pg_catalog.pg_current_wal_insert_lsn()::text, "
+        "(SELECT restart_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = %s)"
+    ).format(CLOCK)
+    now, inserted, kept = one_row(session.execute(query, [slot]))
+    end = end_of_last_record(parse_lsn(inserted))
+    if reached is not None and reached.shows_all_until(end):
+        complete_until = now  # Whatever was committed by then would be in the log.
     # A moment that is still to come is of a clock that has been set back, and says nothing: least of all no lag.
-    is_known = behind is not None and behind >= 0
+    is_known = complete_until is not None and complete_until <= now
     return Lag(
         complete_until=complete_until if is_known else None,
-        lag_seconds=behind if is_known else None,
-        lag_bytes=None if reached is None else max(0, end - reached),
+        lag_seconds=(now - complete_until) // 1_000_000 if is_known else None,
+        lag_bytes=None if reached is None else max(0, end - reached.lsn),
         retained_bytes=end - parse_lsn(kept) if kept else None,
     )
 

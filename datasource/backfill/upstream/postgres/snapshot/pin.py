@@ -6,13 +6,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
 
 from psycopg import sql
 
 from backfill.errors import SnapshotGoneError
 from backfill.upstream.postgres.position import Position, Snapshot
-from backfill.upstream.postgres.replication.end_of_log import ENDS_OF_LOG, flushed_end
+from backfill.upstream.postgres.replication.end_of_log import CLOCK, ENDS_OF_LOG, flushed_end
 from backfill.upstream.postgres.session import locks
 from backfill.upstream.postgres.session.connection import Connector, Session, one_row
 from backfill.upstream.postgres.session.failures import translating
@@ -21,9 +20,6 @@ from backfill.upstream.postgres.snapshot.entering import BEGIN, Token, require_s
 from backfill.upstream.postgres.snapshot.files import files_of
 from backfill.upstream.postgres.snapshot.plans import better_by_bitmap
 from backfill.upstream.postgres.tables.ranges import KeyedTable
-
-CLOCK: Final = sql.SQL("(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000::numeric)::bigint")
-"""The time by the server's clock, in microseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
