@@ -45,6 +45,19 @@ def test_a_log_that_was_cleaned_up_under_a_lagging_stream_is_told(
     assert "no longer has version 3" in caplog.text
 
 
+def test_behind_a_version_that_was_cleaned_up_a_stream_is_not_told_to_be_at_the_present(
+    tmp_path: Path, table: Path
+) -> None:
+    run = all_read(tmp_path, table)
+    run.restart(failOnDataLoss="false")
+    for key in (1, 2, 3):
+        DeltaTable(table).delete(f"id = {key}")
+    assert run.batch(1)
+    clean_up(table)
+    found = run.stream().report()
+    assert (found["lag_versions"], found.get("lag_seconds"), found.get("complete_until")) == (2, None, None)
+
+
 def test_a_commit_that_goes_while_it_is_looked_at_is_told_as_one_that_the_log_no_longer_has(
     tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -304,11 +304,13 @@ class DeltaUpstream:
         now = self._latest.looked_at
         unread = range(reached.version + 1, latest.version + 1)
         with translating(self._uri):
-            first = log.commit(unread[0]) if unread else None
-            complete_until = now if first is None else min(now, first.timestamp - 1)
+            complete_until: int | None = now
+            if unread:
+                waiting_since = self._history.timestamp(unread[0])  # Not known where the log was cleaned up.
+                complete_until = None if waiting_since is None else min(now, waiting_since - 1)
             return Lag(
                 complete_until=complete_until,
-                lag_seconds=(now - complete_until) // 1_000_000,
+                lag_seconds=None if complete_until is None else (now - complete_until) // 1_000_000,
                 lag_bytes=log.size(unread) if len(unread) <= MOST_COUNTED else None,
                 lag_versions=len(unread),
             )
