@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from backfill.errors import OffsetError
 from backfill.offset import from_text
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     Query: TypeAlias = StreamingQuery | ConnectStreamingQuery
 
 __all__ = ["StreamProgress", "progress", "reads", "reports"]
+
+LONGER: Final = 2
+"""How many times as long as the last batch the next one may take to be found."""
+
+SHORTEST_WAIT: Final = 1.0
+"""Seconds that it may take besides."""
 
 
 def progress(query: Query, *, table: str = "") -> StreamProgress:
@@ -38,13 +44,14 @@ def progress(query: Query, *, table: str = "") -> StreamProgress:
     told = [(_seconds(each), [said for _, said in found]) for each in recent if (found := reports(each))]
     of = _chosen(told[-1][1], table) if told else None
     began = [(at, said) for at, found in told for said in found if of and said.table == of.table]
+    waits = bool(recent) and _waits(query, recent[-1])
     return StreamProgress(
         query=query.name or str(query.id),
         active=query.isActive,
         batch=next((each.batchId for each in reversed(recent) if "addBatch" in each.durationMs), None),
         reported=of,
-        rows_per_second=None if _stands_still(query, of) else _rate(began),
-        lag_seconds=_lag(query, of, began),
+        rows_per_second=None if waits or (of is not None and of.control_rows == 0) else _rate(began),
+        lag_seconds=0.0 if waits and of and of.lag_seconds is not None else _lag(of, began),
     )
 
 
@@ -80,9 +87,18 @@ def _chosen(found: Sequence[Reported], table: str) -> Reported:
     raise ValueError(f"the query reads {tables}; name one of them as table")
 
 
-def _stands_still(query: Query, of: Reported | None) -> bool:
-    """Whether no row of the table is read at present: the stream is held, or has nothing to read."""
-    return (of is not None and of.control_rows == 0) or (query.isActive and not query.status["isDataAvailable"])
+def _waits(query: Query, last: StreamingQueryProgress) -> bool:
+    """Whether the query has nothing to read, as far as Spark tells.
+
+    It says that no data is available while it looks for the next batch, too, so that this is believed only when it has
+    been so for longer than finding one takes, going by the last.
+    """
+    if not query.isActive or query.status["isDataAvailable"]:
+        return False
+    if "addBatch" not in last.durationMs:
+        return True
+    looked = (last.batchDuration - last.durationMs["addBatch"]) / 1000
+    return _now() - (_seconds(last) + last.batchDuration / 1000) > LONGER * looked + SHORTEST_WAIT
 
 
 def _rate(began: Sequence[tuple[float, Reported]]) -> float | None:
@@ -93,15 +109,18 @@ def _rate(began: Sequence[tuple[float, Reported]]) -> float | None:
     return rows / seconds if seconds > 0 and rows > 0 else None
 
 
-def _lag(query: Query, of: Reported | None, began: Sequence[tuple[float, Reported]]) -> float | None:
+def _lag(of: Reported | None, began: Sequence[tuple[float, Reported]]) -> float | None:
     """The lag that the source reported, and the time since then: Spark reports nothing about later looks that found no
-    changes, except that it waits for data.
+    changes.
     """
     if of is None or of.lag_seconds is None:
         return None
-    if query.isActive and not query.status["isDataAvailable"]:
-        return 0.0
-    return of.lag_seconds + max(0.0, datetime.now(UTC).timestamp() - began[-1][0])
+    return of.lag_seconds + max(0.0, _now() - began[-1][0])
+
+
+def _now() -> float:
+    """In seconds since 1970."""
+    return datetime.now(UTC).timestamp()
 
 
 def _seconds(of: StreamingQueryProgress) -> float:
