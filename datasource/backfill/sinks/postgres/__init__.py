@@ -29,8 +29,6 @@ from backfill.sinks.applied import Applied, Filling, named
 from backfill.sinks.compacted import Compacted, compacted, key_of
 
 with needing("writing to PostgreSQL", "postgres"):
-    from psycopg import sql
-
     from backfill.sinks.postgres.failures import about_target
     from backfill.sinks.postgres.merge import merge
     from backfill.sinks.postgres.record import forget, last_applied, make_record, record, without_rows
@@ -43,6 +41,16 @@ with needing("writing to PostgreSQL", "postgres"):
 LOCK_TIMEOUT: Final = "30s"
 """How long a transaction waits for a lock on the target, or on a row of it, before it is begun anew: not so soon that a
 batch writes its rows again and again while others write theirs."""
+
+_BEGIN: Final = f"""
+    BEGIN;
+    SET LOCAL lock_timeout = '{LOCK_TIMEOUT}';
+    SELECT pg_catalog.set_config('synchronous_commit', 'local', true)
+    WHERE pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'off'
+"""
+"""Three statements, which go together. Spark does not give a batch again of which it has noted that it was applied, so
+a crash of the server must not lose it.
+"""
 
 __all__ = ["PostgresSink", "apply_to", "start_over"]
 
@@ -115,7 +123,7 @@ def _filling(session: ArrowSession, target: Target, query: str) -> Filling:
 
 def _begin(session: ArrowSession, table: str, key: Sequence[str], *, writes: bool) -> Target:
     """Begins the transaction of a batch; the record is there. If it `writes`, the table stays as it is found."""
-    _begin_transaction(session)
+    session.carry_out(_BEGIN)
     if writes:
         lock_target(session, table)
     target = find_target(session, table, key)
@@ -125,13 +133,3 @@ def _begin(session: ArrowSession, table: str, key: Sequence[str], *, writes: boo
     # Else the first batches of all tables of the schema would wait for one another.
     session.execute("COMMIT")
     return _begin(session, table, key, writes=writes)
-
-
-def _begin_transaction(session: ArrowSession) -> None:
-    session.execute("BEGIN")
-    execute(session, "SET LOCAL lock_timeout = {patience}", patience=sql.Literal(LOCK_TIMEOUT))
-    # Spark does not give a batch again of which it has noted that it was applied, so a crash must not lose it.
-    session.execute(
-        "SELECT pg_catalog.set_config('synchronous_commit', 'local', true) "
-        "WHERE pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'off'"
-    )
