@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamProgress", "progress", "reads", "reports"]
 
-LONGER: Final = 2
+_LONGER: Final = 2
 """How many times as long as the last batch the next one may take to be found."""
 
-SHORTEST_WAIT: Final = 1.0
+_SHORTEST_WAIT: Final = 1.0
 """Seconds that it may take besides."""
 
 
@@ -51,7 +51,7 @@ def progress(query: Query, *, table: str = "") -> StreamProgress:
         batch=next((each.batchId for each in reversed(recent) if "addBatch" in each.durationMs), None),
         reported=of,
         rows_per_second=None if waits or (of is not None and of.control_rows == 0) else _rate(began),
-        lag_seconds=0.0 if waits and of and of.lag_seconds is not None else _lag(of, began),
+        lag_seconds=_lag(of, began, waits=waits),
     )
 
 
@@ -98,7 +98,7 @@ def _waits(query: Query, last: StreamingQueryProgress) -> bool:
     if "addBatch" not in last.durationMs:
         return True
     looked = (last.batchDuration - last.durationMs["addBatch"]) / 1000
-    return _now() - (_seconds(last) + last.batchDuration / 1000) > LONGER * looked + SHORTEST_WAIT
+    return _now() - (_seconds(last) + last.batchDuration / 1000) > _LONGER * looked + _SHORTEST_WAIT
 
 
 def _rate(began: Sequence[tuple[float, Reported]]) -> float | None:
@@ -109,13 +109,13 @@ def _rate(began: Sequence[tuple[float, Reported]]) -> float | None:
     return rows / seconds if seconds > 0 and rows > 0 else None
 
 
-def _lag(of: Reported | None, began: Sequence[tuple[float, Reported]]) -> float | None:
+def _lag(of: Reported | None, began: Sequence[tuple[float, Reported]], *, waits: bool) -> float | None:
     """The lag that the source reported, and the time since then: Spark reports nothing about later looks that found no
     changes.
     """
     if of is None or of.lag_seconds is None:
         return None
-    return of.lag_seconds + max(0.0, _now() - began[-1][0])
+    return 0.0 if waits else of.lag_seconds + max(0.0, _now() - began[-1][0])
 
 
 def _now() -> float:

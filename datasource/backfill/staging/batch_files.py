@@ -18,7 +18,7 @@ from backfill.scarcity import scarcity
 from backfill.staging.failures import being, failed, is_of_store, tried_again
 from backfill.staging.folder import Folder
 from backfill.staging.manifest import Manifest
-from backfill.staging.whole_files import content, new_file, put
+from backfill.staging.whole_files import content_of, new_file, put
 from backfill.wording import FRESH_START
 
 CHANGES_VERSION: Final = 1
@@ -48,8 +48,8 @@ class BatchFiles:
             return None
         filesystem, path = self._path(_MANIFEST)
         with being("read"):
-            text = content(filesystem, path)
-        return Manifest.from_text(text)
+            content = content_of(filesystem, path)
+        return Manifest.from_text(content)
 
     def require_manifest(self) -> Manifest:
         """The same of a batch that has been logged; StagingError where it is not known."""
@@ -96,7 +96,7 @@ class BatchFiles:
         """How many files `keep_changes` was told of."""
         filesystem, path = self._path(_CHANGES)
         try:
-            value = json.loads(content(filesystem, path))
+            value = json.loads(content_of(filesystem, path))
             if value["version"] == CHANGES_VERSION:
                 return stored.whole(value["files"])
             found = f"is of version {value['version']}, and this release reads {CHANGES_VERSION}"
@@ -109,8 +109,8 @@ class BatchFiles:
             f"Name the stagingDir of the run before, or restore it; or start over with {FRESH_START}"
         )
 
-    def _put(self, name: str, text: bytes) -> None:
-        put(*self._path(name), text)
+    def _put(self, name: str, content: bytes) -> None:
+        put(*self._path(name), content)
 
     def write_through(
         self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, lasts: bool = True

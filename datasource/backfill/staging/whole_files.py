@@ -25,7 +25,7 @@ from backfill.staging.failures import being, tried_again
 _WRITE: Final = ipc.IpcWriteOptions(compression="lz4")
 
 
-def content(filesystem: fs.FileSystem, path: str) -> bytes:
+def content_of(filesystem: fs.FileSystem, path: str) -> bytes:
     """What is in a small file."""
 
     def read() -> bytes:

@@ -17,7 +17,7 @@ from backfill.options import Options
 from backfill.plan import Extent, Measure
 from backfill.upstream import Bookmark, Identity, Pin, Step, TableSchema
 from backfill.upstream.added import Added
-from backfill.upstream.lag import UNKNOWN, Lag
+from backfill.upstream.lag import Lag
 from backfill.upstream.lately import Lately
 from backfill.upstream.noted import renewed
 from backfill.upstream.postgres.changes import span
@@ -264,10 +264,7 @@ class PostgresUpstream:
     # -- lag -------------------------------------------------------------------------------------------------------
 
     def lag(self, epoch: Epoch) -> Lag:
-        epochs = self._opened
-        if epochs is None or not epochs.is_attached:
-            return UNKNOWN
-        reached = Position.parse(epoch.position)
+        epochs, reached = self._epochs, Position.parse(epoch.position)
         if reached.lsn < epochs.searched_upto:
             reached = Position(epochs.searched_upto)
 
