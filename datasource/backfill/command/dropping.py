@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from backfill.adapters import open_upstream, source_of
 from backfill.errors import OptionsError, StagingError, StagingUnreachableError, StateError
-from backfill.options import parse
+from backfill.options import Options, parse
 from backfill.staging import Staging
 from backfill.state_dir.claim import claim
 from backfill.state_dir.control_file import changing
 from backfill.state_dir.files import STATE_FILE, open_store, remove_files
 from backfill.state_dir.kept_options import has_place
-from backfill.upstream import DELTA
+from backfill.upstream import DELTA, Bookmark
+from backfill_state import StreamIdentity
 
 PATIENCE: Final = 10.0
 """Seconds for which the database may be out of reach."""
@@ -35,7 +36,37 @@ def drop(folder: Path, *, staging_dir: str, url: str, user: str) -> list[str]:
         return _drop(folder, staging_dir, url, user)
 
 
-def _drop(folder: Path, staging_dir: str, given_url: str, user: str) -> list[str]:
+def _drop(folder: Path, staging_dir: str, url: str, user: str) -> list[str]:
+    identity = _recorded(folder)
+    placed = has_place(identity.properties)
+    if placed and identity.upstream != DELTA and not url:
+        raise OptionsError(f"drop needs --url, the database of {identity.table}, as in the stream's option url")
+    # Where nothing is in the database, nobody is asked.
+    source = source_of(identity.upstream, identity.table, identity.key.names, url=url or "postgresql://", user=user)
+    options = parse({**source, "stateDir": str(folder), "stagingDir": staging_dir})
+    # A stream may have got the option later. It is not known here, and one that is named wrongly is not to leave rows.
+    usual = parse({**source, "stateDir": str(folder)}).staging_dir
+    places = dict.fromkeys([options.staging_dir, usual])
+    staged = {place: Staging(place).of_stream(identity.stream_id) for place in places}
+    _require_reachable(staged.values())
+    named = ", ".join(_detached(options, identity.properties) if placed else ())
+    with _telling(f"dropped {named}; staged chunks are left" if named else "staged chunks are left"):
+        emptied = [place for place, staging in staged.items() if staging.forget_all()]
+    with suppress(OSError):  # Where it was not made, or holds what is not the stream's.
+        Path(usual).rmdir()
+    _forget_state(folder)
+    said = [f"dropped stream {identity.stream_id} of {identity.table}{f': {named}' if named else ''}"]
+    said += [f"removed its staged chunks from {place}" for place in emptied]
+    if options.staging_dir not in emptied:
+        said.append(
+            f"found no staged chunks of it in {options.staging_dir}; if it had another stagingDir, remove the folder "
+            f"{identity.stream_id} there"
+        )
+    return said
+
+
+def _recorded(folder: Path) -> StreamIdentity:
+    """The stream whose state the directory holds."""
     if not (folder / STATE_FILE).exists():  # It would be made.
         raise StateError(f"there is no {STATE_FILE} in {folder} any more: another `backfill drop` has removed it")
     with open_store(folder) as store:
@@ -45,41 +76,27 @@ def _drop(folder: Path, staging_dir: str, given_url: str, user: str) -> list[str
             f"{folder / STATE_FILE} holds no stream, as after a start that failed; nothing was dropped. Delete the "
             f"folder. {WHERE_LOST}"
         )
-    placed = has_place(identity.properties)
-    if placed and identity.upstream != DELTA and not given_url:
-        raise OptionsError(f"drop needs --url, the database of {identity.table}, as in the stream's option url")
-    url = given_url or "postgresql://"  # Where nothing is in the database, nobody is asked.
-    folders = {"stateDir": str(folder), "stagingDir": staging_dir}
-    source = source_of(identity.upstream, identity.table, identity.key.names, url=url, user=user)
-    options = parse({**source, **folders})
-    # A stream may have got the option later. It is not known here, and one that is named wrongly is not to leave rows.
-    usual = parse({**source, "stateDir": str(folder)}).staging_dir
-    places = dict.fromkeys([options.staging_dir, usual])
-    staged = {place: Staging(place).of_stream(identity.stream_id) for place in places}
+    return identity
+
+
+def _require_reachable(staged: Iterable[Staging]) -> None:
+    """Before anything is dropped: what holds the chunks answers."""
     with _telling("nothing was dropped"):
-        for staging in staged.values():
+        for staging in staged:
             staging.of_batch(0).manifest()
-    dropped: tuple[str, ...] = ()
-    if placed:
-        with closing(open_upstream(options, patience=PATIENCE)) as upstream:
-            dropped = upstream.detach(identity.properties)
-    named = ", ".join(dropped)
-    with _telling(f"dropped {named}; staged chunks are left" if named else "staged chunks are left"):
-        emptied = [place for place, staging in staged.items() if staging.forget_all()]
-    with suppress(OSError):  # Where it was not made, or holds what is not the stream's.
-        Path(usual).rmdir()
+
+
+def _detached(options: Options, bookmark: Bookmark) -> tuple[str, ...]:
+    """What was removed from the stream's database, by name."""
+    with closing(open_upstream(options, patience=PATIENCE)) as upstream:
+        return upstream.detach(bookmark)
+
+
+def _forget_state(folder: Path) -> None:
     with changing(folder):  # Else `pause` might read what the stream was told before, and write it after.
         with open_store(folder) as store:
             store.reset()
         remove_files(folder)
-    said = [f"dropped stream {identity.stream_id} of {identity.table}{f': {named}' if named else ''}"]
-    said += [f"removed its staged chunks from {place}" for place in emptied]
-    if options.staging_dir not in emptied:
-        said.append(
-            f"found no staged chunks of it in {options.staging_dir}; if it had another stagingDir, remove the folder "
-            f"{identity.stream_id} there"
-        )
-    return said
 
 
 @contextmanager
