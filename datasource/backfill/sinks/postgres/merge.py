@@ -58,8 +58,9 @@ def _stage(session: ArrowSession, rows: pa.Table) -> None:
         if refused is None:
             raise
         raise DatabaseSetupError(
-            f"the database does not let the sink make a temporary table, through which a batch goes: {refused[1]}. An "
-            "event trigger may refuse CREATE TABLE: let it pass the sink's role, and start the query again"
+            f"the database does not let the sink make a temporary table, through which a batch goes: {refused[1]}. "
+            "Mend that (where an event trigger refuses CREATE TABLE, let the sink's role pass), and start the query "
+            "again"
         ) from None
 
 
