@@ -219,7 +219,7 @@ DOMAINS = (
     Case("d", MOODS, setup=f"{MOOD}; CREATE DOMAIN d AS mood"),
     Case("d", PAIRS, setup=f"{PAIR}; CREATE DOMAIN d AS pair"),
     Case("d", ["[1,5)"], setup="CREATE DOMAIN d AS int4range"),
-    Case("d", ["{1,2}", "{}"], setup="CREATE DOMAIN d AS int4[]"),
+    Case("d", ["{1,2}", "{}", "{NULL,3}"], setup="CREATE DOMAIN d AS int4[]"),
     Case("d[]", ["{1,2,NULL}", "{}"], setup="CREATE DOMAIN d AS int4"),
     Case("d[]", ['{"{1,2}","{}"}'], setup="CREATE DOMAIN d AS int4[]"),
 )
@@ -231,7 +231,7 @@ LISTS = (
     Case("int8[]", [*ARRAYS, "{-9223372036854775808}"], array(integer(63))),
     Case("oid[]", [*ARRAYS, "{4294967295}"]),
     Case("float4[]", [*ARRAYS, "{NaN,-0,Infinity}"], array(double)),
-    Case("float8[]", [*ARRAYS, "{NaN,-0,Infinity}"], array(double)),
+    Case("float8[]", [*ARRAYS, "{NaN,-0,Infinity}", f"{{{','.join(['0.5', 'NULL'] * 500)}}}"], array(double)),
     Case("numeric(12,2)[]", ARRAYS, array(number(12, 2))),
     Case("numeric[]", [*ARRAYS, "{NaN,1.00}"], array(number(30, 12))),
     Case("text[]", [*ARRAYS, '{""}', '{"NULL",null,"null"}', '{"{","}",",","\\"","\\\\"}'], array(text)),
@@ -261,6 +261,8 @@ BEYOND = (
     Case("int4[]", ["{{1,2},{3,4}}", "[0:1]={1,2}", "[2:2]={1}", "{{1}}"]),
     Case("text[]", ['{{"{"},{"}"}}', "[-1:-1]={a}"]),
     Case("date[]", ["{2024-01-01,infinity}"]),
+    Case("float8[]", ["{{NaN,1},{2,3}}", "[2:3]={NULL,1}"]),
+    Case("timestamptz[]", ["{2024-01-01 00:00:00+00,-infinity}", "{NULL,10000-01-01 00:00:00+00}"]),
     Case("box[]", ["{{(1,1),(0,0)};{(3,3),(2,2)}}"]),
 )
 """Values that PostgreSQL has and the Arrow type has not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -42,11 +43,9 @@ def taken_apart(texts: list[str | None], delimiter: str = ",") -> list[list[str 
     """What the parser finds, in an array that does not begin where its buffers begin."""
     array = pa.array(["{before}", None, *texts, "{after}"], pa.string()).slice(2, len(texts))
     found = split_arrays(array, delimiter)
-    elements = found.text.cast(pa.string())
+    elements = found.values.cast(pa.string())
     elements.validate(full=True)
-    buffers = [found.validity, pa.py_buffer(found.offsets.data)]
-    children: Any = [elements]
-    lists: Any = pa.Array.from_buffers(pa.list_(pa.string()), len(texts), buffers, children=children)
+    lists: Any = replace(found, values=elements).lists(pa.list_(pa.string()))
     lists.validate(full=True)
     values: list[list[str | None] | None] = lists.to_pylist()
     return values

@@ -12,7 +12,6 @@ which are inside quotes, from the parity of the quotes so far; then the structur
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from backfill.arrow.arrays import Mask
-from backfill.upstream.postgres.values.flat import Flat, bitmap, flatten
+from backfill.upstream.postgres.values.flat import Elements, Flat, bitmap, flatten
 from backfill.upstream.postgres.values.text import UnreadableTextError
 
 _OPEN: Final = ord("{")
@@ -32,17 +31,10 @@ Bytes = NDArray[np.uint8]
 Positions = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Elements:
-    """List `i` has the elements `[offsets[i], offsets[i + 1])` of `text`, a binary array; `validity` is the lists'."""
-
-    offsets: NDArray[np.int32]
-    validity: pa.Buffer | None
-    text: pa.Array[Any]
-
-
 def split_arrays(text: pa.Array[Any], delimiter: str) -> Elements:
-    """The elements of one-dimensional array literals whose first index is 1; UnreadableTextError for others."""
+    """The elements of one-dimensional array literals whose first index is 1, as binary values; UnreadableTextError for
+    others.
+    """
     flat = flatten(text)
     data = flat.data
     _require_braces(flat)

@@ -7,6 +7,7 @@ ValueOutOfRangeError that names the column.
 from __future__ import annotations
 
 import enum
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.errors import SchemaChangedError, ValueOutOfRangeError
+from backfill.upstream.postgres.values.array_binary import element_types, unpack_arrays
 from backfill.upstream.postgres.values.array_text import split_arrays
 from backfill.upstream.postgres.values.text import (
     NotUtf8Error,
@@ -24,7 +26,7 @@ from backfill.upstream.postgres.values.text import (
     parse_text,
     unchecked,
 )
-from backfill.upstream.postgres.values.types import MappedColumn
+from backfill.upstream.postgres.values.types import MappedColumn, Source
 from backfill.wording import FRESH_START, in_option
 
 _DAY: Final = 86_400_000_000  # microseconds
@@ -61,33 +63,59 @@ def _parsed(mapped: MappedColumn, text: pa.Array[Any], met: _Met) -> pa.Array[An
         if not pa.types.is_list(mapped.arrow):
             return parse_text(text, mapped.arrow)
         elements = split_arrays(unchecked(text), mapped.delimiter)
-        values = parse_text(elements.text, mapped.arrow.value_type)
+        values = parse_text(elements.values, mapped.arrow.value_type)
     except UnreadableTextError as problem:
         raise _out_of_range(mapped, problem, met) from None
-    offsets = pa.py_buffer(elements.offsets.data)
-    return pa.Array.from_buffers(mapped.arrow, len(text), [elements.validity, offsets], children=[values])
+    return replace(elements, values=values).lists(mapped.arrow)
 
 
 def from_snapshot(mapped: MappedColumn, array: pa.Array[Any], sent: str) -> pa.Array[Any]:
     """The values of what the driver returned for `snapshot_expression`; the server called their type `sent`."""
-    if not mapped.native:
-        return _parsed(mapped, array, _Met.ROW)
+    match mapped.source:
+        case Source.TEXT:
+            return _parsed(mapped, array, _Met.ROW)
+        case Source.PACKED:
+            return _unpacked(mapped, array)
+        case Source.NATIVE | Source.INT8:
+            return _native(mapped, array, sent)
+
+
+def _native(mapped: MappedColumn, array: pa.Array[Any], sent: str) -> pa.Array[Any]:
     # Spark's times have nanoseconds in Arrow, PostgreSQL's and the driver's have microseconds.
     driver = pa.time64("us") if pa.types.is_time(mapped.arrow) else mapped.arrow
     if array.type != driver or sent in _MONEY:
-        raise SchemaChangedError(
-            f"column {mapped.name!r} was {mapped.declared} when the table was looked at, and is read as "
-            f"{sent or array.type} now, expected {driver}: it has got another type since. load() the table again, or "
-            "start the query again. Where its type is what it was, run pip install --upgrade adbc-driver-postgresql on "
-            "the driver and on every executor"
-        )
+        raise _retyped(mapped, sent or str(array.type), str(driver))
     if pa.types.is_string(array.type):
         # The driver passes on whatever bytes the server sends.
         return _parsed(mapped, array, _Met.ROW)
+    return _in_range(mapped, array).cast(mapped.arrow)
+
+
+def _unpacked(mapped: MappedColumn, array: pa.Array[Any]) -> pa.Array[Any]:
+    found = element_types(array)
+    if found - {mapped.packed}:
+        raise _retyped(mapped, f"an array of the type {max(found)}", f"one of {mapped.packed}")
+    try:
+        elements = unpack_arrays(array, mapped.packed, mapped.arrow.field(0).type)
+    except UnreadableTextError as problem:
+        raise _out_of_range(mapped, problem, _Met.ROW) from None
+    return replace(elements, values=_in_range(mapped, elements.values)).lists(mapped.arrow)
+
+
+def _retyped(mapped: MappedColumn, found: str, expected: str) -> SchemaChangedError:
+    return SchemaChangedError(
+        f"column {mapped.name!r} was {mapped.declared} when the table was looked at, and is read as {found} now, "
+        f"expected {expected}: it has got another type since. load() the table again, or start the query again. Where "
+        "its type is what it was, run pip install --upgrade adbc-driver-postgresql on the driver and on every executor"
+    )
+
+
+def _in_range(mapped: MappedColumn, array: pa.Array[Any]) -> pa.Array[Any]:
+    """The same, unless it has what Spark cannot hold."""
     if pa.types.is_floating(array.type):
         return _one_nan(array)
     _require_in_range(mapped, array)
-    return array.cast(mapped.arrow)
+    return array
 
 
 def _one_nan(array: pa.Array[Any]) -> pa.Array[Any]:
@@ -103,8 +131,8 @@ def _one_nan(array: pa.Array[Any]) -> pa.Array[Any]:
 def _require_in_range(mapped: MappedColumn, array: pa.Array[Any]) -> None:
     """Refuses what PostgreSQL can hold and Spark cannot.
 
-    The driver moves the epoch from 2000 to 1970 and lets infinity, the largest and smallest number, wrap around: it
-    arrives as some day far outside the years 1 to 9999.
+    The driver and `array_binary` move the epoch from 2000 to 1970 and let infinity, the largest and smallest number,
+    wrap around: it arrives as some day far outside the years 1 to 9999.
     """
     if pa.types.is_date32(array.type):
         _require_between(mapped, array.view(pa.int32()), _FIRST_DAY, _LAST_DAY, "infinity, or a year outside 1 to 9999")

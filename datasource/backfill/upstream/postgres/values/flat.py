@@ -35,6 +35,20 @@ class Flat:
         return bitmap(self.valid)
 
 
+@dataclass(frozen=True)
+class Elements:
+    """List `i` has the elements `[offsets[i], offsets[i + 1])` of `values`; `validity` is the lists'."""
+
+    offsets: NDArray[np.int32]
+    validity: pa.Buffer | None
+    values: pa.Array[Any]
+
+    def lists(self, to: pa.DataType) -> pa.Array[Any]:
+        """The lists themselves, of a type whose elements are as `values` are."""
+        offsets = pa.py_buffer(self.offsets.data)
+        return pa.Array.from_buffers(to, len(self.offsets) - 1, [self.validity, offsets], children=[self.values])
+
+
 def bitmap(valid: NDArray[np.bool_]) -> pa.Buffer | None:
     """One bit for each value; None if all are valid."""
     return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little").data)
