@@ -8,7 +8,7 @@ from backfill.errors import DefiniteError, SchemaChangedError, TableError
 from integration.database import Database
 from integration.definition import WHEN, refused, started
 from integration.fixtures.streams import StartStream
-from integration.stream_harness import table_of
+from integration.stream_harness import table_of, told
 
 
 def test_changes_from_when_the_key_had_another_name_take_a_new_stream(
@@ -111,6 +111,29 @@ def test_a_partition_whose_old_rows_would_pass_for_whole_ones_ends_the_stream(
     refused(run, TableError, r'"t_1" logs of an old row id, other, expected just its key \(id\) or all .*DEFAULT')
     run.restart()
     refused(run, TableError, "expected just its key")
+
+
+def test_an_old_key_that_is_told_as_a_whole_row_is_no_row_before_an_update(
+    database: Database, start_stream: StartStream
+) -> None:
+    """The server logs the key before an update as well where its bytes change and its value does not, or where it is
+    stored out of line. The root's identity says then that it is the row."""
+    database.execute(
+        "CREATE TABLE t (id float8 PRIMARY KEY, v text) PARTITION BY RANGE (id);"
+        "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (-9) TO (9);"
+        "CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM (9) TO (99);"
+        "ALTER TABLE t REPLICA IDENTITY FULL; ALTER TABLE t_2 REPLICA IDENTITY FULL;"
+        "INSERT INTO t VALUES (0, 'a'), (10, 'b')"
+    )
+    run = start_stream()
+    run.catch_up()
+    database.execute("UPDATE t SET id = '-0', v = 'c' WHERE id = 0; UPDATE t SET v = 'd' WHERE id = 10")
+    assert told(run) == [("update_postimage", 0, "c"), ("update_preimage", 10, "b"), ("update_postimage", 10, "d")]
+    database.execute("ALTER TABLE t_1 REPLICA IDENTITY FULL; UPDATE t SET id = 0, v = null WHERE id = 0")
+    assert told(run) == [("update_preimage", 0, "c"), ("update_postimage", 0, None)]
+    database.execute("UPDATE t SET v = 'e' WHERE id = 0")
+    assert told(run) == [("update_preimage", 0, None), ("update_postimage", 0, "e")]
+    run.finish()
 
 
 @pytest.mark.parametrize("change", ["RENAME TO temper", "SET SCHEMA elsewhere"])

@@ -152,7 +152,7 @@ class ChangeLog:
     def _peeked(self, session: Session, stretch: Stretch, limit: int) -> log.Peeked:
         most = self.expected.of(limit, stretch.after)
         with saying_which_is_waited_for(self._connector, session, self.place.slot):
-            return log.peek(self._connector, log.Feed.of(self.place, self._table, self.added), stretch, most)
+            return log.peek(self._connector, log.Feed.of(session, self.place, self._table, self.added), stretch, most)
 
     def _require_published(self, session: Session) -> None:
         """Refuses as well a publication that was made again since the last reading.

@@ -26,13 +26,14 @@ from backfill.upstream.postgres.changes.spool import Spool
 from backfill.upstream.postgres.decoder.namesakes import Namesakes
 from backfill.upstream.postgres.decoder.pgoutput import Decoder
 from backfill.upstream.postgres.decoder.relation import WantedColumn
-from backfill.upstream.postgres.decoder.transactions import Transactions
+from backfill.upstream.postgres.decoder.transactions import Keep, Transactions
 from backfill.upstream.postgres.description import QualifiedName, quoted
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position, format_lsn
 from backfill.upstream.postgres.replication.place import Place
-from backfill.upstream.postgres.session.connection import Connector
+from backfill.upstream.postgres.session.connection import Connector, Session
 from backfill.upstream.postgres.session.failures import about_slot, translating
 from backfill.upstream.postgres.session.server import require_log_of
+from backfill.upstream.postgres.tables.partitions import tells_keys_as_rows
 from backfill.upstream.postgres.tables.table import Table
 
 _BATCH_BYTES: Final = 4 << 20
@@ -65,11 +66,20 @@ class Feed:
     table_oid: int
     wanted: tuple[WantedColumn, ...]
     added: Added = NOTHING_ADDED
+    keys_as_rows: bool = False
+    """Whether an old key may be told as a whole row (see `partitions`)."""
 
     @classmethod
-    def of(cls, place: Place, table: Table, added: Added = NOTHING_ADDED) -> Feed:
-        own = (place.log.system, place.log.timeline, place.slot, place.publication)
-        return cls(*own, table.description.oid, table.wanted, added)
+    def of(cls, session: Session, place: Place, table: Table, added: Added = NOTHING_ADDED) -> Feed:
+        own, described = (place.log.system, place.log.timeline, place.slot, place.publication), table.description
+        keys_as_rows = described.partitioned and tells_keys_as_rows(session, described.oid)
+        return cls(*own, described.oid, table.wanted, added, keys_as_rows)
+
+    def decoder(self, keep: Keep, namesakes: Namesakes | None = None) -> Decoder:
+        """What decodes the messages of the transactions that are to be kept."""
+        return Decoder(
+            self.table_oid, self.wanted, keep, self.added, namesakes=namesakes, keys_as_rows=self.keys_as_rows
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +164,7 @@ def peek(connector: Connector, feed: Feed, stretch: Stretch, limit: int) -> Peek
 
 def changes(connector: Connector, feed: Feed, stretch: Stretch, name: QualifiedName) -> Iterator[pa.RecordBatch]:
     """The same without a limit, as they are read; TableError where another table had the name of now meanwhile."""
-    decoder = Decoder(feed.table_oid, feed.wanted, stretch.wants, namesakes=Namesakes(feed.table_oid, name))
+    decoder = feed.decoder(stretch.wants, Namesakes(feed.table_oid, name))
     for batch in read_ahead(_messages(connector, feed, stretch.upto, None), READ_AHEAD):
         rows = decoder.feed(batch.column(0)).rows
         if rows.num_rows:
@@ -168,7 +178,7 @@ def _require_whole(decoder: Decoder) -> None:
 
 
 def _peeked(connector: Connector, feed: Feed, stretch: Stretch, limit: int) -> Peeked:
-    decoder = Decoder(feed.table_oid, feed.wanted, stretch.wants, feed.added)
+    decoder = feed.decoder(stretch.wants)
     rows, transactions, count = Spool(decoder.schema), [], 0
     with ExitStack() as opened:
         opened.callback(rows.close)

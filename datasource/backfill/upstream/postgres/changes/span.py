@@ -51,23 +51,24 @@ class PostgresChangeReader:
 
     def _once(self) -> Iterator[pa.RecordBatch]:
         after, upto = Position.parse(self.after), Position.parse(self.upto)
-        feed = log.Feed.of(self.place, self.table)
-        self._require_readable(after, upto)
+        feed = self._readable(after, upto)
         try:
             stretch = log.Stretch(after, upto, upto.lsn)
             yield from log.changes(self.connector, feed, stretch, self.table.description.name)
         except DataLossError:
             # The server says less about a slot that is gone than its catalog does.
-            self._require_readable(after, upto)
+            self._readable(after, upto)
             raise
         # Again, so that a slot which was moved or made again in the meantime is noticed as well.
-        self._require_readable(after, upto)
+        self._readable(after, upto)
 
-    def _require_readable(self, after: Position, upto: Position) -> None:
+    def _readable(self, after: Position, upto: Position) -> log.Feed:
+        """The log, of which all between the two positions has to be there."""
         with self.connector.session() as session, translating():
             require_primary_again(session)
             self.place.require_readable(session, after.lsn, upto.lsn, way_out=_WAY_OUT)
             _require_published(session, self.place, self.table)
+            return log.Feed.of(session, self.place, self.table)
 
 
 def resolved(

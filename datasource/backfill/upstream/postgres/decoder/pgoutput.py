@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from backfill import changes as layout
 from backfill.arrow.arrays import Mask
@@ -71,7 +72,8 @@ class Decoder:
 
     A value that an update left out as unchanged is taken from the old row or the old key if they carry it;
     otherwise it is null and named in `unchanged`. A value of a column that was `added` later is null. Where `namesakes`
-    are given, a change of one of them is refused.
+    are given, a change of one of them is refused. With `keys_as_rows`, an old row that has nothing but a key is taken
+    for an old key.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Decoder:
         added: Added = NOTHING_ADDED,
         *,
         namesakes: Namesakes | None = None,
+        keys_as_rows: bool = False,
     ) -> None:
         nothing = pa.array([], pa.binary())
         self.schema: Final = layout.changes_schema(
@@ -92,6 +95,7 @@ class Decoder:
         self._keep = keep
         self._added = added
         self._namesakes = namesakes
+        self._keys_as_rows = keys_as_rows
         self._open: BeginMessages = NO_BEGIN
         self._relation: Relation | None = None
 
@@ -140,13 +144,21 @@ class Decoder:
                 pa.array(begun.commit_lsn.astype(np.int64)),
                 pa.array(begun.timestamp).view(pa.timestamp("us", tz="UTC")),
                 pa.array(begun.xid.astype(np.int64)),
-                pa.array(_OLD_KIND[changes.first_tuple]),
+                pa.array(self._old_kind(changes, old)),
                 self._structs(new, changes.has_new, messages.data),
                 self._structs(old, changes.has_old, messages.data),
                 names_where(unchanged, [column.name for column in self._wanted]),
             ],
             schema=self.schema,
         )
+
+    def _old_kind(self, changes: RowChanges, old: Tuples) -> NDArray[np.uint8]:
+        kind = _OLD_KIND[changes.first_tuple]
+        if self._keys_as_rows:
+            values = [index for index, column in enumerate(self._wanted) if not column.key]
+            bare = ~(old.kind[values] == TEXT).any(axis=0)
+            kind[bare & changes.has_old] = layout.OLD_KEY
+        return kind
 
     def _tuples(self, messages: Messages, changes: RowChanges, described: Descriptions) -> tuple[Tuples, Tuples]:
         new = Tuples.absent(len(self._wanted), changes.start)

@@ -52,6 +52,14 @@ _LEAVES: Final = f"""
     ORDER BY 1, 2
 """
 
+_KEYS_AS_ROWS: Final = f"""
+    {with_parts("%(root)s")}
+    SELECT EXISTS (SELECT FROM part JOIN pg_catalog.pg_class c ON c.oid = relid
+                   WHERE c.relkind <> 'p' AND c.relreplident <> 'f')
+    FROM pg_catalog.pg_class root
+    WHERE root.oid = %(root)s AND root.relreplident = 'f'
+"""
+
 _KEY_INDEX: Final = """
     SELECT x.relname::text
     FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
@@ -119,6 +127,12 @@ def _key_index(session: Session, leaf: _Leaf, key: Sequence[str]) -> str:
     """Whole rows are not advised, for with some publications nobody could write to the partition (see `writers`)."""
     found = session.execute(_KEY_INDEX, [leaf.oid, list(key)]).fetchone()
     return "…" if found is None else quoted(found[0])
+
+
+def tells_keys_as_rows(session: Session, oid: int) -> bool:
+    """Whether the log says of old rows of this partitioned table that they are whole, and some partition logs keys."""
+    found = session.execute(_KEYS_AS_ROWS, {"root": oid}).fetchone()
+    return found is not None and bool(found[0])
 
 
 def without_whole_rows(session: Session, oid: int) -> list[QualifiedName]:
