@@ -17,6 +17,7 @@ from backfill.options import parse
 from backfill.upstream import TableSize
 from backfill.upstream.delta import DeltaUpstream
 from backfill.upstream.delta.changes.span import DeltaChangeReader
+from backfill.upstream.delta.files.commits import Commit
 from backfill.upstream.delta.files.log import Log, Stamp, commit_file
 from backfill.upstream.delta.tables import opening
 from backfill.vnode import WHOLE_TABLE
@@ -219,6 +220,34 @@ def test_changes_of_another_table_than_was_planned_are_not_read(table: Path) -> 
     with pytest.raises(DataLossError, match=r"made again: .* load\(\) its changes anew") as refused:
         list(changes.read())
     assert "checkpointLocation" not in str(refused.value)
+
+
+@pytest.mark.parametrize("begins", ["planned", "logged", "read alone"])
+def test_commits_of_a_table_that_comes_to_the_path_while_they_are_read_are_not_taken(
+    tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch, begins: str
+) -> None:
+    run, commit = all_read(tmp_path, table), Log.commit
+    other = created(tmp_path / "other")
+    for folder, key in ((table, 20), (other, 30)):
+        write_deltalake(folder, rows((key, "v")), mode="append")
+    end = DeltaTable(table).version()
+    if begins == "logged":
+        assert run.plan()
+        run.restart()
+    changes = DeltaUpstream(parse({"path": str(table), "keyColumns": "id"})).span(str(end - 1), str(end))
+
+    def exchanged(log: Log, version: int) -> Commit | None:
+        if version == end and other.exists():
+            table.rename(tmp_path / "before")
+            other.rename(table)
+        return commit(log, version)
+
+    monkeypatch.setattr(Log, "commit", exchanged)
+    reads: dict[str, Callable[[], object]] = {"planned": run.plan, "logged": run.read}
+    read = reads.get(begins, lambda: list(changes.read()))
+    with pytest.raises(DataLossError, match="was deleted and made again"):
+        read()
+    assert not other.exists()
 
 
 def test_an_older_copy_of_the_table_is_told(tmp_path: Path, table: Path) -> None:

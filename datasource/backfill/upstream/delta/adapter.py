@@ -241,6 +241,7 @@ class DeltaUpstream:
         if after is not None and not pinned and Position.parse(after.position) == position:
             return Step(after, None)
         epoch = Epoch(1 if after is None else after.number + 1, str(position), version, self._timestamp(version, after))
+        self._latest.require_still()
         return Step(epoch, Pin(epoch, str(position)) if pinned else None)
 
     def _timestamp(self, version: int, after: Epoch | None) -> int:
@@ -277,7 +278,7 @@ class DeltaUpstream:
     # -- changes ---------------------------------------------------------------------------------------------------
 
     def changes(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch]:
-        return self._history.changes(_version(after), _version(upto))
+        return self._history.changes(_version(after), _version(upto), self._latest.require_still)
 
     def shown(self, position: str, changes: pa.RecordBatch) -> pa.BooleanArray:
         versions = changes["version"].to_numpy().astype(np.int64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -90,11 +90,15 @@ class History:
                 return version
         return max(after, upto)
 
-    def changes(self, after: int, upto: int) -> Iterator[pa.RecordBatch]:
-        """What the commits after the version `after` did up to `upto`, in the layout of `backfill.changes`."""
+    def changes(self, after: int, upto: int, require_still: Callable[[], object]) -> Iterator[pa.RecordBatch]:
+        """What the commits after the version `after` did up to `upto`, in the layout of `backfill.changes`.
+
+        `require_still` raises where another table is at the path now: a commit does not say which one it is of.
+        """
         table = self.table
         # Not within `reading`: what is gone of the log itself VACUUM has not removed.
         found = [commit for commit in map(self.require_passable, range(after + 1, upto + 1)) if commit is not None]
+        require_still()
         commits = [commit for commit in found if self._is_whole(commit)]
         with reading(table.uri, f"{after + 1} to {upto}", self.way_out):
             yield from feed.changes(change_rows(self.log.files, table, commits), table.columns, table.key)

@@ -37,10 +37,13 @@ class DeltaChangeReader:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         table = self.table
-        latest = open_latest(table.uri)
-        require_same_table(latest, table.uri, table.table_id, way_out=_ANEW)
-        history = History(table, Log(latest), strict=True, way_out=_WAY_OUT, way_on=_WAY_ON)
-        yield from history.changes(int(self.after), int(self.upto))
+        history = History(table, Log(self._latest()), strict=True, way_out=_WAY_OUT, way_on=_WAY_ON)
+        yield from history.changes(int(self.after), int(self.upto), self._latest)
+
+    def _latest(self) -> DeltaTable:
+        latest = open_latest(self.table.uri)
+        require_same_table(latest, self.table.uri, self.table.table_id, way_out=_ANEW)
+        return latest
 
 
 def span(table: Table, latest: DeltaTable, starting: str, ending: str) -> DeltaChangeReader:

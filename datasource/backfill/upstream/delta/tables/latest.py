@@ -66,6 +66,15 @@ class Latest:
             self._followed = head
         return head
 
+    def require_still(self) -> None:
+        """Raises where another table has come to the path since the latest version was looked for. What was read of the
+        log in between may be that one's.
+        """
+        with translating(self._table.uri):
+            seen = self._seen
+            if seen is None or seen.stamp is None or self._log.stamp(seen.position.version) != seen.stamp:
+                self._seen = self._found(seen)
+
     def at(self, position: Position) -> DeltaTable:
         """The table at this version, which may be the latest one that was seen."""
         seen = self._seen
