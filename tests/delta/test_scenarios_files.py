@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,9 @@ from deltalake import DeltaTable, Schema, convert_to_deltalake, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
 from backfill.errors import TableError
+from backfill.options import parse
+from backfill.upstream.delta import DeltaUpstream
+from backfill.upstream.delta.doctor import examine
 from tests.delta import vectors
 from tests.delta.laboratory import FEED, clean_up, cloned
 from tests.delta.stream import DeltaRun
@@ -190,14 +194,73 @@ def test_a_file_of_the_change_data_feed_may_have_texts_in_another_form(tmp_path:
     assert [(row["_change_type"], row["id"], row["v"]) for row in run.read()] == changed
 
 
+def wants(table: Path, *features: str) -> None:
+    """A commit after which whoever reads the table has to know these; it may be one that cannot be opened before."""
+    told = {"readerFeatures": features, "writerFeatures": [*features, "changeDataFeed"]}
+    last = max((table / "_delta_log").glob("*.json"))
+    text = json.dumps({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **told}})
+    last.with_name(f"{int(last.stem) + 1:020}.json").write_text(text)
+
+
 def test_a_table_that_wants_more_of_its_readers_is_refused(tmp_path: Path, table: Path) -> None:
     run = all_read(tmp_path, table)
-    features = {"readerFeatures": ["typeWidening"], "writerFeatures": ["typeWidening", "changeDataFeed"]}
-    vectors.commit(table, [{"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}])
+    wants(table, "typeWidening")
     for _ in range(2):
         with pytest.raises(TableError, match="typeWidening"):
             run.plan()
         run.restart()
+
+
+def test_a_version_of_which_something_is_not_known_is_not_said_to_be_cleaned_up(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    begin = run.version
+    wants(table, "somethingNew")
+    wants(table, "timestampNtz")
+    run.catch_up()
+    assert run.version == begin + 2
+    upstream = DeltaUpstream(parse({"path": str(table), "keyColumns": "id"}))
+    with pytest.raises(TableError, match=f"version {begin + 1} cannot be read here: .* does not know: ") as refused:
+        upstream.span(str(begin + 1), "latest")
+    assert "cleaned up" not in str(refused.value)
+    assert upstream.span(str(begin), "latest").after == str(begin)
+
+
+def test_a_feature_that_rows_are_not_read_with_is_told_with_the_way_out(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    wants(table, "vacuumProtocolCheck")
+    [file] = pa.table(DeltaTable(table).get_add_actions())["path"].to_pylist()
+    vectors.commit(table, [{"remove": {"path": file, "dataChange": True, "deletionTimestamp": 1}}])
+    assert run.plan()
+    assert [row["id"] for row in run.read()] == list(range(10))
+    other = DeltaRun(tmp_path / "other", table)
+    with pytest.raises(TableError, match=r"VacuumProtocolCheck.*DROP FEATURE"):
+        other.plan()
+    options = {"path": str(table), "keyColumns": "id", "stateDir": str(tmp_path / "state")}
+    assert any("VacuumProtocolCheck" in finding.what for finding in examine(parse(options, streaming=True)))
+    found = examine(parse({**options, "startupMode": "latest"}, streaming=True))
+    assert not any(finding.refuses for finding in found)
+
+
+@pytest.mark.parametrize("said", ["2026-01-31T12:00:00Z", {"seconds": 1}, None])
+def test_what_a_writer_says_of_a_commit_may_be_anything(tmp_path: Path, table: Path, said: Any) -> None:
+    run = all_read(tmp_path, table)
+    vectors.commit(table, [{"commitInfo": {"timestamp": said}}])
+    DeltaTable(table).delete("id = 1")
+    run.catch_up()
+    run.restart()
+    run.catch_up()
+    assert run.fold.counts == {"delete": 1}
+
+
+def test_a_line_of_a_commit_may_name_the_kinds_that_it_is_none_of(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    DeltaTable(table).delete("id = 1")
+    commit = max((table / "_delta_log").glob("*.json"))
+    kinds = dict.fromkeys(("commitInfo", "add", "remove", "cdc", "metaData", "protocol", "txn"))
+    actions = map(json.loads, commit.read_text().splitlines())
+    commit.write_text("\n".join(json.dumps({**kinds, **action}) for action in actions))
+    run.catch_up()
+    assert run.fold.counts == {"delete": 1}
 
 
 def test_renamed_columns_are_refused_for_a_stream_and_read_as_a_snapshot(tmp_path: Path) -> None:

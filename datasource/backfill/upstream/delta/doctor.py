@@ -10,10 +10,11 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from backfill.errors import BackfillError
-from backfill.options import Options
+from backfill.options import Options, StartupMode
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.files.statistics import statistics
 from backfill.upstream.delta.snapshot.conditions import require_row_condition
+from backfill.upstream.delta.snapshot.scan import scanned
 from backfill.upstream.delta.tables.opening import open_latest
 from backfill.upstream.delta.tables.properties import enable_feed, has_feed, require_readable, require_unmapped
 from backfill.upstream.delta.tables.table import described
@@ -35,9 +36,11 @@ def examine(options: Options) -> tuple[Finding, ...]:
 
 def _found(table: DeltaTable, options: Options) -> Iterator[Finding]:
     yield from refused(require_readable, table, options.path)
-    yield from refused(described, table, options)
+    is_described = (yield from refused(described, table, options)) is not None
     yield from refused(require_row_condition, table, "snapshotFilter", options.stream.snapshot_filter)
     yield from _nulls(table, options)
+    if is_described and options.stream.startup_mode is not StartupMode.LATEST:
+        yield from refused(_require_rows, table, options)
     if options.stream.only_snapshot:
         return
     properties = table.metadata().configuration
@@ -45,6 +48,12 @@ def _found(table: DeltaTable, options: Options) -> Iterator[Finding]:
     if not has_feed(properties):
         yield Finding("the change data feed is off, so changes cannot be followed", enable_feed(options.path))
     yield from _kept(properties, options.path)
+
+
+def _require_rows(table: DeltaTable, options: Options) -> None:
+    """Refuses what `deltalake` opens and does not read rows of."""
+    with translating(options.path):
+        scanned(table, options.key_columns, None, most=0)
 
 
 def _nulls(table: DeltaTable, options: Options) -> Iterator[Finding]:

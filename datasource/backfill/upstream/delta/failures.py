@@ -73,6 +73,7 @@ _MOST_SHOWN: Final = 300
 
 _APPEND_ONLY: Final = "append-only"
 _UNKNOWN_FEATURE: Final = "Unsupported table features"
+_UNKNOWN: Final = "uses what the package deltalake does not know"
 _CONSTRAINED: Final = "failed validation check"
 
 
@@ -96,9 +97,8 @@ def translated(error: Exception, uri: str) -> BackfillError:
             "be one of the batch, with the value that it has by its expression"
         )
     if isinstance(error, DeltaProtocolError) or "unsupported" in text.lower():
-        return TableError(
-            f"the Delta table {uri} uses what the package deltalake does not know: {shown}. Try a newer release of it"
-        )
+        dropped = f", or run ALTER TABLE delta.`{uri}` DROP FEATURE … for each" if _UNKNOWN_FEATURE in text else ""
+        return TableError(f"the Delta table {uri} {_UNKNOWN}: {shown}. Try a newer release of it{dropped}")
     answer = text if _REQUEST.search(str(error)) or _OF_STORE.search(text) else ""
     if _DENIED.search(text) or _FORBIDDEN.search(answer):
         return DatabaseSetupError(
@@ -141,6 +141,11 @@ def is_gone(error: Exception) -> bool:
     return _GONE.search(str(error)) is not None
 
 
+def is_unknown(error: BackfillError) -> bool:
+    """Whether a table is there, and `deltalake` does not know something that it uses."""
+    return _UNKNOWN in error.message
+
+
 def _not_committed(error: CommitFailedError, uri: str, shown: str) -> BackfillError:
     if is_conflict(error):
         return TableBusyError(
@@ -148,8 +153,8 @@ def _not_committed(error: CommitFailedError, uri: str, shown: str) -> BackfillEr
         )
     if _UNKNOWN_FEATURE in shown:
         return TableError(
-            f"the Delta table {uri} uses what the package deltalake does not know: {shown}. Run ALTER TABLE "
-            f"delta.`{uri}` DROP FEATURE … for each, or name another table"
+            f"the Delta table {uri} {_UNKNOWN}: {shown}. Run ALTER TABLE delta.`{uri}` DROP FEATURE … for each, or "
+            "name another table"
         )
     return TableError(
         f"no row of the Delta table {uri} can be updated or deleted: {shown}. Run ALTER TABLE delta.`{uri}` SET "

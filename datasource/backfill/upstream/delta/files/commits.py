@@ -83,7 +83,9 @@ class Commit:
 def actions(content: bytes) -> Iterator[tuple[str, Any]]:
     """What a commit's file says, in its order, each with its kind; one for each file of it, not for each row."""
     for line in content.splitlines():
-        yield from (json.loads(line) if line.strip() else {}).items()
+        said: dict[str, Any] = json.loads(line) if line.strip() else {}
+        # A writer may name all kinds in each line, with null for those that it is none of.
+        yield from ((kind, action) for kind, action in said.items() if action is not None)
 
 
 def parsed(version: int, content: bytes, modified: int) -> Commit:
@@ -102,7 +104,9 @@ def parsed(version: int, content: bytes, modified: int) -> Commit:
                 definition = _definition(action)
             case "commitInfo":
                 said = action.get("inCommitTimestamp") or action.get("timestamp")
-                timestamp, dated = (1000 * int(said), True) if said else (timestamp, dated)
+                # Only the former is one of Delta's: writers are free in the rest, which may be a text.
+                if said and isinstance(said, int | float):
+                    timestamp, dated = 1000 * int(said), True
     # Where a commit says its changes, they are all of them.
     return Commit(version, timestamp, dated, tuple(written or rewritten), definition)
 

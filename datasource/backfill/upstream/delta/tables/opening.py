@@ -10,7 +10,7 @@ import numpy as np
 from deltalake import DeltaTable
 
 from backfill.errors import DataLossError, FileGoneError, TableError
-from backfill.upstream.delta.failures import translating
+from backfill.upstream.delta.failures import is_unknown, translating
 from backfill.upstream.delta.files.log import Log
 from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.tables.ways_out import KEEP_LONGER, START_OVER
@@ -47,13 +47,16 @@ def _opened(uri: str, version: int | None) -> DeltaTable:
 
 
 def open_at(uri: str, position: Position, *, way_out: str = f"{START_OVER}; {KEEP_LONGER}") -> DeltaTable:
-    """The table at this version; DataLossError where the version is gone, or is one of another table.
+    """The table at this version; DataLossError where the version is gone, or is one of another table, and TableError
+    where it is there and `deltalake` does not know something that it uses.
 
     `way_out` says what can be done where its log was cleaned up.
     """
     try:
         table = _opened(uri, position.version)
     except (FileGoneError, TableError) as error:
+        if is_unknown(error):
+            raise TableError(f"version {position.version} cannot be read here: {error}") from None
         latest = open_latest(uri)
         require_same_table(latest, uri, position.table_id)
         require_not_older(latest, uri, position)
@@ -66,10 +69,10 @@ def open_at(uri: str, position: Position, *, way_out: str = f"{START_OVER}; {KEE
 
 
 def open_if_kept(uri: str, position: Position) -> DeltaTable | None:
-    """The same, but None where that raises DataLossError."""
+    """The same, but None where that raises DataLossError or TableError."""
     try:
         return open_at(uri, position)
-    except DataLossError:
+    except (DataLossError, TableError):
         return None
 
 

@@ -22,7 +22,10 @@ READABLE_FEATURES: Final = frozenset(
         "variantType-preview",
     }
 )
-"""Of what a reader has to know: what `deltalake` reads rightly. A column of a variant is refused by its type."""
+"""Of what a reader has to know: what `deltalake` reads rightly, or refuses by itself where rows of the table are read
+(1.6: vacuumProtocolCheck and variantShredding-preview), so that changes can still be followed. A column of a variant is
+refused by its type.
+"""
 
 _FEED: Final = "delta.enableChangeDataFeed"
 
