@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -260,3 +261,17 @@ def test_an_older_copy_of_the_table_is_told(tmp_path: Path, table: Path) -> None
     run.restart()
     with pytest.raises(DataLossError, match=r"has read version 2 .* and its log ends with version 1"):
         run.plan()
+
+
+def test_a_batch_that_is_run_again_is_not_read_of_a_copy_that_went_another_way(tmp_path: Path, table: Path) -> None:
+    run = all_read(tmp_path, table)
+    shutil.copytree(table, tmp_path / "copy")
+    for folder, text in ((table, "here"), (tmp_path / "copy", "there")):
+        write_deltalake(folder, rows((10, text)), mode="append")
+        time.sleep(0.002)  # Their commits are not of the same millisecond.
+    assert run.plan()
+    shutil.rmtree(table)
+    (tmp_path / "copy").rename(table)
+    run.restart()
+    with pytest.raises(DataLossError, match="an older copy of the table was put back, and written to since"):
+        run.read()

@@ -34,6 +34,7 @@ from backfill.upstream.delta.tables.opening import (
     open_latest,
     reading,
     require_not_older,
+    require_same_commit,
     require_same_history,
     require_same_table,
 )
@@ -278,7 +279,15 @@ class DeltaUpstream:
     # -- changes ---------------------------------------------------------------------------------------------------
 
     def changes(self, after: Epoch, upto: Epoch) -> Iterator[pa.RecordBatch]:
-        return self._history.changes(_version(after), _version(upto), self._latest.require_still)
+        return self._history.changes(_version(after), _version(upto), lambda: self._require_planned(upto))
+
+    def _require_planned(self, upto: Epoch) -> None:
+        """Raises where the commits that were read are not those that a batch up to this epoch was planned with."""
+        self._latest.require_still()
+        with translating(self._uri):
+            found = self._history.log.commit(_version(upto))
+        if found is not None:
+            require_same_commit(found, self._uri, upto.timestamp)
 
     def shown(self, position: str, changes: pa.RecordBatch) -> pa.BooleanArray:
         versions = changes["version"].to_numpy().astype(np.int64)

@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 
 from backfill.errors import DataLossError, FileGoneError, TableError
 from backfill.upstream.delta.failures import is_unknown, translating
+from backfill.upstream.delta.files.commits import Commit
 from backfill.upstream.delta.files.log import Log
 from backfill.upstream.delta.position import Position
 from backfill.upstream.delta.tables.ways_out import KEEP_LONGER, START_OVER
@@ -105,9 +106,15 @@ def require_same_history(table: DeltaTable, uri: str, position: Position, timest
     require_not_older(table, uri, position)
     with translating(uri):
         found = Log(table).commit(position.version)
-    if found is not None and found.dated and found.timestamp != timestamp:
+    if found is not None:
+        require_same_commit(found, uri, timestamp)
+
+
+def require_same_commit(found: Commit, uri: str, timestamp: int) -> None:
+    """Refuses a commit of another time, if it says its time."""
+    if found.dated and found.timestamp != timestamp:
         raise DataLossError(
-            f"the stream has read version {position.version} of the Delta table {uri}, which was committed at "
+            f"the stream has read version {found.version} of the Delta table {uri}, which was committed at "
             f"{_told(timestamp)}, and the one that is there now was committed at {_told(found.timestamp)}: an older "
             f"copy of the table was put back, and written to since. {START_OVER}"
         )
