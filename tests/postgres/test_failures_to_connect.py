@@ -64,6 +64,13 @@ def test_a_session_that_a_standby_has_ended_is_told_as_its_statement_is() -> Non
         "connection failed: could not match 3 port numbers to 2 hosts",
         'connection failed: invalid "ssl_min_protocol_version" value: "TLSv9"',
         "connection failed: GSSAPI authentication not supported",
+        'connection is bad: weak sslmode "require" may not be used with sslrootcert=system (use "verify-full")',
+        "connection is bad: invalid SSL protocol version range",
+        'connection is bad: require_auth method "md5" is specified more than once',
+        'connection is bad: negative require_auth method "!none" cannot be mixed with non-negative methods',
+        'connection is bad: "min_protocol_version" is greater than "max_protocol_version"',
+        'connection is bad: Unix-domain socket path "/x/.s.PGSQL.5432" is too long (maximum 107 bytes)',
+        "connection failed: host name must be specified for a verified SSL connection",
     ],
 )
 def test_a_mistake_in_the_url_is_not_tried_again(text: str) -> None:
@@ -95,6 +102,12 @@ def test_a_mistake_in_the_url_is_not_tried_again(text: str) -> None:
                 "FATAL:  connection requires a valid client certificate",
                 "SSL error: certificate verify failed",
                 "SSL error: tlsv1 alert unknown ca",
+                "SSL error: tlsv1 alert protocol version",
+                "SSL error: ssl/tls alert handshake failure",
+                "SSL error: unsupported protocol",
+                'server only supports protocol version 3.0, but "min_protocol_version" was set to 3.2',
+                "none of the server's SASL authentication mechanisms are supported",
+                "server requires OAuth authentication, but oauth_issuer and oauth_client_id are not both set",
                 'server certificate for "db.internal" does not match host name "db"',
                 'private key file "/etc/app.key" has group or world access; file must have permissions u=rw (0600)',
                 "server does not support SSL, but SSL was required",
@@ -113,6 +126,19 @@ def test_a_mistake_in_the_url_is_not_tried_again(text: str) -> None:
 def test_an_error_without_sqlstate_is_the_connections(text: str, kind: type[BackfillError]) -> None:
     for error in (psycopg.OperationalError(text), from_adbc(None, text), OSError(text)):
         assert type(translated(error)) is kind
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('password authentication failed for user "app"', "VALID UNTIL 'infinity'"),
+        ('permission denied for database "shop"', "GRANT CONNECT ON DATABASE"),
+    ],
+)
+def test_a_refused_login_is_told_of_what_the_server_does_not_say(text: str, told: str) -> None:
+    """Of a password that has expired it says the same as of a wrong one."""
+    for error in (psycopg.OperationalError(f"connection failed: FATAL:  {text}"), from_adbc(None, f"FATAL:  {text}")):
+        assert told in translated(error).message
 
 
 @pytest.mark.parametrize(

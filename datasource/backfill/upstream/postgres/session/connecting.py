@@ -13,10 +13,12 @@ from backfill.scarcity import short_of_memory
 _REFUSED_FOR_GOOD: Final = re.compile(
     r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry|pg_hba\.conf rejects|"
     r"permission denied|is not permitted to log in|not currently accepting connections|"
-    r" certificate|private key|alert unknown ca|SSL was required|encryption, but it was required|channel binding|"
-    r"authentication method requirement|"
-    r"invalid (connection option|URI|port|dsn|\w+ value)|missing \"=\"|bad value for|requirepeer|GSSAPI|"
-    r"could not match|unrecognized configuration parameter|"
+    r" certificate|private key|SSL was required|encryption, but it was required|channel binding|"
+    r" alert (unknown ca|protocol version|handshake failure)|unsupported protocol|only supports protocol version|"
+    r"authentication method requirement|authentication mechanisms are supported|requires OAuth|"
+    r"invalid (connection option|URI|port|dsn|SSL protocol version range|\w+ value)|missing \"=\"|bad value for|"
+    r"requirepeer|GSSAPI|weak sslmode|require_auth method|is greater than \"max_protocol_version\"|"
+    r"host name must be specified|socket path .* is too long|could not match|unrecognized configuration parameter|"
     r"invalid (value for parameter|command-line argument|\"\w+\" value)",
     re.IGNORECASE,
 )
@@ -106,7 +108,8 @@ def _of_one(error: Exception, message: str) -> BackfillError:
     if _REFUSED_FOR_GOOD.search(message):
         return DatabaseSetupError(
             f"the database refused the connection: {message}; check the options url, user and password, and that the "
-            "server lets them in: pg_hba.conf, ALTER ROLE … LOGIN, ALTER DATABASE … ALLOW_CONNECTIONS true"
+            "server lets them in: pg_hba.conf, ALTER ROLE … LOGIN VALID UNTIL 'infinity', GRANT CONNECT ON DATABASE …, "
+            "ALTER DATABASE … ALLOW_CONNECTIONS true"
         )
     by_server = _BY_SERVER.search(str(error)) is not None
     if _NOT_LOADED.search(message) and by_server:
