@@ -159,6 +159,7 @@ def test_an_option_of_the_stream_is_taken(option: str, text: str, field: str, va
         ("maxBytesPerTrigger", "9" * 5000, "expected a size such as 268435456, 256m or 1g"),
         ("stateMemory", "9" * 5000, "expected a size such as 268435456, 256m or 1g"),
         ("maxBytesPerTrigger", "0", "is '0'; expected a size such as 268435456, 256m or 1g"),
+        ("maxBytesPerTrigger", "9223372036854775807", "or 1g, of 1048576g at the most"),
         ("maxBytesPerTrigger", "1t", "expected a size"),
         ("maxBytesPerTrigger", "-1m", "expected a size"),
         ("failOnDataLoss", "yes", "is 'yes'; expected true or false"),

@@ -69,7 +69,7 @@ _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 def size(text: str) -> int:
     matched = re.fullmatch(rf"({_DIGITS})\s*([kmg]?)b?", text.strip().lower())
     if matched is None or not 0 < int(matched[1]) * _UNITS[matched[2]] <= _MOST_BYTES:
-        raise ValueError("a size such as 268435456, 256m or 1g")
+        raise ValueError("a size such as 268435456, 256m or 1g, of 1048576g at the most")
     return int(matched[1]) * _UNITS[matched[2]]
 
 
