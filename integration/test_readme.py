@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
 
+from backfill.sinks.postgres import apply_to
 from integration.database import Database
 from tests.docs.pages import chapter
 
@@ -164,6 +167,38 @@ def test_into_a_keyed_table(spark: SparkSession, orders: Database, tmp_path: Pat
         assert sorted(tuple(row.values()) for row in rows) == orders.execute("TABLE orders ORDER BY id")
     finally:
         names["query"].stop()
+
+
+def test_a_commit_that_spark_has_lost_is_written_again(spark: SparkSession, orders: Database, tmp_path: Path) -> None:
+    """Of a batch that the stream has recorded, which cannot be run again."""
+    from pyspark.errors import StreamingQueryException  # noqa: PLC0415
+
+    make_copy("Quickstart", orders)
+    feed = spark.readStream.format("backfill").option("url", orders.url(tmp_path)).option("dbtable", "orders")
+    stream = feed.option("stateDir", str(tmp_path / "state")).load()
+    apply_batch = apply_to(url=orders.url(tmp_path), table="orders_copy", key=["id"], query="orders")
+    writer = stream.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).foreachBatch(apply_batch)
+
+    def catch_up() -> None:
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    catch_up()
+    orders.execute(CHANGES)
+    catch_up()
+    commit = tmp_path / "checkpoint" / "commits" / "1"
+    commit.write_bytes(b"")
+    with pytest.raises(StreamingQueryException, match="Incomplete log file"):
+        catch_up()
+    commit.unlink()
+    commit.with_name(".1.crc").unlink()
+    with pytest.raises(StreamingQueryException, match="StateError: the checkpoint stands at"):
+        catch_up()
+
+    (command,) = re.findall(r"`(printf [^`]*)`", chapter("Storage"))
+    subprocess.run(["sh", "-c", command.replace("commits/42", shlex.quote(str(commit)))], check=True)
+    orders.execute("DELETE FROM orders WHERE id = 100")
+    catch_up()
+    assert orders.execute("TABLE orders_copy ORDER BY id") == orders.execute("TABLE orders ORDER BY id")
 
 
 def test_a_delta_table_needs_no_server(spark: SparkSession, tmp_path: Path) -> None:
