@@ -198,9 +198,13 @@ def test_a_position_of_now_is_good_where_the_log_has_come_to_the_end_of_a_segmen
     # What is looked at for the first time may be written to the log, and then that is no longer at the end.
     assert ids("earliest", "latest") == []
     database.execute("INSERT INTO t (id) VALUES (4)")
-    database.execute("SELECT pg_switch_wal()")
-    at = now(database)
-    assert at.endswith("28")
+
+    def switched(_: int) -> str:
+        database.execute("SELECT pg_switch_wal()")
+        return now(database)
+
+    # A record of the server's own may come in between, as at the end of a checkpoint.
+    at = next(position for position in map(switched, range(10)) if position.endswith("28"))
     assert (ids("earliest", at), ids(at, at), ids(at, "latest")) == ([4], [], [])
     database.execute("INSERT INTO t (id) VALUES (5)")
     assert (ids("earliest", at), ids(at, "latest")) == ([4], [5])
