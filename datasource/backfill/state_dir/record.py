@@ -184,8 +184,8 @@ class Record:
         if epoch is not None and epoch > barrier.epoch.number:
             raise StateError(
                 f"the checkpoint stands at epoch {barrier.epoch.number} and stateDir at epoch {epoch}: an older "
-                "checkpoint was restored, or two queries use this stateDir. Changes between the two may be gone from "
-                f"the upstream. Start over with {FRESH_START}"
+                "checkpoint was restored, a file in its folder commits was lost, or two queries use this stateDir. "
+                f"Changes between the two may be gone from the upstream. Start over with {FRESH_START}"
                 + self._or(
                     ", or resume after stateDir's epoch, if the sink has nothing beyond it, with a fresh "
                     "checkpointLocation and onExistingState=resume"
