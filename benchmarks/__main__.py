@@ -16,6 +16,7 @@ from benchmarks.rounds import Rounds
 BENCHMARKS: Final[Mapping[str, Callable[[Bed, int | None, Rounds], Iterator[Table]]]] = {
     "snapshot": snapshot.run,
     "orders": snapshot.run_orders,
+    "vectors": snapshot.run_vectors,
     "wide": snapshot.run_wide,
     "changes": changes.run,
     "wide-changes": changes.run_wide,

@@ -54,6 +54,21 @@ WIDE: Final = "public.readings"
 WIDE_COLUMNS: Final = 449
 """With so many a row takes just more memory than a new session's allocator keeps."""
 
+PASSAGES: Final = "public.passages"
+"""What a search by meaning might have: a text of 90 bytes and its vector."""
+
+PASSAGES_DDL: Final = f"""
+    DROP TABLE IF EXISTS {PASSAGES};
+    CREATE TABLE {PASSAGES} (id bigint PRIMARY KEY, passage text NOT NULL, vector real[] NOT NULL)"""
+
+VECTOR_LENGTH: Final = 768
+
+PASSAGES_ROWS: Final = f"""
+    INSERT INTO {PASSAGES}
+    SELECT i, repeat(md5(i::text), 3), vector
+    FROM generate_series(1, %s::bigint) AS i,
+        LATERAL (SELECT array_agg(random() + 0 * i) FROM generate_series(1, {VECTOR_LENGTH})) AS made (vector)"""
+
 ROWS_PER_SCALE: Final = 100_000
 
 JDBC_DRIVER: Final = Path("/usr/share/java/postgresql.jar")
@@ -111,6 +126,14 @@ class Bed:
         self.database.execute(ORDERS_DDL)
         self.database.execute(ORDERS_ROWS, [rows])
         self.database.execute(f"VACUUM ANALYZE {ORDERS}")
+        self.database.execute("CHECKPOINT")
+        return rows
+
+    def fill_passages(self, rows: int) -> int:
+        """Makes the passages anew, as many as that."""
+        self.database.execute(PASSAGES_DDL)
+        self.database.execute(PASSAGES_ROWS, [rows])
+        self.database.execute(f"VACUUM ANALYZE {PASSAGES}")
         self.database.execute("CHECKPOINT")
         return rows
 

@@ -1,4 +1,6 @@
-"""A table into Spark's noop sink: pgbench's accounts, orders, whose columns are of many types, and a wide one."""
+"""A table into Spark's noop sink: pgbench's accounts; orders, whose columns are of many types; passages with vectors;
+and a wide one.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,14 @@ from types import MappingProxyType
 from typing import Final
 
 from benchmarks import debezium, handing_over
-from benchmarks.bed import ACCOUNTS, JDBC_DRIVER, ORDERS, WIDE, WIDE_COLUMNS, Bed
+from benchmarks.bed import ACCOUNTS, JDBC_DRIVER, ORDERS, PASSAGES, VECTOR_LENGTH, WIDE, WIDE_COLUMNS, Bed
 from benchmarks.report import Comparison, Table, ratios, speeds, where
 from benchmarks.rounds import Contender, Rounds, Run, take_turns
 from benchmarks.stream import PARTS, WALL, drain
 
 ROWS = 4_000_000
 ORDERS_ROWS = 2_000_000
+PASSAGES_ROWS = 20_000
 WIDE_ROWS = 50_000
 READERS = (1, 2)
 COPY = "psql COPY binary"
@@ -88,6 +91,13 @@ def run_orders(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
     count = bed.fill_orders(rows or ORDERS_ROWS)
     source = _Source(bed, ORDERS, "order_id", count)
     yield from _compared(source, rounds, f"{count} rows of {ORDERS}, ten columns of eight types")
+
+
+def run_vectors(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
+    """Of rows that are mostly an array of numbers."""
+    count = bed.fill_passages(rows or PASSAGES_ROWS)
+    source = _Source(bed, PASSAGES, "id", count)
+    yield from _compared(source, rounds, f"{count} rows of {PASSAGES}, with vectors of {VECTOR_LENGTH} real")
 
 
 def run_wide(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
