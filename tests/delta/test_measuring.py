@@ -19,6 +19,7 @@ from backfill.options import parse
 from backfill.plan import Extent, Measure
 from backfill.upstream.delta import DeltaUpstream
 from backfill.upstream.delta.files.footers import largest_rows
+from backfill.upstream.delta.keys.columns import KeyColumns
 from backfill.upstream.delta.keys.sorted_keys import SortedKeys
 from backfill.upstream.delta.snapshot import measuring, sizes
 from backfill.upstream.delta.snapshot.rows import Rows
@@ -95,6 +96,21 @@ def _measure(random: Random, keys: list[int], after: int | None, upto: int | Non
     last = (str(inside[limit - 1]),) if len(inside) > limit else None
     first, end = (None if bound is None else (str(bound),) for bound in (after, upto))
     return Measure(KeyRange(first, end), limit), Extent(min(limit, len(inside)), last)
+
+
+def test_keys_of_many_files_are_held_in_few_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each file costs as much as there were files before it."""
+    pieces: list[int] = []
+
+    def sorted_keys(columns: KeyColumns, keys: pa.Table) -> SortedKeys:
+        pieces.append(keys.column(0).num_chunks)
+        return SortedKeys(columns, keys)
+
+    with _measured(tmp_path / "table", Random(1).sample(range(2000), 600)) as measure:
+        monkeypatch.setattr(measuring, "SortedKeys", sorted_keys)
+        [found] = measure([Measure(WHOLE_TABLE, 1000)])
+    assert found == Extent(600, None)
+    assert pieces == [2]  # The first one is empty.
 
 
 def test_of_wide_rows_few_are_read_at_a_time(tmp_path: Path) -> None:

@@ -47,7 +47,8 @@ def _needed(key: KeyColumns, requests: Sequence[Measure], batches: Iterator[pa.R
     """The keys that decide the requests' extents, and maybe others."""
     found = key.schema.empty_table()
     most, size = 2 * CHUNK_ROWS, 2 * CHUNK_BYTES
-    for batch in batches:
+    # A piece is as dear to hold as there are others already, and each of many files may have but few of the keys.
+    for batch in coalesced(batches, CHUNK_ROWS // 16, CHUNK_BYTES // 16):
         found = pa.concat_tables([found, pa.Table.from_batches([batch])])
         if found.num_rows > most or found.nbytes > size:
             found = SortedKeys(key, found).needed(requests)
