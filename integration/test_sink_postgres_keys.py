@@ -258,3 +258,22 @@ def test_a_target_takes_any_xml_whatever_its_database_takes_by_itself(database: 
     )
     sink(database, tmp_path)(batch_of({"id": 1, "v": "text"}), 0)
     assert database.execute("SELECT v::text FROM copy") == [("text",)]
+
+
+@pytest.mark.parametrize(("change", "unchanged"), [("delete", []), ("update_postimage", ["w"])])
+def test_a_row_among_many_wide_ones_is_looked_up_in_a_large_target(
+    database: Database, tmp_path: Path, change: str, unchanged: list[str]
+) -> None:
+    """Of what goes through a temporary table the server takes each text for short, and half of all rows for deleted:
+    for so many rows as there seem to be it would read the whole target.
+    """
+    database.execute("CREATE TABLE copy (id bigint PRIMARY KEY, v text, w text)")
+    apply = sink(database, tmp_path)
+    apply(inserts(0), 0)
+    database.execute("INSERT INTO copy SELECT i FROM generate_series(1, 100000) i; ANALYZE copy")
+    one = {"id": 50_000, "v": None, "w": None, "_change_type": change, "_unchanged_columns": unchanged}
+    many = ({"id": -number, "v": "v" * 1500, "w": "w", "_unchanged_columns": []} for number in range(1, 2000))
+    apply(batch_of(one, *many), 1)
+    query = "SELECT n_tup_ins::int8, seq_tup_read::int8 FROM pg_stat_user_tables WHERE relname = 'copy'"
+    eventually(lambda: database.execute(query)[0][0] == 102_000)  # A session tells of its rows when it ends.
+    assert database.execute(query) == [(102_000, 0)]

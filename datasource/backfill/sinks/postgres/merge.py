@@ -23,6 +23,10 @@ _STAGED: Final = "backfill_batch"
 _NOT_MADE: Final = re.compile(r"Failed to create table: ERROR: *(?!canceling | |out of )(.*)")
 """What the driver says if the server refuses it for good; without this it would look like a lost connection."""
 
+ANALYZED: Final = 1000
+"""How many rows a batch has at the least before the server looks at it: fewer are looked up by the key's index anyway.
+"""
+
 MOST_COLUMNS: Final = 1600
 """Of a table of PostgreSQL."""
 
@@ -145,6 +149,8 @@ class _Staged:
     values: Mapping[str, sql.Composable]
 
     def merge(self) -> None:
+        if self.last.deleted.any() or self.last.kept:
+            self._analyze()
         if self.last.deleted.any():
             self._execute("DELETE FROM {rows} t USING {staged} s WHERE {deleted} AND {same}")
         if not self.last.deleted.all():
@@ -152,6 +158,15 @@ class _Staged:
             self._require_kept()
             self._upsert()
         self._execute("DROP TABLE {staged}")
+
+    def _analyze(self) -> None:
+        """For what is joined to the target. Of a temporary table the server knows only how many pages it has, and takes
+        texts for short and half of the rows for deleted: for some wide rows, or one that is deleted among many, it
+        would read the target from end to end.
+        """
+        if self.last.rows.num_rows >= ANALYZED:
+            names = [DELETED, *(column_name(at) for at, name in enumerate(self.values) if name in self.key)]
+            self._execute("ANALYZE {staged} ({looked_at})", looked_at=sql.SQL(", ").join(map(sql.Identifier, names)))
 
     def _execute(self, statement: str, **further: sql.Composable) -> None:
         parts = {
