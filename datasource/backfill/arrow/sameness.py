@@ -29,8 +29,8 @@ def _equal(one: Column, other: Column) -> Mask:
     kind = one.type
     if pa.types.is_struct(kind):
         result = np.ones(len(one), np.bool_)
-        for at in range(kind.num_fields):
-            result &= same(pc.struct_field(one, at), pc.struct_field(other, at))
+        for field, its_other in zip(_fields(one), _fields(other), strict=True):
+            result &= same(field, its_other)
         return result
     if pa.types.is_map(kind):
         entries = pa.list_(pa.struct([pa.field("key", kind.key_type), pa.field("value", kind.item_type)]))
@@ -43,6 +43,12 @@ def _equal(one: Column, other: Column) -> Mask:
     if kind in _BITS:
         one, other = one.view(_BITS[kind]), other.view(_BITS[kind])
     return mask(pc.equal(one, other))
+
+
+def _fields(structs: Any) -> list[Column]:
+    """All at once: `pc.struct_field` makes them all for each that it gives, of a row one for each column."""
+    found: list[Column] = structs.flatten()
+    return found
 
 
 def _equal_lists(one: Column, other: Column) -> Mask:
