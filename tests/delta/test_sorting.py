@@ -70,6 +70,18 @@ def test_rows_are_in_order_whatever_lies_in_memory(rows: list[tuple[int, str, by
     assert sorted(map(str, together.to_pylist())) == sorted(map(str, table.to_pylist()))
 
 
+def test_rows_of_many_columns_do_not_come_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch costs as much as it has columns, whatever a block on disk has of them; few columns may be large."""
+    monkeypatch.setattr(sorting, "RUN_BYTES", EACH_ROW)
+    monkeypatch.setattr(sorting, "BLOCK_BYTES", EACH_ROW)
+    many = pa.table({"n": range(20), **{f"c{number}": [number] * 20 for number in range(300)}})
+    few = pa.table({"n": range(20), "text": ["x" * 50_000] * 20})
+    for table, batches in ((many, 1), (few, 20)):
+        found = list(in_order(table.to_batches(3), table.schema, ["n"]))
+        assert len(found) == batches
+        assert pa.Table.from_batches(found) == table
+
+
 def test_runs_leave_nothing_on_disk_and_a_full_one_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(sorting, "RUN_BYTES", 1_000)

@@ -24,13 +24,15 @@ def coalesced(batches: Iterable[pa.RecordBatch], rows: int, size: int = sys.maxs
         rest = given
         while rest.num_rows:
             some = rest.slice(0, rows - kept_rows)
-            if kept_rows == rows or (kept and kept_bytes + some.nbytes > size):
+            some_bytes = size_of(some)
+            if kept_rows == rows or (kept and kept_bytes + some_bytes > size):
                 yield as_one_batch(pa.Table.from_batches(kept))
                 kept, kept_rows, kept_bytes = [], 0, 0
                 some = rest.slice(0, rows)
+                some_bytes = size_of(some)
             kept.append(some)
             kept_rows += some.num_rows
-            kept_bytes += some.nbytes
+            kept_bytes += some_bytes
             rest = rest.slice(some.num_rows)
     if kept:
         yield as_one_batch(pa.Table.from_batches(kept))
@@ -62,12 +64,20 @@ def _repeated(batch: pa.RecordBatch, field: pa.Field[Any], others: Mapping[str, 
     return array
 
 
+def size_of(batch: pa.RecordBatch) -> int:
+    """The batch's `nbytes`, which takes ten times as long by itself: much, where there are a thousand columns."""
+    return batch.to_struct_array().nbytes
+
+
 def as_one_batch(table: pa.Table) -> pa.RecordBatch:
     """The table as one batch."""
     if not table.num_columns:
         rows: Any = pa.StructArray.from_buffers(pa.struct([]), table.num_rows, [None])
         return pa.RecordBatch.from_struct_array(rows)
-    if table.num_rows and all(column.num_chunks == 1 for column in table.columns):
-        return table.to_batches()[0]
+    if table.num_rows:
+        # All columns at once: one by one takes seven times as long, which is much where there are a thousand of them.
+        found = table.combine_chunks().to_batches()
+        if len(found) == 1:
+            return found[0]
     columns = [pa.concat_arrays([pa.nulls(0, item.type), *item.chunks]) for item in table.columns]
     return pa.RecordBatch.from_arrays(columns, schema=table.schema)

@@ -28,7 +28,7 @@ from typing import Final
 import pyarrow as pa
 from pyarrow import ipc
 
-from backfill.arrow.batches import as_one_batch
+from backfill.arrow.batches import as_one_batch, coalesced, size_of
 from backfill.arrow.order import sorting_by, within
 from backfill.upstream.temporary import explaining_temporary_folder
 
@@ -37,6 +37,11 @@ RUN_BYTES: Final = 32 << 20
 
 BLOCK_BYTES: Final = 512 << 10
 """About how much of a run is read from disk at a time."""
+
+COLUMN_BYTES: Final = 8 << 10
+"""About how many bytes a batch that was read from disk has at the least for each column. It costs as much as it has
+columns, and of rows with a thousand of them a block has only some tens.
+"""
 
 MOST_RUNS: Final = 64
 """How many runs are merged at once: each has a block in memory, and each step takes a look at all of them."""
@@ -66,7 +71,7 @@ def in_order(rows: Iterable[pa.RecordBatch], schema: pa.Schema, columns: Sequenc
         kept = _Runs(Path(folder), schema, columns)
         for run in chain([first, second], runs):
             kept.add(_cut(run, run.num_rows, BLOCK_BYTES))
-        yield from kept.merged()
+        yield from coalesced(kept.merged(), BATCH_ROWS, min(BATCH_BYTES, COLUMN_BYTES * len(schema)))
 
 
 def _runs(rows: Iterable[pa.RecordBatch], schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -76,7 +81,7 @@ def _runs(rows: Iterable[pa.RecordBatch], schema: pa.Schema, columns: Sequence[s
     for batch in rows:
         for part in _cut(pa.Table.from_batches([batch], schema), batch.num_rows, RUN_BYTES):
             held.append(part)
-            size += part.nbytes
+            size += size_of(part)
             if size > RUN_BYTES:
                 yield _in_order_of_few(held, columns)
                 held, size = [], 0
@@ -92,8 +97,9 @@ def _in_order_of_few(batches: Sequence[pa.RecordBatch], columns: Sequence[str]) 
 def _cut(table: pa.Table, most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
     """The table in batches, none of them empty."""
     if table.num_rows:
-        row_bytes = max(1, table.nbytes // table.num_rows)
-        yield from table.combine_chunks().to_batches(max(1, min(most_rows, most_bytes // row_bytes)))
+        whole = table.combine_chunks()
+        row_bytes = max(1, sum(map(size_of, whole.to_batches())) // table.num_rows)
+        yield from whole.to_batches(max(1, min(most_rows, most_bytes // row_bytes)))
 
 
 class _Run:
@@ -164,9 +170,9 @@ class _Runs:
 def _merged(runs: Sequence[_Run], columns: Sequence[str], most_bytes: int) -> Iterator[pa.RecordBatch]:
     names = list(columns)
     while blocks := [(run, block) for run in runs if (block := run.block()) is not None]:
-        lasts = _together(block.slice(block.num_rows - 1).select(names) for _, block in blocks)
+        lasts = _together(block.select(names).slice(block.num_rows - 1) for _, block in blocks)
         bound = lasts.sort_by(sorting_by(names)).slice(0, 1)
-        reached = within(_together(block.slice(0, 1).select(names) for _, block in blocks), None, bound)
+        reached = within(_together(block.select(names).slice(0, 1) for _, block in blocks), None, bound)
         taken = [
             run.take(within(block.select(names), None, bound).true_count)
             for (run, block), reaches in zip(blocks, reached.to_pylist(), strict=True)
