@@ -32,6 +32,12 @@ _WAY_OUT: Final = (
     "that nobody else uses"
 )
 
+_OF_THE_SLOT: Final = (
+    "set publicationName to the one that was made before the slot. If there is none, make {}, then the slot anew, and "
+    "read the table: of what is written before its publication is made, a slot gives no changes"
+)
+"""To make it alone does not do: PostgreSQL 18 would then leave those changes out without a word."""
+
 
 @dataclass(frozen=True, slots=True)
 class PostgresChangeReader:
@@ -107,8 +113,7 @@ def resolved(
 
 
 def _require_published(session: Session, place: Place, table: Table) -> None:
-    oid, otherwise = table.description.oid, "set publicationName to the slot's own"
-    publication.require(session, place.publication, oid, table.names, otherwise=otherwise)
+    publication.require(session, place.publication, table.description.oid, table.names, mend=_OF_THE_SLOT)
 
 
 def _lsn(option: str, text: str, named: dict[str, Lsn]) -> Lsn:

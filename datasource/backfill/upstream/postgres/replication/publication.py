@@ -29,7 +29,9 @@ _NOTE: Final = "made by backfill, membership "
 _NO_TABLE: Final = 0
 """No table has this OID."""
 
-_OF_NEW_STREAM: Final = "leave out publicationName, for a new stream, to have one made"
+_OF_NEW_STREAM: Final = (
+    "run CREATE PUBLICATION {} FOR TABLE …, or leave out publicationName, for a new stream, to have one made"
+)
 
 _SCHEMAS_ARE_PUBLISHED: Final = 150000
 
@@ -197,14 +199,12 @@ def require_none_of_others(session: Session, name: str) -> None:
 
 
 def require(
-    session: Session, name: str, oid: int, columns: tuple[str, ...], *, otherwise: str = _OF_NEW_STREAM
+    session: Session, name: str, oid: int, columns: tuple[str, ...], *, mend: str = _OF_NEW_STREAM
 ) -> Published:
-    """As `checked`; DatabaseSetupError where there is no such publication, with what to do rather than to make it."""
+    """As `checked`; DatabaseSetupError where there is no such publication, with `mend`, in which {} is its name."""
     found = checked(session, name, oid, columns)
     if found is None:
-        raise DatabaseSetupError(
-            f"publication {name} does not exist; run CREATE PUBLICATION {quoted(name)} FOR TABLE …, or {otherwise}"
-        )
+        raise DatabaseSetupError(f"publication {name} does not exist; {mend.format(quoted(name))}")
     return found
 
 
