@@ -134,7 +134,7 @@ OPTIONS: Final = (
         column_names,
         absent=(),
     ),
-    Option("user", "", "The role to connect as, if `url` names none", is_postgresql_only=True),
+    Option("user", "", "The role to connect as, instead of the one that `url` may name", is_postgresql_only=True),
     Option(
         "password",
         "",
@@ -284,7 +284,12 @@ OPTIONS: Final = (
         slot_name,
         is_postgresql_only=True,
     ),
-    Option("publicationName", "", "The publication (default: the same name)", is_postgresql_only=True),
+    Option(
+        "publicationName",
+        "",
+        "The publication (default: `backfill_<schema>_<table>_<stream>`, or with `startingPosition` the slot's name)",
+        is_postgresql_only=True,
+    ),
     Option(
         "sessionInitStatement",
         "",
