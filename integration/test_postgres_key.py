@@ -58,6 +58,9 @@ def test_a_deferrable_key_is_refused(session: Session) -> None:
     message = refusal(session, "CREATE TABLE t (id int PRIMARY KEY DEFERRABLE, n int NOT NULL UNIQUE)")
     assert "deferrable" in message
     assert 'USING INDEX "t_n_key"' in message
+    statement = 'ALTER TABLE "public"."t" DROP CONSTRAINT "t_pkey", ADD PRIMARY KEY ("id")'
+    assert f"; or {statement}" in message
+    assert key_of(described(session, statement)) == ["id"]
 
 
 def test_a_key_without_overlaps_is_refused(session: Session, database: Database) -> None:
@@ -66,7 +69,9 @@ def test_a_key_without_overlaps_is_refused(session: Session, database: Database)
         CREATE EXTENSION btree_gist;
         CREATE TABLE t (id int, during tstzrange, PRIMARY KEY (id, during WITHOUT OVERLAPS))
     """
-    assert "access method gist" in refusal(session, statements)
+    message = refusal(session, statements)
+    assert "access method gist" in message
+    assert "PRIMARY KEY" not in message, "a table takes no second one, and this one is not to be given up"
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def choose_index(
     if not found.immediate:
         raise TableError(
             f"the primary key of {name} is deferrable: it does not identify rows in the change log, and one key may "
-            f"occur twice inside a transaction. Make it NOT DEFERRABLE, or run {mend}"
+            f"occur twice inside a transaction. Run {mend}"
         )
     if not found.sound:
         raise TableError(
@@ -157,12 +157,23 @@ def _mend(table: RelationRow, columns: Sequence[ColumnDescription], indexes: Seq
     not_null = {column.attnum for column in columns if column.not_null}
     fit = [index.name for index in indexes if index.sound and not_null.issuperset(index.attnums)]
     using = " or ".join(f"{alter} REPLICA IDENTITY USING INDEX {quoted(name)}" for name in fit)
-    if using:
-        return f"{using}; or {alter} ADD PRIMARY KEY (…)"
-    return (
-        f"{alter} ADD PRIMARY KEY (…); or make a unique index over NOT NULL columns and run "
-        f"{alter} REPLICA IDENTITY USING INDEX …"
-    )
+    key = _primary_key(columns, indexes)
+    index = "" if fit else f"CREATE UNIQUE INDEX … over NOT NULL columns, and {alter} REPLICA IDENTITY USING INDEX …"
+    return "; or ".join(filter(None, (using, key and f"{alter} {key}", index)))
+
+
+def _primary_key(columns: Sequence[ColumnDescription], indexes: Sequence[Index]) -> str:
+    """What gives the table a primary key that will do. It takes no second one, and none can be altered; only one that
+    is deferrable and nothing worse is made anew without a loss.
+    """
+    there = next((index for index in indexes if index.primary), None)
+    if there is None:
+        return "ADD PRIMARY KEY (…)"
+    if there.immediate:
+        return ""
+    names = {column.attnum: quoted(column.name) for column in columns}
+    of = ", ".join(names[attnum] for attnum in there.attnums)
+    return f"DROP CONSTRAINT {quoted(there.name)}, ADD PRIMARY KEY ({of})"
 
 
 def read_key(
