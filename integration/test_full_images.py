@@ -91,6 +91,20 @@ def test_an_upsert_that_changes_nothing_is_left_out(database: Database, start_st
     run.finish()
 
 
+def test_the_two_options_may_take_each_others_place(database: Database, start_stream: StartStream) -> None:
+    documents(database, identity="DEFAULT")
+    run = start_stream(vnodeCount="3", numPartitions="1", envelope="upsert")
+    ways = [("full", "operations"), ("logged", "upsert"), ("full", "upsert"), ("logged", "upsert")]
+    for changelog, envelope in ways * 2:
+        for _ in range(2):
+            run.judged_batch(3)
+            change(database)
+        run.restart(changelog=changelog, envelope=envelope)
+    run.backfill(3)
+    run.finish()
+    assert run.fold.counts["update_preimage"] == run.fold.counts["update_postimage"] > 20
+
+
 @pytest.mark.parametrize("truncate", ["emit", "ignore"])
 def test_after_a_truncation_rows_are_new_if_the_consumer_heard_of_it(
     database: Database, start_stream: StartStream, truncate: str
