@@ -22,7 +22,8 @@ OF_SOURCE: Final = {
     "control_rows": Metric(
         "backfill_control_rows",
         "gauge",
-        "How many rows of the table a batch may read, where somebody throttled the stream; 0 while it is paused.",
+        "How many rows of the table a batch may read, where somebody throttled the stream, 0 where it was paused; as "
+        "of the last batch.",
     ),
     "again_rows": Metric(
         "backfill_again_rows", "gauge", "Rows read again for the request that is under way, or was last."

@@ -181,10 +181,11 @@ class LastRows:
         unread = sum(not files.exists(name) for name in names)
         if unread:
             raise StagingError(
-                f"batch {number} has been committed, and {unread} of its {len(names)} chunks were not read, so that "
-                "the last rows lack theirs: the sink did not look at the whole batch, as with show(), limit() or a "
-                "join with a table that has no rows in foreachBatch, and the query ended before the driver had read "
-                "what was left; or stagingDir has lost them. Let the sink read each batch to its end, and start over "
+                f"the batch up to epoch {number} has been committed, and {unread} of its {len(names)} chunks were not "
+                "read, so that the last rows lack theirs: the sink did not look at the whole batch, as with show(), "
+                "limit() or a join with a table that has no rows in foreachBatch, and the query ended before the "
+                "driver had read what was left; or stagingDir has lost them. Let the sink read each batch to its end, "
+                "and start over "
                 f"with {FRESH_START}"
             )
         read = (batch for name in names for batch in committed_chunk(files, name, self._rows.table))
