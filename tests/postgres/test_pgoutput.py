@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from backfill import changes
 from backfill.errors import DefiniteError, SchemaChangedError, TableError, UnchangedToastError
+from backfill.upstream.postgres.decoder.messages import read_messages
 from backfill.upstream.postgres.decoder.namesakes import Namesakes
 from backfill.upstream.postgres.decoder.pgoutput import Decoded, Decoder
-from backfill.upstream.postgres.decoder.relation import WantedColumn
+from backfill.upstream.postgres.decoder.relation import WantedColumn, descriptions_of
 from backfill.upstream.postgres.decoder.transactions import Keep, Transactions
 from backfill.upstream.postgres.description import QualifiedName
 from tests.postgres import wire
@@ -99,6 +100,22 @@ def test_an_unchanged_large_value_is_taken_from_the_old_row_or_named(
     (row,) = rows(decoder().feed(batch(*transaction(1, DESCRIPTION, update))))
     assert row["new"] == {"id": 1, "note": note}
     assert row["unchanged"] == unchanged
+
+
+@pytest.mark.parametrize(
+    ("change", "new", "old"),
+    [
+        (wire.insert(ORDERS, [b"1", None]), {"id": 1, "note": None}, None),
+        (wire.delete(ORDERS, old=[b"1", None]), None, {"id": 1, "note": None}),
+        (wire.truncate(ORDERS), None, None),
+    ],
+    ids=["new rows", "old rows", "none"],
+)
+def test_a_batch_may_have_nothing_but_new_rows_or_old_rows(
+    change: bytes, new: dict[str, Any] | None, old: dict[str, Any] | None
+) -> None:
+    decoded = rows(decoder().feed(batch(*transaction(1, DESCRIPTION, change, change))))
+    assert [(row["new"], row["old"], row["unchanged"]) for row in decoded] == [(new, old, None)] * 2
 
 
 def test_an_unchanged_large_key_is_taken_from_the_old_key() -> None:
@@ -240,6 +257,14 @@ def test_a_description_in_a_skipped_transaction_is_remembered() -> None:
     skipping.feed(batch(*transaction(1, wider, wire.insert(ORDERS, [b"x", b"1", b"a"]))))
     (row,) = rows(skipping.feed(batch(*transaction(2, wire.insert(ORDERS, [b"x", b"2", b"y"])))))
     assert row["new"] == {"id": 2, "note": "y"}
+
+
+def test_a_description_that_is_repeated_is_taken_apart_once() -> None:
+    changed = wire.relation(ORDERS, [ID, NOTE, Column("more")])
+    messages = read_messages(batch(DESCRIPTION, changed, DESCRIPTION, wire.relation(OTHER, [ID]), DESCRIPTION))
+    _, first, other, again, last = descriptions_of(messages, ORDERS, None).relations
+    assert first is again is last
+    assert first != other
 
 
 def test_added_columns_are_skipped_and_reported() -> None:

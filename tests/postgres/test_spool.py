@@ -105,3 +105,12 @@ def test_a_spool_that_was_closed_does_not_look_like_one_without_changes(size: in
 def test_of_more_columns_more_of_the_log_is_decoded_at_a_time_up_to_a_bound() -> None:
     assert log.batch_bytes(4) == log.batch_bytes(100) == 4 << 20
     assert log.batch_bytes(100) < log.batch_bytes(450) < log.batch_bytes(1600) == 16 << 20
+
+
+def test_of_rows_of_many_nulls_a_bounded_number_of_values_is_decoded_at_a_time() -> None:
+    messages = pa.array([bytes([number % 256]) for number in range(10_000)])
+    parts = list(log.parts(messages, 1600))
+    assert len(parts) > 1
+    assert max(map(len, parts)) * 1600 <= 8 << 20
+    assert pa.concat_arrays(parts).equals(messages)
+    assert list(log.parts(messages, 100)) == [messages]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +44,11 @@ _BYTES_A_COLUMN: Final = 32 << 10
 
 _MOST_BATCH_BYTES: Final = 16 << 20
 """However many columns there are: `READ_AHEAD` such batches and one more may be in memory."""
+
+_MOST_CELLS: Final = 8 << 20
+"""How many values are decoded at a time. A null is one byte of the log and many times as much while it is decoded, so
+bytes alone are no bound for rows of many nulls.
+"""
 
 READ_AHEAD: Final = 4
 """How many such batches may wait to be decoded."""
@@ -166,9 +171,10 @@ def changes(connector: Connector, feed: Feed, stretch: Stretch, name: QualifiedN
     """The same without a limit, as they are read; TableError where another table had the name of now meanwhile."""
     decoder = feed.decoder(stretch.wants, Namesakes(feed.table_oid, name))
     for batch in read_ahead(_messages(connector, feed, stretch.upto, None), READ_AHEAD):
-        rows = decoder.feed(batch.column(0)).rows
-        if rows.num_rows:
-            yield rows
+        for part in parts(batch.column(0), len(feed.wanted)):
+            rows = decoder.feed(part).rows
+            if rows.num_rows:
+                yield rows
     _require_whole(decoder)
 
 
@@ -183,10 +189,11 @@ def _peeked(connector: Connector, feed: Feed, stretch: Stretch, limit: int) -> P
     with ExitStack() as opened:
         opened.callback(rows.close)
         for batch in read_ahead(_messages(connector, feed, stretch.upto, limit), READ_AHEAD):
-            decoded = decoder.feed(batch.column(0))
-            if decoded.rows.num_rows:
-                rows.add(decoded.rows)
-            transactions.append(decoded.transactions)
+            for part in parts(batch.column(0), len(feed.wanted)):
+                decoded = decoder.feed(part)
+                if decoded.rows.num_rows:
+                    rows.add(decoded.rows)
+                transactions.append(decoded.transactions)
             count += batch.num_rows
         _require_whole(decoder)
         rows.finish()
@@ -218,3 +225,10 @@ def _messages(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) ->
 def batch_bytes(columns: int) -> int:
     """About how much of the log of a table with so many columns is decoded at a time."""
     return min(max(_BATCH_BYTES, columns * _BYTES_A_COLUMN), _MOST_BATCH_BYTES)
+
+
+def parts(messages: pa.Array[Any], columns: int) -> Iterator[pa.Array[Any]]:
+    """The messages in as many parts as it takes to decode no more than a bounded number of values at a time."""
+    at_once = max(_MOST_CELLS // max(columns, 1), 1)
+    for start in range(0, len(messages), at_once):
+        yield messages.slice(start, at_once)

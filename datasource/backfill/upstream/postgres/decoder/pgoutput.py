@@ -161,8 +161,8 @@ class Decoder:
         return kind
 
     def _tuples(self, messages: Messages, changes: RowChanges, described: Descriptions) -> tuple[Tuples, Tuples]:
-        new = Tuples.absent(len(self._wanted), changes.start)
-        old = Tuples.absent(len(self._wanted), changes.start)
+        new = Tuples.absent(len(self._wanted), changes.start, everywhere=not changes.has_new.any())
+        old = Tuples.absent(len(self._wanted), changes.start, everywhere=not changes.has_old.any())
         rows = np.flatnonzero(changes.kind != pgoutput.TRUNCATE)
         for relation, members in described.groups(changes.message[rows]):
             if relation is None:

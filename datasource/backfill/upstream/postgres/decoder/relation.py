@@ -82,8 +82,11 @@ class Descriptions:
 
         A description is repeated whenever the server's cache was reset, mostly without a difference.
         """
-        number = {relation: index for index, relation in enumerate(dict.fromkeys(self.relations))}
-        description = np.array([number[relation] for relation in self.relations])
+        # Whether two are equal takes a look at all their columns; most of the repeated ones are the same object.
+        objects = {id(relation): relation for relation in self.relations}
+        number = {relation: index for index, relation in enumerate(dict.fromkeys(objects.values()))}
+        of_object = {identity: number[relation] for identity, relation in objects.items()}
+        description = np.array([of_object[id(relation)] for relation in self.relations])
         of_message = description[np.searchsorted(self.at, messages)]
         for relation, index in number.items():
             members = np.flatnonzero(of_message == index)
@@ -95,9 +98,11 @@ def descriptions_of(messages: Messages, relation_id: int, before: Relation | Non
     """What the messages say about this relation, which was `before` as far as it was described already."""
     described = np.flatnonzero(messages.kind == RELATION)
     described = described[messages.uint32(messages.start[described] + 1) == relation_id]
-    # In Python, one by one: there is one for each change of the table's definition, not for each row.
-    found = [_parse_relation(messages.bytes_of(int(message))) for message in described]
-    return Descriptions(described, (before, *found))
+    # In Python, one by one: there is one for each change of the table's definition, not for each row. Most are repeated
+    # without a difference, and one of many columns takes as long as hundreds of rows.
+    found = [messages.bytes_of(int(message)) for message in described]
+    meaning = {message: _parse_relation(message) for message in dict.fromkeys(found)}
+    return Descriptions(described, (before, *(meaning[message] for message in found)))
 
 
 def _parse_relation(message: bytes) -> Relation:

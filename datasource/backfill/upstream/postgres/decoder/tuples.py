@@ -29,7 +29,8 @@ TEXT: Final = ord("t")
 class Tuples:
     """For each wanted column and each row: its kind, and for TEXT the bytes `[start, end)` it takes.
 
-    Arrays of shape (columns, rows). Along a column the spans never go backwards, whatever the kind.
+    Arrays of shape (columns, rows). Along a column the spans never go backwards, whatever the kind. Nothing can be
+    written to those of no tuples at all, which take no memory for each column.
     """
 
     kind: NDArray[np.uint8]
@@ -37,28 +38,34 @@ class Tuples:
     end: NDArray[np.int32]
 
     @staticmethod
-    def absent(columns: int, message_start: Positions) -> Tuples:
-        """No tuple in any row; `walk` writes those there are. Spans must not go backwards at the others."""
+    def absent(columns: int, message_start: Positions, *, everywhere: bool) -> Tuples:
+        """No tuple in any row; `walk` writes those there are, unless there are none `everywhere`. Spans must not go
+        backwards at the others.
+        """
         shape = (columns, len(message_start))
+        kind = np.broadcast_to(np.uint8(ABSENT), shape)
         start = np.broadcast_to(message_start.astype(np.int32), shape)
-        return Tuples(np.full(shape, ABSENT, np.uint8), start.copy(), start.copy())
+        return Tuples(kind, start, start) if everywhere else Tuples(kind.copy(), start.copy(), start.copy())
 
     def text(self, column: int, data: pa.Buffer) -> pa.Array[Any]:
         """The column's values; null unless TEXT."""
         rows = self.start.shape[1]
+        present = self.kind[column] == TEXT
+        if not present.any():
+            return pa.nulls(rows, pa.binary())
         spans = np.empty(2 * rows, np.int32)
         spans[0::2], spans[1::2] = self.start[column], self.end[column]
         # Read as offsets, the spans make an array in which every second value lies between two of ours.
         every = pa.BinaryArray.from_buffers(pa.binary(), max(2 * rows - 1, 0), [None, pa.py_buffer(spans.data), data])
         values = every.take(pa.array(np.arange(0, 2 * rows, 2), pa.int64()))
-        present = self.kind[column] == TEXT
         return pa.BinaryArray.from_buffers(pa.binary(), rows, [bitmap(present), *values.buffers()[1:]])
 
     def fill_unchanged(self, old: Tuples) -> None:
         """Takes values that were not sent because they are unchanged from the old tuples that carry them."""
         known = (self.kind == UNCHANGED) & (old.kind == TEXT)
-        self.kind[known] = TEXT
-        self.start[known], self.end[known] = old.start[known], old.end[known]
+        if known.any():
+            self.kind[known] = TEXT
+            self.start[known], self.end[known] = old.start[known], old.end[known]
 
 
 def walk(
@@ -84,8 +91,10 @@ def walk(
             end = start + messages.uint32(at + 1)
         else:
             require(text | (kind == NULL) | (kind == UNCHANGED), "a column is neither text, null nor unchanged")
-            start = at + np.where(text, 5, 1)
-            end = start + np.where(text, messages.uint32(at + 1), 0)
+            start = end = at + 1
+            if text.any():
+                start = at + np.where(text, 5, 1)
+                end = start + np.where(text, messages.uint32(at + 1), 0)
         require(end <= limit, "a row is cut short")
         if target is not None:
             _put(into, target, rows, kind, start, end)
