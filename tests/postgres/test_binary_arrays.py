@@ -108,6 +108,7 @@ def expected(sent: Sent, lists: list[List]) -> pa.Array[Any]:
 
 @given(columns())
 @example((INT4, [[], [None], None, [-1, None, -1], [1]]))
+@example((INT4, [None, None]))
 @example((INT2, [[-1, -1, None, -1, -1]]))
 @example((BOOL, [[True] * 70 + [None] + [False] * 70]))
 def test_a_column_has_the_elements_that_were_sent(drawn: tuple[Sent, list[List]]) -> None:

@@ -210,12 +210,14 @@ def test_an_empty_array_of_messages_decodes_to_every_type() -> None:
         UUID,
         numeric(5, 1),
         array_of(DATE),
+        array_of(TEXT),
         stored(17, "bytea"),
     ):
         for rows in (0, 3):
             decoded = decode_text(mapped(of), pa.nulls(rows, pa.binary()))
+            decoded.validate(full=True)
             assert decoded.type == mapped(of).arrow
-            assert decoded.null_count == rows
+            assert decoded.null_count == len(decoded) == rows
 
 
 KEYS: list[tuple[TypeDescription, st.SearchStrategy[Any]]] = [

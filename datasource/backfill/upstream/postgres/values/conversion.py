@@ -59,6 +59,8 @@ def from_change(mapped: MappedColumn, text: pa.Array[Any]) -> pa.Array[Any]:
 
 
 def _parsed(mapped: MappedColumn, text: pa.Array[Any], met: _Met) -> pa.Array[Any]:
+    if text.null_count == len(text):
+        return _nulls(mapped, len(text))
     try:
         if not pa.types.is_list(mapped.arrow):
             return parse_text(text, mapped.arrow)
@@ -67,6 +69,12 @@ def _parsed(mapped: MappedColumn, text: pa.Array[Any], met: _Met) -> pa.Array[An
     except UnreadableTextError as problem:
         raise _out_of_range(mapped, problem, met) from None
     return replace(elements, values=values).lists(mapped.arrow)
+
+
+def _nulls(mapped: MappedColumn, rows: int) -> pa.Array[Any]:
+    to: Any = mapped.arrow  # PyArrow's stubs know no type that is any of them.
+    nothing: pa.Array[Any] = pa.nulls(rows, to)
+    return nothing
 
 
 def from_snapshot(mapped: MappedColumn, array: pa.Array[Any], sent: str) -> pa.Array[Any]:
@@ -92,6 +100,8 @@ def _native(mapped: MappedColumn, array: pa.Array[Any], sent: str) -> pa.Array[A
 
 
 def _unpacked(mapped: MappedColumn, array: pa.Array[Any]) -> pa.Array[Any]:
+    if array.null_count == len(array):
+        return _nulls(mapped, len(array))
     found = element_types(array)
     if found - {mapped.packed}:
         raise _retyped(mapped, f"an array of the type {max(found)}", f"one of {mapped.packed}")
