@@ -95,7 +95,7 @@ def test_all_wrong_options_are_named_at_once(stream: SparkStream) -> None:
     assert found.splitlines() == [
         "OptionsError: the backfill source cannot use its options:",
         "  - numPartitions is 'zero'; expected a whole number from 1 to 10000",
-        "  - maxBytesPerTrigger is 'much'; expected a size such as 268435456, 256m or 1g",
+        "  - maxBytesPerTrigger is 'much'; expected a size such as 268435456, 256m or 1g, of 1048576g at the most",
         "  - onTruncate is 'cry'; expected one of fail, emit, ignore",
         '  - dbtable is required: The table: `orders`, `public.orders` or `"My Schema"."Orders"`; goes with `url`',
     ]
