@@ -65,9 +65,8 @@ VECTOR_LENGTH: Final = 768
 
 PASSAGES_ROWS: Final = f"""
     INSERT INTO {PASSAGES}
-    SELECT i, repeat(md5(i::text), 3), vector
-    FROM generate_series(1, %s::bigint) AS i,
-        LATERAL (SELECT array_agg(random() + 0 * i) FROM generate_series(1, {VECTOR_LENGTH})) AS made (vector)"""
+    SELECT i, repeat(md5(i::text), 3), ARRAY(SELECT random() + 0 * i FROM generate_series(1, {VECTOR_LENGTH}))
+    FROM generate_series(1, %s::bigint) AS i"""
 
 ROWS_PER_SCALE: Final = 100_000
 

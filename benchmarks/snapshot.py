@@ -19,7 +19,7 @@ from benchmarks.stream import PARTS, WALL, drain
 
 ROWS = 4_000_000
 ORDERS_ROWS = 2_000_000
-PASSAGES_ROWS = 20_000
+PASSAGES_ROWS = 50_000
 WIDE_ROWS = 50_000
 READERS = (1, 2)
 COPY = "psql COPY binary"

@@ -19,8 +19,7 @@ has no Arrow type of its own is that text, without loss.
 | everything else                              | string                           | text     |
 
 A domain is what it is over. The driver's own numeric is slower than the text, its uuid an extension type that Spark
-does not know, its arrays lose their dimensions. An array's text is seven times as slow as its binary form: of
-768 float4, 1.0 ms a row in place of 0.14.
+does not know, its arrays lose their dimensions. An array's text takes three times as long as its binary form, or more.
 """
 
 from __future__ import annotations
