@@ -124,16 +124,14 @@ class Bed:
         """Makes the orders anew, as many as that."""
         self.database.execute(ORDERS_DDL)
         self.database.execute(ORDERS_ROWS, [rows])
-        self.database.execute(f"VACUUM ANALYZE {ORDERS}")
-        self.database.execute("CHECKPOINT")
+        self._settle(ORDERS)
         return rows
 
     def fill_passages(self, rows: int) -> int:
         """Makes the passages anew, as many as that."""
         self.database.execute(PASSAGES_DDL)
         self.database.execute(PASSAGES_ROWS, [rows])
-        self.database.execute(f"VACUUM ANALYZE {PASSAGES}")
-        self.database.execute("CHECKPOINT")
+        self._settle(PASSAGES)
         return rows
 
     def fill_wide(self, rows: int) -> int:
@@ -147,9 +145,13 @@ class Bed:
         self.database.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table).as_string(None))
         self.database.execute(made.format(table, values, sql.Literal(rows)).as_string(None))
         self.database.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY (id)").format(table).as_string(None))
-        self.database.execute(f"VACUUM ANALYZE {WIDE}")
-        self.database.execute("CHECKPOINT")
+        self._settle(WIDE)
         return rows
+
+    def _settle(self, table: str) -> None:
+        """Does what the server would otherwise do to a new table while it is measured."""
+        self.database.execute(f"VACUUM ANALYZE {table}")
+        self.database.execute("CHECKPOINT")
 
     def psql(self, command: str, rows: int) -> Run:
         """Runs a command whose output nobody reads; `rows` is how many it is about."""

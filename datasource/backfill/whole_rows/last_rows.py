@@ -185,8 +185,7 @@ class LastRows:
                 "read, so that the last rows lack theirs: the sink did not look at the whole batch, as with show(), "
                 "limit() or a join with a table that has no rows in foreachBatch, and the query ended before the "
                 "driver had read what was left; or stagingDir has lost them. Let the sink read each batch to its end, "
-                "and start over "
-                f"with {FRESH_START}"
+                f"and start over with {FRESH_START}"
             )
         read = (batch for name in names for batch in committed_chunk(files, name, self._rows.table))
         for rows in coalesced(read, ROWS_AT_ONCE, BYTES_AT_ONCE):

@@ -23,7 +23,7 @@ _STAGED: Final = "backfill_batch"
 _NOT_MADE: Final = re.compile(r"Failed to create table: ERROR: *(?!canceling | |out of )(.*)")
 """What the driver says if the server refuses it for good; without this it would look like a lost connection."""
 
-ANALYZED: Final = 1000
+_ANALYZED: Final = 1000
 """How many rows a batch has at the least before the server looks at it: fewer are looked up by the key's index anyway.
 """
 
@@ -164,7 +164,7 @@ class _Staged:
         texts for short and half of the rows for deleted: for some wide rows, or one that is deleted among many, it
         would read the target from end to end.
         """
-        if self.last.rows.num_rows >= ANALYZED:
+        if self.last.rows.num_rows >= _ANALYZED:
             names = [DELETED, *(column_name(at) for at, name in enumerate(self.values) if name in self.key)]
             self._execute("ANALYZE {staged} ({looked_at})", looked_at=sql.SQL(", ").join(map(sql.Identifier, names)))
 

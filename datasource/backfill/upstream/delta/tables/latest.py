@@ -32,9 +32,11 @@ class Head:
     stamp: Stamp | None
     table: DeltaTable
 
+    def is_there(self, log: Log) -> bool:
+        return self.stamp is not None and log.stamp(self.position.version) == self.stamp
+
     def is_latest(self, log: Log) -> bool:
-        version = self.position.version
-        return self.stamp is not None and log.stamp(version) == self.stamp and log.stamp(version + 1) is None
+        return self.is_there(log) and log.stamp(self.position.version + 1) is None
 
 
 class Latest:
@@ -72,7 +74,7 @@ class Latest:
         """
         with translating(self._table.uri):
             seen = self._seen
-            if seen is None or seen.stamp is None or self._log.stamp(seen.position.version) != seen.stamp:
+            if seen is None or not seen.is_there(self._log):
                 self._seen = self._found(seen)
 
     def at(self, position: Position) -> DeltaTable:

@@ -170,11 +170,10 @@ def peek(connector: Connector, feed: Feed, stretch: Stretch, limit: int) -> Peek
 def changes(connector: Connector, feed: Feed, stretch: Stretch, name: QualifiedName) -> Iterator[pa.RecordBatch]:
     """The same without a limit, as they are read; TableError where another table had the name of now meanwhile."""
     decoder = feed.decoder(stretch.wants, Namesakes(feed.table_oid, name))
-    for batch in read_ahead(_messages(connector, feed, stretch.upto, None), READ_AHEAD):
-        for part in parts(batch.column(0), len(feed.wanted)):
-            rows = decoder.feed(part).rows
-            if rows.num_rows:
-                yield rows
+    for messages in _read_ahead(connector, feed, stretch.upto, None):
+        rows = decoder.feed(messages).rows
+        if rows.num_rows:
+            yield rows
     _require_whole(decoder)
 
 
@@ -188,17 +187,22 @@ def _peeked(connector: Connector, feed: Feed, stretch: Stretch, limit: int) -> P
     rows, transactions, count = Spool(decoder.schema), [], 0
     with ExitStack() as opened:
         opened.callback(rows.close)
-        for batch in read_ahead(_messages(connector, feed, stretch.upto, limit), READ_AHEAD):
-            for part in parts(batch.column(0), len(feed.wanted)):
-                decoded = decoder.feed(part)
-                if decoded.rows.num_rows:
-                    rows.add(decoded.rows)
-                transactions.append(decoded.transactions)
-            count += batch.num_rows
+        for messages in _read_ahead(connector, feed, stretch.upto, limit):
+            decoded = decoder.feed(messages)
+            if decoded.rows.num_rows:
+                rows.add(decoded.rows)
+            transactions.append(decoded.transactions)
+            count += len(messages)
         _require_whole(decoder)
         rows.finish()
         opened.pop_all()
     return Peeked(stretch, rows, count, count < limit, Transactions.join(transactions), decoder.ignored_columns)
+
+
+def _read_ahead(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) -> Iterator[pa.Array[Any]]:
+    """The slot's messages, as many at a time as are decoded at once, while the next ones are read."""
+    for batch in read_ahead(_messages(connector, feed, upto, limit), READ_AHEAD):
+        yield from parts(batch.column(0), len(feed.wanted))
 
 
 def _messages(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) -> MessageBatches:

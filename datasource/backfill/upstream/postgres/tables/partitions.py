@@ -130,7 +130,10 @@ def _key_index(session: Session, leaf: _Leaf, key: Sequence[str]) -> str:
 
 
 def tells_keys_as_rows(session: Session, oid: int) -> bool:
-    """Whether the log says of old rows of this partitioned table that they are whole, and some partition logs keys."""
+    """Whether the log says of old rows of this partitioned table that they are whole, and some partition logs keys.
+
+    Asked before each look at the log; so not by all that there is to know of each partition, as after it.
+    """
     found = session.execute(_KEYS_AS_ROWS, {"root": oid}).fetchone()
     return found is not None and bool(found[0])
 
