@@ -133,6 +133,12 @@ def choose_index(
             f"(access method {found.method}{'' if found.valid else ', not valid'}); a valid btree index is needed. "
             f"Run {mend}"
         )
+    generated = next((column for column in columns if column.attnum in found.attnums and not column.logged), None)
+    if generated is not None and follows:
+        raise TableError(
+            f"the key column {generated.name!r} is generated, and this server's change log does not carry generated "
+            "columns. PostgreSQL 18 can; or make a key of other columns the replica identity"
+        )
     return found
 
 
@@ -185,12 +191,6 @@ def read_key(
     """The columns of the index as it orders them."""
     rows = session.execute(_OPERATORS, [list(index.classes)]).fetchall()
     by_attnum = {column.attnum: column for column in columns}
-    for attnum in index.attnums:
-        if not by_attnum[attnum].logged:
-            raise TableError(
-                f"the key column {by_attnum[attnum].name!r} is generated, and this server's change log does not carry "
-                "generated columns. PostgreSQL 18 can; or make a key of other columns the replica identity"
-            )
     key = []
     for attnum, of_class, collation, option in zip(
         index.attnums, index.classes, index.collations, index.options, strict=True
