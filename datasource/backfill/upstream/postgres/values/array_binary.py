@@ -50,17 +50,20 @@ _SENT: Final[Mapping[int, np.dtype[Any]]] = {
 """By the elements' type the number that is sent of each."""
 
 
-def element_types(packed: pa.Array[Any]) -> set[int]:
-    """The OIDs of the elements' types of such arrays, which are the values of a binary array."""
-    flat = flatten(packed)
-    return set(np.unique(_numbers(flat.data, flat.start + 2 * _OF_NUMBER)).tolist())
+class OtherElementsError(ValueError):
+    """The elements are of the type with this OID, which is not the one that was expected."""
 
 
 def unpack_arrays(packed: pa.Array[Any], of: int, to: pa.DataType) -> Elements:
-    """The elements, which are of the type `of`, as values of type `to`; UnreadableTextError for arrays of more than one
-    dimension, and for those whose first index is not 1.
+    """The elements of such arrays, the values of a binary array, as values of type `to`.
+
+    OtherElementsError unless all are of the type `of`; UnreadableTextError for arrays of more than one dimension, and
+    for those whose first index is not 1.
     """
     flat = flatten(packed)
+    types = _numbers(flat.data, flat.start + 2 * _OF_NUMBER)
+    if (types != of).any():
+        raise OtherElementsError(types[types != of][0])
     counts = _counts(flat)
     sent, from_1970 = _SENT[of], _FROM_1970.get(of)
     element = np.dtype({"names": ["value"], "formats": [sent.newbyteorder(">")], "offsets": [_OF_NUMBER]})

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill.errors import SchemaChangedError, ValueOutOfRangeError
-from backfill.upstream.postgres.values.array_binary import element_types, unpack_arrays
+from backfill.upstream.postgres.values.array_binary import OtherElementsError, unpack_arrays
 from backfill.upstream.postgres.values.array_text import split_arrays
 from backfill.upstream.postgres.values.text import (
     NotUtf8Error,
@@ -102,11 +102,10 @@ def _native(mapped: MappedColumn, array: pa.Array[Any], sent: str) -> pa.Array[A
 def _unpacked(mapped: MappedColumn, array: pa.Array[Any]) -> pa.Array[Any]:
     if array.null_count == len(array):
         return _nulls(mapped, len(array))
-    found = element_types(array)
-    if found - {mapped.packed}:
-        raise _retyped(mapped, f"an array of the type {max(found)}", f"one of {mapped.packed}")
     try:
         elements = unpack_arrays(array, mapped.packed, mapped.arrow.field(0).type)
+    except OtherElementsError as found:
+        raise _retyped(mapped, f"an array of the type {found}", f"one of {mapped.packed}") from None
     except UnreadableTextError as problem:
         raise _out_of_range(mapped, problem, _Met.ROW) from None
     return replace(elements, values=_in_range(mapped, elements.values)).lists(mapped.arrow)
