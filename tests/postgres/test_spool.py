@@ -14,6 +14,8 @@ from backfill.errors import ConnectionLostError, StagingError
 from backfill.upstream.postgres.changes import log
 from backfill.upstream.postgres.changes.spool import IN_MEMORY, Spool
 from backfill.upstream.postgres.position import Lsn, Position
+from backfill.upstream.postgres.replication.own_log import OwnLog
+from backfill.upstream.postgres.replication.place import Place
 from backfill.upstream.postgres.session.connection import Connector
 from tests.full_disk import room_for
 
@@ -85,8 +87,9 @@ def test_what_was_read_of_the_log_before_an_error_is_let_go_of(monkeypatch: pyte
     monkeypatch.setattr(log, "Spool", spool)
     monkeypatch.setattr(log, "_messages", lost)
     stretch = log.Stretch(Position(Lsn(1)), Position(Lsn(2)), Lsn(2))
+    place = Place("slot", "publication", own_publication=True, log=OwnLog("7", "1"))
     with pytest.raises(ConnectionLostError):
-        log.peek(Connector(""), log.Feed("7", "1", "slot", "publication", 1, ()), stretch, limit=1)
+        log.peek(Connector(""), log.Feed(place, 1, ()), stretch, limit=1)
     assert [spool._file.closed for spool in made] == [True]
 
 

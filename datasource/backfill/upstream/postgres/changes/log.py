@@ -62,12 +62,7 @@ MessageBatches: TypeAlias = Generator[pa.RecordBatch, None, None]
 class Feed:
     """Whose messages are read from which slot, and how they are decoded."""
 
-    system: str
-    timeline: str
-    """Of which server's log."""
-
-    slot: str
-    publication: str
+    place: Place
     table_oid: int
     wanted: tuple[WantedColumn, ...]
     added: Added = NOTHING_ADDED
@@ -76,9 +71,9 @@ class Feed:
 
     @classmethod
     def of(cls, session: Session, place: Place, table: Table, added: Added = NOTHING_ADDED) -> Feed:
-        own, described = (place.log.system, place.log.timeline, place.slot, place.publication), table.description
+        described = table.description
         keys_as_rows = described.partitioned and tells_keys_as_rows(session, described.oid)
-        return cls(*own, described.oid, table.wanted, added, keys_as_rows)
+        return cls(place, described.oid, table.wanted, added, keys_as_rows)
 
     def decoder(self, keep: Keep, namesakes: Namesakes | None = None) -> Decoder:
         """What decodes the messages of the transactions that are to be kept."""
@@ -214,14 +209,14 @@ def _messages(connector: Connector, feed: Feed, upto: Lsn, limit: int | None) ->
         "SELECT data FROM pg_catalog.pg_logical_slot_peek_binary_changes("
         "{slot}, {upto}, {limit}, 'proto_version', '1', 'publication_names', {publication})"
     ).format(
-        slot=sql.Literal(feed.slot),
+        slot=sql.Literal(feed.place.slot),
         upto=sql.Literal(format_lsn(upto)),
         limit=sql.Literal(None if limit is None else min(limit, MOST_MESSAGES)),
         # A list of identifiers in one text, so a name is quoted as an identifier within it.
-        publication=sql.Literal(quoted(feed.publication)),
+        publication=sql.Literal(quoted(feed.place.publication)),
     )
     with translating(), connector.arrow_session() as session:
-        require_log_of(session, feed.system, feed.timeline)
+        require_log_of(session, feed.place.log.system, feed.place.log.timeline)
         with translating(about_slot):
             yield from session.read(statement.as_string(None), batch_bytes=batch_bytes(len(feed.wanted)))
 
