@@ -137,11 +137,10 @@ def streams(draw: st.DrawFn) -> Stream:
 def cut(draw: st.DrawFn, messages: Sequence[bytes]) -> list[pa.Array[Any]]:
     """The messages in pieces, each a slice of something longer."""
     places = sorted(draw(st.lists(st.integers(0, len(messages)), max_size=5)))
-    pieces = []
+    pieces: list[pa.Array[Any]] = []
     for first, last in zip([0, *places], [*places, len(messages)], strict=True):
         before, after = draw(st.integers(0, 2)), draw(st.integers(0, 2))
-        kind = draw(st.sampled_from([pa.binary(), pa.large_binary()]))
-        whole = pa.array([JUNK] * before + list(messages[first:last]) + [JUNK] * after, kind)
+        whole = pa.array([JUNK] * before + list(messages[first:last]) + [JUNK] * after, pa.binary())
         pieces.append(whole.slice(before, last - first))
     return pieces
 

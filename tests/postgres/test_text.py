@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from backfill.upstream.postgres.values.text import UnreadableTextError, format_decimal, format_hex, parse_text
 
-TEXTS = [pa.string(), pa.binary(), pa.large_string(), pa.large_binary()]
+TEXTS = [pa.string(), pa.binary()]
 
 
 def rows(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:

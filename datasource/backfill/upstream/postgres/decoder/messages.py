@@ -84,9 +84,7 @@ class Messages:
 
 
 def read_messages(array: pa.Array[Any]) -> Messages:
-    """The messages of a binary (or large binary, below 2 GiB) array; nothing is copied."""
-    if pa.types.is_large_binary(array.type):
-        array = array.cast(pa.binary())
+    """The messages of a binary array; nothing is copied."""
     if array.null_count:
         raise malformed("a message is null")
     _, offsets_buffer, data = array.buffers()

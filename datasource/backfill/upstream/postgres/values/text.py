@@ -44,11 +44,7 @@ def parse_text(text: pa.Array[Any], to: pa.DataType) -> pa.Array[Any]:
 
 def unchecked(text: pa.Array[Any]) -> pa.Array[Any]:
     """The same bytes as a string array; whoever parses them refuses what is not ASCII."""
-    if pa.types.is_binary(text.type):
-        return text.view(pa.string())
-    if pa.types.is_large_binary(text.type):
-        return text.view(pa.large_string()).cast(pa.string())
-    return text.cast(pa.string())
+    return text.view(pa.string())
 
 
 def _utf8(text: pa.Array[Any]) -> pa.Array[Any]:
