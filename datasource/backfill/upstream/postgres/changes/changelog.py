@@ -189,10 +189,8 @@ class ChangeLog:
     def _require_told(self, session: Session, *, all_read: bool) -> None:
         """Refuses what the log does not tell, although it concerns the rows that have been emitted."""
         require_same_identity(session, self._table, all_read=all_read)
-        described = self._table.description
-        if described.partitioned:
-            primary = described.replica_identity != "i"
-            require_leaves_log(session, described.oid, described.name, described.key_names, primary=primary)
+        if self._table.description.partitioned:
+            require_leaves_log(session, self._table.description)
 
     def report_carried(self) -> None:
         """Says which columns are carried now that the stream began without, and which are other ones than they were."""

@@ -103,20 +103,19 @@ def read_table(session: Session, dbtable: str, *, follows: bool = True) -> Table
         for row in rows
     )
     index = choose_index(table, columns, indexes, follows=follows)
-    key = read_key(session, index, columns, collations)
-    names = [column.column.name for column in key]
-    require_never_null(session, table, names)
-    if table.kind == "p" and follows:
-        require_leaves_log(session, table.oid, table.qualified, names, primary=index.primary)
-    return TableDescription(
+    described = TableDescription(
         oid=table.oid,
         name=table.qualified,
         role=table.role,
         partitioned=table.kind == "p",
         replica_identity=table.replica_identity,
         columns=columns,
-        key=key,
+        key=read_key(session, index, columns, collations),
     )
+    require_never_null(session, table, described.key_names)
+    if described.partitioned and follows:
+        require_leaves_log(session, described)
+    return described
 
 
 def _logged(generated: Generated, server_version: int) -> bool:

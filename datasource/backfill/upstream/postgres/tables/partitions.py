@@ -14,7 +14,7 @@ from typing import Final
 from psycopg.rows import class_row
 
 from backfill.errors import TableError
-from backfill.upstream.postgres.description import QualifiedName, quoted
+from backfill.upstream.postgres.description import QualifiedName, TableDescription, quoted
 from backfill.upstream.postgres.session.connection import Session
 from backfill.wording import FRESH_START
 
@@ -97,19 +97,16 @@ class _Leaf:
         return set(key) == set(self.logged) if self.told_as_whole else set(key) <= set(self.logged)
 
 
-def require_leaves_log(session: Session, oid: int, root: QualifiedName, key: Sequence[str], *, primary: bool) -> None:
-    """Refuses a partitioned table with a partition that does not log old rows as the root's key and identity want it.
-
-    `primary`: that key is the primary key.
-    """
-    leaves = _leaves(session, oid)
+def require_leaves_log(session: Session, root: TableDescription) -> None:
+    """Refuses a partitioned table with a partition that does not log old rows as its key and identity want it."""
+    leaves, key = _leaves(session, root.oid), root.key_names
     problems = []
     for leaf in leaves:
         name = QualifiedName(leaf.schema, leaf.name).quoted()
         if leaf.persistence != "p":
             problems.append(f"{name} is unlogged; run ALTER TABLE {name} SET LOGGED")
         elif not leaf.logs(key):
-            identity = "DEFAULT" if primary else f"USING INDEX {_key_index(session, leaf, key)}"
+            identity = f"USING INDEX {_key_index(session, leaf, key)}" if root.replica_identity == "i" else "DEFAULT"
             logged = ", ".join(leaf.logged) or "nothing"
             problems.append(
                 f"{name} logs of an old row {logged}, expected {'just ' if leaf.told_as_whole else ''}its key "
@@ -117,7 +114,7 @@ def require_leaves_log(session: Session, oid: int, root: QualifiedName, key: Seq
             )
     if problems:
         raise TableError(
-            f"the changes of {len(problems)} of {len(leaves)} partitions of {root.quoted()} cannot be followed: "
+            f"the changes of {len(problems)} of {len(leaves)} partitions of {root.name.quoted()} cannot be followed: "
             f"{'; '.join(problems[:_NAMED])}{'; …' if len(problems) > _NAMED else ''}. A stream that had begun before "
             f"has perhaps missed changes, and is not told of them: then start over with {FRESH_START}"
         )
