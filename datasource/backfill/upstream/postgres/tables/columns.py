@@ -80,11 +80,10 @@ def require_as_described(table: QualifiedName, columns: Columns, now: Definition
         )
 
 
-def is_of_its_type(column: ColumnDescription, type_oid: int | None, typmod: int | None) -> bool:
+def is_of_its_type(column: ColumnDescription, type_oid: int, typmod: int) -> bool:
     """Whether it has the type that it had, or is a varchar that got longer."""
-    if type_oid is None or typmod is None or type_oid != column.type_oid:
-        return False
-    return keeps_values(type_oid, room(type_oid, column.typmod), room(type_oid, typmod))
+    same_room = keeps_values(type_oid, room(type_oid, column.typmod), room(type_oid, typmod))
+    return type_oid == column.type_oid and same_room
 
 
 def room(type_oid: int, typmod: int) -> int:

@@ -65,8 +65,7 @@ def require_unchanged(session: Session, table: Table, collations: str) -> None:
     now: dict[str, Any] = found
     if oid != described.oid:
         raise _another_table(session, described)
-    gone = (None, None, None)
-    changed = [item for item in table.read if not is_of_its_type(item, *now.get(item.name, gone)[1:3])]
+    changed = [item for item in table.read if item.name not in now or not is_of_its_type(item, *now[item.name][1:3])]
     carried = [item.name for item in table.carried if item in changed]
     if carried:
         raise lost(described.name, carried)
