@@ -149,7 +149,6 @@ class PostgresUpstream:
         for item in ahead:
             log.has_reached(Position.parse(item))
         self._epochs.attach(log)
-        require_primary(table.server)
         require_logical(table.server)
         if after is None:
             self._sessions.run(log.begin_place)
