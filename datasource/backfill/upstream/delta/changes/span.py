@@ -10,13 +10,13 @@ from typing import Final
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from backfill.errors import DataLossError, OptionsError
+from backfill.errors import DataLossError, OptionsError, TableError
 from backfill.upstream import EARLIEST, LATEST
 from backfill.upstream.delta.changes.history import History
 from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.files.log import Log
 from backfill.upstream.delta.tables.opening import open_at, open_if_kept, open_latest, require_same_table
-from backfill.upstream.delta.tables.properties import has_feed, require_followable
+from backfill.upstream.delta.tables.properties import has_feed, is_followable, require_followable
 from backfill.upstream.delta.tables.table import Table
 
 BEFORE_ALL: Final = -1
@@ -62,7 +62,7 @@ def span(table: Table, latest: DeltaTable, starting: str, ending: str) -> DeltaC
         after = last
     else:
         after = _version("startingPosition", starting, last, least=BEFORE_ALL)
-        _require_feed(table, after)
+        _require_followable_after(table, after)
     if after > upto:
         raise OptionsError(f"startingPosition is version {after}, which lies after endingPosition, version {upto}")
     return DeltaChangeReader(table, str(after), str(upto))
@@ -79,31 +79,37 @@ def _version(option: str, text: str, last: int, *, least: int) -> int:
     return int(text)
 
 
-def _require_feed(table: Table, after: int) -> None:
+def _require_followable_after(table: Table, after: int) -> None:
     if after == BEFORE_ALL:
         return
-    opened = open_at(table.uri, table.position(after), way_out=_WAY_OUT)
-    if not has_feed(opened.metadata().configuration):
+    properties = open_at(table.uri, table.position(after), way_out=_WAY_OUT).metadata().configuration
+    if not has_feed(properties):
         raise DataLossError(
             f"the change data feed of the Delta table {table.uri} was off at version {after}, so the changes after it "
             f"were not kept. {_WAY_OUT}"
         )
+    if not is_followable(properties):  # Commits after it need not say so, and what they call otherwise would be null.
+        raise TableError(
+            f"the Delta table {table.uri} had column mapping at version {after}, and the changes after it cannot be "
+            f"read, because the columns have other names in their files. {_WAY_OUT}"
+        )
 
 
 def _earliest(table: Table, latest: DeltaTable, upto: int) -> int:
-    """The oldest version from which on the log has every commit up to `upto`, with the feed on, and the files of it.
+    """The oldest version from which on the log has every commit up to `upto`, with the feed on and without column
+    mapping, and the files of it.
 
     A look at each file is little beside reading it, which follows. VACUUM takes files long before the log forgets them.
     """
     log = Log(latest)
     with translating(table.uri):
-        begin, is_on = _oldest_known(table, log.oldest(upto), upto)
-        found = begin if is_on else None
+        begin, can_follow = _oldest_known(table, log.oldest(upto), upto)
+        found = begin if can_follow else None
         for version in range(begin + 1, upto + 1):
             commit = log.commit(version)
             if commit is None or commit.definition is None:
                 continue
-            if not has_feed(commit.definition.properties):
+            if not is_followable(commit.definition.properties):
                 found = None
             elif found is None:
                 found = version
@@ -118,12 +124,12 @@ def _lacks_files(log: Log, version: int) -> bool:
 
 
 def _oldest_known(table: Table, oldest: int, upto: int) -> tuple[int, bool]:
-    """The first version from `oldest` on that can be opened, and whether the feed was on."""
+    """The first version from `oldest` on that can be opened, and whether the changes after it can be followed."""
     if oldest == BEFORE_ALL:
         return BEFORE_ALL, True
     for version in range(oldest, upto):
         # A log that was cleaned up begins with a checkpoint, and has no state before it.
         opened = open_if_kept(table.uri, table.position(version))
         if opened is not None:
-            return version, has_feed(opened.metadata().configuration)
+            return version, is_followable(opened.metadata().configuration)
     return upto, True

@@ -77,6 +77,11 @@ def require_unmapped(properties: Mapping[str, Any], uri: str) -> None:
         )
 
 
+def is_followable(properties: Mapping[str, Any]) -> bool:
+    """Whether the changes of a version with these properties can be read."""
+    return has_feed(properties) and mapping_mode(properties) == "none"
+
+
 def has_feed(properties: Mapping[str, Any]) -> bool:
     """Whether these properties of a table switch the change data feed on."""
     return str(properties.get(_FEED) or "").lower() == "true"
