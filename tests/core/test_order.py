@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from bisect import bisect_left
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.arrow.order import differ, within
+from backfill.arrow.order import differ, passed, within
 
 Key = tuple[Any, ...]
 
@@ -53,6 +54,22 @@ def test_a_key_is_within_as_tuples_compare(case: tuple[pa.Schema, list[Key], Key
     )
     expected = [(after is None or after < key) and (upto is None or key <= upto) for key in keys]
     assert found.to_pylist() == expected
+
+
+@st.composite
+def placed(draw: st.DrawFn) -> tuple[pa.Schema, list[Key], list[Key]]:
+    """Keys of one to three columns, and bounds in order, which may be keys and may be there twice."""
+    schema, keys, _, _ = draw(tables())
+    values = dict(TYPES)
+    kinds = st.tuples(*[values[field.type] for field in schema])
+    return schema, keys, sorted(draw(st.lists(kinds | st.sampled_from(keys or [draw(kinds)]), max_size=40)))
+
+
+@given(placed())
+def test_a_key_has_passed_the_bounds_that_are_less(case: tuple[pa.Schema, list[Key], list[Key]]) -> None:
+    schema, keys, bounds = case
+    found = passed(batch(schema, keys), batch(schema, bounds))
+    assert found.tolist() == [bisect_left(bounds, key) for key in keys]
 
 
 @pytest.mark.parametrize(

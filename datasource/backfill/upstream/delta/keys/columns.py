@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backfill.arrow.order import within
+from backfill.arrow.order import passed, within
 from backfill.errors import KeyTextError, UnsupportedTypeError
 from backfill.vnode import Coverage, Key, KeyRange
 
@@ -23,6 +23,9 @@ Values: TypeAlias = tuple[Value, ...]
 
 EXACT_DIGITS: Final = 15
 """The statistics of a file have decimals as JSON numbers, which deltalake reads and writes as floating point."""
+
+MANY_RANGES: Final = 16
+"""From so many on it is quicker to look for a key's place among their ends than to try each range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,11 @@ class KeyColumns:
 
     def covered(self, keys: pa.RecordBatch, coverage: Coverage) -> pa.BooleanArray:
         """For each key whether it lies in these ranges; null for one that is null."""
+        if len(coverage) >= MANY_RANGES and not any(column.null_count for column in keys.columns):
+            ends = [end for item in coverage for end in (item.after, item.upto) if end is not None]
+            # Each end that lies before a key leads into a range or out of it.
+            count = passed(keys, self.typed(ends))
+            return pa.array(count % 2 == (coverage[0].after is not None), pa.bool_())
         found = pa.repeat(pa.scalar(False), keys.num_rows)
         for item in coverage:
             after, upto = (None if end is None else self.typed([end]) for end in (item.after, item.upto))
