@@ -14,13 +14,15 @@ from deltalake import CommitProperties, DeltaTable
 from backfill.arrow.arrays import Indices, Mask
 from backfill.arrow.batches import as_one_batch, coalesced
 from backfill.arrow.sameness import canonical
+from backfill.errors import UnsupportedTypeError
 from backfill.sinks.compacted import Compacted
 from backfill.sinks.delta.record import note
 from backfill.sinks.merge_source import DELETED, column_name, kept_name, merge_source
-from backfill.upstream.delta.files.statistics import MISREAD
-from backfill.upstream.delta.keys.columns import EXACT_DIGITS
+from backfill.upstream.delta.files.statistics import MISREAD, leaving_out
+from backfill.upstream.delta.keys.columns import EXACT_DIGITS, KeyColumn, KeyColumns
 from backfill.upstream.delta.snapshot.scan import scanned
 from backfill.upstream.delta.tables.properties import has_feed
+from backfill.upstream.delta.tables.types import arrow_type
 
 KEYS_AT_ONCE: Final = 245_760
 """How many of the target's keys are looked at at once."""
@@ -74,16 +76,27 @@ def _not_there(table: DeltaTable, key: Sequence[str], last: Compacted, chosen: M
         return np.flatnonzero(chosen)
     # A join takes a name that begins with a dot for a path.
     names = [column_name(at) for at in range(len(key))]
-    given = last.rows.select(list(key)).filter(pa.array(chosen))
+    given = as_one_batch(last.rows.select(list(key)).filter(pa.array(chosen)))
     columns = given.schema
-    wanted = _joinable(as_one_batch(given), names).append_column("place", pa.array(np.flatnonzero(chosen)))
+    wanted = _joinable(given, names).append_column("place", pa.array(np.flatnonzero(chosen)))
     # Not all at once: the target may be larger than memory.
-    found = scanned(table, key, None)
+    found = scanned(table, key, _around(table, given))
     for keys in coalesced((batch.select(key).cast(columns) for batch in found), KEYS_AT_ONCE):
         if not wanted.num_rows:
             break
         wanted = _joinable(keys, names).join(wanted, names, join_type="right anti")
     return wanted["place"].to_numpy()
+
+
+def _around(table: DeltaTable, keys: pa.RecordBatch) -> str | None:
+    """SQL by which files are left out that can have none of these keys; None where their statistics do not tell."""
+    name = keys.schema.names[0]
+    [kind] = [field.type for field in table.schema().fields if field.name == name]
+    try:
+        key = KeyColumns((KeyColumn.of(pa.field(name, arrow_type(name, kind))),))
+    except UnsupportedTypeError:
+        return None
+    return leaving_out(table, key, (key.around(keys),))
 
 
 def _joinable(keys: pa.RecordBatch, names: list[str]) -> pa.Table:
