@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -20,10 +20,11 @@ from backfill.upstream.postgres.replication import slot
 from backfill.upstream.postgres.replication.place import Place
 from backfill.upstream.postgres.replication.publication import Published
 from backfill.upstream.postgres.replication.standbys import saying_which_is_waited_for
-from backfill.upstream.postgres.session.connection import Connector, Session
+from backfill.upstream.postgres.session.connection import Asked, Connector, Session
+from backfill.upstream.postgres.session.server import ask_log
 from backfill.upstream.postgres.tables.begun import Begun
 from backfill.upstream.postgres.tables.partitions import require_leaves_log
-from backfill.upstream.postgres.tables.still_same import require_same_identity
+from backfill.upstream.postgres.tables.still_same import ask_identity, require_same_identity
 from backfill.upstream.postgres.tables.table import Table
 from backfill.wording import FRESH_START
 
@@ -32,6 +33,26 @@ logger = logging.getLogger("backfill")
 _WITHOUT_IT: Final = (
     "rows that came before it was carried are without it until they change, or backfill re-backfill reads them again"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is asked after each reading, all together: far away, each by itself would take as long as all of them."""
+
+    log: Asked
+    slot: Asked
+    identity: Asked
+    publication: Asked
+
+    @classmethod
+    def of(cls, session: Session, place: Place, table: Table) -> _Asked:
+        with session.pipeline():
+            return cls(
+                ask_log(session),
+                slot.ask(session, place.slot),
+                ask_identity(session, table),
+                place.ask_publication(session, table),
+            )
 
 
 class ChangeLog:
@@ -109,7 +130,7 @@ class ChangeLog:
             peeked = peek()
         except OtherServerError:
             # Where this session has come to that server as well, this says what the stream is to do.
-            self.place.log.require_same(session, max(self._reached.values()))
+            self.place.log.require_same(ask_log(session), max(self._reached.values()))
             raise
         except DataLossError:
             self._find_place_again(session, after)
@@ -120,10 +141,11 @@ class ChangeLog:
             raise
         self.expected.learn(peeked)
         # After reading, so that what was moved or made again in the meantime is noticed as well.
-        self._require_whole(session, after.lsn, stretch.upto)
+        asked = _Asked.of(session, self.place, self._table)
+        self._require_whole(session, asked, after.lsn, stretch.upto)
         # First, because what the table has not any more is not for the publication to publish.
-        self._require_told(session, all_read=peeked.is_idle)
-        self._require_published(session)
+        self._require_told(session, asked, all_read=peeked.is_idle)
+        self._require_published(session, asked)
         self._report_added(peeked.ignored)
         return peeked
 
@@ -132,7 +154,7 @@ class ChangeLog:
 
         Returns only where the stream goes on without what was lost; on this timeline, as a start alone notes another.
         """
-        self.place.log.require_same(session, max(self._reached.values()))
+        self.place.log.require_same(ask_log(session), max(self._reached.values()))
         self.find_place(session, after)
         if self._fails_on_data_loss:
             self.place.require_same_publication(session, self._table, self._published)
@@ -141,11 +163,11 @@ class ChangeLog:
                 "answered than before, as where url leads to a copy of it as well. Point it at the primary alone"
             ) from None
 
-    def _require_whole(self, session: Session, after: Lsn, upto: Lsn) -> None:
+    def _require_whole(self, session: Session, asked: _Asked, after: Lsn, upto: Lsn) -> None:
         """Refuses another log, and a slot that has not all of it from where reading began."""
         # Up to where the batch ends: had the log been put back to before that, the rest would be taken for nothing.
-        self.place.log.require_same(session, max(upto, *self._reached.values()))
-        found = slot.require_kept(session, self.place.slot, after)
+        self.place.log.require_same(asked.log, max(upto, *self._reached.values()))
+        found = slot.require_kept(session, self.place.slot, after, asked=asked.slot)
         if not self._passes(lambda: slot.require_not_beyond(found, max(after, self.lost_up_to))):
             self.lost_up_to = found.confirmed  # which is said once
 
@@ -154,13 +176,15 @@ class ChangeLog:
         with saying_which_is_waited_for(self._connector, session, self.place.slot):
             return log.peek(self._connector, log.Feed.of(session, self.place, self._table, self.added), stretch, most)
 
-    def _require_published(self, session: Session) -> None:
+    def _require_published(self, session: Session, asked: _Asked) -> None:
         """Refuses as well a publication that was made again since the last reading.
 
         The log lacks changes that are not published; without the publication PostgreSQL 18 gives none, and no error.
         """
         try:
-            self._published = self.place.require_same_publication(session, self._table, self._published)
+            self._published = self.place.require_same_publication(
+                session, self._table, self._published, asked=asked.publication
+            )
         except DataLossError as error:
             self._go_on_without(error)
             self._make_place_again(session)
@@ -186,9 +210,9 @@ class ChangeLog:
             raise lost
         logger.error("going on although changes were lost, as failOnDataLoss=false asks: %s", lost)
 
-    def _require_told(self, session: Session, *, all_read: bool) -> None:
+    def _require_told(self, session: Session, asked: _Asked, *, all_read: bool) -> None:
         """Refuses what the log does not tell, although it concerns the rows that have been emitted."""
-        require_same_identity(session, self._table, all_read=all_read)
+        require_same_identity(session, self._table, asked.identity, all_read=all_read)
         if self._table.description.partitioned:
             require_leaves_log(session, self._table.description)
 

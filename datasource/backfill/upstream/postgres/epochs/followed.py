@@ -9,7 +9,7 @@ from backfill.epoch import Epoch
 from backfill.upstream.postgres.changes.log import Peeked, Stretch
 from backfill.upstream.postgres.epochs.reading import Reading
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, Position
-from backfill.upstream.postgres.session.server import require_log
+from backfill.upstream.postgres.session.server import ask_log, require_log
 
 HEARTBEAT_BYTES: Final = 16 << 20
 """How far the log may grow without anything for us before an empty batch lets the slot follow."""
@@ -61,7 +61,7 @@ class FollowedEpochs:
         upto = max(seen.lsn, reading.log.lost_up_to)
         if upto < self.searched.upto and not until:
             # The log ends before where it was read to: another server, or this one as it was some time ago.
-            require_log(reading.session, system=reading.log.place.log.system, reached=self.searched.upto)
+            require_log(ask_log(reading.session), system=reading.log.place.log.system, reached=self.searched.upto)
         if self.searched.has_nothing(began, upto) and reading.read_lately:
             return reading.stayed(after)
         peeked = reading.read(Stretch(began, EVERY_COMMIT, upto), max_changes)

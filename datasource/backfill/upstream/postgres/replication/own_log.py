@@ -9,8 +9,8 @@ from typing import Final
 from backfill.errors import BackfillError, DataLossError
 from backfill.upstream.postgres.position import LOG_BEGIN, Lsn, format_lsn
 from backfill.upstream.postgres.replication import timelines
-from backfill.upstream.postgres.session.connection import Connector, Session
-from backfill.upstream.postgres.session.server import NO_WAY_ON, require_log
+from backfill.upstream.postgres.session.connection import Asked, Connector, Session
+from backfill.upstream.postgres.session.server import NO_WAY_ON, ask_log, require_log
 
 _AGAIN: Final = "Start the query again: it goes on if nothing is lost by that, and else says what is"
 
@@ -26,12 +26,12 @@ class OwnLog:
     began: str = ""
     """Where the timeline began, once that was asked: another log may have a timeline of the same number."""
 
-    def require_same(self, session: Session, reached: Lsn, *, way_out: str = _AGAIN) -> None:
+    def require_same(self, asked: Asked, reached: Lsn, *, way_out: str = _AGAIN) -> None:
         """Raises DataLossError unless this server goes on with the log in which the LSN was reached, on its timeline.
 
-        By default as while a query runs: the next start finds out whether anything is lost.
+        `asked` is `ask_log`. By default as while a query runs: the next start finds out whether anything is lost.
         """
-        now = require_log(session, system=self.system, reached=reached)
+        now = require_log(asked, system=self.system, reached=reached)
         if now != self.timeline:
             raise DataLossError(f"{timelines.another(self.timeline, now)}. {way_out}")
 
@@ -42,7 +42,7 @@ class OwnLog:
         read. What is not was undone, and what has come in its place lies where the stream has been: there is no going
         on from there.
         """
-        now = require_log(session, system=self.system, reached=max(reached.values(), default=LOG_BEGIN))
+        now = require_log(ask_log(session), system=self.system, reached=max(reached.values(), default=LOG_BEGIN))
         others = {timeline: lsn for timeline, lsn in reached.items() if timeline != now}
         left = timelines.history(connector, now) if others else {}
         for timeline, lsn in others.items():

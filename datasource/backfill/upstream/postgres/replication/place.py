@@ -19,8 +19,8 @@ from backfill.upstream.postgres.replication.publication import Published
 from backfill.upstream.postgres.replication.standbys import saying_which_is_waited_for
 from backfill.upstream.postgres.replication.unseen import wait_for_open, wait_for_unseen
 from backfill.upstream.postgres.replication.writers import require_writable
-from backfill.upstream.postgres.session.connection import Connector, Session, one_row
-from backfill.upstream.postgres.session.server import START_OVER_OR_GO_ON, read_server, require_primary
+from backfill.upstream.postgres.session.connection import Asked, Connector, Session, one_row
+from backfill.upstream.postgres.session.server import START_OVER_OR_GO_ON, ask_log, read_server, require_primary
 from backfill.upstream.postgres.tables.table import Table
 from backfill.wording import FRESH_START, another_option
 
@@ -150,21 +150,28 @@ class Place:
         self.require_published(session, table)
         return slot.make_slot(connector, session, self.slot)
 
-    def require_published(self, session: Session, table: Table) -> Published:
+    def require_published(self, session: Session, table: Table, asked: Asked | None = None) -> Published:
         """Raises where the publication would leave out something that the stream carries; else which one it is."""
-        return publication.require(session, self.publication, table.description.oid, table.names)
+        return publication.require(session, self.publication, table.description.oid, table.names, asked=asked)
 
-    def require_same_publication(self, session: Session, table: Table, before: Published | None = None) -> Published:
+    def ask_publication(self, session: Session, table: Table) -> Asked:
+        """Asks what `require_same_publication` goes by."""
+        return publication.ask(session, self.publication, table.description.oid)
+
+    def require_same_publication(
+        self, session: Session, table: Table, before: Published | None = None, *, asked: Asked | None = None
+    ) -> Published:
         """As `require_published`; DataLossError where it or the table's membership in it is not as it was `before`.
 
         What happened in between is not in the log, and PostgreSQL 18 passes over it in silence. Of one that was made
         for the stream that is known without `before`.
         """
+        asked = asked or self.ask_publication(session, table)
         try:
             if self.own_publication:
-                found = self._require_own_publication(session, table, noted=before is None)
+                found = self._require_own_publication(session, table, asked, noted=before is None)
             else:
-                found = self.require_published(session, table)
+                found = self.require_published(session, table, asked)
         except DatabaseSetupError as error:
             # Once it is mended, nothing tells that it was ever otherwise.
             raise DatabaseSetupError(
@@ -188,9 +195,9 @@ class Place:
             )
         return found
 
-    def _require_own_publication(self, session: Session, table: Table, *, noted: bool) -> Published:
+    def _require_own_publication(self, session: Session, table: Table, asked: Asked, *, noted: bool) -> Published:
         """The publication that was made for the stream; `noted`: the table is in it as its comment says."""
-        found = publication.checked(session, self.publication, table.description.oid, table.names)
+        found = publication.checked(session, self.publication, table.description.oid, table.names, asked)
         if found is None:
             raise DataLossError(
                 f"publication {self.publication}, which was made for the stream, was dropped or renamed: the changes "
@@ -217,7 +224,7 @@ class Place:
 
         `way_out` is what can be done about it.
         """
-        self.log.require_same(session, upto, way_out=way_out)
+        self.log.require_same(ask_log(session), upto, way_out=way_out)
         slot.require_readable(session, self.slot, after, way_out=way_out)
 
     def require_synced(self, session: Session, before: Place) -> None:

@@ -21,7 +21,7 @@ from backfill.errors import BackfillError, DatabaseSetupError, SchemaChangedErro
 from backfill.upstream.postgres.description import STORED_ARE_PUBLISHED, QualifiedName, TableDescription, quoted
 from backfill.upstream.postgres.replication.blockers import saying_what_blocks
 from backfill.upstream.postgres.replication.published import is_left_out, listed, listing
-from backfill.upstream.postgres.session.connection import Connector, Session, one_row
+from backfill.upstream.postgres.session.connection import Asked, Connector, Session, one_row
 from backfill.wording import FRESH_START, OF_A_READ
 
 _NOTE: Final = "made by backfill, membership "
@@ -199,25 +199,38 @@ def require_none_of_others(session: Session, name: str) -> None:
 
 
 def require(
-    session: Session, name: str, oid: int, columns: tuple[str, ...], *, mend: str = _OF_NEW_STREAM
+    session: Session,
+    name: str,
+    oid: int,
+    columns: tuple[str, ...],
+    *,
+    mend: str = _OF_NEW_STREAM,
+    asked: Asked | None = None,
 ) -> Published:
     """As `checked`; DatabaseSetupError where there is no such publication, with `mend`, in which {} is its name."""
-    found = checked(session, name, oid, columns)
+    found = checked(session, name, oid, columns, asked)
     if found is None:
         raise DatabaseSetupError(f"publication {name} does not exist; {mend.format(quoted(name))}")
     return found
 
 
-def checked(session: Session, name: str, oid: int, columns: tuple[str, ...]) -> Published | None:
-    """The publication of this name, None where there is none.
-
-    Raises where it would leave out rows, columns or kinds of changes that the stream carries.
-    """
+def ask(session: Session, name: str, oid: int) -> Asked:
+    """Asks what `require` and `checked` go by."""
     schemas = _SCHEMAS if session.info.server_version >= _SCHEMAS_ARE_PUBLISHED else _NO_SCHEMAS
     query = sql.SQL(_PUBLISHED).format(
         membership=sql.SQL(_MEMBERSHIP), schemas=sql.SQL(schemas), listed=sql.SQL(listing(session))
     )
-    row = session.execute(query, {"oid": oid, "name": name}).fetchone()
+    return session.execute(query, {"oid": oid, "name": name})
+
+
+def checked(
+    session: Session, name: str, oid: int, columns: tuple[str, ...], asked: Asked | None = None
+) -> Published | None:
+    """The publication of this name, None where there is none; what was `asked` of it, if that was done before.
+
+    Raises where it would leave out rows, columns or kinds of changes that the stream carries.
+    """
+    row = (asked or ask(session, name, oid)).fetchone()
     if row is None:
         return None
     whole, publication, membership, *versions, comment, found = row

@@ -23,7 +23,7 @@ from backfill.upstream.postgres.position import (
 from backfill.upstream.postgres.replication.blockers import saying_what_blocks
 from backfill.upstream.postgres.replication.end_of_log import CLOCK
 from backfill.upstream.postgres.replication.timelines import another
-from backfill.upstream.postgres.session.connection import Connector, Session, one_row
+from backfill.upstream.postgres.session.connection import Asked, Connector, Session, one_row
 from backfill.upstream.postgres.session.failures import about_slot, translating
 from backfill.upstream.postgres.session.server import START_OVER_OR_GO_ON
 from backfill.wording import ELSEWHERE
@@ -45,6 +45,16 @@ _RIGHT: Final = """
            g.rolname
     FROM pg_catalog.pg_roles r LEFT JOIN pg_catalog.pg_roles g ON g.rolname = 'rds_replication'
     WHERE r.rolname = CURRENT_USER
+"""
+
+
+# Only where `_require_intact` has nothing against it, which is asked where this gives no row.
+_ADVANCE: Final = """
+    SELECT pg_catalog.pg_replication_slot_advance(slot_name, %(to)s::pg_lsn)
+    FROM pg_catalog.pg_replication_slots
+    WHERE slot_name = %(slot)s AND coalesce(confirmed_flush_lsn, '0/0') < %(to)s::pg_lsn
+      AND plugin = 'pgoutput' AND NOT two_phase AND wal_status IS DISTINCT FROM 'lost'
+      AND datoid = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
 """
 
 
@@ -89,16 +99,21 @@ _WHAT_KEEPS_IT: Final = {
 }
 
 
-def find(session: Session, slot: str) -> SlotState | None:
-    """The slot; None where there is none. While it is still being made, `confirmed` is LOG_BEGIN."""
-    row = session.execute(
+def ask(session: Session, slot: str) -> Asked:
+    """Asks what `find` and `require_kept` go by."""
+    return session.execute(
         "SELECT plugin, database, datoid IS NOT DISTINCT FROM (SELECT oid FROM pg_catalog.pg_database "
         "WHERE datname = pg_catalog.current_database()), confirmed_flush_lsn::text, wal_status, "
         "pg_catalog.to_jsonb(s) ->> 'invalidation_reason'::text, two_phase, "
         "coalesce((pg_catalog.to_jsonb(s) ->> 'synced'::text)::boolean, false) "
         "FROM pg_catalog.pg_replication_slots s WHERE slot_name = %s",
         [slot],
-    ).fetchone()
+    )
+
+
+def find(session: Session, slot: str, asked: Asked | None = None) -> SlotState | None:
+    """The slot; None where there is none. While it is still being made, `confirmed` is LOG_BEGIN."""
+    row = (asked or ask(session, slot)).fetchone()
     if row is None:
         return None
     plugin, database, here, confirmed, *others = row
@@ -142,13 +157,15 @@ def require_synced(session: Session, slot: str, *, before: str, now: str) -> Non
         )
 
 
-def require_kept(session: Session, slot: str, after: Lsn, *, way_out: str = START_OVER_OR_GO_ON) -> SlotState:
+def require_kept(
+    session: Session, slot: str, after: Lsn, *, way_out: str = START_OVER_OR_GO_ON, asked: Asked | None = None
+) -> SlotState:
     """The slot, which can be read from, wherever it stands; DataLossError where it has not what is after `after`.
 
     DatabaseSetupError where it is of another database than the session's: nothing is lost then, and what the session
     sees is not the stream's, as in a clone (CREATE DATABASE … TEMPLATE), whose tables have the same OIDs.
     """
-    found = find(session, slot)
+    found = find(session, slot, asked)
     if found is None:
         raise DataLossError(
             f"replication slot {slot} does not exist any more; the changes after {format_lsn(after)} are gone. "
@@ -255,11 +272,11 @@ def advance(session: Session, slot: str, to: Lsn) -> None:
 
     Raises DataLossError where the slot was invalidated: servers before 16 only say that it cannot be advanced.
     """
-    found = find(session, slot)
+    with translating(about_slot):
+        moved = session.execute(_ADVANCE, {"slot": slot, "to": format_lsn(to)}).fetchone()
+    found = None if moved else find(session, slot)
     if found is not None and found.confirmed < to:
         _require_intact(session, found, to)
-        with translating(about_slot):
-            session.execute("SELECT pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)", [slot, format_lsn(to)])
 
 
 def lag(session: Session, slot: str, reached: Position | None, complete_until: int | None) -> Lag:

@@ -36,6 +36,9 @@ NO_CONNECTION_STRING: Final = (
 
 Session: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
+Asked: TypeAlias = psycopg.Cursor[tuple[Any, ...]]
+"""What a session has been asked; in a pipeline the answer may be still to come."""
+
 
 class _Number(Dumper):
     """Sends an int without a type, as psycopg sends a str, so that the server takes the one that it is compared with.

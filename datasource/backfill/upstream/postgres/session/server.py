@@ -10,7 +10,7 @@ from backfill.errors import ConnectionLostError, DatabaseSetupError, DataLossErr
 from backfill.upstream.postgres.description import ServerDescription
 from backfill.upstream.postgres.position import Lsn, format_lsn, parse_lsn
 from backfill.upstream.postgres.session.arrow_session import ArrowSession
-from backfill.upstream.postgres.session.connection import Session, one_row
+from backfill.upstream.postgres.session.connection import Asked, Session, one_row
 from backfill.wording import ELSEWHERE, FRESH_START
 
 OLDEST: Final = 140000
@@ -120,14 +120,19 @@ def require_lasting_snapshots(server: ServerDescription) -> None:
         )
 
 
-def require_log(session: Session, *, system: str, reached: Lsn) -> str:
+def ask_log(session: Session) -> Asked:
+    """Asks what `require_log` goes by."""
+    return session.execute(_LOG)
+
+
+def require_log(asked: Asked, *, system: str, reached: Lsn) -> str:
     """The timeline of this primary; DataLossError unless its log is of `system` and comes as far as the LSN `reached`.
 
     There is no going on without what is lost where it is not: in any other log a position means nothing, and in a
     shorter one what is new would lie before it, and be left out as having been read. A server whose files were put back
     as they were some time ago is on the same timeline; it is known by its log, for as long as that is shorter.
     """
-    found, timeline, end = one_row(session.execute(_LOG))
+    found, timeline, end = one_row(asked)
     if found != system:
         raise DataLossError(
             f"the log that was read is of system {system} and this server is another one, system {found}. Point url "

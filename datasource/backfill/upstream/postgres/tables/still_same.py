@@ -9,7 +9,7 @@ from psycopg import sql
 
 from backfill.errors import SchemaChangedError, TableError
 from backfill.upstream.postgres.description import QualifiedName, TableDescription
-from backfill.upstream.postgres.session.connection import Session, one_row
+from backfill.upstream.postgres.session.connection import Asked, Session, one_row
 from backfill.upstream.postgres.tables.columns import (
     DEFINITIONS,
     is_of_its_type,
@@ -84,7 +84,14 @@ def require_unchanged(session: Session, table: Table, collations: str) -> None:
         )
 
 
-def require_same_identity(session: Session, table: Table, *, all_read: bool) -> None:
+def ask_identity(session: Session, table: Table) -> Asked:
+    """Asks what `require_same_identity` goes by."""
+    described = table.description
+    key = sorted(item.column.attnum for item in described.key)
+    return session.execute(_IDENTITY, {"name": described.name.quoted(), "oid": described.oid, "key": key})
+
+
+def require_same_identity(session: Session, table: Table, asked: Asked, *, all_read: bool) -> None:
     """Refuses to read on where the table, its key or a column is not the one any more that it was, by the same name.
 
     The change log goes by the table's OID and the columns' names. It has no word of a table that got this one's name,
@@ -93,9 +100,7 @@ def require_same_identity(session: Session, table: Table, *, all_read: bool) -> 
     before can be read by this process, and maybe by none that comes after.
     """
     described = table.description
-    key = sorted(item.column.attnum for item in described.key)
-    asked = {"name": described.name.quoted(), "oid": described.oid, "key": key}
-    same, now, unique = one_row(session.execute(_IDENTITY, asked))
+    same, now, unique = one_row(asked)
     if not same:
         raise _another_table(session, described)
     require_as_described(described.name, table.carried, now, all_read=all_read)
