@@ -16,7 +16,7 @@ own. So the token says as well which transactions the snapshot sees.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from psycopg import sql
 
 from backfill.errors import SnapshotGoneError, TransientError
 from backfill.upstream.postgres.session import locks
+from backfill.upstream.postgres.session.arrow_session import ArrowSession
 from backfill.upstream.postgres.session.connection import Cursor
 from backfill.upstream.postgres.session.failures import about_snapshot, translating
 from backfill.upstream.postgres.snapshot.files import Files, files_of
@@ -107,34 +108,43 @@ def require_same_state(token: Token, cursor: Cursor, table: KeyedTable) -> None:
         )
 
 
-def enter(cursor: Cursor, table: KeyedTable, ranges: Sequence[KeyRange]) -> None:
+def enter(session: ArrowSession, table: KeyedTable, ranges: Sequence[KeyRange]) -> None:
     """Begins a transaction in the state of now, and locks the table until its end, which is to be `LEAVE`.
 
     Raises TableLockedError where somebody else has it locked for longer than a moment, SchemaChangedError where its
     columns have other names, or where statements that ask for these ranges would pass over rows or give some twice.
     """
-    cursor.execute(locks.IN_SESSION)
-    before = stored(cursor, table)
-    cursor.execute(BEGIN)
-    cursor.execute(table.lock.as_string(None))
-    files, *found = _look(cursor, table, *shape_of(table, ranges))
+    session.execute(locks.IN_SESSION)
+    before = stored(session, table)
+    session.carry_out(_together(BEGIN, _lock(table)))
+    files, *found = _look(session, table, *shape_of(table, ranges))
     require_same_files(before, files)
     require_all_found(table, ranges, *found)
 
 
-def enter_pinned(cursor: Cursor, table: KeyedTable, token: str) -> None:
-    """The same in the state of this token; SnapshotGoneError where that has been released."""
-    cursor.execute(BEGIN)
-    cursor.execute(locks.IN_TRANSACTION)
+def enter_pinned(cursor: Cursor, carry_out: Callable[[str], object], table: KeyedTable, token: str) -> None:
+    """The same in the state of this token; SnapshotGoneError where that has been released.
+
+    `carry_out` has the cursor's session carry out several statements at once.
+    """
     pinned = Token.parse(token)
+    shown = sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(pinned.name)).as_string(None)
     with translating(about_snapshot):
-        cursor.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(pinned.name)).as_string(None))
-    cursor.execute(table.lock.as_string(None))
+        carry_out(_together(BEGIN, locks.IN_TRANSACTION, shown, _lock(table)))
     try:
         require_same_state(pinned, cursor, table)
     except SnapshotGoneError:
         _require_same_definitions(cursor, table)
         raise
+
+
+def _lock(table: KeyedTable) -> str:
+    return table.lock.as_string(None)
+
+
+def _together(*statements: str) -> str:
+    """One text, and one round trip."""
+    return "; ".join(statements)
 
 
 def _require_same_definitions(cursor: Cursor, table: KeyedTable) -> None:

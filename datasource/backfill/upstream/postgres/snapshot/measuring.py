@@ -86,7 +86,7 @@ class Measuring:
     def _elsewhere(self, requests: Sequence[Measure], counting: list[Session]) -> tuple[Extent, ...]:
         with translating(), self.exporter.connector.session() as session, session.cursor() as cursor:
             counting.append(session)
-            enter_pinned(cursor, self.exporter.table, self.state.token)
+            enter_pinned(cursor, cursor.execute, self.exporter.table, self.state.token)
             with session.pipeline():
                 return self._extents(session, requests)
 

@@ -15,8 +15,8 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 from psycopg import sql
 
-from backfill.upstream.postgres.session.arrow_session import sent_as
-from backfill.upstream.postgres.session.connection import Connector, Cursor
+from backfill.upstream.postgres.session.arrow_session import ArrowSession, sent_as
+from backfill.upstream.postgres.session.connection import Connector
 from backfill.upstream.postgres.session.failures import translating
 from backfill.upstream.postgres.session.resuming import resuming
 from backfill.upstream.postgres.session.retries import RetryPolicy
@@ -30,7 +30,7 @@ from backfill.vnode import KeyRange
 BATCH_BYTES: Final = 8 << 20
 """About how much of the table is one record batch: enough for Spark to work in bulk, little memory per reader."""
 
-Begin: TypeAlias = Callable[[Cursor], None]
+Begin: TypeAlias = Callable[[ArrowSession], None]
 """Begins a transaction in the state that is read."""
 
 LOOKED_UP_AT_ONCE: Final = 5000
@@ -88,7 +88,9 @@ class PostgresSnapshotReader:
         )
 
     def _pinned(self, token: str, settings: str, statements: Sequence[sql.Composable]) -> Iterator[pa.RecordBatch]:
-        begin = partial(enter_pinned, table=self.table, token=token)
+        def begin(session: ArrowSession) -> None:
+            enter_pinned(session, session.carry_out, self.table, token)
+
         return self._read(begin, settings, statements, same_again=True)
 
     def _read(
