@@ -71,6 +71,9 @@ class Proxy:
         self.connections = 0
         """And how many connections."""
 
+        self.answered = 0
+        """And how many bytes of answers."""
+
         while True:
             self.port = free_port()
             with contextlib.suppress(OSError):
@@ -168,6 +171,7 @@ class Proxy:
                 if data != GOODBYE and link.turn(what) and not self._passes(what):
                     break
                 self._flows.wait()
+                self.answered += len(data) if what == "answer" else 0
                 self._forward(target, self._request(data) if what == "request" else data)
         link.close()
         with self._lock:

@@ -12,6 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from backfill.arrow.batches import without_first
 from backfill.errors import DatabaseSetupError, DataLossError, OptionsError, SlotBusyError
 from backfill.upstream import EARLIEST, LATEST
 from backfill.upstream.postgres.changes import log
@@ -53,7 +54,11 @@ class PostgresChangeReader:
     upto: str
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        return resuming(self._once, self.retries, same_again=True)
+        return resuming(
+            lambda passed_on: without_first(self._once(), passed_on),
+            self.retries,
+            same_again=True,
+        )
 
     def _once(self) -> Iterator[pa.RecordBatch]:
         after, upto = Position.parse(self.after), Position.parse(self.upto)

@@ -6,25 +6,24 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from backfill.arrow.batches import without_first
 from backfill.errors import ConnectionLostError, SnapshotGoneError, TransientError
 from backfill.upstream.postgres.session.retries import RetryPolicy, Tries
 
 
 def resuming(
-    attempt: Callable[[], Iterator[pa.RecordBatch]], retries: RetryPolicy, *, same_again: bool
+    attempt: Callable[[int], Iterator[pa.RecordBatch]], retries: RetryPolicy, *, same_again: bool
 ) -> Iterator[pa.RecordBatch]:
     """The rows of an attempt; after a transient error, but not where the state itself is gone, those of another one,
-    behind the last row passed on.
+    which is told how many rows have been passed on and gives those behind them.
 
-    `same_again`: each attempt gives the same rows in the same order, however they are cut into batches. Without that
+    `same_again`: each attempt knows the same rows in the same order, however they are cut into batches. Without that
     another one is made only while no row has been passed on.
     """
     passed_on = 0
     tries = Tries(retries)
     while True:
         try:
-            for rows in without_first(attempt(), passed_on):
+            for rows in attempt(passed_on):
                 passed_on += rows.num_rows
                 tries.succeeded()
                 yield rows

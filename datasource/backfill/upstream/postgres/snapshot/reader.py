@@ -37,6 +37,28 @@ LOOKED_UP_AT_ONCE: Final = 5000
 """How many keys one statement names."""
 
 
+@dataclass(slots=True)
+class _Left:
+    """The statements that have not been read to their ends, and how many rows of the first of them were passed on."""
+
+    statements: list[sql.Composable]
+    passed_on: int = 0
+
+    def read(self, session: ArrowSession) -> Iterator[pa.RecordBatch]:
+        """Their rows. Those that were passed on are left to the server, and not sent again: on a line that does not
+        last for all of them, reading would never come to an end.
+        """
+        while self.statements:
+            behind = sql.SQL(" OFFSET {}").format(sql.Literal(self.passed_on)) if self.passed_on else sql.SQL("")
+            statement = sql.Composed([self.statements[0], behind]).as_string(None)
+            for rows in session.read(statement, batch_bytes=BATCH_BYTES):
+                self.passed_on += rows.num_rows
+                if rows.num_rows:
+                    yield rows
+            del self.statements[0]
+            self.passed_on = 0
+
+
 @dataclass(frozen=True, slots=True)
 class PostgresSnapshotReader:
     """See `backfill.upstream.SnapshotReader`. A lost connection is made anew and reading goes on behind the last row
@@ -97,18 +119,25 @@ class PostgresSnapshotReader:
         self, begin: Begin, settings: str, statements: Sequence[sql.Composable], *, same_again: bool
     ) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([pa.field(column.name, column.arrow) for column in self.columns])
-        for rows in resuming(lambda: self._once(begin, settings, statements), self.retries, same_again=same_again):
+        left = _Left([])
+
+        def attempt(passed_on: int) -> Iterator[pa.RecordBatch]:
+            nonlocal left
+            if not passed_on:  # In a state of now there may be rows by then where there were none.
+                left = _Left(list(statements))
+            return self._once(begin, settings, left)
+
+        for rows in resuming(attempt, self.retries, same_again=same_again):
             arrays = [
                 from_snapshot(column, array, sent_as(field))
                 for column, array, field in zip(self.columns, rows.columns, rows.schema, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _once(self, begin: Begin, settings: str, statements: Sequence[sql.Composable]) -> Iterator[pa.RecordBatch]:
+    def _once(self, begin: Begin, settings: str, left: _Left) -> Iterator[pa.RecordBatch]:
         with translating(), self.connector.arrow_session() as session:
             begin(session)
             if settings:
                 session.execute(settings)
-            for statement in statements:
-                yield from session.read(statement.as_string(None), batch_bytes=BATCH_BYTES)
+            yield from left.read(session)
             session.carry_out(LEAVE)
