@@ -141,4 +141,4 @@ def test_a_sink_writes_a_batch_in_few_round_trips(database: Database, start_stre
         rows = Rows(pa.Table.from_batches(found, format_.schema))
         run.commit(rows.table.to_pylist())
         trips.append(way.trips(partial(apply, rows, number)))
-    assert min(trips[1:]) <= 18, trips
+    assert min(trips[1:]) <= 13, trips

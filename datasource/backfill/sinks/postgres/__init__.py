@@ -31,8 +31,8 @@ from backfill.sinks.compacted import Compacted, compacted, key_of
 with needing("writing to PostgreSQL", "postgres"):
     from backfill.sinks.postgres.failures import about_target
     from backfill.sinks.postgres.merge import merge
-    from backfill.sinks.postgres.record import forget, last_applied, make_record, record, without_rows
-    from backfill.sinks.postgres.target import Target, execute, find_target, is_empty, lock_target
+    from backfill.sinks.postgres.record import forget, last_applied, make_record, noting, without_rows
+    from backfill.sinks.postgres.target import Target, execute, find_target, is_empty, lock_target, together
     from backfill.upstream.postgres.session.arrow_session import ArrowSession
     from backfill.upstream.postgres.session.connection import Connector
     from backfill.upstream.postgres.session.failures import translating
@@ -112,9 +112,10 @@ class PostgresSink:
             before = last_applied(session, target, self.query)
             mended = partial(without_rows, target, self.query)
             if filling.is_new(before, now, leaves_rows=last.leaves_rows, mended=mended):
-                merge(session, target, self.key, last)
-                record(session, target, self.query, now)
-            session.execute("COMMIT")
+                left = merge(session, target, self.key, last)
+                session.carry_out(together([*left, noting(target, self.query, now), "COMMIT"]))
+            else:
+                session.execute("COMMIT")
 
 
 def _filling(session: ArrowSession, target: Target, query: str) -> Filling:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import adbc_driver_manager
 import pyarrow as pa
@@ -14,8 +14,9 @@ from psycopg import sql
 from backfill.errors import DatabaseSetupError, OptionsError, TableError, UnsupportedTypeError
 from backfill.sinks.compacted import Compacted
 from backfill.sinks.merge_source import DELETED, column_name, kept_name, merge_source
-from backfill.sinks.postgres.target import Target, execute
+from backfill.sinks.postgres.target import Target, composed, execute, together
 from backfill.upstream.postgres.session.arrow_session import ArrowSession
+from backfill.upstream.postgres.session.connection import one_row
 from backfill.upstream.postgres.tables.money import DECIMALS_OF_C, own_locale
 
 _STAGED: Final = "backfill_batch"
@@ -31,13 +32,16 @@ MOST_COLUMNS: Final = 1600
 """Of a table of PostgreSQL."""
 
 
-def merge(session: ArrowSession, target: Target, key: Sequence[str], last: Compacted) -> None:
-    """Makes of the target what the batch comes to, in the transaction that the session has begun."""
+def merge(session: ArrowSession, target: Target, key: Sequence[str], last: Compacted) -> list[str]:
+    """Makes of the target what the batch comes to, in the transaction that the session has begun.
+
+    Returns the statements that are left to be carried out, in this order: they can go together with what follows.
+    """
     if last.emptied:
         # Not TRUNCATE, which readers of the table would wait for, and see too early.
         execute(session, "DELETE FROM {rows}", rows=target.rows)
     if not last.rows.num_rows:
-        return
+        return []
     names = _written(target, key, last.rows.column_names)
     _require_types(last.rows.select(names).schema)
     _require_same_decimals(session, target, names)
@@ -45,7 +49,7 @@ def merge(session: ArrowSession, target: Target, key: Sequence[str], last: Compa
     _require_room(target, rows.num_columns)
     _stage(session, rows)
     values = {name: _value(target, name, at) for at, name in enumerate(names)}
-    _Staged(session, target, key, last, values).merge()
+    return _Staged(session, target, key, last, values).merge()
 
 
 def _stage(session: ArrowSession, rows: pa.Table) -> None:
@@ -147,17 +151,20 @@ class _Staged:
     key: Sequence[str]
     last: Compacted
     values: Mapping[str, sql.Composable]
+    left: list[str] = field(default_factory=list)
+    """Statements that nothing has had to wait for by now."""
 
-    def merge(self) -> None:
+    def merge(self) -> list[str]:
         if self.last.deleted.any() or self.last.kept:
             self._analyze()
         if self.last.deleted.any():
-            self._execute("DELETE FROM {rows} t USING {staged} s WHERE {deleted} AND {same}")
+            self._leave("DELETE FROM {rows} t USING {staged} s WHERE {deleted} AND {same}")
         if not self.last.deleted.all():
             self._require_unrounded()
             self._require_kept()
             self._upsert()
-        self._execute("DROP TABLE {staged}")
+        self._leave("DROP TABLE {staged}")
+        return self.left
 
     def _analyze(self) -> None:
         """For what is joined to the target. Of a temporary table the server knows only how many pages it has, and takes
@@ -166,17 +173,28 @@ class _Staged:
         """
         if self.last.rows.num_rows >= _ANALYZED:
             names = [DELETED, *(column_name(at) for at, name in enumerate(self.values) if name in self.key)]
-            self._execute("ANALYZE {staged} ({looked_at})", looked_at=sql.SQL(", ").join(map(sql.Identifier, names)))
+            self._leave("ANALYZE {staged} ({looked_at})", looked_at=sql.SQL(", ").join(map(sql.Identifier, names)))
 
-    def _execute(self, statement: str, **further: sql.Composable) -> None:
-        parts = {
+    def _leave(self, statement: str, **further: sql.Composable) -> None:
+        self.left.append(composed(statement, **self._parts, **further))
+
+    def _ask(self, statement: str, **further: sql.Composable) -> tuple[Any, ...]:
+        """The one row that it gives, after all that was left has been carried out."""
+        if self.left:
+            self.session.carry_out(together(self.left))
+            self.left.clear()
+        execute(self.session, statement, **self._parts, **further)
+        return one_row(self.session)
+
+    @property
+    def _parts(self) -> dict[str, sql.Composable]:
+        return {
             "target": self.target.name.identifier(),
             "rows": self.target.rows,
             "staged": sql.Identifier("pg_temp", _STAGED),
             "deleted": sql.Identifier("s", DELETED),
             "same": sql.SQL(" AND ").join(map(self._same, self.key)),
         }
-        execute(self.session, statement, **parts, **further)
 
     def _same(self, name: str) -> sql.Composable:
         column, value = self.target.columns[name], self.values[name]
@@ -201,8 +219,8 @@ class _Staged:
             ).format(self.values[column.name], sql.SQL(modified), sql.SQL(column.type))
             for column, modified in rounding
         ]
-        self._execute("SELECT {rounded} FROM {staged} s WHERE NOT {deleted}", rounded=sql.SQL(", ").join(rounded))
-        for (column, modified), found in zip(rounding, self.session.fetchone() or (), strict=True):
+        answers = self._ask("SELECT {rounded} FROM {staged} s WHERE NOT {deleted}", rounded=sql.SQL(", ").join(rounded))
+        for (column, modified), found in zip(rounding, answers, strict=True):
             if found:
                 raise TableError(
                     f"the column {column.quoted} of the table {self.target.text} is {modified}, which would round "
@@ -214,12 +232,12 @@ class _Staged:
         if not self.last.kept:
             return
         kept = sql.SQL(" OR ").join(sql.Identifier("s", kept_name(at)) for at in range(len(self.last.kept)))
-        self._execute(
+        (lacking,) = self._ask(
             "SELECT EXISTS (SELECT FROM {staged} s LEFT JOIN {rows} t ON {same} "
             "WHERE NOT {deleted} AND ({kept}) AND t.ctid IS NULL)",
             kept=kept,
         )
-        if self.session.fetchone() == (True,):
+        if lacking:
             raise self.last.no_row_to_keep()
 
     def _upsert(self) -> None:
@@ -228,7 +246,7 @@ class _Staged:
         updated = [name for name in self.values if name not in self.key or pa.types.is_floating(types.field(name).type)]
         updates = [sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in updated]
         old = "LEFT JOIN {rows} t ON {same} " if self.last.kept else ""
-        self._execute(
+        self._leave(
             # A table may have the name `excluded`, which would be ambiguous.
             "INSERT INTO {target} AS n ({columns}) OVERRIDING SYSTEM VALUE SELECT {values} FROM {staged} s "
             + old

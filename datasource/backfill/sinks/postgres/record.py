@@ -8,7 +8,7 @@ from psycopg import sql
 
 from backfill.errors import StateError, TableError
 from backfill.sinks.applied import BEGIN_ANEW, Applied
-from backfill.sinks.postgres.target import Target, execute
+from backfill.sinks.postgres.target import Target, composed, execute
 from backfill.upstream.postgres.session.arrow_session import ArrowSession
 
 _CREATE_RECORD: Final = """
@@ -17,6 +17,12 @@ _CREATE_RECORD: Final = """
         applied_at timestamptz NOT NULL DEFAULT pg_catalog.now(), commit_timestamp int8, target_oid int8,
         PRIMARY KEY (query, target))
 """
+
+_LOCK_ROW: Final = """
+    INSERT INTO {record} (query, target, batch_id, row_count) VALUES ({query}, {name}, -1, 0) ON CONFLICT DO NOTHING;
+    SELECT 1 FROM {record} WHERE query = {query} AND target = {name} FOR UPDATE
+"""
+"""Two statements, which go together."""
 
 _MOST_TAKEN: Final = 10
 """How often the row of a query may have been taken away again by `forget` before it is found; most often not once."""
@@ -68,13 +74,7 @@ def _locked(session: ArrowSession, target: Target, query: str) -> tuple[Any, ...
     """
     names = _names(target, query)
     for _ in range(_MOST_TAKEN):
-        execute(
-            session,
-            "INSERT INTO {record} (query, target, batch_id, row_count) VALUES ({query}, {name}, -1, 0) "
-            "ON CONFLICT DO NOTHING",
-            **names,
-        )
-        execute(session, "SELECT 1 FROM {record} WHERE query = {query} AND target = {name} FOR UPDATE", **names)
+        session.carry_out(composed(_LOCK_ROW, **names))
         execute(
             session,
             "SELECT batch_id, row_count, version, sequence, commit_timestamp, target_oid FROM {record} "
@@ -101,10 +101,9 @@ def _names(target: Target, query: str) -> dict[str, sql.Composable]:
     return {"record": target.record, "query": sql.Literal(query), "name": sql.Literal(target.text)}
 
 
-def record(session: ArrowSession, target: Target, query: str, now: Applied) -> None:
-    """Notes the batch as the last one of the query; `last_applied` has come before it in the same transaction."""
-    execute(
-        session,
+def noting(target: Target, query: str, now: Applied) -> str:
+    """What notes the batch as the last one of the query; `last_applied` has come before it in the same transaction."""
+    return composed(
         "UPDATE {record} SET batch_id = {batch_id}, row_count = {rows}, version = {version}, sequence = {sequence}, "
         "applied_at = pg_catalog.now(), commit_timestamp = {timestamp}, target_oid = {oid} "
         "WHERE query = {query} AND target = {name}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -276,5 +276,16 @@ def is_empty(session: ArrowSession, target: Target) -> bool:
 
 def execute(session: ArrowSession, statement: str, **parts: sql.Composable) -> None:
     """Carries out a statement with these parts in the place of their names; there may be more of them."""
-    composed: Any = sql.SQL(statement)
-    session.execute(composed.format(**parts).as_string(None))
+    session.execute(composed(statement, **parts))
+
+
+def composed(statement: str, **parts: sql.Composable) -> str:
+    """A statement with these parts in the place of their names; there may be more of them."""
+    text: Any = sql.SQL(statement)
+    found: str = text.format(**parts).as_string(None)
+    return found
+
+
+def together(statements: Iterable[str]) -> str:
+    """One text for `ArrowSession.carry_out`, and one round trip; what comes after one that fails is not carried out."""
+    return "; ".join(statements)
