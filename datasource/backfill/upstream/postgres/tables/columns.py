@@ -82,8 +82,8 @@ def require_as_described(table: QualifiedName, columns: Columns, now: Definition
 
 def is_of_its_type(column: ColumnDescription, type_oid: int, typmod: int) -> bool:
     """Whether it has the type that it had, or is a varchar that got longer."""
-    same_room = keeps_values(type_oid, room(type_oid, column.typmod), room(type_oid, typmod))
-    return type_oid == column.type_oid and same_room
+    same_type = type_oid == column.type_oid
+    return same_type and keeps_values(type_oid, room(type_oid, column.typmod), room(type_oid, typmod))
 
 
 def room(type_oid: int, typmod: int) -> int:
