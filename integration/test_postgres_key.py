@@ -53,6 +53,8 @@ def test_no_identity_is_refused(session: Session) -> None:
 def test_an_identity_whose_index_is_gone_is_refused(session: Session) -> None:
     statements = f'{UNIQUE} ALTER TABLE t REPLICA IDENTITY USING INDEX "By code"; DROP INDEX "By code"'
     assert "has been dropped" in refusal(session, statements)
+    session.execute("ALTER TABLE t ADD PRIMARY KEY (id)")
+    assert key_of(read_table(session, "t", follows=False)) == ["id"], "the identity is of no use without a log"
 
 
 def test_a_deferrable_key_is_refused(session: Session) -> None:

@@ -114,8 +114,9 @@ def choose_index(
     unsaid = "so updates and deletes do not say which row they concern"
     if table.replica_identity == "n" and follows:
         raise TableError(f"{name} has REPLICA IDENTITY NOTHING, {unsaid}. Run {mend}")
-    if table.replica_identity == "i":
-        found = next((index for index in indexes if index.chosen), None)
+    chosen = next((index for index in indexes if index.chosen), None)
+    if table.replica_identity == "i" and (chosen or follows):
+        found = chosen
         lacks = f"the index that was the replica identity of {name} has been dropped, {unsaid}"
     else:
         found = next((index for index in indexes if index.primary), None)
