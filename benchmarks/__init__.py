@@ -1,6 +1,6 @@
 """How fast the connector is, measured beside what else reads the same rows.
 
-    python -m benchmarks [snapshot|orders|wide|changes|wide-changes|full|staging|memory|upsert|all]
+    python -m benchmarks [snapshot|orders|vectors|wide|changes|wide-changes|full|staging|memory|distance|upsert|all]
                          [--rows N] [--rounds N] [--patience S] [--java=OPTIONS] [--json]
 
 Machines drift: the same program may take twice as long a minute later. So the contenders take turns, round after
@@ -18,6 +18,7 @@ changes.py       a backlog of changes into the noop sink; beside a bare peek at 
 full.py          what whole rows before and after each change cost
 staging.py       what keeping the chunks costs
 memory.py        how large the driver's Python process gets while much is waiting
+distance.py      how often a stream waits for its database, and how long where that is far away
 upsert.py        what a batch costs in an upsert state, by the number of its keys
 rocks.py         RocksDB, as one more contender there where it is installed
 """
