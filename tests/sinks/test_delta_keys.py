@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -212,4 +213,14 @@ def test_a_row_is_found_by_a_time_that_is_far_off(tmp_path: Path, year: int, cut
         if cut:
             commit = tmp_path / f"_delta_log/{number + 1:020}.json"
             commit.write_text(re.sub(r"(\.002)664", r"\1", commit.read_text()))
+        assert len(content(tmp_path)) == (change != "delete")
+
+
+def test_a_row_is_found_by_a_text_that_is_an_escape_in_the_log(tmp_path: Path) -> None:
+    """deltalake takes what a file's statistics say for a lesser text."""
+    apply = apply_to(path=str(tmp_path), key=["a"], query="q")
+    for number, change in enumerate(["insert", "update_postimage", "delete"]):
+        apply(made_of([change], a=["\U00020bb7"]), number)
+        commit = tmp_path / f"_delta_log/{number + 1:020}.json"
+        commit.write_text("\n".join(json.dumps(json.loads(line)) for line in commit.read_text().splitlines()))
         assert len(content(tmp_path)) == (change != "delete")

@@ -98,8 +98,8 @@ def apply_to(
     A batch passes through the driver's memory; `maxBytesPerTrigger` and `maxRowsPerTrigger` bound what that takes. So
     does much of what it is merged with: the files that may have keys between the batch's least and its greatest. That
     is little where new rows have keys beyond those that are there. It is the whole table where a batch has keys from
-    far apart, or the key has a float, a decimal of more than 15 digits, or a time after the year 4252. So let batches
-    be large if the table is.
+    far apart, or the key has a float, a decimal of more than 15 digits, or a time after the year 4252; or a character
+    beyond U+FFFF, and the greatest key of a file as well. So let batches be large if the table is.
     """
     options = dict(storage_options or {})
     return DeltaSink(_place(path), key_of(key), named(query), merge_schema, options, SparkTimes(options))

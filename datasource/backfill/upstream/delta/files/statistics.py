@@ -17,7 +17,7 @@ MISREAD: Final = 1 << 56
 (1.6) gives them without their microseconds if it leaves out files by that column.
 """
 
-_MISREAD_TEXT: Final = "[\U00010000-\U0010ffff]"
+MISREAD_TEXT: Final = "[\U00010000-\U0010ffff]"
 """In a log with such a character as an escape (`\\ud842\\udfb7`, as Python's json writes it) `deltalake` (1.6) takes
 every second 65,536 of them for the 65,536 before: U+20BB7 for U+10BB7, which is less, so it would leave out files that
 have such keys.
@@ -55,15 +55,15 @@ def ends(table: DeltaTable, column: KeyColumn) -> tuple[Any, Any]:
 def leaving_out(table: DeltaTable, key: KeyColumns, coverage: Coverage) -> str | None:
     """SQL that holds for every key in these ranges, and for few others, by which files are left out; or None."""
     column = key.columns[0]
-    return None if _misreads(table, column) else key.predicate(coverage)
+    return None if misreads(table, column) else key.predicate(coverage)
 
 
-def _misreads(table: DeltaTable, column: KeyColumn) -> bool:
+def misreads(table: DeltaTable, column: KeyColumn) -> bool:
     """Whether `deltalake` may take what the statistics say for something else, and leaves out files by that."""
     if pa.types.is_timestamp(column.type):
         last: Any = pc.max(column.comparable(ends(table, column)[1]))
         return bool(last.is_valid and last.as_py() >= MISREAD)
     if column.type == pa.string():
-        found: Any = pc.any(pc.match_substring_regex(ends(table, column)[1], _MISREAD_TEXT))
+        found: Any = pc.any(pc.match_substring_regex(ends(table, column)[1], MISREAD_TEXT))
         return bool(found.as_py())
     return False
