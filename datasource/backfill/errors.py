@@ -41,6 +41,10 @@ class TableError(DefiniteError):
     """The table is missing, cannot be read, has no usable key, or is not the table the stream began with."""
 
 
+class UnknownFeatureError(TableError):
+    """The table uses what the package that reads it does not know."""
+
+
 class UnsupportedTypeError(DefiniteError):
     """A column's type has no lossless Arrow and Spark type."""
 

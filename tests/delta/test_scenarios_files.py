@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, Schema, convert_to_deltalake, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
-from backfill.errors import TableError
+from backfill.errors import TableError, UnknownFeatureError
 from backfill.options import parse
 from backfill.upstream.delta import DeltaUpstream
 from backfill.upstream.delta.doctor import examine
@@ -219,7 +219,8 @@ def test_a_version_of_which_something_is_not_known_is_not_said_to_be_cleaned_up(
     run.catch_up()
     assert run.version == begin + 2
     upstream = DeltaUpstream(parse({"path": str(table), "keyColumns": "id"}))
-    with pytest.raises(TableError, match=f"version {begin + 1} cannot be read here: .* does not know: ") as refused:
+    told = f"version {begin + 1} cannot be read here: .* does not know: "
+    with pytest.raises(UnknownFeatureError, match=told) as refused:
         upstream.span(str(begin + 1), "latest")
     assert "cleaned up" not in str(refused.value)
     assert upstream.span(str(begin), "latest").after == str(begin)

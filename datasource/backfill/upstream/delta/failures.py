@@ -25,6 +25,7 @@ from backfill.errors import (
     FileGoneError,
     TableBusyError,
     TableError,
+    UnknownFeatureError,
 )
 from backfill.scarcity import scarcity
 
@@ -98,7 +99,7 @@ def translated(error: Exception, uri: str) -> BackfillError:
         )
     if isinstance(error, DeltaProtocolError) or "unsupported" in text.lower():
         dropped = f", or run ALTER TABLE delta.`{uri}` DROP FEATURE … for each" if _UNKNOWN_FEATURE in text else ""
-        return TableError(f"the Delta table {uri} {_UNKNOWN}: {shown}. Try a newer release of it{dropped}")
+        return UnknownFeatureError(f"the Delta table {uri} {_UNKNOWN}: {shown}. Try a newer release of it{dropped}")
     answer = text if _REQUEST.search(str(error)) or _OF_STORE.search(text) else ""
     if _DENIED.search(text) or _FORBIDDEN.search(answer):
         return DatabaseSetupError(
@@ -141,18 +142,13 @@ def is_gone(error: Exception) -> bool:
     return _GONE.search(str(error)) is not None
 
 
-def is_unknown(error: BackfillError) -> bool:
-    """Whether a table is there, and `deltalake` does not know something that it uses."""
-    return _UNKNOWN in error.message
-
-
 def _not_committed(error: CommitFailedError, uri: str, shown: str) -> BackfillError:
     if is_conflict(error):
         return TableBusyError(
             f"another writer has changed the Delta table {uri} meanwhile: {shown}. Start the query again"
         )
     if _UNKNOWN_FEATURE in shown:
-        return TableError(
+        return UnknownFeatureError(
             f"the Delta table {uri} {_UNKNOWN}: {shown}. Run ALTER TABLE delta.`{uri}` DROP FEATURE … for each, or "
             "name another table"
         )

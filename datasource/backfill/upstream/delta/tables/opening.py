@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from deltalake import DeltaTable
 
-from backfill.errors import DataLossError, FileGoneError, TableError
-from backfill.upstream.delta.failures import is_unknown, translating
+from backfill.errors import DataLossError, FileGoneError, TableError, UnknownFeatureError
+from backfill.upstream.delta.failures import translating
 from backfill.upstream.delta.files.commits import Commit
 from backfill.upstream.delta.files.log import Log
 from backfill.upstream.delta.position import Position
@@ -48,16 +48,16 @@ def _opened(uri: str, version: int | None) -> DeltaTable:
 
 
 def open_at(uri: str, position: Position, *, way_out: str = f"{START_OVER}; {KEEP_LONGER}") -> DeltaTable:
-    """The table at this version; DataLossError where the version is gone, or is one of another table, and TableError
-    where it is there and `deltalake` does not know something that it uses.
+    """The table at this version; DataLossError where the version is gone, or is one of another table, and
+    UnknownFeatureError where it is there and `deltalake` does not know something that it uses.
 
     `way_out` says what can be done where its log was cleaned up.
     """
     try:
         table = _opened(uri, position.version)
+    except UnknownFeatureError as error:
+        raise UnknownFeatureError(f"version {position.version} cannot be read here: {error}") from None
     except (FileGoneError, TableError) as error:
-        if is_unknown(error):
-            raise TableError(f"version {position.version} cannot be read here: {error}") from None
         latest = open_latest(uri)
         require_same_table(latest, uri, position.table_id)
         require_not_older(latest, uri, position)
