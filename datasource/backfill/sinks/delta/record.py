@@ -12,8 +12,10 @@ from backfill.sinks import applied
 from backfill.sinks.applied import Applied
 from backfill.sinks.delta.restored import said_of
 
-_PARTS: Final = ("rows", "version", "sequence", "timestamp", "after")
-"""What is noted of a query's last batch beside its id."""
+_OF_BATCH: Final = ("rows", "version", "sequence", "timestamp")
+"""What is noted of a query's last batch beside its id, as the fields of `Applied` are."""
+
+_PARTS: Final = (*_OF_BATCH, "after")
 
 _FORGOTTEN: Final = -1
 """The batch id of a query that begins anew: application transactions cannot be removed."""
@@ -31,7 +33,7 @@ def last_applied(table: DeltaTable, query: str, now: Applied) -> Applied | None:
         return None
     if now.batch_id > batch_id:
         return Applied(batch_id, 0, None, None)
-    rows, *others = (table.transaction_version(name) for name in _names(query)[1:-1])
+    rows, *others = (table.transaction_version(f"{query}/{part}") for part in _OF_BATCH)
     return Applied(batch_id, rows or 0, *(None if value == -1 else value for value in others))
 
 
