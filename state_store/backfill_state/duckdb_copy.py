@@ -5,10 +5,11 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final, TypeAlias
 
+from backfill_state.duckdb_errors import reaching
 from backfill_state.duckdb_store import DuckDBProgressStore
 from backfill_state.errors import StateBusyError, StateFileError, StateStoreError, StateUnwritableError
 
@@ -82,12 +83,11 @@ def _copy(path: Path, copy: Path, give_up: float) -> None:
 def _copy_file(file: Path, target: Path) -> None:
     """Makes `target` what `file` is; nothing, where that is not there."""
     target.unlink(missing_ok=True)
-    try:
-        source = file.open("rb")
-    except FileNotFoundError:
-        return  # The log was taken into the file and removed.
-    except OSError as error:
-        raise StateUnwritableError(str(file), error.strerror or str(error)) from error
+    with reaching(file):
+        try:
+            source = file.open("rb")
+        except FileNotFoundError:
+            return  # The log was taken into the file and removed.
     with source:
         try:
             with target.open("wb") as sink:
@@ -98,10 +98,8 @@ def _copy_file(file: Path, target: Path) -> None:
 
 
 def _read(source: BinaryIO, file: Path) -> bytes:
-    try:
+    with reaching(file):
         return source.read(COPIED_AT_ONCE)
-    except OSError as error:
-        raise StateUnwritableError(str(file), error.strerror or str(error)) from error
 
 
 def _stamp(files: tuple[Path, ...]) -> _Stamp:
@@ -109,13 +107,10 @@ def _stamp(files: tuple[Path, ...]) -> _Stamp:
 
 
 def _stamp_of(file: Path) -> tuple[int, int, int] | None:
-    try:
+    with reaching(file), suppress(FileNotFoundError, NotADirectoryError):
         found = file.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise StateUnwritableError(str(file), error.strerror or str(error)) from error
-    return found.st_mtime_ns, found.st_size, found.st_ino
+        return found.st_mtime_ns, found.st_size, found.st_ino
+    return None
 
 
 def _at_rest(stamp: _Stamp) -> bool:

@@ -108,6 +108,15 @@ def explained(error: duckdb.Error, path: str) -> StateStoreError | None:
 
 
 @contextmanager
+def reaching(path: Path) -> Iterator[None]:
+    """Raises a StateUnwritableError where the system refuses something that is done with the file."""
+    try:
+        yield
+    except OSError as error:
+        raise StateUnwritableError(str(path), error.strerror or str(error)) from error
+
+
+@contextmanager
 def explaining(path: Path) -> Iterator[None]:
     """Raises the errors of this package in place of DuckDB's, where they say more; a Ctrl-C as one."""
     try:

@@ -13,9 +13,8 @@ from typing import Final
 import duckdb
 
 from backfill_state.closing import Closable
-from backfill_state.duckdb_errors import explaining
+from backfill_state.duckdb_errors import explaining, reaching
 from backfill_state.duckdb_instance import Connected, Instances
-from backfill_state.errors import StateUnwritableError
 from backfill_state.migrations import Step, migrate
 
 
@@ -78,11 +77,9 @@ class StateFile(Closable):
 def _opened(path: Path, form: FileForm) -> Connected:
     """A connection to the state file at `path`, in the newest format; the file is made if it is not there."""
     with explaining(path):
-        try:
+        with reaching(path):
             if not path.exists():
                 _make(path, form)
-        except OSError as error:
-            raise StateUnwritableError(str(path), error.strerror or str(error)) from error
         connected = form.instances.connect(path)
         try:
             migrate(connected.connection, str(path), form.steps, form.format_table)
