@@ -187,11 +187,9 @@ def translating(uri: str) -> Iterator[None]:
     """Raises the errors of `deltalake`, and of what reads its rows, as ours."""
     try:
         yield
-    except BackfillError:
-        raise
-    except (AssertionError, AttributeError, IndexError, NameError, TypeError) as error:
-        if not isinstance(error, pa.ArrowException):
-            raise  # A mistake of ours, which is not to be taken for one of the table.
-        raise translated(error, uri) from None
-    except Exception as error:  # noqa: BLE001 - deltalake raises Exception itself while rows come
+    except Exception as error:  # deltalake raises Exception itself while rows come
+        # A mistake of ours is not to be taken for one of the table.
+        ours = (BackfillError, AssertionError, AttributeError, IndexError, NameError, TypeError)
+        if isinstance(error, ours) and not isinstance(error, pa.ArrowException):
+            raise
         raise translated(error, uri) from None
