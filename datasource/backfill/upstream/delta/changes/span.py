@@ -50,25 +50,23 @@ def span(table: Table, latest: DeltaTable, starting: str, ending: str) -> DeltaC
     """What reads between the positions; see `backfill.upstream.Upstream.span`."""
     require_followable(latest, table.uri)
     last = latest.version()
-    if ending.strip().lower() == EARLIEST:
+    upto = _version("endingPosition", ending, last, least=0)
+    if upto is None:
         upto = _earliest(table, latest, last)
-    elif ending.strip().lower() == LATEST:
-        upto = last
-    else:
-        upto = _version("endingPosition", ending, last, least=0)
-    if starting.strip().lower() == EARLIEST:
+    after = _version("startingPosition", starting, last, least=BEFORE_ALL)
+    if after is None:
         after = _earliest(table, latest, upto)
-    elif starting.strip().lower() == LATEST:
-        after = last
-    else:
-        after = _version("startingPosition", starting, last, least=BEFORE_ALL)
+    elif BEFORE_ALL < after < last:
         _require_followable_after(table, after)
     if after > upto:
         raise OptionsError(f"startingPosition is version {after}, which lies after endingPosition, version {upto}")
     return DeltaChangeReader(table, str(after), str(upto))
 
 
-def _version(option: str, text: str, last: int, *, least: int) -> int:
+def _version(option: str, text: str, last: int, *, least: int) -> int | None:
+    """The version that the text names; None for the earliest one."""
+    if (word := text.strip().lower()) in (EARLIEST, LATEST):
+        return None if word == EARLIEST else last
     if not re.fullmatch(r"-1|\d{1,18}", text.strip()) or int(text) < least:
         raise OptionsError(f"{option} is {text!r}; expected a version such as 12, {EARLIEST} or {LATEST}")
     if int(text) > last:
@@ -80,8 +78,6 @@ def _version(option: str, text: str, last: int, *, least: int) -> int:
 
 
 def _require_followable_after(table: Table, after: int) -> None:
-    if after == BEFORE_ALL:
-        return
     properties = open_at(table.uri, table.position(after), way_out=_WAY_OUT).metadata().configuration
     if not has_feed(properties):
         raise DataLossError(
