@@ -193,6 +193,13 @@ def test_an_option_is_refused_with_what_it_got_and_what_is_allowed(option: str, 
     assert problem in found
 
 
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_a_text_that_is_not_utf_8_is_refused(option: Any) -> None:
+    """Whatever else of it is asked; what Python makes of such an argument, `repr` shows."""
+    with pytest.raises(OptionsError, match=rf"- {option.name} (is '/caf.udce9'|cannot be used); expected "):
+        parse({**NEEDED, "stateDir": "/s", option.name: "/caf\udce9"}, streaming=True)
+
+
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option.default], ids=lambda option: option.name)
 @pytest.mark.parametrize("blank", ["", "  "])
 def test_an_option_with_a_default_is_not_blank(option: Any, blank: str) -> None:

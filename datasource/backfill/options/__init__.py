@@ -25,7 +25,7 @@ from backfill.options.listed import (
     View,
 )
 from backfill.options.rules import contradictions, folders, keeps_rows
-from backfill.options.texts import METADATA_COLUMNS, as_refused, readable
+from backfill.options.texts import METADATA_COLUMNS, as_refused, require_readable
 
 __all__ = [
     "BY_KEY",
@@ -174,7 +174,8 @@ def _values(given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     for key, option in BY_KEY.items():
         text = texts.get(key, option.default)
         try:
-            values[key] = option.value(readable(text))
+            values[key] = option.value(text)
+            require_readable(text)  # Last: `rules` looks at every text that is taken as it is, also a wrong one.
         except ValueError as error:
             shown = as_refused(text, secret=option.may_hold_secrets)
             problems.append(f"{option.name} {shown}; expected {error}")

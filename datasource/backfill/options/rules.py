@@ -1,6 +1,7 @@
 """Options that do not go together.
 
-Values are by the options' names in lower case; those that are wrong by themselves are missing.
+Values are by the options' names in lower case; those that are wrong by themselves are missing, but for texts that are
+taken as they are.
 """
 
 from __future__ import annotations

@@ -18,11 +18,9 @@ def is_characters(text: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-def readable(text: str) -> str:
-    """The text itself."""
+def require_readable(text: str) -> None:
     if not is_characters(text):
         raise ValueError("text in UTF-8, and a locale that says so, such as LC_ALL=C.UTF-8")
-    return text
 
 
 def choice(kind: type[enum.Enum]) -> Callable[[str], Any]:
