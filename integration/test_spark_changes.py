@@ -285,7 +285,7 @@ def test_a_truncation_and_a_large_value_that_is_left_out_are_told_as_by_a_stream
     assert (row["id"], row["v"], row["n"], row["_unchanged_columns"]) == (1, None, 1, ["v"])
     at = now(database)
     database.execute("TRUNCATE t")
-    with pytest.raises(PythonException, match=r"TruncateError: the table was truncated\. Set onTruncate"):
+    with pytest.raises(PythonException, match=r'TruncateError: the table "public"\."t" was truncated\. Set onT'):
         load(spark, database, at).collect()
     assert picked(rows_of(load(spark, database, at, onTruncate="emit")), ["_change_type", "id"]) == [("truncate", None)]
     assert rows_of(load(spark, database, at, onTruncate="ignore")) == []

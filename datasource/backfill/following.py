@@ -98,9 +98,9 @@ class Following:
 
     def _mark(self, logged: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, Halves]]:
         """The changes, and which halves of them go forward."""
-        coverage, cleared = self._coverage, False
+        coverage, table, cleared = self._coverage, self.upstream.identity().table, False
         for changes in logged:
-            refuse_truncate(changes, self.options.on_truncate)
+            refuse_truncate(changes, self.options.on_truncate, table)
             truncates = changes["op"].to_numpy() == TRUNCATE
             emptied = self._emits_truncations & (np.logical_or.accumulate(truncates) | cleared)
             if emptied.any():
@@ -141,10 +141,10 @@ class Following:
         """
         if not all(self.upstream.reached(self.end.epoch, item.position) for item in self.end.ahead):
             raise TruncateError(
-                "the table was truncated, and this batch was planned with another onTruncate: it ends before the state "
-                "at which rows were read again after a crash, and batches after it could not tell which of them are "
-                "gone. Start over with a fresh checkpointLocation, onExistingState=restart and an empty sink; or set "
-                "onTruncate=ignore to keep the rows downstream"
+                f"the table {self.upstream.identity().table} was truncated, and this batch was planned with another "
+                "onTruncate: it ends before the state at which rows were read again after a crash, and batches after "
+                "it could not tell which of them are gone. Start over with a fresh checkpointLocation, "
+                "onExistingState=restart and an empty sink; or set onTruncate=ignore to keep the rows downstream"
             )
 
     # -- values that the log left out ------------------------------------------------------------------------------

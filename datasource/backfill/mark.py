@@ -146,10 +146,10 @@ def _assemble(
     )
 
 
-def refuse_truncate(changes: pa.RecordBatch, on_truncate: OnTruncate) -> None:
-    """Raises where the table was truncated and nobody said what to do about that."""
+def refuse_truncate(changes: pa.RecordBatch, on_truncate: OnTruncate, table: str) -> None:
+    """Raises where the table of this name was truncated and nobody said what to do about that."""
     if on_truncate is OnTruncate.FAIL and (changes["op"].to_numpy() == TRUNCATE).any():
         raise TruncateError(
-            "the table was truncated. Set onTruncate=emit to get a row with _change_type 'truncate' that stands for "
-            "the removal of all rows, or onTruncate=ignore to keep them downstream"
+            f"the table {table} was truncated. Set onTruncate=emit to get a row with _change_type 'truncate' that "
+            "stands for the removal of all rows, or onTruncate=ignore to keep them downstream"
         )

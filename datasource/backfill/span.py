@@ -28,15 +28,19 @@ def changes_of(upstream: Upstream, options: Options) -> ChangeReader:
     return upstream.span(options.starting_position, options.ending_position or LATEST)
 
 
-def read(changes: ChangeReader, rows: RowFormat, on_truncate: OnTruncate) -> Iterator[pa.RecordBatch]:
-    """All changes, whatever their key, in `rows.schema` and in commit order; the same again each time."""
-    return read_ahead(_rows(changes, rows, on_truncate))
+def read(changes: ChangeReader, rows: RowFormat, on_truncate: OnTruncate, table: str) -> Iterator[pa.RecordBatch]:
+    """All changes of the table of this name, whatever their key, in `rows.schema` and in commit order; the same again
+    each time.
+    """
+    return read_ahead(_rows(changes, rows, on_truncate, table))
 
 
-def _rows(changes: ChangeReader, rows: RowFormat, on_truncate: OnTruncate) -> Generator[pa.RecordBatch, None, None]:
+def _rows(
+    changes: ChangeReader, rows: RowFormat, on_truncate: OnTruncate, table: str
+) -> Generator[pa.RecordBatch, None, None]:
     place = 1
     for batch in changes.read():
-        refuse_truncate(batch, on_truncate)
+        refuse_truncate(batch, on_truncate, table)
         found = mark(batch, key=rows.table.key, forwarded=_every_key)
         marked = marked_rows(batch, found, truncates=on_truncate is OnTruncate.EMIT)
         yield rows.change_rows(marked, _OF_NO_BATCH, place)

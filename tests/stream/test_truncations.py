@@ -16,7 +16,7 @@ def test_a_truncation_ends_the_stream_and_says_what_to_set(start: StartQuery) ->
         pass
     spark.database.commit([TRUNCATION])
     spark.plan()
-    with pytest.raises(TruncateError, match=r"onTruncate=emit .* onTruncate=ignore"):
+    with pytest.raises(TruncateError, match=r"public\.t was truncated.* onTruncate=emit .* onTruncate=ignore"):
         spark.read()
 
 
@@ -79,5 +79,5 @@ def test_a_truncation_that_ended_the_stream_is_not_emitted_short_of_rows_that_we
         spark.read()
     spark.crash()
     spark.on_truncate = OnTruncate.EMIT
-    with pytest.raises(TruncateError, match=r"Start over .* or set onTruncate=ignore"):
+    with pytest.raises(TruncateError, match=r"public\.t was truncated.* Start over .* or set onTruncate=ignore"):
         spark.read()

@@ -29,6 +29,7 @@ class SpanPartition(InputPartition):
     changes: ChangeReader
     rows: RowFormat
     on_truncate: OnTruncate
+    table: str
 
     def __repr__(self) -> str:
         return f"SpanPartition({self.changes.after!r}, {self.changes.upto!r})"
@@ -47,11 +48,13 @@ class SpanReader(DataSourceReader):
         with closing(open_upstream(options)) as upstream:
             rows = RowFormat.of(upstream.schema(), options.stream)
             require_same(self._schema, to_spark(rows.schema))
-            return [SpanPartition(span.changes_of(upstream, options), rows, options.stream.on_truncate)]
+            changes, table = span.changes_of(upstream, options), upstream.identity().table
+            return [SpanPartition(changes, rows, options.stream.on_truncate, table)]
 
     @yielding_without_traceback
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task."""
         found = own(partition, SpanPartition)
         head_start()
-        yield from as_expected(span.read(found.changes, found.rows, found.on_truncate), self._schema)
+        rows = span.read(found.changes, found.rows, found.on_truncate, found.table)
+        yield from as_expected(rows, self._schema)
