@@ -11,22 +11,25 @@ import pytest
 
 from backfill.command.requests import ask_again, ask_to_stop, require_batches
 from backfill.command.status import status
+from backfill.control import Control
 from backfill.epoch import Epoch
 from backfill.errors import KeyTextError, StateBusyError, StateError
 from backfill.offset import Barrier, to_text
 from backfill.progress import Again, CompletedRun, Finished, Frontier, Progress
-from backfill.state_dir.control_file import read_control
+from backfill.state_dir.control_file import keep_control, read_control
 from backfill.state_dir.files import open_store
+from backfill.state_dir.kept_options import ONLY_SNAPSHOT
+from backfill.upstream import Bookmark
 from backfill.vnode import WHOLE_TABLE
 from backfill_state import Barrier as StoredBarrier
 from backfill_state import StreamIdentity, duckdb_copy
 
 
-def state_of(key: dict[str, pa.DataType], folder: Path) -> Path:
+def state_of(key: dict[str, pa.DataType], folder: Path, bookmark: Bookmark = ()) -> Path:
     """The stateDir of a stream whose table has this key."""
     schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in key.items()])
     with open_store(folder) as store:
-        store.begin(StreamIdentity("s1", "postgresql", "1", '"public"."t"', "1", schema, ()))
+        store.begin(StreamIdentity("s1", "postgresql", "1", '"public"."t"', "1", schema, bookmark))
     return folder
 
 
@@ -161,3 +164,12 @@ def test_a_stream_whose_state_is_written_all_the_time_may_be_held_up(
     with pytest.raises(StateBusyError):
         status(folder)
     require_batches(folder)
+
+
+@pytest.mark.parametrize(("bookmark", "shown"), [((), True), (((ONLY_SNAPSHOT, "true"),), False)])
+def test_what_the_stream_before_it_was_told_is_not_shown_of_one_batch(
+    tmp_path: Path, bookmark: Bookmark, *, shown: bool
+) -> None:
+    folder = state_of({"id": pa.int64()}, tmp_path, bookmark)
+    keep_control(folder, Control(paused=True))
+    assert status(folder).control.paused is shown

@@ -109,7 +109,9 @@ class Pace:
 def status(folder: Path) -> Status:
     """What the stream with this `stateDir` has recorded last; asks no database, and disturbs nobody."""
     identity, barrier = standing(folder)
-    control, counts = read_control(folder), read_counts(folder)
+    # What is one batch cannot be held up; a stream before it may have been told to.
+    control = read_control(folder) if has_place(identity.properties) else Control()
+    counts = read_counts(folder)
     if counts is not None and counts.stream != identity.stream_id:
         counts = None
     of = Status(
