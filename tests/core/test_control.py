@@ -138,6 +138,18 @@ def test_the_file_and_then_its_name_are_made_durable(tmp_path: Path, monkeypatch
     assert synced == [(False, False), (True, True)]
 
 
+def test_nothing_is_left_of_a_change_that_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    keep_control(tmp_path, Control(max_rows=3))
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        keep_control(tmp_path, Control(paused=True))
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+    assert read_control(tmp_path) == Control(max_rows=3)
+
+
 def test_a_file_system_that_makes_no_names_durable_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def sync(descriptor: int) -> None:
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):

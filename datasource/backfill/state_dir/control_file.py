@@ -69,8 +69,9 @@ def keep_control(folder: Path, control: Control) -> None:
             Path(part).chmod(0o644)
         Path(part).replace(folder / FILE)
     except OSError as error:
+        raise StateError(unusable(str(folder / FILE), "written", error)) from error
+    finally:
         if part:
             Path(part).unlink(missing_ok=True)
-        raise StateError(unusable(str(folder / FILE), "written", error)) from error
     # Else a machine that loses power within seconds may come back with the file before: paused, say, no longer.
     sync_names(folder)
