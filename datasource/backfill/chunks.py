@@ -34,7 +34,7 @@ class Chunks:
     end: Barrier
 
     def parts(self, begin: Barrier | None, pin: Pin | None) -> tuple[tuple[Chunk | SnapshotPart, ...], Pin | None]:
-        """What readers read after `begin`, and the pin that they need, if any.
+        """What readers read after `begin`, and the pin that is held by then, if any; a `SnapshotPart` needs it.
 
         Chunks that were staged are read from there. Those that were not are read at `pin` if it is the state the
         batch was planned in, or was taken for the same purpose before; else at that state again where the upstream
@@ -42,21 +42,19 @@ class Chunks:
         later: then they are left to another batch.
         """
         if not self.end.has_manifest:
-            return (), None
+            return (), pin
         manifest = self.staging.require_planned(self.end, pieces_to_read(begin, self.end))
         staged = self._staged(manifest)
         if not self._has_state(manifest, staged, pin):
             pin = self.upstream.repin(self.end.epoch)
             manifest = self._planned_anew(manifest, staged, pin)
             staged = self._staged(manifest)
-            if len(staged) == len(manifest.chunks):
-                self.upstream.release(pin)
         added = self._added()
         parts = [
             self._chunk(name, added) if pin is None or name in staged else self._unread(name, item, pin, added)
             for name, item in manifest.chunks.items()
         ]
-        return tuple(parts), None if len(staged) == len(parts) else pin
+        return tuple(parts), pin
 
     def require_columns(self) -> None:
         """Raises SchemaChangedError where a chunk that is staged cannot be read with the columns that are carried."""

@@ -310,12 +310,13 @@ class Stream:
         changes = following.parts(staging, last_rows)
         self._counting.begin(end.stream, (begin or end).epoch.timestamp)
         self._counting.add(end.epoch.number, following.tally)
-        snapshot, self._pin = self._chunks(end).parts(begin, held)
+        snapshot, pin = self._chunks(end).parts(begin, held)
+        unread = [part.chunk for part in snapshot if isinstance(part, SnapshotPart)]
+        self._pin = pin if unread else None
         if self._pin is not None:
-            unread = [part.chunk for part in snapshot if isinstance(part, SnapshotPart)]
             self._release.when_staged(self._pin, unread)
-        elif held is not None:
-            self._upstream.release(held)
+        elif pin is not None:
+            self._upstream.release(pin)
         return (*changes, *snapshot)
 
     def _chunks(self, end: Barrier) -> Chunks:
