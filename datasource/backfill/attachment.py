@@ -142,13 +142,12 @@ class Attachment:
         # What is not recorded yet is not forgotten either, so that a new checkpoint can go on from the record.
         if start == self._acknowledged or not self._record.commit(start, at_once=at_once):
             return
-        staging = self.staging(start.stream)
-        if not self._options.only_snapshot:
-            self._upstream.acknowledge(start.epoch)
-        staging.forget_before(start.epoch.number)
         if self._options.only_snapshot:
             # It was the only batch, and no other one will remove what this one has left.
             self._files(start).forget()
+        else:
+            self._upstream.acknowledge(start.epoch)
+        self.staging(start.stream).forget_before(start.epoch.number)
         self._acknowledged = start
 
     # -- what the batch before has left ----------------------------------------------------------------------------
