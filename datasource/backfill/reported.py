@@ -125,8 +125,8 @@ class StreamProgress:
         """What a notebook shows."""
         head, *rows = (html.escape(line) for line in self._lines(bar=False))
         completed, vnodes = (0, 0) if self.reported is None else self.reported.reading
-        bar = f'<progress value="{completed}" max="{vnodes}">' if vnodes else ""
-        return f"<div><b>{head}</b><br>{bar and bar + '</progress><br>'}{'<br>'.join(rows)}</div>"
+        bar = f'<progress value="{completed}" max="{vnodes}"></progress><br>' if vnodes else ""
+        return f"<div><b>{head}</b><br>{bar}{'<br>'.join(rows)}</div>"
 
     def _lines(self, *, bar: bool = True) -> Iterator[str]:
         of = self.reported

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from backfill.amounts import duration, lag, moment, pace
@@ -32,7 +32,7 @@ class Window:
 
 def drawn(of: Status, at: Pace | None, window: Window, now: float) -> str:
     """The status as text; `now` is the time in seconds since 1970."""
-    return "\n".join(_lines(of, at, Window(min(window.width, WIDEST), window.coloured, window.plain), now))
+    return "\n".join(_lines(of, at, replace(window, width=min(window.width, WIDEST)), now))
 
 
 def _lines(of: Status, at: Pace | None, window: Window, now: float) -> Iterator[str]:
