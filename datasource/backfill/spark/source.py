@@ -106,7 +106,8 @@ def _table_columns(options: Options) -> pa.Schema:
     with closing(open_upstream(options, patience=FIRST_LOOK)) as upstream:
         table = upstream.schema()
         if options.starting_position and not options.state_dir:
-            # Wrong positions are refused here, before anything is planned; by a stream, that there are any.
+            # Wrong positions are refused before anything is planned. With stateDir this may be for a stream, which
+            # refuses all.
             span.changes_of(upstream, options)
     if options.has_metadata:
         return RowFormat.of(table, options.stream).schema

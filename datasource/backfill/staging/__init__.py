@@ -39,9 +39,9 @@ from backfill.wording import FRESH_START
 class Staging:
     """A staging directory, or the part of it that belongs to one stream.
 
-    Picklable; opens its file system when it is first used. Whatever that fails at is a StagingError, of every method,
-    or a StagingUnreachableError; only a file system of Python's may raise what it likes. A file appears under its name
-    as a whole or not at all, and replaces what was there.
+    Picklable; opens its file system when it is first used. Whatever that fails at is a StagingError, of every method, a
+    StagingUnreachableError, or a DriverError where this process may not have more; only a file system of Python's may
+    raise what it likes. A file appears under its name as a whole or not at all, and replaces what was there.
     """
 
     def __init__(self, uri: str, stream: str = "") -> None:
