@@ -55,18 +55,15 @@ class BackfillBatchReader(DataSourceReader):
 
     def _require_types(self, upstream: Upstream) -> None:
         """Spark gives back what `schema` said, or what the user said instead; meanwhile the table may have changed."""
-        table = upstream.schema()
-        found = {field.name: field.dataType for field in to_spark(table.columns)}
+        there = {field.name: field.dataType for field in to_spark(upstream.schema().output_columns)}
+        asked = [(field, there[field.name]) for field in self._schema if field.name in there]
         wrong = [
-            f"column {field.name} is {found[field.name].simpleString()}, and {field.dataType.simpleString()} is asked "
-            "for"
-            for field in self._schema
-            if field.name in table.output and found[field.name] != field.dataType
+            f"column {field.name} is {found.simpleString()}, and {field.dataType.simpleString()} is asked for"
+            for field, found in asked
+            if found != field.dataType
         ]
         wrong += [
-            f"column {field.name} may be null, and not null is asked for"
-            for field in self._schema
-            if field.name in table.output and not field.nullable
+            f"column {field.name} may be null, and not null is asked for" for field, _ in asked if not field.nullable
         ]
         if wrong:
             raise SchemaChangedError(
