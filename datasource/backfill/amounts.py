@@ -39,7 +39,8 @@ def lag(lag_bytes: int | None, lag_seconds: float | None, retained_bytes: int | 
 
 def pace(rows_per_second: float, seconds_left: float | None) -> str:
     left = "" if seconds_left is None else f", about {duration(seconds_left)} left"
-    return f"{rows_per_second:,.0f} rows/s{left}"
+    rate = f"{rows_per_second:,.0f}" if rows_per_second >= 10 else f"{rows_per_second:.2g}"
+    return f"{rate} rows/s{left}"
 
 
 def iso(microseconds: int) -> str:

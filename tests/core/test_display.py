@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.amounts import duration, iso, moment, size
+from backfill.amounts import duration, iso, moment, pace, size
 from backfill.command.display import MOST_GRID_LINES, Window, drawn
 from backfill.command.status import Pace, RowsRead, Status, VnodeState, as_json
 from backfill.control import Control
@@ -114,6 +114,14 @@ def test_a_mark_that_stands_for_unlike_vnodes_says_in_progress() -> None:
     ).splitlines()
     assert "".join(lines[-MOST_GRID_LINES - 1 : -1]) == "#" * 59 + "+" + "." * 60
     assert lines[-1] == "(each mark: 2 vnodes)"[:10]
+
+
+@pytest.mark.parametrize(
+    ("rate", "shown"), [(1000 / 3600, "0.28"), (2.0, "2"), (9.96, "10"), (10.4, "10"), (12_345.6, "12,346")]
+)
+def test_a_pace_that_is_slow_is_not_shown_as_none(rate: float, shown: str) -> None:
+    """As that of a stream which is throttled to a thousand rows a batch, with a batch each hour."""
+    assert pace(rate, 3.0) == f"{shown} rows/s, about 3 s left"
 
 
 def test_colours_change_nothing_but_colours() -> None:
