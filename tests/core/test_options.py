@@ -196,7 +196,9 @@ def test_an_option_is_refused_with_what_it_got_and_what_is_allowed(option: str, 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_a_text_that_is_not_utf_8_is_refused(option: Any) -> None:
     """Whatever else of it is asked; what Python makes of such an argument, `repr` shows."""
-    with pytest.raises(OptionsError, match=rf"- {option.name} (is '/caf.udce9'|cannot be used); expected "):
+    with pytest.raises(
+        OptionsError, match=rf"- {option.name} (is '/caf.udce9'|cannot be used); expected text in UTF-8"
+    ):
         parse({**NEEDED, "stateDir": "/s", option.name: "/caf\udce9"}, streaming=True)
 
 

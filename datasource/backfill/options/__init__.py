@@ -174,11 +174,13 @@ def _values(given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     for key, option in BY_KEY.items():
         text = texts.get(key, option.default)
         try:
+            require_readable(text)
             values[key] = option.value(text)
-            require_readable(text)  # Last: `rules` looks at every text that is taken as it is, also a wrong one.
         except ValueError as error:
             shown = as_refused(text, secret=option.may_hold_secrets)
             problems.append(f"{option.name} {shown}; expected {error}")
+            if option.parse is str:
+                values[key] = text  # `rules` looks at every text that is taken as it is, a refused one too.
     blank = [option.name for key, option in BY_KEY.items() if not (option.may_be_blank or texts.get(key, "-").strip())]
     problems += [f"{name} is blank; leave it out, or give it a value" for name in blank]
     return values, problems
