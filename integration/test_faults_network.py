@@ -58,11 +58,11 @@ STRIDE: Final = 4
 
 
 class Strikes:
-    """Makes the fault strike at an early round trip of an operation's first call, at a later one of its second, …"""
+    """Makes the fault strike at the first round trip of an operation's first call, at a later one of its second, …"""
 
     def __init__(self, proxy: Proxy, kind: Kind, rng: Random) -> None:
         self._proxy, self._kind, self._rng = proxy, kind, rng
-        self._next = rng.randint(1, 2)
+        self._next = 1
         self.struck = 0
         self.all_struck = False
         """Whether a call needed fewer round trips than that at which the fault was to strike."""
