@@ -32,9 +32,9 @@ with needing("writing to PostgreSQL", "postgres"):
     from backfill.sinks.postgres.failures import about_target
     from backfill.sinks.postgres.merge import merge
     from backfill.sinks.postgres.record import forget, last_applied, make_record, noting, without_rows
-    from backfill.sinks.postgres.target import Target, execute, find_target, is_empty, lock_target, together
+    from backfill.sinks.postgres.target import Target, execute, find_target, is_empty, lock_target
     from backfill.upstream.postgres.session.arrow_session import ArrowSession
-    from backfill.upstream.postgres.session.connection import Connector
+    from backfill.upstream.postgres.session.connection import Connector, together
     from backfill.upstream.postgres.session.failures import translating
     from backfill.upstream.postgres.session.retries import RetryPolicy
 
@@ -113,7 +113,7 @@ class PostgresSink:
             mended = partial(without_rows, target, self.query)
             if filling.is_new(before, now, leaves_rows=last.leaves_rows, mended=mended):
                 left = merge(session, target, self.key, last)
-                session.carry_out(together([*left, noting(target, self.query, now), "COMMIT"]))
+                session.carry_out(together(*left, noting(target, self.query, now), "COMMIT"))
             else:
                 session.execute("COMMIT")
 

@@ -14,9 +14,9 @@ from psycopg import sql
 from backfill.errors import DatabaseSetupError, OptionsError, TableError, UnsupportedTypeError
 from backfill.sinks.compacted import Compacted
 from backfill.sinks.merge_source import DELETED, column_name, kept_name, merge_source
-from backfill.sinks.postgres.target import Target, composed, execute, together
+from backfill.sinks.postgres.target import Target, composed, execute
 from backfill.upstream.postgres.session.arrow_session import ArrowSession
-from backfill.upstream.postgres.session.connection import one_row
+from backfill.upstream.postgres.session.connection import one_row, together
 from backfill.upstream.postgres.tables.money import DECIMALS_OF_C, own_locale
 
 _STAGED: Final = "backfill_batch"
@@ -181,7 +181,7 @@ class _Staged:
     def _ask(self, statement: str, **further: sql.Composable) -> tuple[Any, ...]:
         """The one row that it gives, after all that was left has been carried out."""
         if self.left:
-            self.session.carry_out(together(self.left))
+            self.session.carry_out(together(*self.left))
             self.left.clear()
         execute(self.session, statement, **self._parts, **further)
         return one_row(self.session)

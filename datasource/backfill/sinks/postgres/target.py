@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -284,8 +284,3 @@ def composed(statement: str, **parts: sql.Composable) -> str:
     text: Any = sql.SQL(statement)
     found: str = text.format(**parts).as_string(None)
     return found
-
-
-def together(statements: Iterable[str]) -> str:
-    """One text for `ArrowSession.carry_out`, and one round trip; what comes after one that fails is not carried out."""
-    return "; ".join(statements)

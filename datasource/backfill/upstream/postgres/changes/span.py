@@ -54,11 +54,7 @@ class PostgresChangeReader:
     upto: str
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        return resuming(
-            lambda passed_on: without_first(self._once(), passed_on),
-            self.retries,
-            same_again=True,
-        )
+        return resuming(lambda passed_on: without_first(self._once(), passed_on), self.retries, same_again=True)
 
     def _once(self) -> Iterator[pa.RecordBatch]:
         after, upto = Position.parse(self.after), Position.parse(self.upto)

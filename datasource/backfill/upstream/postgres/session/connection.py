@@ -171,3 +171,11 @@ def one_row(cursor: Cursor) -> tuple[Any, ...]:
     if row is None:
         raise psycopg.OperationalError("the server gave no row where one was due")
     return row
+
+
+def together(*statements: str) -> str:
+    """One text, and one round trip, for whatever carries out statements without parameters.
+
+    What comes after one that fails is not carried out.
+    """
+    return "; ".join(statements)

@@ -25,7 +25,7 @@ from psycopg import sql
 from backfill.errors import SnapshotGoneError, TransientError
 from backfill.upstream.postgres.session import locks
 from backfill.upstream.postgres.session.arrow_session import ArrowSession
-from backfill.upstream.postgres.session.connection import Cursor
+from backfill.upstream.postgres.session.connection import Cursor, together
 from backfill.upstream.postgres.session.failures import about_snapshot, translating
 from backfill.upstream.postgres.snapshot.files import Files, files_of
 from backfill.upstream.postgres.snapshot.passed_over import require_all_found, shape_of
@@ -116,7 +116,7 @@ def enter(session: ArrowSession, table: KeyedTable, ranges: Sequence[KeyRange]) 
     """
     session.execute(locks.IN_SESSION)
     before = stored(session, table)
-    session.carry_out(_together(BEGIN, _lock(table)))
+    session.carry_out(together(BEGIN, _lock(table)))
     files, *found = _look(session, table, *shape_of(table, ranges))
     require_same_files(before, files)
     require_all_found(table, ranges, *found)
@@ -130,7 +130,7 @@ def enter_pinned(cursor: Cursor, carry_out: Callable[[str], object], table: Keye
     pinned = Token.parse(token)
     shown = sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(pinned.name)).as_string(None)
     with translating(about_snapshot):
-        carry_out(_together(BEGIN, locks.IN_TRANSACTION, shown, _lock(table)))
+        carry_out(together(BEGIN, locks.IN_TRANSACTION, shown, _lock(table)))
     try:
         require_same_state(pinned, cursor, table)
     except SnapshotGoneError:
@@ -140,11 +140,6 @@ def enter_pinned(cursor: Cursor, carry_out: Callable[[str], object], table: Keye
 
 def _lock(table: KeyedTable) -> str:
     return table.lock.as_string(None)
-
-
-def _together(*statements: str) -> str:
-    """One text, and one round trip."""
-    return "; ".join(statements)
 
 
 def _require_same_definitions(cursor: Cursor, table: KeyedTable) -> None:
