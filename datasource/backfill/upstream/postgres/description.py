@@ -144,6 +144,8 @@ class TableDescription:
     replica_identity: str
     columns: tuple[ColumnDescription, ...]
     key: tuple[KeyColumn, ...]
+    parts: tuple[int, ...] = ()
+    """The OIDs of its partitions, at all levels, and its own; nothing where it has none or is not followed."""
 
     @property
     def key_names(self) -> list[str]:

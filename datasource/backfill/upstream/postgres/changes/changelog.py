@@ -23,9 +23,10 @@ from backfill.upstream.postgres.replication.standbys import saying_which_is_wait
 from backfill.upstream.postgres.session.connection import Asked, Connector, Session
 from backfill.upstream.postgres.session.server import ask_log
 from backfill.upstream.postgres.tables.begun import Begun
-from backfill.upstream.postgres.tables.partitions import require_leaves_log
+from backfill.upstream.postgres.tables.partitions import read_parts
 from backfill.upstream.postgres.tables.still_same import ask_identity, require_same_identity
 from backfill.upstream.postgres.tables.table import Table
+from backfill.upstream.postgres.tables.untold import Untold
 from backfill.wording import FRESH_START
 
 logger = logging.getLogger("backfill")
@@ -70,6 +71,7 @@ class ChangeLog:
         self.added = Added(frozenset(begun.added(table)), frozenset(item.name for item in table.description.columns))
         self.kept = KeptChanges()
         self._reported: set[str] = set()
+        self._untold = Untold(table.description, begun.known_parts)
         self._published: Published | None = None
         self.lost_up_to = LOG_BEGIN
         """The LSN up to which changes that the slot has not any more are known to be lost."""
@@ -214,7 +216,7 @@ class ChangeLog:
         """Refuses what the log does not tell, although it concerns the rows that have been emitted."""
         require_same_identity(session, self._table, asked.identity, all_read=all_read)
         if self._table.description.partitioned:
-            require_leaves_log(session, self._table.description)
+            self._untold.report(session, read_parts(session, self._table.description))
 
     def report_carried(self) -> None:
         """Says which columns are carried now that the stream began without, and which are other ones than they were."""

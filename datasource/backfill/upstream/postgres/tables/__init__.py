@@ -13,6 +13,7 @@ money           whether amounts of money mean to us what they mean to the databa
 catalog         what the catalog says of it
 column_types    of the types of its columns
 identity        of its key and of what is logged of a row before a change
+untold          rows that come or go with a partition
 partitions      of its partitions
 dbtable         of its name
 

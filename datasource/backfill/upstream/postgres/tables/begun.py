@@ -46,6 +46,9 @@ class Begun:
     nothing where none are kept, or were by an earlier release.
     """
 
+    parts: str = ""
+    """The OIDs of `TableDescription.parts`, when the stream was started last."""
+
     @classmethod
     def with_table(cls, table: Table) -> Begun:
         """For a stream that begins now."""
@@ -57,6 +60,7 @@ class Begun:
             table_id=str(table.description.oid),
             types=table.types,
             filter_columns=table.filter_columns,
+            parts=_listed(table),
         )
 
     @classmethod
@@ -71,11 +75,17 @@ class Begun:
             types=dict(bookmark).get("types", ""),
             filter_columns=dict(bookmark).get("filter_columns", ""),
             kept=dict(bookmark).get("kept", ""),
+            parts=dict(bookmark).get("parts", ""),
         )
 
     @property
     def names(self) -> Bookmark:
-        if_known = (("types", self.types), ("filter_columns", self.filter_columns), ("kept", self.kept))
+        if_known = (
+            ("types", self.types),
+            ("filter_columns", self.filter_columns),
+            ("kept", self.kept),
+            ("parts", self.parts),
+        )
         return (
             ("collations", self.collations),
             ("order", self.order),
@@ -84,6 +94,10 @@ class Begun:
             ("table_id", self.table_id),
             *((name, value) for name, value in if_known if value),
         )
+
+    @property
+    def known_parts(self) -> tuple[int, ...]:
+        return tuple(map(int, self.parts.split()))
 
     def require_same_filter(self, table: Table) -> None:
         """Raises where a column that chose the rows at the beginning no longer has its name."""
@@ -164,7 +178,7 @@ class Begun:
 
     def started(self, table: Table) -> Begun:
         """The same for a stream that is started again now."""
-        return replace(self, types=table.types)
+        return replace(self, types=table.types, parts=_listed(table))
 
     def redefined(self, table: Table) -> tuple[str, ...]:
         """The columns that are carried and were given another type or expression since the stream was started last."""
@@ -179,6 +193,10 @@ class Begun:
     def added(self, table: Table) -> tuple[str, ...]:
         """The columns that are carried and were added since."""
         return tuple(column.name for column in table.columns if column.attnum > self.last_column)
+
+
+def _listed(table: Table) -> str:
+    return " ".join(map(str, table.description.parts))
 
 
 def _numbers(key_types: str) -> set[str]:

@@ -33,9 +33,10 @@ def with_parts(root: str) -> str:
 """
 
 
-_LEAVES: Final = f"""
+_PARTS: Final = f"""
     {with_parts("%(root)s")}
-    SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname AS name, c.relpersistence::text AS persistence,
+    SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname, c.relkind <> 'p' AS is_leaf,
+           c.relfilenode::int8 AS file, c.reltuples < 0::real AS is_uncounted, c.relpersistence::text AS persistence,
            c.relreplident::text AS replica_identity, root.relreplident = 'f' AS told_as_whole,
            ARRAY(SELECT a.attname::text
                  FROM pg_catalog.pg_index i
@@ -48,8 +49,7 @@ _LEAVES: Final = f"""
     JOIN pg_catalog.pg_class c ON c.oid = relid
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     JOIN pg_catalog.pg_class root ON root.oid = %(root)s
-    WHERE c.relkind <> 'p'
-    ORDER BY 1, 2
+    ORDER BY 1
 """
 
 _KEYS_AS_ROWS: Final = f"""
@@ -76,10 +76,21 @@ _NAMED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class _Leaf:
+class Part:
+    """A partition, at whatever level, or the table itself."""
+
     oid: int
     schema: str
-    name: str
+    relname: str
+    is_leaf: bool
+    """Whether it has rows, and not partitions of its own."""
+
+    file: int
+    """The number of the file that has its rows. After TRUNCATE it is another one, and after whatever rewrites them."""
+
+    is_uncounted: bool
+    """Whether its rows have not been counted since; VACUUM FULL and CLUSTER do that themselves."""
+
     persistence: str
     replica_identity: str
     told_as_whole: bool
@@ -87,6 +98,10 @@ class _Leaf:
 
     logged: list[str]
     """The columns that are logged of an old row, where those are not all."""
+
+    @property
+    def name(self) -> QualifiedName:
+        return QualifiedName(self.schema, self.relname)
 
     def logs(self, key: Sequence[str]) -> bool:
         """Whether it logs the key of an old row, and no more than that if it is not the whole row that it is told as:
@@ -97,12 +112,13 @@ class _Leaf:
         return set(key) == set(self.logged) if self.told_as_whole else set(key) <= set(self.logged)
 
 
-def require_leaves_log(session: Session, root: TableDescription) -> None:
-    """Refuses a partitioned table with a partition that does not log old rows as its key and identity want it."""
-    leaves, key = _leaves(session, root.oid), root.key_names
+def read_parts(session: Session, root: TableDescription) -> list[Part]:
+    """The table and its partitions. Refuses one that does not log old rows as the table's key and identity want it."""
+    parts, key = _parts(session, root.oid), root.key_names
+    leaves = [part for part in parts if part.is_leaf]
     problems = []
     for leaf in leaves:
-        name = QualifiedName(leaf.schema, leaf.name).quoted()
+        name = leaf.name.quoted()
         if leaf.persistence != "p":
             problems.append(f"{name} is unlogged; run ALTER TABLE {name} SET LOGGED")
         elif not leaf.logs(key):
@@ -118,9 +134,10 @@ def require_leaves_log(session: Session, root: TableDescription) -> None:
             f"{'; '.join(problems[:_NAMED])}{'; …' if len(problems) > _NAMED else ''}. A stream that had begun before "
             f"has perhaps missed changes, and is not told of them: then start over with {FRESH_START}"
         )
+    return parts
 
 
-def _key_index(session: Session, leaf: _Leaf, key: Sequence[str]) -> str:
+def _key_index(session: Session, leaf: Part, key: Sequence[str]) -> str:
     """Whole rows are not advised, for with some publications nobody could write to the partition (see `writers`)."""
     found = session.execute(_KEY_INDEX, [leaf.oid, list(key)]).fetchone()
     return "…" if found is None else quoted(found[0])
@@ -137,14 +154,14 @@ def tells_keys_as_rows(session: Session, oid: int) -> bool:
 
 def without_whole_rows(session: Session, oid: int) -> list[QualifiedName]:
     """The partitions whose log has of a row before an update or delete no more than a key."""
-    return [QualifiedName(leaf.schema, leaf.name) for leaf in _leaves(session, oid) if leaf.replica_identity != "f"]
+    return [part.name for part in _parts(session, oid) if part.is_leaf and part.replica_identity != "f"]
 
 
 def with_whole_rows(session: Session, oid: int) -> list[QualifiedName]:
     """The partitions of which whole rows are logged; or the table itself, where it has none."""
-    return [QualifiedName(leaf.schema, leaf.name) for leaf in _leaves(session, oid) if leaf.replica_identity == "f"]
+    return [part.name for part in _parts(session, oid) if part.is_leaf and part.replica_identity == "f"]
 
 
-def _leaves(session: Session, oid: int) -> list[_Leaf]:
-    with session.cursor(row_factory=class_row(_Leaf)) as cursor:
-        return cursor.execute(_LEAVES, {"root": oid}).fetchall()
+def _parts(session: Session, oid: int) -> list[Part]:
+    with session.cursor(row_factory=class_row(Part)) as cursor:
+        return cursor.execute(_PARTS, {"root": oid}).fetchall()

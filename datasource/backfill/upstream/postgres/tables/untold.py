@@ -1,0 +1,95 @@
+"""Rows that come or go together with their partition: the change log has nothing of them.
+
+A partition that is attached with rows in it inserts none, one that is detached or dropped deletes none, and of one that
+is truncated by itself a publication with `publish_via_partition_root` leaves that out (PostgreSQL manual, CREATE
+PUBLICATION). The catalog, as it is after each reading, shows that there was something, and not which rows: a partition
+may have been emptied before it was dropped, or filled since it was attached. So this ends no stream, and is only said.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from psycopg import sql
+
+from backfill.upstream.postgres.description import TableDescription
+from backfill.upstream.postgres.session import locks
+from backfill.upstream.postgres.session.connection import Session
+from backfill.upstream.postgres.tables.partitions import Part
+
+logger = logging.getLogger("backfill")
+
+# What CREATE TABLE … PARTITION OF makes has had no rows before. Of the commands in its transaction one makes the
+# columns, and the second or third after that its place among the partitions. Where a table is made and attached in one
+# transaction, it is the fifth at the earliest. (Seen with PostgreSQL 15 and 18.)
+_ATTACHED_WITH_ROWS: Final = sql.SQL(
+    """
+    WITH RECURSIVE part AS (
+        SELECT {root}::oid AS relid, false AS attached
+        UNION ALL
+        SELECT h.inhrelid, attached OR h.inhrelid = ANY ({new}::oid[]) AND NOT (
+                   h.xmin = a.xmin AND h.cmin::text::int8 - a.cmin::text::int8 < 5)
+        FROM part
+        JOIN pg_catalog.pg_inherits h ON h.inhparent = relid AND NOT h.inhdetachpending
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = h.inhrelid AND a.attnum = -1
+    )
+    SELECT relid::int8 FROM part
+    WHERE relid = ANY ({new}::oid[]) AND CASE WHEN attached THEN pg_catalog.pg_relation_size(relid) > 0 END
+    ORDER BY 1
+    """
+)
+
+_NAMED: Final = 10
+
+
+class Untold:
+    """Says once of each partition that the change log lacks what has become of its rows."""
+
+    def __init__(self, root: TableDescription, known: Iterable[int]) -> None:
+        """`known`: the OIDs of all `Part`s when the query was started before; none where nobody noted them."""
+        self._root = root
+        self._known: dict[int, Part | None] = dict.fromkeys(known)
+        self._since = "since the query was started last, "
+
+    def report(self, session: Session, parts: Sequence[Part]) -> None:
+        """These are the partitions now."""
+        now = {part.oid: part for part in parts}
+        known = self._known or {**now}
+        come = self._attached(session, [oid for oid in now if oid not in known])
+        gone = [(oid, part) for oid, part in known.items() if oid not in now and (part is None or part.is_leaf)]
+        kept = [(before, now[oid]) for oid, before in known.items() if before and before.is_leaf and oid in now]
+        self._say(
+            "was attached with rows in it, or has got them since: those that it had before are not in the change log. "
+            "If there were any, have them read with backfill re-backfill",
+            [now[oid].name.quoted() for oid in come],
+        )
+        self._say(
+            "was detached or dropped: the change log has no deletes of rows that it still had, so the sink has them",
+            [part.name.quoted() if part else f"with the OID {oid}" for oid, part in gone],
+        )
+        self._say(
+            "was truncated by itself, or rewritten: of rows that were truncated the change log has no deletes, so the "
+            "sink has them",
+            _truncated(kept),
+        )
+        self._known, self._since = {**now}, ""
+
+    def _attached(self, session: Session, new: Sequence[int]) -> list[int]:
+        """Those of them that were attached, they or what they are partitions of, and have rows."""
+        if not new:
+            return []
+        query = _ATTACHED_WITH_ROWS.format(root=sql.Literal(self._root.oid), new=sql.Literal(list(new)))
+        return [oid for (oid,) in locks.asked(session, query)]
+
+    def _say(self, what: str, names: Sequence[str]) -> None:
+        if names:
+            listed = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+            logger.warning("%spartition %s of %s %s", self._since, listed, self._root.name.quoted(), what)
+
+
+def _truncated(leaves: Sequence[tuple[Part, Part]]) -> list[str]:
+    """Which of them, each before and now, have got another file. Not if all have: that was done to the whole table."""
+    anew = [now.name.quoted() for before, now in leaves if now.file != before.file and now.is_uncounted]
+    return anew if len(anew) < len(leaves) else []

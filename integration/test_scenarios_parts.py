@@ -1,0 +1,142 @@
+"""Rows that come or go with their whole partition: the log has nothing of them, and the driver's log says so."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from backfill.__main__ import main
+from integration.database import Database
+from integration.fixtures.streams import StartStream
+from integration.stream_harness import StreamRun
+from integration.waiting import said
+
+TABLE = """
+    CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+    CREATE TABLE t_0 PARTITION OF t FOR VALUES FROM (0) TO (100);
+    CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (100) TO (200);
+    CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM (200) TO (300) PARTITION BY RANGE (id);
+    CREATE TABLE t_20 PARTITION OF t_2 FOR VALUES FROM (200) TO (210);
+    INSERT INTO t SELECT g, 'old' FROM generate_series(90, 209) g
+"""
+
+NINTH = "CREATE TABLE t_9 (LIKE t INCLUDING ALL); INSERT INTO t_9 VALUES (900, 'came along')"
+ATTACHED = "ALTER TABLE t ATTACH PARTITION t_9 FOR VALUES FROM (900) TO (1000)"
+
+
+@pytest.fixture
+def run(database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture) -> Iterator[StreamRun]:
+    """A stream in the log."""
+    database.execute(TABLE)
+    stream = start_stream()
+    stream.catch_up()
+    with caplog.at_level(logging.WARNING, "backfill"):
+        yield stream
+
+
+def after(run: StreamRun, *statements: str) -> None:
+    """Each by itself is a transaction, and the stream goes on after them all."""
+    for statement in statements:
+        run.database.execute(statement)
+    run.catch_up()
+
+
+def test_rows_that_were_in_a_partition_before_it_was_attached_are_missed_aloud(
+    run: StreamRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    after(run, NINTH, ATTACHED, "INSERT INTO t VALUES (901, 'in the log')")
+    (told,) = said(caplog)
+    assert told.startswith('partition "public"."t_9" of "public"."t" was attached with rows in it')
+    assert (900,) not in run.fold.rows
+    assert (901,) in run.fold.rows
+    run.fold.supersedes = True
+    assert main(["re-backfill", "--from", "900", "--to", "999", "--state-dir", run.options["stateDir"]]) == 0
+    after(run, "INSERT INTO t VALUES (902, 'in the log')")
+    run.finish()
+    assert said(caplog) == [told]
+
+
+def test_rows_that_are_moved_into_a_partition_of_their_own_are_missed_aloud(
+    run: StreamRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In one transaction, as pg_partman does it."""
+    after(run, "CREATE TABLE rest PARTITION OF t DEFAULT; INSERT INTO t VALUES (900, 'moved')")
+    assert said(caplog) == []
+    move = "DELETE FROM t WHERE id = 900 RETURNING *"
+    after(run, f"CREATE TABLE t_9 (LIKE t INCLUDING ALL); WITH gone AS ({move}) INSERT INTO t_9 TABLE gone; {ATTACHED}")
+    (told,) = said(caplog)
+    assert '"t_9" of "public"."t" was attached with rows in it' in told
+
+
+def test_partitions_of_a_partitioned_one_that_is_attached_are_named_where_they_have_rows(
+    run: StreamRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    after(
+        run,
+        "CREATE TABLE t_9 (LIKE t INCLUDING ALL) PARTITION BY RANGE (id)",
+        *(f"CREATE TABLE t_9{i} PARTITION OF t_9 FOR VALUES FROM (9{i}0) TO (9{i + 1}0)" for i in range(3)),
+        "INSERT INTO t_9 VALUES (900), (920)",
+        ATTACHED,
+    )
+    (told,) = said(caplog)
+    assert told.startswith('partition "public"."t_90", "public"."t_92" of "public"."t" was attached')
+
+
+def test_what_comes_without_rows_or_has_got_them_through_the_table_is_not_worth_a_word(
+    run: StreamRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    after(
+        run,
+        f"{NINTH}; TRUNCATE t_9; {ATTACHED}",
+        "CREATE TABLE t_3 PARTITION OF t (v DEFAULT '', CHECK (v <> 'x')) FOR VALUES FROM (300) TO (400)",
+        "CREATE TABLE t_21 PARTITION OF t_2 FOR VALUES FROM (210) TO (220)",
+        "CREATE TABLE t_4 PARTITION OF t FOR VALUES FROM (400) TO (500); INSERT INTO t VALUES (400)",
+        "INSERT INTO t VALUES (210), (300)",
+    )
+    after(run, "INSERT INTO t VALUES (900)")
+    run.finish()
+    assert said(caplog) == []
+
+
+@pytest.mark.parametrize("statement", ["ALTER TABLE t DETACH PARTITION t_1", "DROP TABLE t_1"])
+def test_rows_that_go_with_their_partition_stay_in_the_sink_aloud(
+    run: StreamRun, caplog: pytest.LogCaptureFixture, statement: str
+) -> None:
+    after(run, statement, "INSERT INTO t VALUES (1)")
+    (told,) = said(caplog)
+    assert told.startswith('partition "public"."t_1" of "public"."t" was detached or dropped')
+    assert (100,) in run.fold.rows
+    after(run, "INSERT INTO t VALUES (2)")
+    assert said(caplog) == [told]
+
+
+def test_what_was_done_since_the_query_was_started_is_said_when_it_is_started_again(
+    run: StreamRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may have been stopped at that time, and then knows of the dropped ones no more than which they were."""
+    [(oid,)] = run.database.execute("SELECT 't_1'::regclass::oid::int8")
+    run.stop()
+    after(run, NINTH, ATTACHED, "ALTER TABLE t DETACH PARTITION t_2; DROP TABLE t_1; INSERT INTO t VALUES (1)")
+    attached, dropped = said(caplog)
+    assert attached.startswith('since the query was started last, partition "public"."t_9" of "public"."t" was')
+    assert dropped.startswith(f"since the query was started last, partition with the OID {oid}, ")
+    run.restart()
+    after(run, "INSERT INTO t VALUES (2)")
+    assert said(caplog) == [attached, dropped]
+
+
+def test_a_partition_that_is_truncated_by_itself_is_named(run: StreamRun, caplog: pytest.LogCaptureFixture) -> None:
+    after(run, "INSERT INTO t VALUES (1)")
+    after(run, "TRUNCATE t_1", "INSERT INTO t VALUES (2)")
+    (told,) = said(caplog)
+    assert told.startswith('partition "public"."t_1" of "public"."t" was truncated by itself')
+    assert (100,) in run.fold.rows
+
+
+def test_what_moves_rows_to_other_files_is_not_taken_for_that(run: StreamRun, caplog: pytest.LogCaptureFixture) -> None:
+    after(run, "INSERT INTO t VALUES (1)")
+    after(run, "VACUUM FULL t_1", "CLUSTER t_20 USING t_20_pkey", "INSERT INTO t VALUES (2)")
+    after(run, "ALTER TABLE t ADD COLUMN w float8 DEFAULT random()", "INSERT INTO t VALUES (3)")
+    assert not [message for message in said(caplog) if message.startswith("partition")]
