@@ -7,17 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
-from backfill.errors import DatabaseSetupError, DataLossError, TableError
+from backfill.errors import DatabaseSetupError, DataLossError
 from backfill.options import parse
 from backfill.upstream.delta import DeltaUpstream
-from tests.delta import vectors
 from tests.delta.laboratory import FEED, clean_up
 from tests.delta.stream import DeltaRun
-from tests.delta.tables import COLUMNS, all_read, created, half_read, merged, rows
+from tests.delta.tables import all_read, created, half_read, merged, rows
 
 
 def test_columns_may_have_the_names_of_ours_and_begin_with_a_dot(tmp_path: Path) -> None:
@@ -131,43 +129,6 @@ def test_the_oldest_changes_are_those_since_the_feed_was_switched_on_and_the_log
     clean_up(table, keep=1)
     DeltaTable(table).delete("id = 4")
     assert earliest() == "6"
-
-
-def test_the_oldest_changes_are_those_since_column_mapping_was_taken_away(tmp_path: Path) -> None:
-    """What had another name in the files of before would be null, as if it had been added later."""
-    table = created(tmp_path / "table", {**FEED, "delta.columnMapping.mode": "name"})
-    write_deltalake(table, rows((10, "v10")), mode="append")
-    DeltaTable(table).create_checkpoint()
-    take_mapping_away(table)
-    DeltaTable(table).delete("id = 1")
-    upstream = DeltaUpstream(parse({"path": str(table), "keyColumns": "id"}))
-    for version in ("1", "2"):
-        with pytest.raises(TableError, match=f"had column mapping at version {version}.*startingPosition=earliest"):
-            upstream.span(version, "latest")
-    found = upstream.span("earliest", "latest")
-    assert (found.after, found.upto) == ("3", "4")
-    assert [batch["old"].to_pylist() for batch in found.read()] == [[{"id": 1, "v": "v1"}]]
-    for commit in sorted((table / "_delta_log").glob("*.json"))[:2]:
-        commit.unlink()
-    assert upstream.span("earliest", "latest").after == "3", "though the oldest version that is left has it"
-
-
-def take_mapping_away(table: Path) -> None:
-    """As other writers do it: the files are written anew, under the columns' own names."""
-    before = DeltaTable(table)
-    file = table / "anew.parquet"
-    pq.write_table(pa.table(before.scan()).cast(COLUMNS), file)
-    definition = {
-        "id": str(before.metadata().id),
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": Schema.from_arrow(COLUMNS).to_json(),
-        "partitionColumns": [],
-        "configuration": FEED,
-    }
-    told = {"partitionValues": {}, "size": file.stat().st_size, "modificationTime": 1, "dataChange": False}
-    gone = [{"path": path, "dataChange": False} for path in pa.table(before.get_add_actions())["path"].to_pylist()]
-    removed = [{"remove": each} for each in gone]
-    vectors.commit(table, [{"metaData": definition}, *removed, {"add": {"path": file.name, **told}}])
 
 
 def test_the_first_change_is_that_of_the_version_after_the_snapshot(tmp_path: Path, table: Path) -> None:

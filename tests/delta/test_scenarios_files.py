@@ -262,36 +262,3 @@ def test_a_line_of_a_commit_may_name_the_kinds_that_it_is_none_of(tmp_path: Path
     commit.write_text("\n".join(json.dumps({**kinds, **action}) for action in actions))
     run.catch_up()
     assert run.fold.counts == {"delete": 1}
-
-
-def test_renamed_columns_are_refused_for_a_stream_and_read_as_a_snapshot(tmp_path: Path) -> None:
-    table = created(tmp_path / "table", {**FEED, "delta.columnMapping.mode": "name"})
-    run = DeltaRun(tmp_path, table)
-    with pytest.raises(TableError, match="the changes of such a table cannot be read"):
-        run.plan()
-    run.restart(startupMode="snapshot")
-    run.catch_up()
-    assert run.fold.counts == {"insert": 10}
-
-
-def test_columns_that_are_told_apart_by_numbers_are_refused(tmp_path: Path) -> None:
-    """`deltalake` would read a column as null where a file has another name for it."""
-    table = created(tmp_path / "table", {"delta.columnMapping.mode": "id"})
-    with pytest.raises(TableError, match=r"told apart in its files by numbers \(delta.columnMapping.mode = id\)"):
-        DeltaRun(tmp_path, table, options={"startupMode": "snapshot"}).plan()
-
-
-def test_columns_that_get_other_names_in_the_files_end_a_running_stream(tmp_path: Path, table: Path) -> None:
-    run = all_read(tmp_path, table)
-    described = DeltaTable(table)
-    meta = described.metadata()
-    mapped = {
-        "id": str(meta.id),
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": described.schema().to_json(),
-        "partitionColumns": meta.partition_columns,
-        "configuration": {**meta.configuration, "delta.columnMapping.mode": "name"},
-    }
-    vectors.commit(table, [{"metaData": mapped}])
-    with pytest.raises(TableError, match="the changes of such a table cannot be read"):
-        run.plan()

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 from deltalake import Schema
 
-from backfill.errors import DataLossError
+from backfill.errors import DataLossError, TableError
 from backfill.upstream.delta.changes import feed
 from backfill.upstream.delta.changes.rows import change_rows
 from backfill.upstream.delta.failures import translating
+from backfill.upstream.delta.files.column_names import MAPPING, mapping_mode
 from backfill.upstream.delta.files.commits import Commit
 from backfill.upstream.delta.files.log import Log
 from backfill.upstream.delta.tables.opening import open_if_kept, reading
-from backfill.upstream.delta.tables.properties import has_feed, require_unmapped
+from backfill.upstream.delta.tables.properties import has_feed
 from backfill.upstream.delta.tables.table import Table
-from backfill.upstream.delta.tables.ways_out import GO_ON, WITHOUT_CHANGES
+from backfill.upstream.delta.tables.ways_out import GO_ON, START_OVER, WITHOUT_CHANGES
+from backfill.wording import FRESH_START
 
 logger = logging.getLogger("backfill")
 
@@ -43,7 +45,7 @@ class History:
         if found is None:
             self._lost(self._cleaned_up(version))
         elif found.definition is not None:
-            require_unmapped(found.definition.properties, uri)
+            self._require_unmapped(found.definition.properties, version)
             columns = found.definition.columns
             self.table.require_unchanged(columns, version, self._to_come(columns, version), way_on=self.way_on)
             if not has_feed(found.definition.properties):
@@ -80,15 +82,47 @@ class History:
 
     def cut(self, after: int, upto: int, max_changes: int) -> int:
         """The version up to which there are about `max_changes` changes; every commit up to it is looked at."""
-        taken = 0
+        taken, is_lost = 0, False
         for version in range(after + 1, upto + 1):
             commit = self.require_passable(version)
+            if is_lost and commit is not None and commit.definition is None:
+                self._require_unmapped_since_lost(version, upto)
+            is_lost = commit is None
             if commit is not None and version < upto:
                 with translating(self.table.uri):
                     taken += self.log.row_count(commit, max_changes - taken)
             if taken >= max_changes:
                 return version
         return max(after, upto)
+
+    def _require_unmapped_since_lost(self, version: int, upto: int) -> None:
+        """Refuses a commit where one before it that is lost may have given columns other names in the files: what is
+        called otherwise would be null, or taken for another column.
+
+        Up to the next definition that of all commits is the same, and the last of them is most likely to be one that
+        can still be opened.
+        """
+        uri, last = self.table.uri, version
+        while last < upto and (following := self._logged(last + 1)) is not None and following.definition is None:
+            last += 1
+        opened = open_if_kept(uri, self.table.position(last))
+        if opened is None:
+            raise DataLossError(
+                f"the log of the Delta table {uri} no longer says whether its columns had other names in the files at "
+                f"version {version}, because it was cleaned up before that. {START_OVER}"
+            )
+        self._require_unmapped(opened.metadata().configuration, version)
+
+    def _require_unmapped(self, properties: Mapping[str, str], version: int) -> None:
+        uri, mode = self.table.uri, mapping_mode(properties)
+        if mode != "none":
+            raise TableError(
+                f"at version {version} of the Delta table {uri} columns have other names in the files ({MAPPING} = "
+                f"{mode}), and the changes of such a table cannot be read. Take that away with ALTER TABLE "
+                f"delta.`{uri}` SET TBLPROPERTIES ('{MAPPING}' = 'none'), or follow a copy that is written without "
+                f"column mapping. Then a stream starts over with {FRESH_START}, and a read of changes begins with "
+                "startingPosition=earliest"
+            )
 
     def changes(self, after: int, upto: int, require_still: Callable[[], object]) -> Iterator[pa.RecordBatch]:
         """What the commits after the version `after` did up to `upto`, in the layout of `backfill.changes`.
