@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from backfill.errors import DataLossError, FileGoneError
+from backfill.errors import DataLossError, FileGoneError, TableError
 from backfill.options import parse
 from backfill.upstream.delta import DeltaUpstream
 from tests.delta import vectors
@@ -119,3 +119,15 @@ def test_a_sidecar_that_is_gone_is_told(half_read: DeltaRun) -> None:
         sidecar.unlink()
     with pytest.raises(FileGoneError, match="_sidecars"):
         half_read.plan()
+
+
+def test_a_checkpoint_that_the_log_names_and_has_not_is_told_with_what_to_do(tmp_path: Path, table: Path) -> None:
+    run = DeltaRun(tmp_path, table)
+    DeltaTable(table).create_checkpoint()
+    [checkpoint] = (table / "_delta_log").glob("*.checkpoint.parquet")
+    checkpoint.unlink()
+    with pytest.raises(TableError, match=r"names a checkpoint that is not there: .* remove its file _last_checkpoint"):
+        run.plan()
+    (table / "_delta_log" / "_last_checkpoint").unlink()
+    run.catch_up()
+    assert len(run.fold.rows) == 10

@@ -76,6 +76,7 @@ _APPEND_ONLY: Final = "append-only"
 _UNKNOWN_FEATURE: Final = "Unsupported table features"
 _UNKNOWN: Final = "uses what the package deltalake does not know"
 _CONSTRAINED: Final = "failed validation check"
+_NO_CHECKPOINT: Final = "Had a _last_checkpoint hint"
 
 
 def translated(error: Exception, uri: str) -> BackfillError:
@@ -96,6 +97,12 @@ def translated(error: Exception, uri: str) -> BackfillError:
             f"a constraint of the Delta table {uri} refuses a row of the batch: {shown}. Run ALTER TABLE delta.`{uri}` "
             "DROP CONSTRAINT …, or ALTER COLUMN … DROP NOT NULL, and start the query again. A generated column has to "
             "be one of the batch, with the value that it has by its expression"
+        )
+    if _NO_CHECKPOINT in text:
+        return TableError(
+            f"the log of the Delta table {uri} names a checkpoint that is not there: {shown}. Put it back; or, if the "
+            "log still begins with version 0 or with an older checkpoint, remove its file _last_checkpoint, which only "
+            "saves time"
         )
     if isinstance(error, DeltaProtocolError) or "unsupported" in text.lower():
         dropped = f", or run ALTER TABLE delta.`{uri}` DROP FEATURE … for each" if _UNKNOWN_FEATURE in text else ""
