@@ -13,14 +13,13 @@ from deltalake import CommitProperties, DeltaTable
 
 from backfill.arrow.arrays import Indices, Mask
 from backfill.arrow.batches import as_one_batch, coalesced
-from backfill.arrow.decimals import is_text
 from backfill.arrow.sameness import canonical
 from backfill.errors import UnsupportedTypeError
 from backfill.sinks.compacted import Compacted
 from backfill.sinks.delta.record import note
 from backfill.sinks.merge_source import DELETED, column_name, kept_name, merge_source
-from backfill.upstream.delta.files.statistics import MISREAD, MISREAD_TEXT, leaving_out, misreads
-from backfill.upstream.delta.keys.columns import EXACT_DIGITS, KeyColumn, KeyColumns
+from backfill.upstream.delta.files.statistics import leaving_out, may_miss
+from backfill.upstream.delta.keys.columns import KeyColumn, KeyColumns
 from backfill.upstream.delta.snapshot.scan import scanned
 from backfill.upstream.delta.tables.properties import has_feed
 from backfill.upstream.delta.tables.types import arrow_type
@@ -122,7 +121,7 @@ def _merge_rows(table: DeltaTable, key: Sequence[str], last: Compacted, record: 
         source_alias="s",
         target_alias="t",
         # Not streamed, files are left out that cannot have the batch's keys, by their statistics.
-        streamed_exec=any(_misses_keys(table, name, last.rows[name]) for name in key),
+        streamed_exec=any(may_miss(table, name, last.rows[name]) for name in key),
         commit_properties=record,
     )
     merger = merger.when_matched_delete(f"s.{DELETED}").when_matched_update(values | kept | cleared)
@@ -141,22 +140,6 @@ def _equal(target: str, source: str, values: pa.ChunkedArray[Any]) -> str:
         kind = "DOUBLE" if pa.types.is_float64(values.type) else "FLOAT"
         target, source = (f"nanvl({side}, CAST('NaN' AS {kind}))" for side in (target, source))
     return f"{target} = {source}"
-
-
-def _misses_keys(table: DeltaTable, name: str, values: pa.ChunkedArray[Any]) -> bool:
-    """Whether a file's statistics may leave out one of these keys, which it has: of that deltalake (1.6) would insert a
-    second row.
-
-    They do not know NaN, and have decimals as floating point; and far times and rare characters are misread by them.
-    """
-    kind = values.type
-    if pa.types.is_timestamp(kind):
-        latest = pc.max(values.cast(pa.int64())).as_py()
-        return latest is not None and latest >= MISREAD
-    if is_text(kind):
-        rare = pc.any(pc.match_substring_regex(values, MISREAD_TEXT)).as_py()
-        return bool(rare) and misreads(table, KeyColumn(name, pa.string()))
-    return pa.types.is_floating(kind) or (pa.types.is_decimal(kind) and kind.precision > EXACT_DIGITS)
 
 
 def _quoted(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What the files' statistics say of the key's first column, and which files are left out by them."""
+"""What the files' statistics say of columns, which values they do not tell rightly, and leaving out files by them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from backfill.arrow.decimals import is_text
 from backfill.upstream.delta.files.column_names import stored_names
 from backfill.upstream.delta.keys.columns import KeyColumn, KeyColumns
 from backfill.vnode import Coverage
 
-MISREAD: Final = 1 << 56
+_MISREAD: Final = 1 << 56
 """In the year 4253, as microseconds since 1970. Where a file's times are all in one millisecond after that, `deltalake`
 (1.6) gives them without their microseconds if it leaves out files by that column.
 """
 
-MISREAD_TEXT: Final = "[\U00010000-\U0010ffff]"
+_MISREAD_TEXT: Final = "[\U00010000-\U0010ffff]"
 """In a log with such a character as an escape (`\\ud842\\udfb7`, as Python's json writes it) `deltalake` (1.6) takes
 every second 65,536 of them for the 65,536 before: U+20BB7 for U+10BB7, which is less, so it would leave out files that
 have such keys.
 """
+
+_EXACT_DIGITS: Final = 15
+"""Decimals are JSON numbers there, which `deltalake` reads and writes as floating point."""
 
 
 def statistics(table: DeltaTable, actions: pa.Table, name: str, *kinds: str) -> list[pa.ChunkedArray[Any] | None]:
@@ -55,15 +59,35 @@ def ends(table: DeltaTable, column: KeyColumn) -> tuple[Any, Any]:
 def leaving_out(table: DeltaTable, key: KeyColumns, coverage: Coverage) -> str | None:
     """SQL that holds for every key in these ranges, and for few others, by which files are left out; or None."""
     column = key.columns[0]
-    return None if misreads(table, column) else key.predicate(coverage)
+    return None if _misreads(table, column) else key.predicate(coverage)
 
 
-def misreads(table: DeltaTable, column: KeyColumn) -> bool:
+def may_miss(table: DeltaTable, name: str, values: pa.ChunkedArray[Any]) -> bool:
+    """Whether a file that has one of these values in the column may be left out by `deltalake` where it looks for them:
+    a MERGE would insert a second row then.
+
+    The statistics do not know NaN.
+    """
+    kind = values.type
+    if pa.types.is_timestamp(kind):
+        latest = pc.max(values.cast(pa.int64())).as_py()
+        return latest is not None and latest >= _MISREAD
+    if is_text(kind):
+        rare = pc.any(pc.match_substring_regex(values, _MISREAD_TEXT)).as_py()
+        return bool(rare) and _misreads(table, KeyColumn(name, pa.string()))
+    return pa.types.is_floating(kind) or _are_inexact(kind)
+
+
+def _misreads(table: DeltaTable, column: KeyColumn) -> bool:
     """Whether `deltalake` may take what the statistics say for something else, and leaves out files by that."""
     if pa.types.is_timestamp(column.type):
         last: Any = pc.max(column.comparable(ends(table, column)[1]))
-        return bool(last.is_valid and last.as_py() >= MISREAD)
+        return bool(last.is_valid and last.as_py() >= _MISREAD)
     if column.type == pa.string():
-        found: Any = pc.any(pc.match_substring_regex(ends(table, column)[1], MISREAD_TEXT))
+        found: Any = pc.any(pc.match_substring_regex(ends(table, column)[1], _MISREAD_TEXT))
         return bool(found.as_py())
-    return False
+    return _are_inexact(column.type)
+
+
+def _are_inexact(kind: pa.DataType) -> bool:
+    return pa.types.is_decimal(kind) and kind.precision > _EXACT_DIGITS

@@ -21,9 +21,6 @@ from backfill.vnode import Coverage, Key, KeyRange
 Value: TypeAlias = int | str | bytes | Decimal
 Values: TypeAlias = tuple[Value, ...]
 
-EXACT_DIGITS: Final = 15
-"""The statistics of a file have decimals as JSON numbers, which deltalake reads and writes as floating point."""
-
 MANY_RANGES: Final = 16
 """From so many on it is quicker to look for a key's place among their ends than to try each range."""
 
@@ -95,12 +92,11 @@ class KeyColumn:
     def literals(self, value: Value) -> tuple[str, str] | None:
         """The value in SQL, so that statistics can be compared with it: as an upper end and as a lower one.
 
-        None where a file's statistics are none, or are not exact enough to leave out files by them. Times are cut to
-        milliseconds there, so a lower end is as well.
+        None where a file's statistics are none. Times are cut to milliseconds there, so a lower end is as well.
         """
         if pa.types.is_decimal(self.type):
             text = f"arrow_cast('{self.text(value)}', 'Decimal128({self.type.precision}, {self.type.scale})')"
-            return (text, text) if self.type.precision <= EXACT_DIGITS else None
+            return text, text
         if isinstance(value, str):
             return (_string(value),) * 2
         if not isinstance(value, int):
