@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from backfill.amounts import iso
 from backfill.errors import ConnectionLostError, DatabaseSetupError, TableError
-from backfill.sinks.delta import apply_to
+from backfill.sinks.delta import TRIES, apply_to
 from backfill.upstream.delta.files.log import Log
 from backfill.upstream.delta.tables import latest
 from backfill.upstream.delta.tables.latest import Head
@@ -87,6 +87,15 @@ def test_of_drivers_that_apply_the_same_batch_one_does(store: ObjectStore) -> No
     assert pa.table(DeltaTable(TABLE).scan(columns=["a"])).sort_by("a").to_pylist() == [{"a": 0}, {"a": 1}]
     assert DeltaTable(TABLE).version() == 2
     assert not store.uploads
+
+
+def test_a_table_is_made_though_another_one_seemed_to_make_it(store: ObjectStore) -> None:
+    """S3 tells writers of one object that they conflict, and then it need not be there."""
+    conflicts = [(409, "ConditionalRequestConflict")] * (TRIES - 1)
+    store.refuse = lambda request: conflicts.pop() if conflicts and request.kind == "PUT" else None
+    insert(0, 0)
+    assert not conflicts
+    assert DeltaTable(TABLE).version() == 1
 
 
 def test_the_reason_is_told_and_no_url(store: ObjectStore) -> None:

@@ -22,6 +22,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Final
@@ -78,6 +79,9 @@ have the next batch in meanwhile.
 
 TRIES: Final = 5
 """How often it is merged at the least, where that takes longer."""
+
+_TAKEN: Final = "Invalid table version: 0"
+"""What `deltalake` (1.6) says of a table that it was to make, and whose first commit another one has written."""
 
 
 def apply_to(
@@ -221,13 +225,19 @@ class DeltaSink:
                     f"path {as_refused(self.path)}; the package deltalake makes no table at a path with [ or ] in it"
                 ) from None
             require_types(columns)
-            try:
-                return DeltaTable.create(self.path, schema=columns, storage_options=self.storage_options)
-            except DeltaError:
-                # Another query that fills the table may have been faster, or the answer was lost.
-                if not DeltaTable.is_deltatable(self.path, self.storage_options):
-                    raise
+            return self._created(columns)
+
+    def _created(self, columns: pa.Schema, tries: int = TRIES) -> DeltaTable:
+        try:
+            return DeltaTable.create(self.path, schema=columns, storage_options=self.storage_options)
+        except DeltaError as error:
+            # Another query that fills the table may have been faster, or the answer was lost.
+            with suppress(TableNotFoundError):
                 return DeltaTable(self.path, storage_options=self.storage_options)
+            # S3 answers so (409) also while another one writes the same, which is not there yet.
+            if _TAKEN not in str(error) or tries == 1:
+                raise
+        return self._created(columns, tries - 1)
 
 
 def _place(path: str) -> str:
