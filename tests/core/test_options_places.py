@@ -86,13 +86,23 @@ def test_staged_chunks_have_a_place_that_arrow_knows(uri: str, expected: str) ->
         fs.FileSystem.from_uri(uri)
 
 
+REFUSED = "in which a blank is %20, # is %23, and so on for what else no path in a URI may have"
+
+
 @pytest.mark.parametrize("name", ["a b", "é", "a%", "a%zz", "{a}", "a|b", 'a"b', "a^b", "a\\b", "<a>", "a`b", "a\tb"])
 def test_what_no_uri_has_is_refused_before_arrow_does(name: str) -> None:
     uri = f"file:///{name}/staging"
     (found,) = problems(stagingDir=uri)
-    assert found.endswith("in which a blank is %20, and so on for what else no URI may have")
+    assert found.endswith(REFUSED)
     with pytest.raises(pa.ArrowInvalid, match="Cannot parse URI"):
         fs.FileSystem.from_uri(uri)
     quoted = f"file:///{quote(name)}/staging"
     assert parse({**NEEDED, "stagingDir": quoted}).staging_dir == quoted
     assert fs.FileSystem.from_uri(quoted)[1] == f"/{name}/staging"
+
+
+def test_no_part_of_a_uri_is_passed_over_in_silence() -> None:
+    (found,) = problems(stagingDir="file:///orders#1/staging")
+    assert found.endswith(REFUSED)
+    assert fs.FileSystem.from_uri("file:///orders#1/staging")[1] == "/orders"
+    assert fs.FileSystem.from_uri("/orders#1/staging")[1] == "/orders#1/staging"

@@ -199,8 +199,8 @@ _OPENED: Final = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 _HADOOP: Final = {"s3a": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfss"}
 """What Hadoop calls some of them."""
 
-_NOT_IN_URIS: Final = re.compile(r"[^!-~]|[\"<>\\^`{|}]|%(?![0-9A-Fa-f]{2})")
-"""What no URI has but in the form %20 (RFC 3986, section 2)."""
+_NOT_IN_URIS: Final = re.compile(r"[^!-~]|[\"#<>\\^`{|}]|%(?![0-9A-Fa-f]{2})")
+"""What no URI has but in the form %20 (RFC 3986, section 2); and #, from which on `pyarrow.fs` leaves it out."""
 
 
 def staging_place(text: str) -> str:
@@ -213,7 +213,9 @@ def staging_place(text: str) -> str:
             schemes = ", ".join(f"{known}://" for known in _OPENED)
             raise ValueError(f"an absolute path, or a URI that pyarrow.fs opens: {schemes}")
         if scheme in _OPENED and _NOT_IN_URIS.search(text):
-            raise ValueError("a URI, in which a blank is %20, and so on for what else no URI may have")
+            raise ValueError(
+                "a URI, in which a blank is %20, # is %23, and so on for what else no path in a URI may have"
+            )
     return text
 
 
