@@ -40,14 +40,14 @@ def test_columns_that_are_told_apart_by_numbers_are_refused(tmp_path: Path) -> N
 def test_columns_that_get_other_names_in_the_files_end_a_running_stream(tmp_path: Path, table: Path) -> None:
     run = all_read(tmp_path, table)
     map_columns(table)
-    told = r"at version 2 of .* columns have other names .*'delta.columnMapping.mode' = 'none'.* a fresh checkpoint"
+    told = r"columns of version 2 of .* have other names .*'delta.columnMapping.mode' = 'none'.* a fresh checkpoint"
     with pytest.raises(TableError, match=told):
         run.plan()
 
 
 @pytest.mark.parametrize(
     ("checkpoint", "kind", "told"),
-    [(3, TableError, "at version 3 of .* columns have other names"), (4, DataLossError, "no longer says whether")],
+    [(3, TableError, "columns of version 3 of .* have other names"), (4, DataLossError, "no longer says whether")],
 )
 def test_changes_after_a_lost_commit_are_not_read_if_columns_had_other_names_then(
     tmp_path: Path, table: Path, checkpoint: int, kind: type[BackfillError], told: str

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 from deltalake import Schema
 
-from backfill.errors import DataLossError, TableError
+from backfill.errors import DataLossError
 from backfill.upstream.delta.changes import feed
 from backfill.upstream.delta.changes.rows import change_rows
 from backfill.upstream.delta.failures import translating
-from backfill.upstream.delta.files.column_names import MAPPING, mapping_mode
 from backfill.upstream.delta.files.commits import Commit
 from backfill.upstream.delta.files.log import Log
 from backfill.upstream.delta.tables.opening import open_if_kept, reading
-from backfill.upstream.delta.tables.properties import has_feed
+from backfill.upstream.delta.tables.properties import has_feed, require_unmapped_at
 from backfill.upstream.delta.tables.table import Table
 from backfill.upstream.delta.tables.ways_out import GO_ON, START_OVER, WITHOUT_CHANGES
-from backfill.wording import FRESH_START
 
 logger = logging.getLogger("backfill")
 
@@ -45,7 +43,7 @@ class History:
         if found is None:
             self._lost(self._cleaned_up(version))
         elif found.definition is not None:
-            self._require_unmapped(found.definition.properties, version)
+            require_unmapped_at(version, found.definition.properties, uri)
             columns = found.definition.columns
             self.table.require_unchanged(columns, version, self._to_come(columns, version), way_on=self.way_on)
             if not has_feed(found.definition.properties):
@@ -111,18 +109,7 @@ class History:
                 f"the log of the Delta table {uri} no longer says whether its columns had other names in the files at "
                 f"version {version}, because it was cleaned up before that. {START_OVER}"
             )
-        self._require_unmapped(opened.metadata().configuration, version)
-
-    def _require_unmapped(self, properties: Mapping[str, str], version: int) -> None:
-        uri, mode = self.table.uri, mapping_mode(properties)
-        if mode != "none":
-            raise TableError(
-                f"at version {version} of the Delta table {uri} columns have other names in the files ({MAPPING} = "
-                f"{mode}), and the changes of such a table cannot be read. Take that away with ALTER TABLE "
-                f"delta.`{uri}` SET TBLPROPERTIES ('{MAPPING}' = 'none'), or follow a copy that is written without "
-                f"column mapping. Then a stream starts over with {FRESH_START}, and a read of changes begins with "
-                "startingPosition=earliest"
-            )
+        require_unmapped_at(version, opened.metadata().configuration, uri)
 
     def changes(self, after: int, upto: int, require_still: Callable[[], object]) -> Iterator[pa.RecordBatch]:
         """What the commits after the version `after` did up to `upto`, in the layout of `backfill.changes`.

@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 
 from backfill.errors import DatabaseSetupError, TableError
 from backfill.upstream.delta.files.column_names import MAPPING, mapping_mode
+from backfill.wording import FRESH_START
 
 READABLE_FEATURES: Final = frozenset(
     {
@@ -68,12 +69,28 @@ def require_followable(table: DeltaTable, uri: str) -> None:
 
 def require_unmapped(properties: Mapping[str, Any], uri: str) -> None:
     """Refuses columns whose names in the files are not those of the table."""
+    _require_unmapped(
+        properties, f"the Delta table {uri}", f"Follow a copy that is written without column mapping. {_AS_IT_IS}"
+    )
+
+
+def require_unmapped_at(version: int, properties: Mapping[str, Any], uri: str) -> None:
+    """The same for a version that a stream or a read of changes has come to."""
+    _require_unmapped(
+        properties,
+        f"version {version} of the Delta table {uri}",
+        f"Take that away with ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ('{MAPPING}' = 'none'), or follow a copy "
+        f"that is written without column mapping. Then a stream starts over with {FRESH_START}, and a read of changes "
+        "begins with startingPosition=earliest",
+    )
+
+
+def _require_unmapped(properties: Mapping[str, Any], table: str, way_out: str) -> None:
     mode = mapping_mode(properties)
     if mode != "none":
         raise TableError(
-            f"the columns of the Delta table {uri} have other names in its files ({MAPPING} = {mode}), "
-            "and the changes of such a table cannot be read; follow a copy that is written without column mapping. "
-            f"{_AS_IT_IS}"
+            f"the columns of {table} have other names in its files ({MAPPING} = {mode}), and the changes of such a "
+            f"table cannot be read. {way_out}"
         )
 
 
