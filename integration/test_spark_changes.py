@@ -170,6 +170,8 @@ def test_what_cannot_be_read_is_refused_with_what_is_lost(spark: SparkSession, d
             load(spark, database, starting, ending)
     with pytest.raises(AnalysisException, match="startingPosition needs slotName"):
         load(spark, database, "earliest", slotName="")
+    with pytest.raises(AnalysisException, match="startupMode is for a stream, which needs readStream"):
+        load(spark, database, "earliest", startupMode="latest")
 
     kept = load(spark, database, at[1], at[4])
     assert len(rows_of(kept)) == 5

@@ -85,6 +85,8 @@ def test_a_table_with_a_state_directory_is_read_as_a_stream_and_as_a_batch(
     catalog.create("feed", stateDir=catalog.state("feed"))
     assert spark.table("feed").columns == ["id", "v", "n", "at", *STREAMED]
     assert spark.sql("SELECT * FROM feed WITH (metadataColumns = 'all', columns = '')").count() == ROWS
+    with pytest.raises(AnalysisException, match="startupMode, snapshotFilter is for a stream, which needs readStream"):
+        spark.sql("SELECT * FROM feed WITH (startupMode = 'snapshot', snapshotFilter = 'id < 3')").count()
     streamed(spark.readStream.table("feed"), catalog, database, "feed").require_equal()
     database.execute("ALTER TABLE t ADD COLUMN more text; UPDATE t SET v = 'new', more = 'x' WHERE id = 3")
     of_sql = spark.sql(f"SELECT * FROM STREAM feed WITH (stateDir = '{catalog.state('other')}')")

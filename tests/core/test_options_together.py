@@ -66,8 +66,8 @@ def test_only_rows_that_are_all_inserts_do_without_their_change_type(chosen: str
 
 @pytest.mark.parametrize("mode", ["initial", "snapshot"])
 def test_no_way_of_starting_a_stream_lets_changes_be_read_without_their_change_type(mode: str) -> None:
-    """A Delta table needs no slot, of which startupMode=snapshot would be refused."""
-    given = {"path": "/lake/orders", "keyColumns": "id", "startingPosition": "0", "startupMode": mode}
+    """That of a table of Spark's catalog, which keeps it for its streams."""
+    given = {"path": "/lake/orders", "keyColumns": "id", "startingPosition": "0", "startupMode": mode, "stateDir": "/s"}
     with pytest.raises(OptionsError) as caught:
         parse({**given, "metadataColumns": "none"})
     assert str(caught.value).endswith("looks like an inserted one; name it as well")
@@ -129,10 +129,20 @@ def test_the_changes_between_two_positions_are_asked_for_by_where_they_begin() -
         ({"endingPosition": "latest"}, "endingPosition needs startingPosition"),
         ({"startingPosition": " "}, "startingPosition is blank; leave it out, or give it a value"),
         ({**CHANGES, "filter": "id > 1"}, "filter is for the table as it is now, not for changes"),
-        ({**CHANGES, "snapshotFilter": "id > 1"}, "snapshotFilter is for a stream; leave it out, and use where()"),
+        (
+            {**CHANGES, "snapshotFilter": "id > 1"},
+            "snapshotFilter is for a stream, which needs readStream; leave it out to read changes, where where() ch",
+        ),
         ({**CHANGES, "failOnDataLoss": "false"}, "failOnDataLoss=false is for a stream"),
         ({**CHANGES, "changelog": "full"}, "changelog=full and envelope=upsert take a stream's last rows"),
-        ({**CHANGES, "startupMode": "snapshot"}, "startupMode=snapshot reads no change log"),
+        (
+            {**CHANGES, "startupMode": "latest"},
+            "startupMode is for a stream, which needs readStream; leave it out to read changes",
+        ),
+        (
+            {**CHANGES, "startupMode": "snapshot"},
+            "startupMode is for a stream, which needs readStream; leave it out to read changes",
+        ),
     ],
 )
 def test_what_does_not_go_with_positions_is_named(options: dict[str, str], problem: str) -> None:
@@ -140,8 +150,23 @@ def test_what_does_not_go_with_positions_is_named(options: dict[str, str], probl
     assert found.startswith(problem)
 
 
-def test_a_table_of_spark_that_keeps_a_filter_for_its_stream_gives_all_changes() -> None:
-    assert parsed(**CHANGES, snapshotFilter="id > 1", stateDir="/s").starting_position == "0/16B2D80"
+@pytest.mark.parametrize("of_a_stream", [{"snapshotFilter": "id > 1"}, {"startupMode": "snapshot"}])
+def test_what_a_table_of_spark_keeps_for_its_stream_is_not_asked_of_changes(of_a_stream: dict[str, str]) -> None:
+    given = {**NEEDED, **CHANGES, **of_a_stream, "stateDir": "/s"}
+    assert parse(given, asked=CHANGES).starting_position == "0/16B2D80"
+    with pytest.raises(OptionsError, match="is for a stream, which needs readStream; leave it out to read changes"):
+        parse(given, asked=[*CHANGES, *of_a_stream])
+
+
+def test_a_batch_with_the_columns_of_a_stream_is_not_taken_for_its_snapshot() -> None:
+    given = {**NEEDED, "stateDir": "/s", "startupMode": "snapshot", "snapshotFilter": "id > 1", "onTruncate": "emit"}
+    wrong = (
+        "- startupMode, snapshotFilter is for a stream, which needs readStream; leave it out .*, where filter chooses"
+    )
+    with pytest.raises(OptionsError, match=wrong):
+        parse(given, asked=given)
+    assert parse(given, asked=["stateDir", "onTruncate"]).state_dir == "/s"
+    assert parse(given, streaming=True).state_dir == "/s"
 
 
 def test_positions_are_for_batches_of_the_table() -> None:
@@ -166,7 +191,6 @@ def test_a_read_of_the_table_alone_is_not_taken_for_a_stream(options: dict[str, 
     with pytest.raises(OptionsError, match=named):
         parse({**NEEDED, **options}, asked=options)
     assert parse({**NEEDED, **options}, asked=NEEDED).url
-    assert parse({**NEEDED, **options, "stateDir": "/s"}, asked=options).url
 
 
 def test_options_that_do_not_say_what_is_read_may_be_those_of_a_stream() -> None:

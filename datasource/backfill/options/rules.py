@@ -12,6 +12,9 @@ from typing import Any, Final
 
 from backfill.options.listed import BY_KEY, Changelog, Envelope, OnUnchangedToast, StartupMode
 
+_OF_ITS_BEGINNING: Final = ("startupmode", "snapshotfilter")
+"""What decides which rows a stream has. A batch that is taken for one would have others."""
+
 _SPECIAL_TO_DUCKDB: Final = {"?", "\\"}
 """Characters that mean something in DuckDB's paths: ? begins a query string, \\ separates folders."""
 
@@ -19,8 +22,8 @@ _SPECIAL_TO_DUCKDB: Final = {"?", "\\"}
 def contradictions(values: Mapping[str, Any], *, streaming: bool, asked: Collection[str]) -> list[str]:
     """What is wrong with values that are right each for itself.
 
-    `asked` are the keys of those given with one read, and not kept by a table of Spark's catalog, whose streams may
-    heed what a read of the table does not.
+    `asked` are the keys of those given with one batch read, and not kept by a table of Spark's catalog, whose streams
+    may heed what the read does not.
     """
     problems = _of_one_upstream(values)
     if streaming and not values["statedir"]:
@@ -42,7 +45,8 @@ def contradictions(values: Mapping[str, Any], *, streaming: bool, asked: Collect
     problems += _positions(values, streaming=streaming)
     if streaming and values.get("view"):
         problems.append("view is for spark.read; leave it out")
-    if values.get("startupmode") is StartupMode.SNAPSHOT and (values.get("slotname") or values["publicationname"]):
+    named = values.get("slotname") or values["publicationname"]
+    if values.get("startupmode") is StartupMode.SNAPSHOT and named and not values["startingposition"]:
         problems.append("startupMode=snapshot reads no change log; leave out slotName and publicationName")
     if keeps_rows(values) and values.get("startupmode") in (StartupMode.LATEST, StartupMode.SNAPSHOT):
         problems.append(
@@ -50,22 +54,25 @@ def contradictions(values: Mapping[str, Any], *, streaming: bool, asked: Collect
         )
     if values["ordercolumn"] and values.get("envelope", Envelope.UPSERT) is not Envelope.UPSERT:
         problems.append("orderColumn is for envelope=upsert; set that, or leave orderColumn out")
-    return problems + _unheeded(values, asked)
+    return problems if streaming else problems + _unheeded(values, asked)
 
 
 def _unheeded(values: Mapping[str, Any], asked: Collection[str]) -> list[str]:
-    """What is asked of a stream where the table alone is read."""
-    if values["statedir"] or values["startingposition"]:
-        return []
-    given = [
-        option.name
-        for key, option in BY_KEY.items()
-        if option.is_of_streams and key in asked and key in values and values[key] != option.value(option.default)
-    ]
+    """What is asked of a stream where a batch is read."""
+    has_state, of_changes = bool(values["statedir"]), bool(values["startingposition"])
+    keys = [key for key, option in BY_KEY.items() if option.is_of_streams]
+    if has_state or of_changes:
+        keys = [key for key in keys if key in _OF_ITS_BEGINNING]
+    if of_changes and not has_state:
+        asked = keys  # There is no stream either for which a table of Spark may keep them.
+    given = [key for key in keys if key in asked and key in values]
+    given = [BY_KEY[key].name for key in given if values[key] != BY_KEY[key].value(BY_KEY[key].default)]
     if not given:
         return []
-    problem = f"{', '.join(given)} is for a stream, which needs stateDir as well; leave it out to read the table"
-    return [f"{problem} as it is now{', where filter chooses rows' if 'snapshotFilter' in given else ''}"]
+    needs = "readStream" if has_state or of_changes else "stateDir as well"
+    read, chooser = ("changes", "where()") if of_changes else ("the table as it is now", "filter")
+    chosen = f", where {chooser} chooses rows" if "snapshotFilter" in given else ""
+    return [f"{', '.join(given)} is for a stream, which needs {needs}; leave it out to read {read}{chosen}"]
 
 
 def _metadata(values: Mapping[str, Any]) -> list[str]:
@@ -91,8 +98,6 @@ def _positions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
         problems.append("startingPosition needs slotName: the replication slot that holds the changes")
     if values["filter"]:
         problems.append("filter is for the table as it is now, not for changes; leave it out, and use where() instead")
-    if values["snapshotfilter"] and not values["statedir"]:
-        problems.append("snapshotFilter is for a stream; leave it out, and use where() instead")
     if values.get("failondataloss") is False:
         problems.append(
             "failOnDataLoss=false is for a stream; leave it out, and use startingPosition=earliest to read what is left"

@@ -51,7 +51,9 @@ class BackfillDataSource(DataSource):
 
         made_with = table_options.of_new_table(self.options)
         if made_with is None:
-            return to_spark(_columns(self.options, asked=self.options))
+            # With stateDir this may be for a stream; the reader of a batch asks again.
+            asked = () if self.options.get("statedir") else self.options
+            return to_spark(_columns(self.options, asked=asked))
         return table_options.carrying(to_spark(_columns(made_with, asked=())), made_with)
 
     @without_traceback
@@ -69,7 +71,7 @@ class BackfillDataSource(DataSource):
         from backfill.spark.span_reader import SpanReader  # noqa: PLC0415
 
         if reads_changes(given):
-            return SpanReader(given, schema)
+            return SpanReader(given, schema, asked=frozenset(self.options))
         return BackfillBatchReader(given, schema, asked=frozenset(self.options))
 
     def streamReader(self, schema: StructType) -> BackfillStreamReader:  # noqa: N802 - Spark's name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -36,15 +36,19 @@ class SpanPartition(InputPartition):
 
 
 class SpanReader(DataSourceReader):
-    """One task reads all of it, because a change log is one sequence."""
+    """One task reads all of it, because a change log is one sequence.
 
-    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+    `asked`: see `BackfillBatchReader`.
+    """
+
+    def __init__(self, given: Mapping[str, str], schema: StructType, *, asked: Collection[str]) -> None:
         self._given = given
         self._schema = schema
+        self._asked = asked
 
     @without_traceback
     def partitions(self) -> Sequence[InputPartition]:
-        options = as_kept(parse(self._given), self._schema)
+        options = as_kept(parse(self._given, asked=self._asked), self._schema)
         with closing(open_upstream(options)) as upstream:
             rows = RowFormat.of(upstream.schema(), options.stream)
             require_same(self._schema, to_spark(rows.schema))
