@@ -242,4 +242,6 @@ def test_keys_of_each_type_name_the_rows_between_them(database: Database) -> Non
         if wrong is not None:
             with pytest.raises(KeyTextError, match="a value is not one of the table's key"):
                 upstream.range_of((wrong,), None)
+        with pytest.raises(KeyTextError, match=r"\(id .+; 22021\)"):
+            upstream.range_of(("\0",), None)
         upstream.close()

@@ -11,6 +11,7 @@ from psycopg import sql
 from backfill.errors import KeyTextError
 from backfill.upstream.postgres.session import locks
 from backfill.upstream.postgres.session.connection import Session, one_row
+from backfill.upstream.postgres.session.failures import NOT_IN_ENCODING
 from backfill.upstream.postgres.snapshot.plans import INDEX_PLANS_ONLY
 from backfill.upstream.postgres.tables.keys import key_literal, key_text_expression, key_value, order_by
 from backfill.upstream.postgres.tables.ranges import KeyedTable, unnested
@@ -82,7 +83,7 @@ def range_of(session: Session, table: KeyedTable, first: Key | None, last: Key |
             upto = None if last is None else one_row(session.execute(_canonical(table, last)))
     except (psycopg.DataError, psycopg.errors.CheckViolation, psycopg.errors.SyntaxError) as error:
         # The last is what some types' own input says of a text, as ltree's.
-        kind = error.diag.sqlstate
+        kind = error.diag.sqlstate or NOT_IN_ENCODING  # As the server would say of a NUL, which psycopg refuses itself.
         names = ", ".join(f"{item.column.name} {item.column.declared}" for item in table.key)
         raise KeyTextError(f"a value is not one of the table's key ({names}; {kind})") from None
     return KeyRange(after, upto)
