@@ -122,6 +122,7 @@ def test_a_mark_that_stands_for_unlike_vnodes_says_in_progress() -> None:
 def test_a_pace_that_is_slow_is_not_shown_as_none(rate: float, shown: str) -> None:
     """As that of a stream which is throttled to a thousand rows a batch, with a batch each hour."""
     assert pace(rate, 3.0) == f"{shown} rows/s, about 3 s left"
+    assert pace(1 / 11_000, None) == "0.33 rows/h"
 
 
 def test_colours_change_nothing_but_colours() -> None:
