@@ -13,6 +13,7 @@ import pytest
 from backfill.__main__ import main
 from integration.database import Database
 from integration.fixtures.streams import StartStream
+from integration.servers.address import as_uri
 from integration.stream_harness import StreamRun, table_of
 from integration.waiting import eventually
 
@@ -195,6 +196,21 @@ def test_a_publication_that_somebody_made_in_place_of_the_streams_own_is_left(
     tell(run, "drop", "--url", run.database.url(tmp_path))
     assert f"publication {name} (left: not made by a stream)" in capsys.readouterr().out
     assert run.database.execute("SELECT pubname FROM pg_publication") == [(name,)]
+
+
+def test_a_role_that_may_drop_the_slot_alone_drops_nothing(
+    run: StreamRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.batch(100)
+    run.stop()
+    role = run.database.name  # which goes with it
+    run.database.execute(f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'narrow'; GRANT SELECT ON t TO {role}")
+    monkeypatch.setenv("PGPASSWORD", "narrow")
+    url = as_uri(run.database.dsn, user=role, password=None)
+    assert main(["drop", "--state-dir", run.options["stateDir"], "--url", url]) == 1
+    assert "must be owner of publication" in capsys.readouterr().err
+    run.finish()
+    run.require_equal()
 
 
 def test_staged_chunks_are_dropped_with_the_stream(

@@ -262,8 +262,9 @@ class Place:
             slot.drop(session, self.slot)
 
     def drop(self, session: Session) -> tuple[str, ...]:
-        """Drops what `make` made, where it is there, and names it. DatabaseSetupError, and nothing dropped, on any
-        other server or in any other database than its own, where it would go on keeping the log.
+        """Drops what `make` made, where it is there, and names it. DatabaseSetupError, and nothing dropped, where the
+        role may drop only the one of the two, and on any other server or in any other database than its own, where it
+        would go on keeping the log.
         """
         server = read_server(session)
         require_primary(server)
@@ -275,8 +276,11 @@ class Place:
                 f"pg_upgrade, run SELECT pg_drop_replication_slot('{self.slot}')"
                 f"{f'; DROP PUBLICATION IF EXISTS {self.publication}' if self.own_publication else ''} there"
             )
-        dropped = slot.drop(session, self.slot)
-        return (dropped, publication.drop(session, self.publication)) if self.own_publication else (dropped,)
+        if not self.own_publication:
+            return (slot.drop(session, self.slot),)
+        with session.transaction():  # Which takes the publication back where the slot is refused; a slot has none.
+            dropped = publication.drop(session, self.publication)
+            return slot.drop(session, self.slot), dropped
 
 
 def _told(ids: tuple[int, int]) -> str:
