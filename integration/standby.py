@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import psycopg
 
+from integration.database import Database
 from integration.servers import LocalServer
 from integration.waiting import eventually
 
@@ -98,3 +101,16 @@ def cut_off(server: LocalServer) -> None:
 def promote(server: LocalServer) -> None:
     with psycopg.connect(server.dsn, autocommit=True) as session:
         session.execute("SELECT pg_promote()")
+
+
+@contextmanager
+def no_standby(database: Database) -> Iterator[None]:
+    """Commits wait for one that there is not."""
+    database.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    database.execute("SELECT pg_reload_conf()")
+    eventually(lambda: database.execute("SHOW synchronous_standby_names") == [("nobody",)])
+    try:
+        yield
+    finally:
+        database.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        database.execute("SELECT pg_reload_conf()")

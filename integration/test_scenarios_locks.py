@@ -20,6 +20,7 @@ from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.servers import LocalServer
+from integration.standby import no_standby
 from integration.stream_harness import table_of
 from integration.versions import require_version
 from integration.waiting import eventually
@@ -252,16 +253,3 @@ def test_a_stream_begins_and_is_dropped_while_the_synchronous_standby_is_away(
     with ThreadPoolExecutor(1) as pool, no_standby(database):
         assert pool.submit(live).result(30) == 0
     assert database.execute("SELECT FROM pg_publication") == []
-
-
-@contextmanager
-def no_standby(database: Database) -> Iterator[None]:
-    """Commits wait for one that there is not."""
-    database.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-    database.execute("SELECT pg_reload_conf()")
-    eventually(lambda: database.execute("SHOW synchronous_standby_names") == [("nobody",)])
-    try:
-        yield
-    finally:
-        database.execute("ALTER SYSTEM RESET synchronous_standby_names")
-        database.execute("SELECT pg_reload_conf()")

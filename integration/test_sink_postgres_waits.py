@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,13 +15,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backfill.errors import ConnectionLostError, StateError, TableError, TableLockedError
-from backfill.sinks.postgres import PostgresSink
+from backfill.sinks.postgres import _BEGIN, LOCK_TIMEOUT, PostgresSink
 from backfill.upstream.postgres.session.retries import RetryPolicy
 from integration.copies import batch_of, inserts, sink
 from integration.database import Database
 from integration.servers import LocalServer
 from integration.sessions import EVERY, sessions, terminate
-from integration.standby import become_primary, become_standby
+from integration.standby import become_primary, become_standby, no_standby
 from integration.waiting import eventually
 from tests.collected import Rows
 
@@ -30,11 +31,14 @@ if TYPE_CHECKING:
     Apply = Callable[[DataFrame, int], None]
 
 
+IMPATIENT = _BEGIN.replace(LOCK_TIMEOUT, "100ms")
+
+
 @pytest.mark.parametrize("lock", ["LOCK TABLE copy", "UPDATE copy SET id = id"], ids=["table", "row"])
 def test_a_lock_of_somebody_else_is_waited_for_and_said(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: str
 ) -> None:
-    monkeypatch.setattr("backfill.sinks.postgres.LOCK_TIMEOUT", "100ms")
+    monkeypatch.setattr("backfill.sinks.postgres._BEGIN", IMPATIENT)
     database.execute("CREATE TABLE copy (id int PRIMARY KEY); INSERT INTO copy VALUES (1)")
     apply = sink(database, tmp_path)
     rows = batch_of({"id": 1, "_change_type": "delete"})
@@ -45,6 +49,25 @@ def test_a_lock_of_somebody_else_is_waited_for_and_said(
         threading.Timer(0.5, somebody.rollback).start()
         apply(rows, 0)
     assert database.execute("TABLE copy") == []
+
+
+def test_a_commit_that_waits_for_a_standby_is_told_from_a_lock(
+    own_database: tuple[LocalServer, Database], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of the same batch, by a driver which has died since."""
+    _, database = own_database
+    database.execute("CREATE TABLE copy (id int PRIMARY KEY); INSERT INTO copy VALUES (1)")
+    apply = sink(database, tmp_path)
+    apply(inserts(2), 0)
+    with ThreadPoolExecutor(1) as drivers, no_standby(database):
+        drivers.submit(apply, inserts(3), 1)
+        eventually(lambda: sessions(database, "wait_event = 'SyncRep'") == 1)
+        monkeypatch.setattr("backfill.sinks.postgres._BEGIN", IMPATIENT)
+        with pytest.raises(TableLockedError) as refused:
+            replace(apply, retries=RetryPolicy(give_up_after=0))(inserts(3), 1)
+        asks = re.search("SELECT .* 'AccessShareLock'", refused.value.message)
+        assert asks is not None
+        assert "SyncRep" in {row[3] for row in database.execute(asks[0])}
 
 
 def test_a_batch_without_rows_waits_for_no_lock_of_the_table(database: Database, tmp_path: Path) -> None:

@@ -70,8 +70,10 @@ _TOLD_BY_KIND: Final = {
 _TOLD: Final = {
     LOCKED: (
         "another session holds a lock that keeps the sink's table, or a row of it, from being written, as ALTER TABLE, "
-        "CREATE INDEX and UPDATE do until their transaction ends. SELECT pid, mode, relation::regclass FROM pg_locks "
-        "WHERE granted AND mode <> 'AccessShareLock' shows who; without a pid it is one of pg_prepared_xacts"
+        "CREATE INDEX and UPDATE do until their transaction ends. SELECT pid, mode, relation::regclass, wait_event "
+        "FROM pg_locks LEFT JOIN pg_stat_activity USING (pid) WHERE granted AND mode <> 'AccessShareLock' shows who; "
+        "with SyncRep its COMMIT, as that of this batch by an earlier driver, waits for a synchronous standby; without "
+        "a pid it is one of pg_prepared_xacts"
     ),
     _READ_ONLY: "the server of the sink's table is a standby; point url at the primary",
     NOT_IN_ENCODING: (
