@@ -141,6 +141,13 @@ def test_a_refused_login_is_told_of_what_the_server_does_not_say(text: str, told
         assert told in translated(error).message
 
 
+def test_a_handshake_that_is_cut_off_is_told_of_what_the_server_may_not_know() -> None:
+    """It may pass by itself as well: whatever goes down in the midst of a handshake cuts it off."""
+    found = translated(psycopg.OperationalError("connection failed: SSL error: unexpected eof while reading"))
+    assert type(found) is ConnectionLostError
+    assert found.message.endswith("with sslnegotiation=direct, that it is PostgreSQL 17 or newer and has ssl = on")
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -36,6 +36,7 @@ _BY_SERVER: Final = re.compile(r"(FATAL|PANIC): |could not fork new process")
 _TOO_MANY_SESSIONS: Final = re.compile(r"too many (clients|connections)|connection slots are reserved", re.IGNORECASE)
 _NO_PARAMETERS: Final = re.compile(r"unsupported startup parameter")
 
+_CUT_OFF: Final = re.compile(r"SSL error: unexpected eof")
 _FOR_RECOVERY: Final = re.compile(r"conflict with recovery")
 
 FOR_RECOVERY: Final = (
@@ -141,7 +142,9 @@ def _lost(message: str) -> ConnectionLostError:
         )
     if _FOR_RECOVERY.search(message):
         return ConnectionLostError(f"{message}{FOR_RECOVERY}")
-    return ConnectionLostError(f"no connection to the database: {message}; check url, and that the server is up")
+    direct = "; with sslnegotiation=direct, that it is PostgreSQL 17 or newer and has ssl = on"
+    known = direct if _CUT_OFF.search(message) else ""
+    return ConnectionLostError(f"no connection to the database: {message}; check url, and that the server is up{known}")
 
 
 def behind_a_pooler(found: str) -> DatabaseSetupError:
