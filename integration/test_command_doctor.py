@@ -40,7 +40,7 @@ def test_options_are_looked_at_as_a_stream_does(database: Database, doctor: Doct
     database.execute("ALTER TABLE t RENAME v TO _change_type")
     code, text = doctor()
     assert (code, text.count("refused: ")) == (1, 1)
-    assert text.startswith("refused: the table's column _change_type has the name of a metadata column")
+    assert text.startswith('refused: column _change_type of "public"."t" has the name of a metadata column')
     code, text = doctor("--option", "columns=nope")
     assert (code, text.count("refused: ")) == (1, 1)
 

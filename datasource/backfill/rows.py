@@ -63,8 +63,8 @@ class RowFormat:
         clashes = [name for name in self.table.output if name.lower() in RESERVED]  # Spark knows no case
         if clashes and (self.metadata or self.mark_unchanged):
             raise OptionsError(
-                f"the table's column {', '.join(sorted(clashes))} has the name of a metadata column of this source, "
-                "whatever its case; leave it out with the option columns"
+                f"column {', '.join(sorted(clashes))} of {self.table.name} has the name of a metadata column of this "
+                "source, whatever its case; leave it out with the option columns"
             )
 
     @property
@@ -97,7 +97,7 @@ class RowFormat:
         """
         row, unchanged = marked["row"], marked["unchanged"]
         if not self.mark_unchanged and unchanged.null_count < len(unchanged):
-            raise UnchangedToastError(_missing(unchanged))
+            raise UnchangedToastError(_missing(self.table.name, unchanged))
         ordinals = np.arange(first, first + marked.num_rows, dtype=np.int64) + sequence(epoch, 0)
         metadata = {
             "_change_type": marked["change_type"],
@@ -123,11 +123,11 @@ def sequence(epoch: Epoch, ordinal: int) -> int:
     return (epoch.number << ORDINAL_BITS) + ordinal
 
 
-def _missing(unchanged: pa.Array[Any]) -> str:
+def _missing(table: str, unchanged: pa.Array[Any]) -> str:
     names = sorted(str(name) for name in pc.unique(pc.list_flatten(unchanged)))
     return (
-        f"an update left the large value of column {', '.join(names)} unchanged, and the change log does not carry it. "
-        f"Either start over with changelog=full, which fills it in; or, {LOG_WHOLE_ROWS}, so that later updates carry "
-        "it; or leave the column out with the option "
-        f"columns; or, without snapshotFilter, set onUnchangedToast=mark to get {UNCHANGED_COLUMNS}"
+        f"an update left the large value of column {', '.join(names)} of {table} unchanged, and the change log does "
+        f"not carry it. Either start over with changelog=full, which fills it in; or, {LOG_WHOLE_ROWS}, so that later "
+        "updates carry it; or leave the column out with the option columns; or, without snapshotFilter, set "
+        f"onUnchangedToast=mark to get {UNCHANGED_COLUMNS}"
     )

@@ -49,7 +49,7 @@ from tests.core.told import (
 
 MOST_BYTES = 100
 FEW_BYTES = Rules(most_bytes=MOST_BYTES)
-TABLE = TableSchema(COLUMNS, tuple(COLUMNS.names), KEY)
+TABLE = TableSchema("t", COLUMNS, tuple(COLUMNS.names), KEY)
 
 
 class Stream:

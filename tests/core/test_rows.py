@@ -26,7 +26,7 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("id", pa.int64(), nullable=False),
 ]
 COLUMNS = pa.schema(_FIELDS)
-TABLE = TableSchema(columns=COLUMNS, output=("n", "big"), key=("id",))
+TABLE = TableSchema(name="t", columns=COLUMNS, output=("n", "big"), key=("id",))
 """The key was not selected, and the columns were asked for in another order."""
 
 PLAIN, MARKING = RowFormat(TABLE, mark_unchanged=False), RowFormat(TABLE, mark_unchanged=True)
@@ -139,7 +139,7 @@ def test_the_sequence_grows_with_every_change_and_the_snapshot_comes_last(epochs
 def test_a_value_that_the_log_left_out_is_refused_by_the_name_of_its_column_and_three_ways_out() -> None:
     with pytest.raises(UnchangedToastError) as caught:
         PLAIN.change_rows(marked(3, unchanged=["n", "big"]), EPOCH, 0)
-    assert "column big, n unchanged" in str(caught.value)
+    assert "column big, n of t unchanged" in str(caught.value)
     for way in ("REPLICA IDENTITY FULL", "the option columns", "onUnchangedToast=mark"):
         assert way in str(caught.value)
 
@@ -153,9 +153,9 @@ def test_values_that_the_log_left_out_are_named_where_that_was_asked_for() -> No
 @pytest.mark.parametrize("name", [*METADATA.names, UNCHANGED_COLUMNS, "_Sequence"])
 def test_a_column_with_the_name_of_a_metadata_column_is_refused(name: str) -> None:
     columns = pa.schema([pa.field("id", pa.int64()), pa.field(name, pa.int64())])
-    with pytest.raises(OptionsError, match=f"column {name} has the name of a metadata column"):
-        RowFormat(TableSchema(columns, ("id", name), ("id",)), mark_unchanged=False)
-    assert RowFormat(TableSchema(columns, ("id",), ("id",)), mark_unchanged=False).schema.names[0] == "id"
+    with pytest.raises(OptionsError, match=f"column {name} of t has the name of a metadata column"):
+        RowFormat(TableSchema("t", columns, ("id", name), ("id",)), mark_unchanged=False)
+    assert RowFormat(TableSchema("t", columns, ("id",), ("id",)), mark_unchanged=False).schema.names[0] == "id"
 
 
 def test_an_insert_carries_nothing_unchanged() -> None:

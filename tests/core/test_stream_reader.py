@@ -48,7 +48,9 @@ class Refused:
 
     def __init__(self) -> None:
         self.closed = 0
-        self.rows = RowFormat(TableSchema(pa.schema([("id", pa.string())]), ("id",), ("id",)), mark_unchanged=False)
+        self.rows = RowFormat(
+            TableSchema("t", pa.schema([("id", pa.string())]), ("id",), ("id",)), mark_unchanged=False
+        )
 
     def close(self) -> None:
         self.closed += 1

@@ -52,7 +52,7 @@ def test_the_doctor_says_what_would_refuse_a_stream(table: Path, capsys: pytest.
     look_there = ("doctor", "--path", str(other), "--option", "keyColumns=id")
     status, text = said(capsys, *look_there)
     assert status == 1
-    assert text.startswith("refused: the table's column _sequence has the name of a metadata column")
+    assert text.startswith(f"refused: column _sequence of {other} has the name of a metadata column")
     alone = ("--option", "startupMode=snapshot", "--option", "metadataColumns=none")
     assert said(capsys, *look_there, *alone)[0] == 0
     assert said(capsys, "doctor", "--path", "/nowhere", "--option", "keyColumns=id")[0] == 1

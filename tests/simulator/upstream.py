@@ -28,7 +28,7 @@ from tests.simulator.database import (
 from tests.simulator.database import Key as RowKey
 from tests.simulator.log import COLUMNS, columns_of, logged
 
-TABLE = TableSchema(columns=COLUMNS, output=("a", "b", "v"), key=("a", "b"))
+TABLE = TableSchema(name="t", columns=COLUMNS, output=("a", "b", "v"), key=("a", "b"))
 SLOT: Final = "slot"
 
 

@@ -20,7 +20,7 @@ from backfill.upstream import TableSchema
 from backfill.vnode import WHOLE_TABLE, KeyRange
 
 COLUMNS = pa.schema([pa.field("n", pa.int64())])
-ROWS = RowFormat(TableSchema(COLUMNS, ("n",), ("n",)), mark_unchanged=False)
+ROWS = RowFormat(TableSchema("t", COLUMNS, ("n",), ("n",)), mark_unchanged=False)
 EPOCH = Epoch(7, "position", 42, 1)
 
 

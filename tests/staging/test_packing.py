@@ -23,7 +23,7 @@ from backfill.vnode import KeyRange
 from tests.lost_power import Disk
 
 SCHEMA = pa.schema([pa.field("v", pa.string())])
-BARE = RowFormat(TableSchema(SCHEMA, ("v",), ("v",)), mark_unchanged=False, metadata=())
+BARE = RowFormat(TableSchema("t", SCHEMA, ("v",), ("v",)), mark_unchanged=False, metadata=())
 """Rows in this schema."""
 
 
@@ -158,7 +158,7 @@ def staged_as(staging: Staging, values: pa.Array[Any], now: pa.DataType) -> list
     batch = pa.RecordBatch.from_arrays([values], schema=schema)
     (part,) = staged(staging.of_batch(7), stage([batch], schema, staging.of_batch(7)), 1)
     columns = pa.schema([pa.field("v", now)])
-    rows = RowFormat(TableSchema(columns, ("v",), ("v",)), mark_unchanged=False, metadata=())
+    rows = RowFormat(TableSchema("t", columns, ("v",), ("v",)), mark_unchanged=False, metadata=())
     found = pa.Table.from_batches(read(part, Unused(), rows), rows.schema)
     return found["v"].to_pylist()
 

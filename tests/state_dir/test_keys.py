@@ -24,7 +24,7 @@ class Rekeyed(Upstream):
 
     def schema(self) -> TableSchema:
         columns = pa.schema([*self.key_columns, ("v", pa.string())])
-        return TableSchema(columns, output=("a", "b", "v"), key=("b", "a"))
+        return TableSchema("t", columns, output=("a", "b", "v"), key=("b", "a"))
 
     def typed(self, keys: Sequence[Key]) -> pa.RecordBatch:
         assert not keys, "no position is left"

@@ -31,12 +31,13 @@ from backfill.vnode import WHOLE_TABLE, Coverage, Key, KeyRange
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """The columns the stream carries and the key, by name.
+    """The columns the stream carries and the key, by name; `name` is the table's, as `Identity` has it.
 
     `columns` are the selected columns followed by the key columns that were not selected; all nullable. `output`
     names the selected ones in the order asked for. `key` is in key order.
     """
 
+    name: str
     columns: pa.Schema
     output: tuple[str, ...]
     key: tuple[str, ...]

@@ -93,7 +93,7 @@ def described(table: DeltaTable, options: Options) -> Table:
     return Table(
         uri=options.path,
         table_id=str(table.metadata().id),
-        schema=TableSchema(columns=columns, output=output, key=options.key_columns),
+        schema=TableSchema(name=options.path, columns=columns, output=output, key=options.key_columns),
         key=key,
         names=tuple(fields),
     )

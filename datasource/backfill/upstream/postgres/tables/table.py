@@ -76,6 +76,7 @@ class Table:
     @property
     def schema(self) -> TableSchema:
         return TableSchema(
+            name=self.description.name.quoted(),
             columns=pa.schema([pa.field(column.name, column.arrow) for column in self.columns]),
             output=self.output,
             key=tuple(self.description.key_names),
