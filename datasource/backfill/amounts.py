@@ -40,7 +40,8 @@ def lag(lag_bytes: int | None, lag_seconds: float | None, retained_bytes: int | 
 def pace(rows_per_second: float, seconds_left: float | None) -> str:
     left = "" if seconds_left is None else f", about {duration(seconds_left)} left"
     rate, unit = (rows_per_second, "s") if rows_per_second >= 0.001 else (rows_per_second * 3600, "h")
-    return f"{f'{rate:,.0f}' if rate >= 10 else f'{rate:.2g}'} rows/{unit}{left}"
+    shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+    return f"{shown} rows/{unit}{left}"
 
 
 def iso(microseconds: int) -> str:

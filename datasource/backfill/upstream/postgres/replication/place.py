@@ -278,9 +278,9 @@ class Place:
             )
         if not self.own_publication:
             return (slot.drop(session, self.slot),)
-        with session.transaction():  # Which takes the publication back where the slot is refused; a slot has none.
-            dropped = publication.drop(session, self.publication)
-            return slot.drop(session, self.slot), dropped
+        with session.transaction():
+            gone = publication.drop(session, self.publication)
+            return slot.drop(session, self.slot), gone  # Last, because no rollback gives a slot back.
 
 
 def _told(ids: tuple[int, int]) -> str:
