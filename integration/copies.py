@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
+from backfill.sinks import postgres
 from backfill.sinks.postgres import PostgresSink, apply_to
 from integration.database import Database
 from tests.collected import Rows
@@ -30,3 +32,8 @@ def sink(database: Database, folder: Path, *key: str, table: str = "copy", query
     made = apply_to(url=database.url(folder), table=table, key=key or ("id",), query=query)
     assert isinstance(made, PostgresSink)
     return made
+
+
+def wait_for_locks(monkeypatch: pytest.MonkeyPatch, timeout: str) -> None:
+    """From now on sinks wait so long for a lock, before they begin a batch anew."""
+    monkeypatch.setattr(postgres, "_BEGIN", postgres._BEGIN.replace(postgres.LOCK_TIMEOUT, timeout))

@@ -17,7 +17,7 @@ from backfill.errors import DatabaseSetupError, TableLockedError
 from backfill.sinks.postgres import apply_to, start_over
 from backfill.sinks.postgres.merge import merge
 from backfill.upstream.postgres.session.retries import RetryPolicy
-from integration.copies import batch_of, inserts, sink
+from integration.copies import batch_of, inserts, sink, wait_for_locks
 from integration.database import Database
 from integration.servers.address import as_uri
 from integration.waiting import eventually
@@ -139,7 +139,7 @@ def test_a_driver_that_comes_while_the_target_is_emptied_begins_after_it(databas
 def test_starting_over_waits_for_a_lock_of_somebody_else_and_says_so(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: str
 ) -> None:
-    monkeypatch.setattr("backfill.sinks.postgres.LOCK_TIMEOUT", "100ms")
+    wait_for_locks(monkeypatch, "100ms")
     url = database.url(tmp_path)
     database.execute("CREATE TABLE copy (id int PRIMARY KEY)")
     sink(database, tmp_path)(inserts(1), 0)
@@ -162,7 +162,7 @@ def test_the_first_batches_of_two_tables_do_not_wait_for_each_other(
         with barred(database):
             slow = drivers.submit(sink(database, tmp_path), inserts(1), 0)
             wait_until_waiting(database, 1)
-            monkeypatch.setattr("backfill.sinks.postgres.LOCK_TIMEOUT", "1s")
+            wait_for_locks(monkeypatch, "1s")
             monkeypatch.setattr("backfill.sinks.postgres.RetryPolicy", partial(RetryPolicy, give_up_after=0.5))
             sink(database, tmp_path, table="other", query="o")(inserts(2), 0)
         slow.result()

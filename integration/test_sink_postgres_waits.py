@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backfill.errors import ConnectionLostError, StateError, TableError, TableLockedError
-from backfill.sinks.postgres import _BEGIN, LOCK_TIMEOUT, PostgresSink
+from backfill.sinks.postgres import PostgresSink
 from backfill.upstream.postgres.session.retries import RetryPolicy
-from integration.copies import batch_of, inserts, sink
+from integration.copies import batch_of, inserts, sink, wait_for_locks
 from integration.database import Database
 from integration.servers import LocalServer
 from integration.sessions import EVERY, sessions, terminate
@@ -31,14 +31,11 @@ if TYPE_CHECKING:
     Apply = Callable[[DataFrame, int], None]
 
 
-IMPATIENT = _BEGIN.replace(LOCK_TIMEOUT, "100ms")
-
-
 @pytest.mark.parametrize("lock", ["LOCK TABLE copy", "UPDATE copy SET id = id"], ids=["table", "row"])
 def test_a_lock_of_somebody_else_is_waited_for_and_said(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: str
 ) -> None:
-    monkeypatch.setattr("backfill.sinks.postgres._BEGIN", IMPATIENT)
+    wait_for_locks(monkeypatch, "100ms")
     database.execute("CREATE TABLE copy (id int PRIMARY KEY); INSERT INTO copy VALUES (1)")
     apply = sink(database, tmp_path)
     rows = batch_of({"id": 1, "_change_type": "delete"})
@@ -62,7 +59,7 @@ def test_a_commit_that_waits_for_a_standby_is_told_from_a_lock(
     with ThreadPoolExecutor(1) as drivers, no_standby(database):
         drivers.submit(apply, inserts(3), 1)
         eventually(lambda: sessions(database, "wait_event = 'SyncRep'") == 1)
-        monkeypatch.setattr("backfill.sinks.postgres._BEGIN", IMPATIENT)
+        wait_for_locks(monkeypatch, "100ms")
         with pytest.raises(TableLockedError) as refused:
             replace(apply, retries=RetryPolicy(give_up_after=0))(inserts(3), 1)
         asks = re.search("SELECT .* 'AccessShareLock'", refused.value.message)
