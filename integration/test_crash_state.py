@@ -80,7 +80,7 @@ def test_a_new_checkpoint_that_resumes_gets_nothing_twice_and_lacks_nothing(
     database: Database, start_stream: StartStream, batches: int
 ) -> None:
     create(database)
-    run = start_stream(TABLE, select=BIGINT.select, vnodeCount="3", maxBytesPerTrigger="3000")
+    run = start_stream(TABLE, select=BIGINT.select, vnodeCount="3", maxBytesPerTrigger="1500")
     for number in range(min(batches, 20)):
         write(database, number)
         run.batch(MANY)
@@ -96,7 +96,7 @@ def test_a_new_checkpoint_that_resumes_gets_nothing_twice_and_lacks_nothing(
 
 def test_a_new_checkpoint_that_resumes_may_be_killed_as_often_as_any(database: Database, tmp_path: Path) -> None:
     create(database)
-    first = Lives(database, tmp_path / "first", BIGINT, vnodeCount="3", numPartitions="2", maxBytesPerTrigger="2000")
+    first = Lives(database, tmp_path / "first", BIGINT, vnodeCount="3", numPartitions="2", maxBytesPerTrigger="1000")
     first.die_at(Strike("state written", nth=3, action="group"), max_rows=MANY)
     second = Lives(database, tmp_path / "second", BIGINT)
     second.options = {**first.options, "onExistingState": "resume"}

@@ -104,14 +104,14 @@ def test_the_driver_dies_while_rows_are_taken_again(database: Database, tmp_path
     lives = a_stream(database, tmp_path)
     lives.sink = replace(lives.sink, supersedes=True)
     lives.live(max_rows=MANY)
-    asked = []
+    asked: list[str] = []
     steps = [step for step in (*STEPS, *SINK_STEPS) if step not in (*IN_THE_FIRST_BATCH, "pinned again")]
     for number, step in enumerate(steps):
         write(database, 1 + number)
         barrier = lives.checkpoint.committed()
         assert isinstance(barrier, Barrier)
-        # Of what the last life was to read, all but one chunk may have been staged; then a second is of a new request.
-        if barrier.again is None or barrier.again.frontier is None or step in BY_READERS:
+        # Of what is left of a request, all but one chunk may have been staged; then a second is of the next one.
+        if not asked or (barrier.again is not None and asked[-1].startswith(f"request {barrier.again.request}:")):
             asked.append(ask_again(Path(lives.options["stateDir"]), None, None))
         lives.die_at(Strike(step, nth=1 if step.startswith("changes") else 2, action="group"), max_rows=MANY)
     write(database, 1 + len(steps))

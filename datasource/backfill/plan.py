@@ -46,7 +46,9 @@ class Limits:
 
     max_rows: int
     lanes: int
-    """Into how many equal shares `max_rows` is divided. A vnode takes one at the most, so all readers have work."""
+    """Into how many equal shares `max_rows` is divided; into one for each vnode that is left, if those are fewer. A
+    vnode takes one at the most, so all readers have work.
+    """
 
     vnode_rows: int
     """About how many rows a vnode holds; only a guess at how many vnodes to measure together."""
@@ -64,8 +66,8 @@ def plan(frontier: Frontier, limits: Limits) -> Generator[tuple[Measure, ...], S
     The last vnode has no upper end: in a table that grows at its end it is nearly empty now, and left to the last it
     might grow faster than it is read. Once it is Completed, what is added comes with the changes.
     """
-    share = max(1, -(-limits.max_rows // max(1, limits.lanes)))
     queue = sorted(frontier.unfinished, key=_turn)[: limits.max_vnodes]
+    share = max(1, -(-limits.max_rows // max(1, min(limits.lanes, len(queue)))))
     left = limits.max_rows
     moved: dict[int, InProgress | Completed] = {}
     expected = guess = max(1, min(share, limits.vnode_rows))

@@ -50,7 +50,7 @@ def test_every_batch_gets_on_until_all_vnodes_are_completed(rows: list[int], bou
 def test_no_vnode_takes_more_than_its_lanes_share(rows: list[int], bounds: list[int], limits: Limits) -> None:
     frontier = start(bounds)
     moved = Table(rows).plan(frontier, limits)
-    share = -(-limits.max_rows // limits.lanes)
+    share = -(-limits.max_rows // min(limits.lanes, len(frontier.unfinished)))
     assert all(piece.row_count <= share for piece in pieces(frontier, moved))
 
 
@@ -81,6 +81,14 @@ def test_as_many_vnodes_are_under_way_as_there_are_lanes() -> None:
     moved = table.plan(start([19, 39, 59, 79]), Limits(max_rows=30, lanes=3, vnode_rows=20))
     assert [number for number, progress in moved.per_vnode() if progress == InProgress(key(20 * number + 9), 10)] == [
         *(0, 1, 4)
+    ]
+
+
+def test_fewer_vnodes_than_lanes_use_up_the_budget_all_the_same() -> None:
+    table = Table(list(range(100)))
+    moved = table.plan(start([19, 39, 59, 79]), Limits(max_rows=50, lanes=100, vnode_rows=20))
+    assert [progress for _, progress in moved.per_vnode()] == [
+        InProgress(key(20 * number + 9), 10) for number in range(5)
     ]
 
 
