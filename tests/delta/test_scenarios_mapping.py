@@ -13,7 +13,8 @@ from deltalake import DeltaTable, Schema, write_deltalake
 from backfill.errors import BackfillError, DataLossError, TableError
 from backfill.options import parse
 from backfill.upstream.delta import DeltaUpstream
-from backfill.upstream.delta.files.log import commit_file
+from backfill.upstream.delta.files.commits import Commit
+from backfill.upstream.delta.files.log import Log, commit_file
 from tests.delta import vectors
 from tests.delta.laboratory import FEED
 from tests.delta.stream import DeltaRun
@@ -83,6 +84,31 @@ def test_changes_after_a_lost_commit_are_read_if_columns_have_their_own_names_st
     run.restart(failOnDataLoss="false")
     assert run.plan()
     assert [row["id"] for row in run.read()] == [21, 22, 23]
+
+
+def test_the_whole_log_is_not_read_for_what_its_oldest_version_tells(
+    tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have a hundred thousand commits, of which a batch takes some."""
+    run = all_read(tmp_path, table)
+    for key in range(20, 28):
+        write_deltalake(table, rows((key, "v")), mode="append")
+        if key == 21:
+            DeltaTable(table).create_checkpoint()
+    for version in range(3):
+        (table / commit_file(version)).unlink()
+    run.restart(failOnDataLoss="false")
+    looked_at: list[int] = []
+    commit = Log.commit
+
+    def noting(log: Log, version: int) -> Commit | None:
+        looked_at.append(version)
+        return commit(log, version)
+
+    monkeypatch.setattr(Log, "commit", noting)
+    assert run.plan(1)
+    assert [row["id"] for row in run.read()] == [21]
+    assert max(looked_at) < 9
 
 
 def test_the_oldest_changes_are_those_since_column_mapping_was_taken_away(tmp_path: Path) -> None:

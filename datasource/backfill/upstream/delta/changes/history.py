@@ -97,13 +97,15 @@ class History:
         """Refuses a commit where one before it that is lost may have given columns other names in the files: what is
         called otherwise would be null, or taken for another column.
 
-        Up to the next definition that of all commits is the same, and the last of them is most likely to be one that
-        can still be opened.
+        Up to the next definition that of all commits is the same. So where the log was cleaned up to between two
+        checkpoints, the last of them tells it.
         """
         uri, last = self.table.uri, version
-        while last < upto and (following := self._logged(last + 1)) is not None and following.definition is None:
-            last += 1
-        opened = open_if_kept(uri, self.table.position(last))
+        opened = open_if_kept(uri, self.table.position(version))
+        if opened is None:
+            while last < upto and (following := self._logged(last + 1)) is not None and following.definition is None:
+                last += 1
+            opened = open_if_kept(uri, self.table.position(last))
         if opened is None:
             raise DataLossError(
                 f"the log of the Delta table {uri} no longer says whether its columns had other names in the files at "
