@@ -23,7 +23,7 @@ from integration.servers import LocalServer
 from integration.standby import no_standby
 from integration.stream_harness import table_of
 from integration.versions import require_version
-from integration.waiting import eventually
+from integration.waiting import eventually, said
 
 WAITS_FOR_NOBODY = "SET lock_timeout = '300ms'"
 
@@ -53,6 +53,28 @@ def test_changes_are_followed_while_a_partition_is_locked(database: Database, st
         database.execute("INSERT INTO t VALUES (150, 'new')")
         run.catch_up()
     run.finish()
+
+
+def test_changes_are_followed_while_a_partition_that_was_attached_is_locked(
+    database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.execute(PARTITIONED)
+    run = start_stream()
+    run.backfill()
+    run.give_up_after(0.02)
+    database.execute(
+        "CREATE TABLE top (LIKE t INCLUDING ALL); INSERT INTO top VALUES (250, 'v');"
+        "ALTER TABLE t ATTACH PARTITION top FOR VALUES FROM (200) TO (300)"
+    )
+    with in_transaction(database, "LOCK TABLE top"):
+        database.execute("INSERT INTO t VALUES (150, 'new')")
+        run.catch_up()
+    assert (150,) in run.fold.rows
+    assert said(caplog) == []
+    database.execute("INSERT INTO t VALUES (151, 'new')")
+    run.catch_up()
+    (told,) = said(caplog)
+    assert told.startswith('partition "public"."top" of "public"."t" was attached with rows in it')
 
 
 @pytest.mark.parametrize("statement", ["LOCK TABLE other, t", "DROP TABLE other"])

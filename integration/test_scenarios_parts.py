@@ -140,3 +140,14 @@ def test_what_moves_rows_to_other_files_is_not_taken_for_that(run: StreamRun, ca
     after(run, "VACUUM FULL t_1", "CLUSTER t_20 USING t_20_pkey", "INSERT INTO t VALUES (2)")
     after(run, "ALTER TABLE t ADD COLUMN w float8 DEFAULT random()", "INSERT INTO t VALUES (3)")
     assert not [message for message in said(caplog) if message.startswith("partition")]
+
+
+def test_a_truncation_of_the_whole_table_is_none_of_a_partition_whichever_were_counted_since(
+    database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.execute(TABLE)
+    run = start_stream(onTruncate="emit")
+    run.catch_up()
+    after(run, "TRUNCATE t", "INSERT INTO t VALUES (1), (101)", "ANALYZE t_0")
+    assert said(caplog) == []
+    run.finish()

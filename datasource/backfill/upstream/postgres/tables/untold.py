@@ -24,7 +24,8 @@ logger = logging.getLogger("backfill")
 # What CREATE TABLE … PARTITION OF makes has had no rows before. Of the commands in its transaction one makes the
 # columns, and the second or third after that its place among the partitions. Where a table is made and attached in one
 # transaction, it is the fifth at the earliest. (Seen with PostgreSQL 15 and 18.)
-_ATTACHED_WITH_ROWS: Final = sql.SQL(
+# To be told how large one is would be to wait for whoever has locked it, as VACUUM FULL does: it is left for later.
+_LOOK: Final = sql.SQL(
     """
     WITH RECURSIVE part AS (
         SELECT {root}::oid AS relid, false AS attached
@@ -35,8 +36,11 @@ _ATTACHED_WITH_ROWS: Final = sql.SQL(
         JOIN pg_catalog.pg_inherits h ON h.inhparent = relid AND NOT h.inhdetachpending
         JOIN pg_catalog.pg_attribute a ON a.attrelid = h.inhrelid AND a.attnum = -1
     )
-    SELECT relid::int8 FROM part
-    WHERE relid = ANY ({new}::oid[]) AND CASE WHEN attached THEN pg_catalog.pg_relation_size(relid) > 0 END
+    SELECT relid::int8, CASE WHEN attached THEN pg_catalog.pg_relation_size(relid) > 0 END
+    FROM part
+    WHERE relid = ANY ({new}::oid[]) AND NOT (attached AND EXISTS (
+        SELECT FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_database d ON d.oid = l.database
+        WHERE d.datname = pg_catalog.current_database() AND l.relation = relid AND l.mode = 'AccessExclusiveLock'))
     ORDER BY 1
     """
 )
@@ -51,37 +55,43 @@ class Untold:
         """`known`: the OIDs of all `Part`s when the query was started before; none where nobody noted them."""
         self._root = root
         self._known: dict[int, Part | None] = dict.fromkeys(known)
+        self._locked: set[int] = set()
+        """Those that came, and could not be looked at yet."""
+
         self._since = "since the query was started last, "
 
     def report(self, session: Session, parts: Sequence[Part]) -> None:
         """These are the partitions now."""
         now = {part.oid: part for part in parts}
         known = self._known or {**now}
-        come = self._attached(session, [oid for oid in now if oid not in known])
+        new = [oid for oid in now if oid not in known or oid in self._locked]
+        come = self._looked_at(session, new)
+        self._locked = set(new).difference(come)
         gone = [(oid, part) for oid, part in known.items() if oid not in now and (part is None or part.is_leaf)]
         kept = [(before, now[oid]) for oid, before in known.items() if before and before.is_leaf and oid in now]
         self._say(
             "was attached with rows in it, or has got them since: those that it had before are not in the change log. "
-            "If there were any, have them read with backfill re-backfill",
-            [now[oid].name.quoted() for oid in come],
+            "If there were any, have them read with backfill re-backfill, unless the backfill is still to come to them",
+            [now[oid].name.quoted() for oid, has_rows in come.items() if has_rows],
         )
         self._say(
-            "was detached or dropped: the change log has no deletes of rows that it still had, so the sink has them",
+            "was detached or dropped: the change log has no deletes of rows that it still had, so the sink keeps those "
+            "that it has",
             [part.name.quoted() if part else f"with the OID {oid}" for oid, part in gone],
         )
         self._say(
             "was truncated by itself, or rewritten: of rows that were truncated the change log has no deletes, so the "
-            "sink has them",
+            "sink keeps those that it has",
             _truncated(kept),
         )
         self._known, self._since = {**now}, ""
 
-    def _attached(self, session: Session, new: Sequence[int]) -> list[int]:
-        """Those of them that were attached, they or what they are partitions of, and have rows."""
+    def _looked_at(self, session: Session, new: Sequence[int]) -> dict[int, bool | None]:
+        """Of each whether it was attached, it or what it is a partition of, and has rows. Without those locked now."""
         if not new:
-            return []
-        query = _ATTACHED_WITH_ROWS.format(root=sql.Literal(self._root.oid), new=sql.Literal(list(new)))
-        return [oid for (oid,) in locks.asked(session, query)]
+            return {}
+        query = _LOOK.format(root=sql.Literal(self._root.oid), new=sql.Literal(list(new)))
+        return dict(locks.asked(session, query))
 
     def _say(self, what: str, names: Sequence[str]) -> None:
         if names:
@@ -91,5 +101,5 @@ class Untold:
 
 def _truncated(leaves: Sequence[tuple[Part, Part]]) -> list[str]:
     """Which of them, each before and now, have got another file. Not if all have: that was done to the whole table."""
-    anew = [now.name.quoted() for before, now in leaves if now.file != before.file and now.is_uncounted]
-    return anew if len(anew) < len(leaves) else []
+    anew = [now for before, now in leaves if now.file != before.file]
+    return [now.name.quoted() for now in anew if now.is_uncounted] if len(anew) < len(leaves) else []
