@@ -165,6 +165,8 @@ def test_a_batch_with_the_columns_of_a_stream_is_not_taken_for_its_snapshot() ->
     )
     with pytest.raises(OptionsError, match=wrong):
         parse(given, asked=given)
+    with pytest.raises(OptionsError, match="startupMode=snapshot for a stream, or leave out stateDir for a batch"):
+        parse({**NEEDED, "stateDir": "/s", "metadataColumns": "none"})
     assert parse(given, asked=["stateDir", "onTruncate"]).state_dir == "/s"
     assert parse(given, streaming=True).state_dir == "/s"
 

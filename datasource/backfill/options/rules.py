@@ -83,7 +83,8 @@ def _metadata(values: Mapping[str, Any]) -> list[str]:
     if not has_metadata or "_change_type" in chosen or only_snapshot:
         return []
     problem = "metadataColumns leaves out _change_type, without which a deleted row looks like an inserted one; name it"
-    return [f"{problem} as well" if has_changes else f"{problem} as well, or set startupMode=snapshot"]
+    ways = "" if has_changes else ", or set startupMode=snapshot for a stream, or leave out stateDir for a batch"
+    return [f"{problem} as well{ways}"]
 
 
 def _positions(values: Mapping[str, Any], *, streaming: bool) -> list[str]:
