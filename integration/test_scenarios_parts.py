@@ -10,6 +10,7 @@ import pytest
 from backfill.__main__ import main
 from integration.database import Database
 from integration.fixtures.streams import StartStream
+from integration.servers import LocalServer
 from integration.stream_harness import StreamRun
 from integration.waiting import said
 
@@ -66,6 +67,25 @@ def test_rows_that_are_moved_into_a_partition_of_their_own_are_missed_aloud(
     assert said(caplog) == []
     move = "DELETE FROM t WHERE id = 900 RETURNING *"
     after(run, f"CREATE TABLE t_9 (LIKE t INCLUDING ALL); WITH gone AS ({move}) INSERT INTO t_9 TABLE gone; {ATTACHED}")
+    (told,) = said(caplog)
+    assert '"t_9" of "public"."t" was attached with rows in it' in told
+
+
+def test_rows_of_a_partition_that_was_attached_before_the_server_crashed_are_missed_aloud(
+    own_database: tuple[LocalServer, Database], start_stream: StartStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, database = own_database
+    database.execute(TABLE)
+    run = start_stream(database=database)
+    run.catch_up()
+    run.stop()
+    database.execute("CHECKPOINT")
+    for statement in ("CREATE TABLE t_3 PARTITION OF t FOR VALUES FROM (300) TO (400)", f"{NINTH}; {ATTACHED}"):
+        database.execute(statement)
+    server.kill()
+    server.start()
+    with caplog.at_level(logging.WARNING, "backfill"):
+        after(run, "INSERT INTO t VALUES (1)")
     (told,) = said(caplog)
     assert '"t_9" of "public"."t" was attached with rows in it' in told
 

@@ -23,7 +23,8 @@ logger = logging.getLogger("backfill")
 
 # What CREATE TABLE … PARTITION OF makes has had no rows before. Of the commands in its transaction one makes the
 # columns, and the second or third after that its place among the partitions. Where a table is made and attached in one
-# transaction, it is the fifth at the earliest. (Seen with PostgreSQL 15 and 18.)
+# transaction, it is the fifth at the earliest. (Seen with PostgreSQL 15 and 18.) What was replayed, after a crash or on
+# a standby, has lost these numbers: there it may be taken for attached, which is better than passing over one that was.
 # To be told how large one is would be to wait for whoever has locked it, as VACUUM FULL does: it is left for later.
 _LOOK: Final = sql.SQL(
     """
@@ -31,7 +32,7 @@ _LOOK: Final = sql.SQL(
         SELECT {root}::oid AS relid, false AS attached
         UNION ALL
         SELECT h.inhrelid, attached OR h.inhrelid = ANY ({new}::oid[]) AND NOT (
-                   h.xmin = a.xmin AND h.cmin::text::int8 - a.cmin::text::int8 < 5)
+                   h.xmin = a.xmin AND h.cmin::text::int8 - a.cmin::text::int8 BETWEEN 1 AND 4)
         FROM part
         JOIN pg_catalog.pg_inherits h ON h.inhparent = relid AND NOT h.inhdetachpending
         JOIN pg_catalog.pg_attribute a ON a.attrelid = h.inhrelid AND a.attnum = -1
