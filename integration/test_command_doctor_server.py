@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -11,6 +12,7 @@ import pytest
 from integration.database import Database
 from integration.fixtures.doctor import Doctor, mends
 from integration.servers.address import as_uri
+from integration.versions import require_version
 from integration.waiting import eventually
 
 if TYPE_CHECKING:
@@ -87,6 +89,32 @@ def test_slots_of_streams_are_not_said_to_be_unused(start_postgres: StartPostgre
     assert code == 1
     assert "not in use at this moment: backfilled, old. Of streams: backfill_public_t_1f0c9a77; a stream reads" in text
     assert "go by whether confirmed_flush_lsn moves, and end a stream with `backfill drop`" in text
+
+
+def test_the_slot_of_a_table_that_is_repacked_takes_no_place_of_a_streams(
+    start_postgres: StartPostgres, doctor: Doctor
+) -> None:
+    server = start_postgres(max_replication_slots="1")
+    database = Database(server, "postgres")
+    require_version(database, 190_000, "REPACK (CONCURRENTLY)")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE other (id int PRIMARY KEY)")
+
+    def repack() -> None:
+        with database.connect(autocommit=True) as session:
+            session.execute("REPACK (CONCURRENTLY) other")
+
+    with ThreadPoolExecutor() as threads, database.connect() as reader:
+        reader.execute("SELECT FROM other")
+        repacking = threads.submit(repack)
+        eventually(
+            lambda: database.execute("SELECT slot_name FROM pg_replication_slots WHERE plugin = 'pgrepack'") != []
+        )
+        code, text = doctor(url=as_uri(server.dsn, password=None))
+        assert not repacking.done()
+        reader.rollback()
+        repacking.result()
+    assert code == 0
+    assert "replication slots" not in text
 
 
 def test_on_amazon_rds_a_role_stands_for_the_right_to_use_slots(start_postgres: StartPostgres, doctor: Doctor) -> None:

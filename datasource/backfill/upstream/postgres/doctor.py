@@ -43,8 +43,10 @@ _RIGHTS: Final = """
     SELECT current_user::text, pg_catalog.current_database(),
            pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')
 """
+# REPACK (CONCURRENTLY) has slots of its own, which max_replication_slots does not count (from PostgreSQL 19 on).
 _SLOTS: Final = """
-    SELECT pg_catalog.current_setting('max_replication_slots')::int, pg_catalog.count(*)::int,
+    SELECT pg_catalog.current_setting('max_replication_slots')::int,
+           pg_catalog.count(*) FILTER (WHERE plugin IS DISTINCT FROM 'pgrepack')::int,
            coalesce(pg_catalog.array_agg(slot_name::text ORDER BY slot_name)
                     FILTER (WHERE NOT active AND NOT ours), '{}'),
            coalesce(pg_catalog.array_agg(slot_name::text ORDER BY slot_name) FILTER (WHERE ours), '{}')
