@@ -12,6 +12,7 @@ from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.servers import LocalServer
 from integration.stream_harness import StreamRun
+from integration.versions import require_version
 from integration.waiting import said
 
 TABLE = """
@@ -169,5 +170,14 @@ def test_a_truncation_of_the_whole_table_is_none_of_a_partition_whichever_were_c
     run = start_stream(onTruncate="emit")
     run.catch_up()
     after(run, "TRUNCATE t", "INSERT INTO t VALUES (1), (101)", "ANALYZE t_0")
+    assert said(caplog) == []
+    run.finish()
+
+
+@pytest.mark.parametrize("how", ["", "(CONCURRENTLY) "])
+def test_a_repacked_partition_is_not_taken_for_that(run: StreamRun, caplog: pytest.LogCaptureFixture, how: str) -> None:
+    require_version(run.database, 190_000, "REPACK")
+    after(run, "INSERT INTO t VALUES (1)")
+    after(run, f"REPACK {how}t_1", f"REPACK {how}t_20 USING INDEX t_20_pkey", "INSERT INTO t VALUES (2)")
     assert said(caplog) == []
     run.finish()
