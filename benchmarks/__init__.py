@@ -1,7 +1,7 @@
 """How fast the connector is, measured beside what else reads the same rows.
 
-    python -m benchmarks [snapshot|orders|vectors|wide|changes|wide-changes|full|staging|memory|distance|upsert|all]
-                         [--rows N] [--rounds N] [--patience S] [--java=OPTIONS] [--json]
+    python -m benchmarks [snapshot|orders|vectors|wide|changes|wide-changes|full|staging|memory|distance|freshness|
+                          upsert|all] [--rows N] [--rounds N] [--patience S] [--java=OPTIONS] [--json]
 
 Machines drift: the same program may take twice as long a minute later. So the contenders take turns, round after
 round and every second round backwards, and what counts is the *ratio* of two runs of the same round; tables show its
@@ -19,6 +19,7 @@ full.py          what whole rows before and after each change cost
 staging.py       what keeping the chunks costs
 memory.py        how large the driver's Python process gets while much is waiting
 distance.py      how often a stream waits for its database, and how long where that is far away
+freshness.py     how long after its commit a change is in a sink
 upsert.py        what a batch costs in an upsert state, by the number of its keys
 rocks.py         RocksDB, as one more contender there where it is installed
 """

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from benchmarks import changes, distance, full, memory, snapshot, staging, upsert
+from benchmarks import changes, distance, freshness, full, memory, snapshot, staging, upsert
 from benchmarks.bed import Bed, bed
 from benchmarks.report import Table
 from benchmarks.rounds import Rounds
@@ -24,6 +24,7 @@ BENCHMARKS: Final[Mapping[str, Callable[[Bed, int | None, Rounds], Iterator[Tabl
     "staging": staging.run,
     "memory": memory.run,
     "distance": distance.run,
+    "freshness": freshness.run,
     "upsert": upsert.run,
 }
 ROUNDS = 5
