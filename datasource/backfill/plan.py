@@ -46,8 +46,8 @@ class Limits:
 
     max_rows: int
     lanes: int
-    """Into how many equal shares `max_rows` is divided; into one for each vnode that is left, if those are fewer. A
-    vnode takes one at the most, so all readers have work.
+    """Into how many equal shares `max_rows` is divided; into one for each vnode that is left and may be looked at, if
+    those are fewer. A vnode takes one at the most, so all readers have work.
     """
 
     vnode_rows: int

@@ -50,7 +50,8 @@ def test_every_batch_gets_on_until_all_vnodes_are_completed(rows: list[int], bou
 def test_no_vnode_takes_more_than_its_lanes_share(rows: list[int], bounds: list[int], limits: Limits) -> None:
     frontier = start(bounds)
     moved = Table(rows).plan(frontier, limits)
-    share = -(-limits.max_rows // min(limits.lanes, len(frontier.unfinished)))
+    vnodes = len(frontier.unfinished[: limits.max_vnodes])
+    share = -(-limits.max_rows // min(limits.lanes, vnodes))
     assert all(piece.row_count <= share for piece in pieces(frontier, moved))
 
 
