@@ -35,9 +35,15 @@ def given_to(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> Iterator[
         held.let_go()
 
 
-def run(connection: duckdb.DuckDBPyConnection, rows: pa.Table, sql: str) -> pa.Table:
+def run(connection: duckdb.DuckDBPyConnection, rows: pa.Table, sql: str) -> None:
     """Runs a statement that reads the rows as `given`; after an error the connection is not used again."""
     with given_to(connection, rows):
-        result = connection.sql(sql)
-        found: pa.Table = pa.table({}) if result is None else result.to_arrow_table()
+        # Not `sql`: that asks once more for what a statement has given, be it nothing but a count.
+        connection.execute(sql)
+
+
+def found_with(connection: duckdb.DuckDBPyConnection, rows: pa.Table, sql: str) -> pa.Table:
+    """What a query finds that reads the rows as `given`; after an error the connection is not used again."""
+    with given_to(connection, rows):
+        found: pa.Table = connection.sql(sql).to_arrow_table()
     return found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from backfill.upstream.added import NOTHING_ADDED
 from backfill.whole_rows.last_rows import LastRows, Logged, Marked
 from backfill.whole_rows.lookup import FEW, LookUp
 from backfill.whole_rows.telling import Rules
-from backfill_state.upsert import InMemoryUpsertState
+from backfill_state.upsert import DuckDBUpsertState, InMemoryUpsertState, UpsertLayout, UpsertState
 from tests.core.told import (
     COLUMNS,
     KEY,
@@ -55,16 +56,24 @@ TABLE = TableSchema("t", COLUMNS, tuple(COLUMNS.names), KEY)
 class Stream:
     """Follows a table of which some keys have been emitted; all of its batches are of changes alone."""
 
-    def __init__(self, folder: Path, emitted: set[Key], rows: dict[Key, Row], rules: Rules = FEW_BYTES) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        emitted: set[Key],
+        rows: dict[Key, Row],
+        rules: Rules = FEW_BYTES,
+        open_state: Callable[[UpsertLayout], UpsertState] | None = None,
+    ) -> None:
         self.looked_up: list[int] = []
         self._staging = Staging(str(folder)).of_stream("s")
         self._rows = RowFormat(TABLE, mark_unchanged=False)
         self._emitted = emitted
         self._last = LastRows(
-            lambda layout: InMemoryUpsertState(layout, tombstones=bool(rules.order_column)),
+            open_state or (lambda layout: InMemoryUpsertState(layout, tombstones=bool(rules.order_column))),
             self._rows,
             rules,
         )
+        self.figures = self._last.figures
         self._at = self._barrier(1)
         self._changes(Logged(None, self._at, iter(()), self._look_up({})))
         begun = [Change(INSERT, key, None, row) for key, row in rows.items() if key in emitted]
@@ -273,3 +282,27 @@ def test_however_many_rows_are_gone_the_next_ones_are_looked_up_in_bounded_numbe
     assert stream.batch([[Change(UPDATE, key, None, (1, 2), frozenset({"y"})) for key in keys]], {}) == []
     assert sum(stream.looked_up) == len(keys)
     assert max(stream.looked_up) == 16 * FEW
+
+
+def test_a_small_batch_asks_its_state_for_nothing_twice(tmp_path: Path) -> None:
+    """Each statement takes about as long as another hundred keys would."""
+    opened: list[DuckDBUpsertState] = []
+
+    def open_state(layout: UpsertLayout) -> DuckDBUpsertState:
+        opened.append(DuckDBUpsertState(tmp_path / "upsert.duckdb", layout))
+        return opened[-1]
+
+    key = ("p", 1)
+    stream = Stream(tmp_path, {key}, {key: (0, 1)}, open_state=open_state)
+    with closing(opened[0]):
+        connection = opened[0]._file.connection
+        assert connection is not None
+        connection.execute("CALL enable_logging('QueryLog')")
+        assert len(stream.batch([[Change(UPDATE, key, None, (1, 1))]], {})) == 2
+        assert stream.figures()["state_rows"] == 1
+        log = connection.execute("SELECT message FROM duckdb_logs_parsed('QueryLog')").fetchall()
+    statements = [message for (message,) in log]
+    assert sum("FROM upsert_state AS" in message for message in statements) == 1
+    # Where to look, where there is room, and what to clean.
+    assert sum("FROM segments" in message for message in statements) == 3
+    assert not any("__duckdb_source" in message for message in statements)

@@ -72,7 +72,7 @@ class LastRows:
         self._rows = rows
         self._rules = rules
         self._state: UpsertState | None = None
-        self._figures: dict[str, int] | None = None
+        self._figures: dict[str, int] = {}
 
     @property
     def _columns(self) -> list[str]:
@@ -92,18 +92,9 @@ class LastRows:
     def figures(self) -> dict[str, int]:
         """How much there is, for whoever watches; nothing before the first batch of this process.
 
-        The state is asked once for each batch: an idle stream is looked at many times a second.
+        As it was when the batch was about to be committed: what is asked then needs no transaction of its own.
         """
-        if self._figures is None and self._state is not None:
-            with as_ours():
-                totals, usage = self._state.totals(), self._state.usage()
-            self._figures = {
-                "state_rows": totals.values,
-                "state_row_bytes": totals.size,
-                "state_file_bytes": usage.file,
-                "state_memory_bytes": usage.memory,
-            }
-        return dict(self._figures or {})
+        return dict(self._figures)
 
     def close(self) -> None:
         if self._state is not None:
@@ -125,9 +116,9 @@ class LastRows:
             if begin is None:
                 # The first batch has no changes. What is there, if anything, is of a stream that was given up.
                 state.reset()
-            else:
-                self._require_standing(state, begin, end)
             with state.batch(self._token(end)) as new:
+                if begin is not None:
+                    self._require_standing(state, begin, end)
                 if new:
                     if begin is not None:
                         self._put_snapshot(state, begin, staging)
@@ -137,7 +128,8 @@ class LastRows:
                     count = files.change_files()
                     for part in staged(files, count, readers, added):
                         require_columns(part, self._rows)
-            self._figures = None
+                figures = _figures(state)
+            self._figures = figures
         return staged(files, count, readers, added)
 
     def require_standing(self, begin: Barrier, end: Barrier) -> None:
@@ -213,6 +205,16 @@ class LastRows:
                 told = telling.tell(changes.slice(begin), rest, place)
                 yield self._rows.change_rows(told.marked, epoch, first)
                 first, place, begin = first + told.marked.num_rows, place + told.events, begin + told.changes
+
+
+def _figures(state: UpsertState) -> dict[str, int]:
+    totals, usage = state.totals(), state.usage()
+    return {
+        "state_rows": totals.values,
+        "state_row_bytes": totals.size,
+        "state_file_bytes": usage.file,
+        "state_memory_bytes": usage.memory,
+    }
 
 
 def _epoch_of(barrier: Barrier) -> str:

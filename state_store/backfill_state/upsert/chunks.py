@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from backfill_state.given import run
+from backfill_state.given import found_with
 from backfill_state.upsert.columns import Array, Column, Mask, Numbers
 from backfill_state.upsert.segments import NUMBERED, Segments
 from backfill_state.upsert.state import ENTRIES, Found, PutStats
@@ -114,7 +114,7 @@ def _last_of_each(connection: duckdb.DuckDBPyConnection, given: StoredUpdates) -
     names = given.keys.schema.names
     table = pa.table([*given.keys.columns, *orders], names=[*names, "order_key", "order_tie", "nth"])
     last = "arg_max(nth, row(order_key, order_tie, -nth))"
-    found = run(connection, table, f"SELECT {last} AS nth FROM given GROUP BY {', '.join(names)} ORDER BY nth")
+    found = found_with(connection, table, f"SELECT {last} AS nth FROM given GROUP BY {', '.join(names)} ORDER BY nth")
     places: Numbers = found["nth"].to_numpy()
     return places
 

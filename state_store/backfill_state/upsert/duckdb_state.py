@@ -141,8 +141,7 @@ class DuckDBUpsertState(Closable):
     def batch(self, token: str) -> Iterator[bool]:
         require_no_batch(self._batch, str(self._file))
         with self._transaction() as connection:
-            batch = _Batch(token, self._standing(connection))
-            newest = self._segments.newest(connection)
+            batch, begun = _Batch(token, self._standing(connection)), self._segments.begun
             try:
                 self._batch = batch  # Not before: after a Ctrl-C in between nobody would end it.
                 yield not batch.is_replayed
@@ -150,11 +149,10 @@ class DuckDBUpsertState(Closable):
                     if not batch.is_replayed:
                         self._segments.clean(held)
                         write_standing(held, replace(standing, token=token))
-                begun = self._segments.newest(connection) != newest
             finally:
                 self._batch = None
         self._batches += 1
-        if begun or self._batches >= BATCHES_AT_MOST:
+        if self._segments.begun > begun or self._batches >= BATCHES_AT_MOST:
             # Not opened again here: what fails after the commit must not look like a batch that stored nothing.
             self.close()
 

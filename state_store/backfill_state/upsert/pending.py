@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from backfill_state.given import run
+from backfill_state.given import found_with, run
 from backfill_state.upsert.columns import Field, Numbers
 from backfill_state.upsert.duckdb_tables import LONG_CELLS, column_of
 from backfill_state.upsert.long_cells import LONG, cut, may_be_long
@@ -48,7 +48,7 @@ class Pending:
             given = _given(output, line)
             # Of long cells a digest is compared: DuckDB can group by what is not long. Lists stay and are compared, as
             # in files that an earlier release has left half-way.
-            digests = run(connection, given, f"SELECT line, {self._digest} AS digest FROM given").sort_by("line")
+            digests = found_with(connection, given, f"SELECT line, {self._digest} AS digest FROM given").sort_by("line")
             rows, pieces = cut(given.append_column("digest", digests["digest"]), self._cells, line, lists=False)
             run(connection, rows, "INSERT INTO pending BY NAME SELECT * FROM given")
             run(connection, pieces, "INSERT INTO long_pending SELECT * FROM given")

@@ -76,7 +76,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from backfill_state.duckdb_errors import UnreadableError
-from backfill_state.given import given_to, run
+from backfill_state.given import found_with, given_to, run
 from backfill_state.upsert.columns import Field
 from backfill_state.upsert.duckdb_tables import LONG_CELLS, column_of
 from backfill_state.upsert.long_cells import LONG, cut, mended
@@ -108,6 +108,9 @@ class Segments:
     def __init__(self, layout: UpsertLayout, *, full: int, full_bytes: int) -> None:
         key, row = stored_schema(layout.key, KEY), stored_schema(layout.row, ROW)
         self._full, self._full_bytes = full, full_bytes
+        self.begun = 0
+        """How many segments this has begun, those of a transaction that was rolled back too."""
+
         # Lists of numbers too: those with a null stay in their rows, as all of files of earlier versions do.
         self.nested = any(pt.is_nested(field.type) for field in row)
         self._key, self._row = ", ".join(key.names), row.names
@@ -180,7 +183,7 @@ class Segments:
     def _mended(self, connection: duckdb.DuckDBPyConnection, found: pa.Table) -> pa.Table:
         long = found.select(["segment", "seq"]).filter(pc.greater(found["size"], pa.scalar(LONG)))
         pieces = [
-            run(connection, here, f"SELECT * FROM long_{segment} WHERE seq IN (SELECT seq FROM given)")
+            found_with(connection, here, f"SELECT * FROM long_{segment} WHERE seq IN (SELECT seq FROM given)")
             for segment, here in _by_segment(long)
         ]
         return mended(found, self._row, pa.concat_tables(pieces)) if any(len(item) for item in pieces) else found
@@ -244,7 +247,7 @@ class Segments:
             share = min(self._full, -(-count * self._full_bytes // size))
             for begin in range(0, count, share):
                 if begin:
-                    self._begin(connection, self.newest(connection) + 1)
+                    self._begin(connection, max(self._all(connection)) + 1)
                 yield begin, min(count, begin + share)
 
     def take_in(self, connection: duckdb.DuckDBPyConnection, source: str, count: int, pieces: str) -> None:
@@ -272,6 +275,7 @@ class Segments:
         connection.execute(f"CREATE TABLE dead_{segment} (seq BIGINT NOT NULL)")
         connection.execute(f"CREATE TABLE long_{segment} ({LONG_CELLS})")
         connection.execute("INSERT INTO segments VALUES (?, 0, 0, 0, 0)", [segment])
+        self.begun += 1
         return segment
 
     def _add(self, connection: duckdb.DuckDBPyConnection, segment: int, source: str, count: int, size: int) -> None:
@@ -281,10 +285,6 @@ class Segments:
         connection.execute(
             "UPDATE segments SET entries = entries + ?, size = size + ? WHERE segment = ?", [count, size, segment]
         )
-
-    def newest(self, connection: duckdb.DuckDBPyConnection) -> int:
-        """The number of the newest segment."""
-        return max(self._all(connection))
 
     def _all(self, connection: duckdb.DuckDBPyConnection) -> list[int]:
         """There is one at least."""
