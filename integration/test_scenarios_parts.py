@@ -121,6 +121,21 @@ def test_what_comes_without_rows_or_has_got_them_through_the_table_is_not_worth_
     assert said(caplog) == []
 
 
+def test_partitions_that_came_while_a_stream_of_last_rows_was_stopped_make_no_batch(
+    database: Database, start_stream: StartStream
+) -> None:
+    """Its bookmark has them. What has to be in an offset at once are the columns that last rows have."""
+    database.execute(TABLE)
+    run = start_stream(changelog="full")
+    run.catch_up()
+    run.stop()
+    database.execute("CREATE TABLE t_3 PARTITION OF t FOR VALUES FROM (300) TO (400)")
+    run.restart()
+    assert not run.plan()
+    after(run, "INSERT INTO t VALUES (300)")
+    run.finish()
+
+
 @pytest.mark.parametrize("statement", ["ALTER TABLE t DETACH PARTITION t_1", "DROP TABLE t_1"])
 def test_rows_that_go_with_their_partition_stay_in_the_sink_aloud(
     run: StreamRun, caplog: pytest.LogCaptureFixture, statement: str

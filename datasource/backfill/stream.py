@@ -33,6 +33,7 @@ from backfill.staging import Staging
 from backfill.state_dir.record import NamedStream, Record
 from backfill.upstream import Pin, SnapshotReader, Step, Upstream
 from backfill.upstream.lag import UNKNOWN, Lag
+from backfill.upstream.noted import columns_of_last_rows
 from backfill.whole_rows.last_rows import LastRows
 
 MOST_LOST: Final = 10
@@ -215,7 +216,8 @@ class Stream:
         lost = () if self._in_turn.why_never else self._attachment.manifest(begin).given_up
         again = self._in_turn.next_up(begin, lost, self._control)
         answers = again is not None and again.frontier is None and again.request != begin.taken_up
-        keeps_others = self._options.last_rows is not None and named.bookmark != begin.bookmark
+        before, now = map(columns_of_last_rows, (begin.bookmark, named.bookmark))
+        keeps_others = self._options.last_rows is not None and now != before
         return _Standing(named, begin.epoch, settled(begin.progress), again, answers or keeps_others)
 
     def _is_over(self, progress: Progress, after: Epoch) -> bool:

@@ -23,6 +23,11 @@ def in_own_order(bookmark: Bookmark) -> bool:
     return bool(dict(bookmark).get("order"))
 
 
+def columns_of_last_rows(bookmark: Bookmark) -> tuple[str | None, ...]:
+    """What it says of the columns that last rows have, under the name that each adapter has for that."""
+    return tuple(map(dict(bookmark).get, ("kept", "columns")))
+
+
 def renewed(bookmark: Bookmark, now: Bookmark) -> Bookmark:
     """The bookmark with these values for the names in `now`, and all others as they are."""
     return tuple({**dict(bookmark), **dict(now)}.items())
