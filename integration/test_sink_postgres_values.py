@@ -71,7 +71,7 @@ ROW = {"id": 1, "v": "secret words"}
             "copy",
             ROW | {"v": "a", "_unchanged_columns": ["v"], "_change_type": "update_postimage"},
             UnchangedToastError,
-            "has no row",
+            "the table .*copy.* has no row",
         ),
     ],
 )

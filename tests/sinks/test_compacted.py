@@ -60,12 +60,12 @@ def test_the_last_rows_are_the_whole_batch_whatever_the_order_in_which_readers_g
     table = batch(*rows)
     order = list(range(table.num_rows))
     chance.shuffle(order)
-    assert applied(compacted(table.take(pa.array(order, pa.int64())), ["a", "b"]), before) == after
+    assert applied(compacted(table.take(pa.array(order, pa.int64())), ["a", "b"], "the table t"), before) == after
 
 
 def test_columns_of_the_source_are_left_and_the_batch_need_not_have_marks() -> None:
     table = batch(row("insert", 1, "x", "1")).drop_columns(["_unchanged_columns"])
-    last = compacted(table, ["a"])
+    last = compacted(table, ["a"], "the table t")
     assert last.rows.column_names == ["a", "b", "v", "w"]
     assert last.kept == {}
 
@@ -73,7 +73,7 @@ def test_columns_of_the_source_are_left_and_the_batch_need_not_have_marks() -> N
 def test_text_and_bytes_of_a_batch_may_be_more_than_offsets_of_32_bits_count() -> None:
     """Their Arrow types say so: a batch of that size would take gigabytes."""
     table = batch(row("insert", 1, "x", "1")).append_column("raw", pa.array([b"x"])).append_column("n", pa.array([1]))
-    assert compacted(table, ["a", "b"]).rows.schema.types == [
+    assert compacted(table, ["a", "b"], "the table t").rows.schema.types == [
         pa.int64(),
         *[pa.large_string()] * 3,
         pa.large_binary(),
@@ -85,23 +85,23 @@ def test_a_column_that_the_batch_has_twice_is_named() -> None:
     table = batch(row("insert", 1, "x", "1"))
     for name in ("a", "v", "_sequence"):
         with pytest.raises(OptionsError, match=f"the batch has the column {name} more than once"):
-            compacted(table.append_column(name, table[name]), ["a", "b"])
+            compacted(table.append_column(name, table[name]), ["a", "b"], "the table t")
 
 
 @pytest.mark.parametrize("change", [{"_change_type": "DELETE"}, {"_change_type": None}, {"_sequence": None}], ids=str)
 def test_rows_that_are_not_the_streams_are_refused(change: Row) -> None:
     with pytest.raises(OptionsError, match="leave the metadata columns in foreachBatch as they are"):
-        compacted(batch(row("insert", 1, "x", "1"), row("delete", 1, "x", None) | change), ["a", "b"])
+        compacted(batch(row("insert", 1, "x", "1"), row("delete", 1, "x", None) | change), ["a", "b"], "the table t")
 
 
 def test_a_key_that_is_null_is_refused() -> None:
     """As in a delete, where the key that is named is wider than that of the stream's table."""
     gone: Row = {"a": 1, "_change_type": "delete"}
     with pytest.raises(OptionsError, match=r"the key column b is null in a row .* Name the key of the stream's table"):
-        compacted(batch(gone), ["a", "b"])
+        compacted(batch(gone), ["a", "b"], "the table t")
     before: Row = {"_change_type": "update_preimage"}
-    assert compacted(batch(gone, before, {"_change_type": "truncate"}), ["a"]).rows.num_rows == 0
-    assert compacted(batch({"_change_type": "truncate"}, gone), ["a"]).deleted.all()
+    assert compacted(batch(gone, before, {"_change_type": "truncate"}), ["a"], "the table t").rows.num_rows == 0
+    assert compacted(batch({"_change_type": "truncate"}, gone), ["a"], "the table t").deleted.all()
 
 
 def test_rows_that_the_key_does_not_tell_apart_are_refused() -> None:
@@ -110,9 +110,9 @@ def test_rows_that_the_key_does_not_tell_apart_are_refused() -> None:
     with pytest.raises(
         OptionsError, match=r"rows with the same a and the same _sequence, .* Name the key of the stream"
     ):
-        compacted(table, ["a"])
-    assert compacted(table, ["a", "b"]).rows.num_rows == 2
-    assert compacted(pa.concat_tables([table, table]), ["a", "b"]).rows.num_rows == 2
+        compacted(table, ["a"], "the table t")
+    assert compacted(table, ["a", "b"], "the table t").rows.num_rows == 2
+    assert compacted(pa.concat_tables([table, table]), ["a", "b"], "the table t").rows.num_rows == 2
 
 
 @pytest.mark.parametrize(("name", "marks"), [("text", ["text"]), ("", [])], ids=["renamed", "left out"])
@@ -120,26 +120,28 @@ def test_a_marked_column_that_the_batch_does_not_have_is_taken_for_no_null(name:
     rows = batch(row("insert", 1, "x", "1"), row("update_postimage", 2, "x", "1", ["v"]))
     without = rows.rename_columns([name if each == "v" else each for each in SCHEMA.names]) if name else rows.drop("v")
     with pytest.raises(OptionsError, match="marks values of the column v, which the batch does not have") as refused:
-        compacted(without, ["a", "b"])
+        compacted(without, ["a", "b"], "the table t")
     assert "transform(_unchanged_columns, c -> if(c = 'v', 'the other name', c))" in str(refused.value)
     assert "array_remove(_unchanged_columns, 'v')" in str(refused.value)
     mended = without.drop("_unchanged_columns").append_column("_unchanged_columns", pa.array([None, marks]))
-    last = compacted(mended, ["a", "b"])
+    last = compacted(mended, ["a", "b"], "the table t")
     assert last.rows.column_names == [each for each in without.column_names if not each.startswith("_")]
     assert {column: mask.tolist() for column, mask in last.kept.items()} == ({name: [False, True]} if name else {})
 
 
 def test_a_value_that_was_left_out_while_the_key_changed_is_nowhere_to_be_had() -> None:
     moved = batch(row("delete", 1, "x", None), row("insert", 2, "x", "1", ["w"]))
-    with pytest.raises(UnchangedToastError, match="changed the key of a row and left its large value of column w"):
-        compacted(moved, ["a", "b"])
+    with pytest.raises(
+        UnchangedToastError, match=r"for the table t, .*changed the key of a row and left its large value of column w"
+    ):
+        compacted(moved, ["a", "b"], "the table t")
     deleted = batch(row("insert", 2, "x", "1", ["w"]), row("delete", 2, "x", None))
-    assert compacted(deleted, ["a", "b"]).deleted.all()
+    assert compacted(deleted, ["a", "b"], "the table t").deleted.all()
 
 
 def test_a_batch_without_what_is_needed_is_refused() -> None:
     with pytest.raises(OptionsError, match=r"the batch has no column id; it has a, b, v"):
-        compacted(batch(), ["a", "id"])
+        compacted(batch(), ["a", "id"], "the table t")
 
 
 def test_nan_is_one_key() -> None:
@@ -147,4 +149,4 @@ def test_nan_is_one_key() -> None:
     names = ["k", "v", "_change_type", "_commit_version", "_sequence"]
     values = pa.array(["first", "one", "last", "zero", "0"])
     rows = pa.table([keys, values, pa.array(["insert"] * 5), pa.array([1] * 5), pa.array(range(5))], names)
-    assert set(compacted(rows, ["k"]).rows["v"].to_pylist()) == {"0", "last", "one"}
+    assert set(compacted(rows, ["k"], "the table t").rows["v"].to_pylist()) == {"0", "last", "one"}

@@ -71,7 +71,7 @@ def meddle(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], times: int) 
 
 def test_of_two_drivers_that_apply_the_same_batch_one_fails(tmp_path: Path, apply: Apply) -> None:
     apply(batch_of(row("insert", 1, "x", "1")), 0)
-    last = compacted(batch(row("insert", 2, "x", "2")), ["a", "b"])
+    last = compacted(batch(row("insert", 2, "x", "2")), ["a", "b"], "t")
     first, second = DeltaTable(tmp_path), DeltaTable(tmp_path)
     noted = record("q", Applied(1, 1, 1, 1), 1)
     merge(first, ["a", "b"], last, noted)

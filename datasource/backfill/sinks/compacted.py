@@ -28,9 +28,10 @@ class Compacted:
     """A batch as it is applied: if `emptied` all rows of the target go first; then `rows`, one for each key.
 
     `rows` has the table's columns, in their `large` types, and `deleted`, of equal length. `kept` tells for a column in
-    which rows the target's own value stays, because the change log left it out.
+    which rows the target's own value stays, because the change log left it out. `target` is what errors call it.
     """
 
+    target: str
     emptied: bool
     rows: pa.Table
     deleted: Mask
@@ -43,8 +44,8 @@ class Compacted:
     def no_row_to_keep(self) -> UnchangedToastError:
         """The error where a value of the target is to stay, and the target has no such row."""
         return UnchangedToastError(
-            f"an update left out the large unchanged value of column {' or '.join(self.kept)}, and the target has no "
-            "row to take it from. Was the target emptied, or begun with startupMode=latest? Fill it and start over"
+            f"an update left out the large unchanged value of column {' or '.join(self.kept)}, and {self.target} has "
+            "no row to take it from. Was the target emptied, or begun with startupMode=latest? Fill it and start over"
         )
 
 
@@ -55,8 +56,8 @@ def key_of(key: Sequence[str]) -> tuple[str, ...]:
     return tuple(key)
 
 
-def compacted(batch: pa.Table, key: Sequence[str]) -> Compacted:
-    """The last row of each key, by `_sequence`, after the last `truncate`.
+def compacted(batch: pa.Table, key: Sequence[str], target: str) -> Compacted:
+    """The last row of each key, by `_sequence`, after the last `truncate`; `target` is what errors call the table.
 
     Raises OptionsError if a column is missing or a key is null, UnchangedToastError if a value is neither here nor in
     the target.
@@ -73,13 +74,13 @@ def compacted(batch: pa.Table, key: Sequence[str]) -> Compacted:
     rows = batch.select([name for name in batch.column_names if name not in RESERVED]).take(chosen)
     kept: dict[str, Mask] = {}
     for name in _columns_left_out(batch):
-        source, stays = _sources(batch, name, first, last)
+        source, stays = _sources(batch, name, first, last, target)
         # Only of the last rows: of a row that was often changed the same large value would stand here as often.
         value = batch[name].take(source[chosen])
         rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), value)
         kept[name] = stays[chosen]
     deleted: Mask = _is(batch, "delete")[chosen]
-    return Compacted(emptied, rows, deleted, kept)
+    return Compacted(target, emptied, rows, deleted, kept)
 
 
 def large(kind: pa.DataType) -> pa.DataType:
@@ -181,7 +182,7 @@ def _columns_left_out(batch: pa.Table) -> list[str]:
     return marked
 
 
-def _sources(batch: pa.Table, name: str, first: Mask, last: Mask) -> tuple[Indices, Mask]:
+def _sources(batch: pa.Table, name: str, first: Mask, last: Mask, target: str) -> tuple[Indices, Mask]:
     """For each row, which row of its key has the value (itself or an earlier one); and for which rows none has it, so
     that the target's value stays.
 
@@ -198,10 +199,10 @@ def _sources(batch: pa.Table, name: str, first: Mask, last: Mask) -> tuple[Indic
     source = np.where(kept, places, known)
     if (marked[source] & ~kept & last).any():
         raise UnchangedToastError(
-            f"an update changed the key of a row and left its large value of column {name} unchanged, so the change "
-            "log has it under neither key. Where the key of the source is its primary key, run ALTER TABLE … REPLICA "
-            "IDENTITY FULL there, and on each of its partitions; else leave the column out with the option columns. "
-            "Then start over"
+            f"in a batch for {target}, an update changed the key of a row and left its large value of column {name} "
+            "unchanged, so the change log has it under neither key. Where the key of the source is its primary key, "
+            "run ALTER TABLE … REPLICA IDENTITY FULL there, and on each of its partitions; else leave the column out "
+            "with the option columns. Then start over"
         )
     return source, kept
 

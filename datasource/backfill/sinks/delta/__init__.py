@@ -151,7 +151,7 @@ class DeltaSink:
 
     def __call__(self, batch: Batch, batch_id: int) -> None:
         rows = batch.toArrow()
-        last = compacted(rows, self.key)
+        last = compacted(rows, self.key, f"the Delta table {self.path}")
         now = Applied.of(batch_id, rows)
         with translating(self.path):
             table = self._table(batch_id, last.rows.schema)

@@ -101,7 +101,7 @@ class PostgresSink:
 
     def __call__(self, batch: Batch, batch_id: int) -> None:
         rows = batch.toArrow()
-        last = compacted(rows, self.key)
+        last = compacted(rows, self.key, f"the table {self.table}")
         now = Applied.of(batch_id, rows)
         self.retries.run(lambda: self._apply(now, last))
 

@@ -174,28 +174,29 @@ class Decoder:
             walk_rows(messages, changes, places, relation.targets(self._wanted), new, old)
         require(old.kind != UNCHANGED, "an old row lacks a value as unchanged")
         new.fill_unchanged(old)
-        self._require_keys(new, old, changes.has_old)
+        self._require_keys(new, old, changes.has_old, described.last)
         return new, old
 
-    def _require_keys(self, new: Tuples, old: Tuples, has_old: Mask) -> None:
+    def _require_keys(self, new: Tuples, old: Tuples, has_old: Mask, table: Relation | None) -> None:
+        log = f"the change log of the table {table.schema}.{table.name}" if table else "the change log"
         for index, column in enumerate(self._wanted):
             if not column.key:
                 continue
             if (new.kind[index] == UNCHANGED).any():
                 raise UnchangedToastError(
-                    f"the change log left out the unchanged value of the key column {column.name!r}. Update the "
+                    f"{log} left out the unchanged value of the key column {column.name!r}. Update the "
                     f"server to its latest minor release, or, {LOG_WHOLE_ROWS}; then start over with {FRESH_START}. "
                     f"{OF_A_READ}"
                 )
             if (new.kind[index] == NULL).any():
                 raise SchemaChangedError(
-                    f"the change log holds a row without a value in the key column {column.name!r}: the key was "
+                    f"{log} holds a row without a value in the key column {column.name!r}: the key was "
                     "dropped, and such rows cannot be told apart, also where it has been made again since. Start over "
                     f"with {FRESH_START}. {OF_A_READ}"
                 )
             if (has_old & (old.kind[index] != TEXT)).any():
                 raise TableError(
-                    "the change log holds an update or delete without the old value of the key column "
+                    f"{log} holds an update or delete without the old value of the key column "
                     f"{column.name!r}. Make sure that the table and each of its partitions has the stream's key as "
                     "its replica identity (ALTER TABLE … REPLICA IDENTITY DEFAULT, or USING INDEX … where the key is "
                     f"not the primary key); then start over with {FRESH_START}. {OF_A_READ}"
