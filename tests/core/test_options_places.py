@@ -101,8 +101,13 @@ def test_what_no_uri_has_is_refused_before_arrow_does(name: str) -> None:
     assert fs.FileSystem.from_uri(quoted)[1] == f"/{name}/staging"
 
 
-def test_no_part_of_a_uri_is_passed_over_in_silence() -> None:
-    (found,) = problems(stagingDir="file:///orders#1/staging")
+@pytest.mark.parametrize("mark", "#?")
+def test_no_part_of_a_uri_is_passed_over_in_silence(mark: str) -> None:
+    (found,) = problems(stagingDir=f"file:///orders{mark}1/staging")
     assert found.endswith(REFUSED)
-    assert fs.FileSystem.from_uri("file:///orders#1/staging")[1] == "/orders"
-    assert fs.FileSystem.from_uri("/orders#1/staging")[1] == "/orders#1/staging"
+    assert fs.FileSystem.from_uri(f"file:///orders{mark}1/staging")[1] == "/orders"
+    for uri in (f"/orders{mark}1/staging", f"file:///orders{quote(mark)}1/staging"):
+        assert fs.FileSystem.from_uri(uri)[1] == f"/orders{mark}1/staging"
+        assert parse({**NEEDED, "stagingDir": uri}).staging_dir == uri
+    store = "s3://bucket/staging?region=eu-west-1"
+    assert parse({**NEEDED, "stagingDir": store}).staging_dir == store

@@ -199,8 +199,10 @@ _OPENED: Final = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 _HADOOP: Final = {"s3a": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfss"}
 """What Hadoop calls some of them."""
 
-_NOT_IN_URIS: Final = re.compile(r"[^!-~]|[\"#<>\\^`{|}]|%(?![0-9A-Fa-f]{2})")
-"""What no URI has but in the form %20 (RFC 3986, section 2); and #, from which on `pyarrow.fs` leaves it out."""
+_NOT_IN_URIS: Final = re.compile(r"[^!-~]|[\"#<>\\^`{|}]|%(?![0-9A-Fa-f]{2})|^file:.*\?")
+"""What no URI has but in the form %20 (RFC 3986, section 2); and that from which on `pyarrow.fs` leaves it out: #, and
+of a local path ?, after which those of object stores have options.
+"""
 
 
 def staging_place(text: str) -> str:
