@@ -13,10 +13,12 @@ from functools import partial
 import psutil
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from backfill.errors import ConnectionLostError, DatabaseSetupError
 from backfill.upstream.postgres import PostgresUpstream
 from backfill.upstream.postgres.session.connection import Connector
+from backfill.upstream.postgres.session.failures import translating
 from backfill.upstream.postgres.session.idle_sessions import IdleSessions
 from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
@@ -169,6 +171,30 @@ def test_a_session_that_is_never_idle_for_long_does_not_become_old(
 
     eventually(another_is_used)
     eventually(lambda: sessions(database, EVERY) == 1)  # A session that was closed ends a moment later.
+
+
+@pytest.mark.usefixtures("idle")
+@pytest.mark.parametrize("what", ["cut", "of a role that was made again"])
+def test_of_several_sessions_that_are_all_lost_only_one_is_found_to_be(database: Database, what: str) -> None:
+    role = database.name  # which goes with it
+    made = f"CREATE ROLE {role} LOGIN PASSWORD '{role}'; GRANT SELECT ON t TO {role}"
+    table_of(database, 1)
+    database.execute(made)
+    connector = Connector.of(make_conninfo(database.dsn, user=role, password=role))
+
+    def read() -> None:
+        with translating(), connector.arrow_session() as session:
+            session.execute("SELECT v FROM t")
+
+    with connector.arrow_session(), connector.arrow_session(), connector.arrow_session():
+        read()
+    if what == "cut":
+        database.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [role])
+    else:
+        database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}; {made}")
+    with pytest.raises(ConnectionLostError if what == "cut" else DatabaseSetupError):
+        read()
+    read()
 
 
 def test_a_process_that_was_forked_has_sessions_of_its_own(database: Database) -> None:

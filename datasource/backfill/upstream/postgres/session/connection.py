@@ -130,13 +130,16 @@ class Connector:
     def arrow_session(self) -> Iterator[ArrowSession]:
         """A session for bulk reads as Arrow, in autocommit; one that was used a moment ago, if there is one.
 
-        Opening one takes longer than many a batch. After an error a session is not used again.
+        Opening one takes longer than many a batch. After an error a session is not used again, nor are those that are
+        kept beside it: what was wrong with it may be so with all, as after a restart of the server.
         """
         session = IDLE.take(self) or self.new_arrow_session()
         try:
             yield session
-        except BaseException:
+        except BaseException as error:
             session.close()
+            if isinstance(error, Exception):  # Not where rows are no longer wanted.
+                IDLE.close_all(self)
             raise
         IDLE.put(self, session)
 

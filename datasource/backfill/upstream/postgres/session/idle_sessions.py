@@ -54,6 +54,13 @@ class IdleSessions:
             self._waiting.append((now + KEEP_SECONDS, owner, session))
             self._set_timer()
 
+    def close_all(self, owner: object) -> None:
+        with self._lock:
+            closed = [item for item in self._waiting if item[1] == owner]
+            self._waiting = [item for item in self._waiting if item[1] != owner]
+        for _, _, session in closed:
+            session.close()
+
     def _set_timer(self) -> None:
         if self._waiting and not self._timed:
             self._timed = True
