@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -163,23 +163,16 @@ class Readers:
         """The tasks' rows, two tasks at a time; a task whose reader died is tried again, as often as Spark would."""
         results: dict[int, pa.Table] = {}
         waiting = [(number, 1) for number in range(len(tasks))]
-        running: dict[int, tuple[Connection, int]] = {}
+        running: dict[Connection, tuple[int, int]] = {}
         while waiting or running:
             while waiting and len(running) < 2:
                 number, attempt = waiting.pop(0)
-                running[number] = (self._next(), attempt)
-                running[number][0].send(tasks[number])
-            for number in list(running):
-                connection, attempt = running[number]
-                if not connection.poll(0.005):
-                    continue
-                del running[number]
-                try:
-                    found = connection.recv()
-                except EOFError:
-                    found = TransientError("the reader was killed")
-                else:
-                    self._idle.append(connection)
+                connection = self._next()
+                connection.send(tasks[number])
+                running[connection] = (number, attempt)
+            for connection in set(running).intersection(wait(running)):
+                number, attempt = running.pop(connection)
+                found = self._answer(connection)
                 if isinstance(found, pa.Table):
                     results[number] = found
                 elif attempt == TASK_ATTEMPTS or not (self._idle or self._unborn):
@@ -187,6 +180,14 @@ class Readers:
                 else:
                     waiting.append((number, attempt + 1))
         return [results[number] for number in range(len(tasks))]
+
+    def _answer(self, connection: Connection) -> pa.Table | Exception:
+        try:
+            found: pa.Table | Exception = connection.recv()
+        except EOFError:
+            return TransientError("the reader was killed")
+        self._idle.append(connection)
+        return found
 
 
 def _bring_up(orders: Connection, places: list[Connection]) -> None:
