@@ -193,7 +193,7 @@ class Bed:
 
 
 @contextmanager
-def bed(java: str = "") -> Iterator[Bed]:
+def bed(java: str) -> Iterator[Bed]:
     """A server that is started for this alone, with a database; all goes when the block ends."""
     with ExitStack() as stack:
         folder = stack.enter_context(program("bench"))

@@ -53,7 +53,7 @@ def speeds(title: str, results: Results, notes: Sequence[str] = (), *, unit: str
     )
 
 
-def ratios(title: str, results: Results, comparisons: Sequence[Comparison], notes: Sequence[str] = ()) -> Table:
+def ratios(title: str, results: Results, comparisons: Sequence[Comparison]) -> Table:
     """How many times as fast one contender was as another."""
     rows, values = [], []
     for item in comparisons:
@@ -62,15 +62,15 @@ def ratios(title: str, results: Results, comparisons: Sequence[Comparison], note
         met = "" if item.least is None else ("yes" if found.median >= item.least else "no")
         rows.append((f"{item.name} : {item.to}", f"{found.median:.2f}", between(found, 1, 2), target, met))
         values.append({**asdict(item), "ratio": asdict(found)})
-    return Table(title, ("speed of", "ratio", "range", "target", "met"), rows, notes, {"ratios": values})
+    return Table(title, ("speed of", "ratio", "range", "target", "met"), rows, values={"ratios": values})
 
 
-def where(title: str, results: Results, parts: Sequence[str], notes: Sequence[str] = ()) -> Table:
+def where(title: str, results: Results, parts: Sequence[str]) -> Table:
     """Where the time of those contenders went that say so: milliseconds, medians."""
     telling = [name for name, runs in results.runs.items() if set(parts) <= set(runs[0].parts)]
     found = {name: {part: results.part(name, part).median * 1000 for part in parts} for name in telling}
     rows = [(name, *(f"{of[part]:.0f}" for part in parts)) for name, of in found.items()]
-    return Table(title, ("milliseconds", *parts), rows, notes, {"milliseconds": found})
+    return Table(title, ("milliseconds", *parts), rows, values={"milliseconds": found})
 
 
 def between(spread: Spread, factor: float, digits: int) -> str:

@@ -90,7 +90,7 @@ def configuration(folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def spark_session(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+def spark_session(folder: Path, settings: Mapping[str, str]) -> Iterator[SparkSession]:
     """A session that ends with the block; `settings` replace or add to `configuration`.
 
     The environment stays changed: the JVM lives as long as this process and starts workers until then.
@@ -101,7 +101,7 @@ def spark_session(folder: Path, settings: Mapping[str, str] | None = None) -> It
     from backfill.spark.source import BackfillDataSource  # noqa: PLC0415 - the same
 
     builder = SparkSession.builder.appName("backfill")
-    for name, value in (configuration(folder) | dict(settings or {})).items():
+    for name, value in {**configuration(folder), **settings}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")

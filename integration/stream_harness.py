@@ -180,19 +180,19 @@ class StreamRun(Query[Row]):
 
         return require
 
-    def backfill(self, max_rows: int | None = None, *, most: int = 500) -> int:
+    def backfill(self, max_rows: int | None = None) -> int:
         """Judged batches until every snapshot row has been read; returns how many.
 
         One of them at least had a pin to be judged by, unless all of them were planned before.
         """
         planned = bool(self.offsets) and not self.barrier(len(self.offsets)).progress.unfinished
         judged = self.judged
-        for number in range(1, most + 1):
+        for number in range(1, 501):
             self.judged_batch(max_rows)
             if self.backfilled:
                 assert planned or self.judged > judged
                 return number
-        raise AssertionError(f"the backfill is not over after {most} batches")
+        raise AssertionError(f"the backfill is not over after {number} batches")
 
     # -- where it stands -------------------------------------------------------------------------------------------
 

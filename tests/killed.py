@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 
-def run_and_kill(program: str, path: Path, after: float, *, stores: bool = False) -> int:
+def run_and_kill(program: str, path: Path, after: float, *, stores: bool) -> int:
     """Lets a program write for so many seconds from before it opens the file; the last number it said was stored.
 
     With `stores`, so many seconds from when it has stored something.

@@ -22,17 +22,15 @@ ENDED_BY_ANOTHER: Final = (psycopg.errors.UndefinedObject, psycopg.errors.Object
 
 
 class Load(InThreads):
-    """Clients that commit often, one of them with long transactions.
+    """Two clients that commit often, and one with long transactions.
 
     They keep the sum of all balances. About half of them do not wait for their commits to be flushed, so that some
     of what they were told was committed goes with the server's next death.
     """
 
-    def __init__(
-        self, database: Database, shape: Shape, size: int, random: Random, *, clients: int = 3, pause: float = 0.01
-    ) -> None:
+    def __init__(self, database: Database, shape: Shape, size: int, random: Random, *, pause: float) -> None:
         self._database, self._shape, self._size, self._pause = database, shape, size, pause
-        bodies = [self._hurry] * (clients - 1) + [self._linger]
+        bodies = (self._hurry, self._hurry, self._linger)
         super().__init__(partial(self._keep_on, body, Random(random.getrandbits(64))) for body in bodies)
 
     def _hurry(self, client: Client, random: Random) -> None:

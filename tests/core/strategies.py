@@ -22,9 +22,9 @@ def keys(columns: int) -> st.SearchStrategy[Key]:
 
 
 @st.composite
-def frontiers(draw: st.DrawFn, columns: int | None = None) -> Frontier:
+def frontiers(draw: st.DrawFn) -> Frontier:
     """Some vnodes of each state. The core does not compare keys, so these are in no order of ours."""
-    columns = columns or draw(st.integers(1, 3))
+    columns = draw(st.integers(1, 3))
     bounds = draw(st.lists(keys(columns), max_size=6, unique=True))
     frontier = Frontier.at_start(tuple(bounds))
     states = st.one_of(

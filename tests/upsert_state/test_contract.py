@@ -22,8 +22,8 @@ from tests.upsert_state.sizes import NOTHING, SIZE_GONE, SIZE_X, SIZE_YY, YY, A,
 from tests.upsert_state.upserts import LAYOUT, Cells, diffs_of, entries, keys_of, put, rows_of, updates
 
 
-def gone(order: int, tie: int = 0) -> tuple[object, ...]:
-    return (order, tie, False, SIZE_GONE, (None, None))
+def gone(order: int) -> tuple[object, ...]:
+    return (order, 0, False, SIZE_GONE, (None, None))
 
 
 class StopError(Exception):
