@@ -169,7 +169,7 @@ class Place:
         asked = asked or self.ask_publication(session, table)
         try:
             if self.own_publication:
-                found = self._require_own_publication(session, table, asked, noted=before is None)
+                found = self._require_own_publication(session, table, asked, as_noted=before is None)
             else:
                 found = self.require_published(session, table, asked)
         except DatabaseSetupError as error:
@@ -195,8 +195,8 @@ class Place:
             )
         return found
 
-    def _require_own_publication(self, session: Session, table: Table, asked: Asked, *, noted: bool) -> Published:
-        """The publication that was made for the stream; `noted`: the table is in it as its comment says."""
+    def _require_own_publication(self, session: Session, table: Table, asked: Asked, *, as_noted: bool) -> Published:
+        """The publication that was made for the stream; `as_noted`: and in which the table is as its comment says."""
         found = publication.checked(session, self.publication, table.description.oid, table.names, asked)
         if found is None:
             raise DataLossError(
@@ -204,7 +204,7 @@ class Place:
                 "made since then are not in the log, and once it has its name back a stream may go on without a word "
                 f"about them. {START_OVER_OR_GO_ON}"
             )
-        if noted and found.noted is None:
+        if as_noted and found.noted is None:
             put_back = publication.noting(self.publication, found.membership).as_string(session)
             raise DataLossError(
                 f"publication {self.publication} has no comment any more that says that it was made for a stream: it "
@@ -212,7 +212,7 @@ class Place:
                 f"it another comment, and then nothing is lost: run {put_back} and start the query again. Else: "
                 f"{START_OVER_OR_GO_ON}"
             )
-        if noted and found.noted != found.membership:
+        if as_noted and found.noted != found.membership:
             raise DataLossError(
                 f"the table was taken out of publication {self.publication} and put back: the changes made in between "
                 f"may not be in the log. {START_OVER_OR_GO_ON}"
