@@ -14,7 +14,7 @@ CLASSES := .venv/share/backfill-tests/spark.jsa
 # two of them left a third of the time unused, because tests wait, and four took longer, because each starts a Spark.
 # ARGS="-n 2" has two; ARGS="-n 0 -s" has none, and shows what tests print.
 SIDE_BY_SIDE := -n 3 --maxschedchunk 1
-CHECKED := datasource state_store tests integration $(if $(wildcard benchmarks/*.py),benchmarks)
+CHECKED := datasource state_store tests integration benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

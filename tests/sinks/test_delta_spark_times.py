@@ -80,6 +80,7 @@ def test_a_file_is_not_looked_at_where_statistics_say_enough(tmp_path: Path) -> 
     near = '"minValues":{"t":"2026-02-03T00:00:00.000Z"},"maxValues":{"t":"2026-02-03T00:00:00.000Z"}'
     written(tmp_path, TIME, FAR, old=True, stats=f'{{"numRecords":1,{near},"nullCount":{{"t":0}}}}')
     apply(tmp_path, TIME)
+    assert DeltaTable(tmp_path).version() == 2
 
 
 @pytest.mark.parametrize(
