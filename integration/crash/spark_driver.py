@@ -14,7 +14,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,13 +41,13 @@ class SparkJob:
     checkpoint: str
     sink: str
     key: tuple[str, ...]
-    spark: Mapping[str, str]
     trigger: Mapping[str, str | bool]
-    log_level: str
-    queries: int
+    spark: Mapping[str, str] = field(default_factory=dict)
+    log_level: str = "WARN"
+    queries: int = 1
     """How many queries may be started: one that fails by a transient error is followed by another."""
 
-    gate: str
+    gate: str = ""
     """If not empty: a file after whose appearance all that is there is read once more."""
 
     def to_json(self) -> str:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -79,7 +80,8 @@ class SparkLives:
             marks.mkdir(parents=True)
         self._plan = Plan(str(marks), strikes, tuple(self.settings.items()))
         own = self._variables()
-        job = self._job(
+        job = replace(
+            self._job(),
             spark={**QUICK, **(spark or {})},
             trigger=trigger or AVAILABLE_NOW,
             log_level=log_level,
@@ -98,26 +100,14 @@ class SparkLives:
                 stderr=output,
             )
 
-    def _job(
-        self,
-        *,
-        spark: Mapping[str, str],
-        trigger: Mapping[str, str | bool] = AVAILABLE_NOW,
-        log_level: str = "WARN",
-        queries: int = 1,
-        gate: str = "",
-    ) -> SparkJob:
+    def _job(self) -> SparkJob:
         return SparkJob(
             folder=str(self.folder / f"spark-{self._lives}"),
             options=self.options,
             checkpoint=str(self.checkpoint),
             sink=str(self.sink.path),
             key=self.sink.key,
-            spark=spark,
-            trigger=trigger,
-            log_level=log_level,
-            queries=queries,
-            gate=gate,
+            trigger=AVAILABLE_NOW,
         )
 
     def _variables(self) -> dict[str, str]:
@@ -186,7 +176,7 @@ class SparkLives:
     def live_in(self, session: SparkSession) -> None:
         """Reads all that there is in a Spark that is not to be killed."""
         assert self._process is None, "a Spark is alive"
-        run(session, self._job(spark={}))
+        run(session, self._job())
 
     def said(self) -> str:
         text = self.output.read_text(errors="replace") if self.output.exists() else ""
