@@ -226,6 +226,22 @@ def test_a_version_of_which_something_is_not_known_is_not_said_to_be_cleaned_up(
     assert upstream.span(str(begin), "latest").after == str(begin)
 
 
+def test_a_table_that_a_catalog_manages_is_refused_with_the_way_out(tmp_path: Path, table: Path) -> None:
+    """Its log has the commits that were published; those after them the catalog alone may know."""
+    run = all_read(tmp_path, table)
+    wants(table, "catalogManaged")
+    for _ in range(2):
+        with pytest.raises(UnknownFeatureError, match=r"a catalog manages .* Name a copy"):
+            run.plan()
+        run.restart()
+    begin = run.version
+    wants(table, "timestampNtz")
+    run.catch_up()
+    upstream = DeltaUpstream(parse({"path": str(table), "keyColumns": "id"}))
+    with pytest.raises(UnknownFeatureError, match=f"version {begin + 1} cannot be read here: a catalog manages"):
+        upstream.span(str(begin + 1), "latest")
+
+
 def test_a_feature_that_rows_are_not_read_with_is_told_with_the_way_out(tmp_path: Path, table: Path) -> None:
     run = all_read(tmp_path, table)
     wants(table, "vacuumProtocolCheck")

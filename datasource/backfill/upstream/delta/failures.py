@@ -77,6 +77,7 @@ _UNKNOWN_FEATURE: Final = "Unsupported table features"
 _UNKNOWN: Final = "uses what the package deltalake does not know"
 _CONSTRAINED: Final = "failed validation check"
 _NO_CHECKPOINT: Final = "Had a _last_checkpoint hint"
+_MANAGED: Final = "catalog-managed table"
 
 
 def translated(error: Exception, uri: str) -> BackfillError:
@@ -92,18 +93,8 @@ def translated(error: Exception, uri: str) -> BackfillError:
         return FileGoneError(shown)
     if isinstance(error, CommitFailedError):
         return _not_committed(error, uri, shown)
-    if _CONSTRAINED in text:
-        return TableError(
-            f"a constraint of the Delta table {uri} refuses a row of the batch: {shown}. Run ALTER TABLE delta.`{uri}` "
-            "DROP CONSTRAINT …, or ALTER COLUMN … DROP NOT NULL, and start the query again. A generated column has to "
-            "be one of the batch, with the value that it has by its expression"
-        )
-    if _NO_CHECKPOINT in text:
-        return TableError(
-            f"the log of the Delta table {uri} names a checkpoint that is not there: {shown}. Put it back; or, if the "
-            "log still begins with version 0 or with an older checkpoint, remove its file _last_checkpoint, which only "
-            "saves time"
-        )
+    if (of_table := _of_table(text, uri, shown)) is not None:
+        return of_table
     if isinstance(error, DeltaProtocolError) or "unsupported" in text.lower():
         dropped = f", or run ALTER TABLE delta.`{uri}` DROP FEATURE … for each" if _UNKNOWN_FEATURE in text else ""
         return UnknownFeatureError(f"the Delta table {uri} {_UNKNOWN}: {shown}. Try a newer release of it{dropped}")
@@ -116,6 +107,29 @@ def translated(error: Exception, uri: str) -> BackfillError:
     if _UNREACHED.search(text) or _MAY_PASS.search(answer):
         return ConnectionLostError(f"the storage of {uri} does not answer: {shown}. Start the query again when it does")
     return TableError(f"the Delta table {uri} cannot be used: {shown}")
+
+
+def _of_table(text: str, uri: str, shown: str) -> BackfillError | None:
+    """The error for what `deltalake` finds in the table itself, and somebody can mend."""
+    if _CONSTRAINED in text:
+        return TableError(
+            f"a constraint of the Delta table {uri} refuses a row of the batch: {shown}. Run ALTER TABLE delta.`{uri}` "
+            "DROP CONSTRAINT …, or ALTER COLUMN … DROP NOT NULL, and start the query again. A generated column has to "
+            "be one of the batch, with the value that it has by its expression"
+        )
+    if _NO_CHECKPOINT in text:
+        return TableError(
+            f"the log of the Delta table {uri} names a checkpoint that is not there: {shown}. Put it back; or, if the "
+            "log still begins with version 0 or with an older checkpoint, remove its file _last_checkpoint, which only "
+            "saves time"
+        )
+    if _MANAGED in text:
+        return UnknownFeatureError(
+            f"a catalog manages the Delta table {uri} (its feature catalogManaged): the commits that were made last "
+            "the catalog alone may know, and here a table is known by its files. Name a copy that no catalog manages, "
+            "in a folder of its own"
+        )
+    return None
 
 
 def _lacking(text: str, uri: str) -> BackfillError | None:
