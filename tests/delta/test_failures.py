@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from backfill.errors import BackfillError, ConnectionLostError, DatabaseSetupError, DriverError, TableError
 from backfill.upstream.delta.failures import translated, translating
@@ -73,6 +73,14 @@ def test_what_the_operating_system_refuses_is_told_with_what_to_do(
 )
 def test_a_number_or_a_word_is_of_a_status_where_a_store_has_answered(text: str, kind: type[BackfillError]) -> None:
     assert type(translated(Exception(text), "s3://bucket/t")) is kind
+
+
+def test_the_features_that_are_not_known_are_called_what_the_sql_calls_them() -> None:
+    text = 'Unsupported table features required: [ClusteredTable, VariantShreddingPreview, Unknown("collations")]'
+    told = translated(CommitFailedError(text), "/t").message
+    assert "the feature clustering, variantShredding-preview, collations. Try" in told
+    dropped = [f"ALTER TABLE delta.`/t` DROP FEATURE {name}" for name in ("clustering", "'variantShredding-preview'")]
+    assert "; ".join(dropped) in told
 
 
 def test_the_reason_is_told_also_behind_long_names_and_many_causes() -> None:

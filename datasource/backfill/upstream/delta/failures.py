@@ -28,6 +28,7 @@ from backfill.errors import (
     UnknownFeatureError,
 )
 from backfill.scarcity import scarcity
+from backfill.upstream.delta.features import dropping, not_known
 
 _GONE: Final = re.compile(
     r"object at location .* not found|no such file or directory|\bfile not found: ", re.IGNORECASE
@@ -73,7 +74,6 @@ _TRACED: Final = re.compile(r"\d+: ")
 _MOST_SHOWN: Final = 300
 
 _APPEND_ONLY: Final = "append-only"
-_UNKNOWN_FEATURE: Final = "Unsupported table features"
 _UNKNOWN: Final = "uses what the package deltalake does not know"
 _CONSTRAINED: Final = "failed validation check"
 _NO_CHECKPOINT: Final = "Had a _last_checkpoint hint"
@@ -91,13 +91,17 @@ def translated(error: Exception, uri: str) -> BackfillError:
         return TableError(f"there is no Delta table at {uri} ({shown}); check the option path")
     if _GONE.search(text):
         return FileGoneError(shown)
-    if isinstance(error, CommitFailedError):
+    if isinstance(error, CommitFailedError) and not not_known(text):
         return _not_committed(error, uri, shown)
     if (of_table := _of_table(text, uri, shown)) is not None:
         return of_table
+    if features := not_known(text):
+        return UnknownFeatureError(
+            f"the Delta table {uri} {_UNKNOWN}: the feature {', '.join(features)}. Try a newer release of it, or run "
+            f"{dropping(uri, features)}; or name another table"
+        )
     if isinstance(error, DeltaProtocolError) or "unsupported" in text.lower():
-        dropped = f", or run ALTER TABLE delta.`{uri}` DROP FEATURE … for each" if _UNKNOWN_FEATURE in text else ""
-        return UnknownFeatureError(f"the Delta table {uri} {_UNKNOWN}: {shown}. Try a newer release of it{dropped}")
+        return UnknownFeatureError(f"the Delta table {uri} {_UNKNOWN}: {shown}. Try a newer release of it")
     answer = text if _REQUEST.search(str(error)) or _OF_STORE.search(text) else ""
     if _DENIED.search(text) or _FORBIDDEN.search(answer):
         return DatabaseSetupError(
@@ -153,9 +157,7 @@ def _lacking(text: str, uri: str) -> BackfillError | None:
 
 def is_conflict(error: Exception) -> bool:
     """Whether another writer was faster, so that the same may be committed after it."""
-    return isinstance(error, CommitFailedError) and not any(
-        text in str(error) for text in (_APPEND_ONLY, _UNKNOWN_FEATURE)
-    )
+    return isinstance(error, CommitFailedError) and _APPEND_ONLY not in str(error) and not not_known(str(error))
 
 
 def is_gone(error: Exception) -> bool:
@@ -167,11 +169,6 @@ def _not_committed(error: CommitFailedError, uri: str, shown: str) -> BackfillEr
     if is_conflict(error):
         return TableBusyError(
             f"another writer has changed the Delta table {uri} meanwhile: {shown}. Start the query again"
-        )
-    if _UNKNOWN_FEATURE in shown:
-        return UnknownFeatureError(
-            f"the Delta table {uri} {_UNKNOWN}: {shown}. Run ALTER TABLE delta.`{uri}` DROP FEATURE … for each, or "
-            "name another table"
         )
     return TableError(
         f"no row of the Delta table {uri} can be updated or deleted: {shown}. Run ALTER TABLE delta.`{uri}` SET "

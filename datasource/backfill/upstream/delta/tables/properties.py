@@ -8,6 +8,7 @@ from typing import Any, Final
 from deltalake import DeltaTable
 
 from backfill.errors import DatabaseSetupError, TableError
+from backfill.upstream.delta.features import dropping
 from backfill.upstream.delta.files.column_names import MAPPING, mapping_mode
 from backfill.wording import FRESH_START
 
@@ -41,7 +42,7 @@ def require_readable(table: DeltaTable, uri: str) -> None:
     if unknown:
         raise TableError(
             f"the Delta table {uri} has the feature {', '.join(unknown)}, which cannot be read here; take it away with "
-            f"ALTER TABLE delta.`{uri}` DROP FEATURE {unknown[0]}, or stream a copy of the table without it"
+            f"{dropping(uri, tuple(unknown))}, or stream a copy of the table without it"
         )
     require_names(table, uri)
 

@@ -1,0 +1,34 @@
+"""A table's features as `deltalake` names those that it does not know, and as Delta's SQL does."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_REFUSED: Final = re.compile(r"Unsupported table features required: \[(.*?)\]|Feature '([^']+)' is not supported")
+_UNHEARD_OF: Final = re.compile(r"Unknown\(\"(.*)\"\)")
+
+_CALLED: Final = {"ClusteredTable": "clustering", "TimestampWithoutTimezone": "timestampNtz"}
+"""Where `deltalake` (1.6) has a word of its own; else it is the protocol's but for the first letter."""
+
+
+def not_known(text: str) -> tuple[str, ...]:
+    """The features that an error with this text says `deltalake` does not know, by the protocol's names; or none."""
+    found = _REFUSED.search(text)
+    if found is None:
+        return ()
+    return (found[2],) if found[2] else tuple(_of_protocol(name) for name in found[1].split(", "))
+
+
+def _of_protocol(name: str) -> str:
+    unheard_of = _UNHEARD_OF.fullmatch(name)
+    if unheard_of is not None:
+        return unheard_of[1]
+    called = _CALLED.get(name, name[:1].lower() + name[1:])
+    return re.sub("Preview$", "-preview", called)
+
+
+def dropping(uri: str, features: tuple[str, ...]) -> str:
+    """The SQL that takes them away, one statement for each. Delta's grammar has no hyphen in a bare name."""
+    names = (name if re.fullmatch(r"\w+", name) else f"'{name}'" for name in features)
+    return "; ".join(f"ALTER TABLE delta.`{uri}` DROP FEATURE {name}" for name in names)
