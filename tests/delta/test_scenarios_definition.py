@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from datetime import date, datetime
 from pathlib import Path
@@ -9,13 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
-from backfill.errors import SchemaChangedError
+from backfill.errors import SchemaChangedError, TableError
 from backfill.options import parse
 from backfill.upstream.delta import DeltaUpstream
 from backfill.vnode import WHOLE_TABLE
+from tests.delta import vectors
 from tests.delta.laboratory import FEED
 from tests.delta.stream import DeltaRun
 from tests.delta.tables import all_read, half_read
@@ -164,6 +166,41 @@ def test_a_field_that_is_added_to_a_struct_comes_once_the_query_is_started_again
     DeltaTable(table).delete("id = 1")
     assert run.plan()
     assert [row["s"] for row in run.read()] == [{"a": 1, "b": None}]
+
+
+def test_a_field_that_is_added_to_a_struct_within_a_map_is_told_with_the_way_out(tmp_path: Path) -> None:
+    """Changes have it; in a snapshot `deltalake` (1.6) does not read the files from before."""
+    table, few = tmp_path / "table", pa.struct([pa.field("a", pa.int64())])
+    more = pa.struct([*few, pa.field("b", pa.string())])
+    write_deltalake(table, _mapped(1, few), configuration=FEED)
+    run = DeltaRun(tmp_path, table)
+    run.catch_up()
+    vectors.commit(table, [{"metaData": {**_definition(table), "schemaString": _schema_of(_mapped(1, more))}}])
+    run.restart()
+    DeltaTable(table).delete()
+    assert run.plan()
+    assert [row["m"] for row in run.read()] == [[("k", {"a": 1, "b": None})]]
+    DeltaTable(table).restore(1)
+    options = {"path": str(table), "keyColumns": "id"}
+    with pytest.raises(TableError, match=r"column 'm' .* another type in some .* SET `m` = `m`; .* option columns"):
+        list(DeltaUpstream(parse(options)).reader().scan([WHOLE_TABLE]))
+    [rows] = DeltaUpstream(parse({**options, "columns": "id"})).reader().scan([WHOLE_TABLE])
+    assert rows["id"].to_pylist() == [1]
+
+
+def _mapped(key: int, value: pa.DataType) -> pa.Table:
+    kept = pa.array([[("k", {"a": key})]], pa.map_(pa.string(), value))
+    return pa.table({"id": [key], "m": kept})
+
+
+def _schema_of(rows: pa.Table) -> str:
+    return Schema.from_arrow(rows.schema).to_json()
+
+
+def _definition(table: Path) -> dict[str, Any]:
+    lines = (table / "_delta_log" / f"{0:020}.json").read_text().splitlines()
+    [found] = [action["metaData"] for action in map(json.loads, lines) if "metaData" in action]
+    return dict(found)
 
 
 def test_whoever_reads_changes_alone_is_not_told_to_start_a_stream_anew(table: Path) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from backfill.errors import UnsupportedTypeError
+from backfill.errors import UnknownFeatureError, UnsupportedTypeError
 from backfill.options import parse
 from backfill.plan import Measure
 from backfill.upstream.delta import DeltaUpstream
@@ -224,16 +224,25 @@ def test_a_batch_that_was_planned_when_bytes_partitioned_the_table_is_read_witho
     assert [row["n"] for row in run.read()] == [1, 2]
 
 
-def test_a_type_that_spark_does_not_have_is_refused_by_name(tmp_path: Path) -> None:
-    """And left out with the option columns."""
-    write_deltalake(tmp_path, pa.table({"k": [1]}))
-    columns = {"k": "long", "c": "void"}
+def table_with(folder: Path, kind: str) -> dict[str, str]:
+    """The options of a table whose column `c` is of this type, as no file of it has it."""
+    write_deltalake(folder, pa.table({"k": [1]}))
+    columns = {"k": "long", "c": kind}
     fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in columns.items()]
     table = {"id": "x", "format": {"provider": "parquet", "options": {}}, "partitionColumns": [], "configuration": {}}
-    vectors.commit(
-        tmp_path, [{"metaData": {**table, "schemaString": json.dumps({"type": "struct", "fields": fields})}}]
-    )
-    options = {"path": str(tmp_path), "keyColumns": "k"}
+    vectors.commit(folder, [{"metaData": {**table, "schemaString": json.dumps({"type": "struct", "fields": fields})}}])
+    return {"path": str(folder), "keyColumns": "k"}
+
+
+def test_a_type_that_spark_does_not_have_is_refused_by_name(tmp_path: Path) -> None:
+    """And left out with the option columns."""
+    options = table_with(tmp_path, "void")
     with pytest.raises(UnsupportedTypeError, match="column 'c' has the type void, which cannot be carried"):
         DeltaUpstream(parse(options)).schema()
     assert DeltaUpstream(parse({**options, "columns": "k"})).schema().output == ("k",)
+
+
+def test_a_type_that_is_not_known_is_refused_by_name(tmp_path: Path) -> None:
+    options = table_with(tmp_path, "geometry(OGC:CRS84)")
+    with pytest.raises(UnknownFeatureError, match=r"type: 'geometry\(OGC:CRS84\)' .* Try a newer release"):
+        DeltaUpstream(parse(options)).schema()

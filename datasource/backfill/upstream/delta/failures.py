@@ -78,6 +78,9 @@ _UNKNOWN: Final = "uses what the package deltalake does not know"
 _CONSTRAINED: Final = "failed validation check"
 _NO_CHECKPOINT: Final = "Had a _last_checkpoint hint"
 _MANAGED: Final = "catalog-managed table"
+_OTHER_TYPE: Final = re.compile(r"Cannot cast column '(.*?)' from '(?=\w+\()")
+_OF_DEFINITION: Final = re.compile(r"Unsupported(?:: Table contains| Delta table type)")
+"""In what begins so, the quotation marks are of types and features."""
 
 
 def translated(error: Exception, uri: str) -> BackfillError:
@@ -126,6 +129,12 @@ def _of_table(text: str, uri: str, shown: str) -> BackfillError | None:
             f"the log of the Delta table {uri} names a checkpoint that is not there: {shown}. Put it back; or, if the "
             "log still begins with version 0 or with an older checkpoint, remove its file _last_checkpoint, which only "
             "saves time"
+        )
+    if (column := _OTHER_TYPE.search(text)) is not None:
+        return TableError(
+            f"the column {column[1]!r} of the Delta table {uri} has another type in some of its files, which deltalake "
+            "does not read, as from before a struct within a map got a field. Have them written anew, as by UPDATE "
+            f"delta.`{uri}` SET `{column[1]}` = `{column[1]}`; a source may leave it out with the option columns"
         )
     if _MANAGED in text:
         return UnknownFeatureError(
@@ -186,6 +195,8 @@ def _shown(text: str) -> str:
     line = lines[0] if lines else "no reason was given"
     if _WITHOUT_REASON.search(line):
         line = ": ".join(lines[:_TO_REASON])
+    if _OF_DEFINITION.search(line):
+        return _cut(line)
     line = _PARTITION.sub(r"\1=…", line)
     if not _UNFIT.search(line):
         return _cut(re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", line).strip(" :"))
