@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,11 +14,14 @@ from deltalake import DeltaTable, write_deltalake
 
 from backfill.amounts import iso
 from backfill.errors import ConnectionLostError, DatabaseSetupError, TableError
+from backfill.options import parse
 from backfill.sinks.delta import TRIES, apply_to
+from backfill.upstream.delta import DeltaUpstream
 from backfill.upstream.delta.files.log import Log
 from backfill.upstream.delta.tables import latest
 from backfill.upstream.delta.tables.latest import Head
 from backfill.upstream.delta.tables.opening import open_latest
+from backfill.vnode import WHOLE_TABLE
 from integration.object_store import BUCKET, ObjectStore, named_by_environment
 from tests.delta.laboratory import FEED
 from tests.delta.stream import DeltaRun
@@ -34,6 +38,22 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
 
 def insert(number: int, batch_id: int) -> None:
     apply_to(path=TABLE, key=["a", "b"], query="q")(batch_of(row("insert", number, "x", "1")), batch_id)
+
+
+def test_a_clone_that_has_another_name_for_the_store_is_opened_by_that(store: ObjectStore) -> None:
+    """Spark on Hadoop calls S3 `s3a`."""
+    write_deltalake(TABLE, pa.table({"id": range(3)}), configuration=FEED)
+    for name, content in list(store.objects.items()):
+        whole = content.replace(b'"path":"', b'"path":"s3a://%s/orders/' % BUCKET.encode())
+        store.objects[name.replace("orders/", "clone/")] = whole
+
+    def read(path: str) -> list[Any]:
+        found = DeltaUpstream(parse({"path": path, "keyColumns": "id"})).reader().scan([WHOLE_TABLE])
+        return [key for batch in found for key in batch["id"].to_pylist()]
+
+    with pytest.raises(TableError, match=rf"are in s3a://{BUCKET}/, .* let path begin in the same way"):
+        read(f"s3://{BUCKET}/clone")
+    assert read(f"s3a://{BUCKET}/clone") == [0, 1, 2]
 
 
 def test_a_stream_looks_at_it_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ tables      what a table is, and opening it at a version
 files       its files, and what the log and statistics say of them
 keys        keys, and rows in their order
 failures    what goes wrong with a table's files, as our errors
+unusable    what is in a table that is not read, or not written
 features    what `deltalake` calls a table's features, and Delta's SQL
 position    which version of which table
 

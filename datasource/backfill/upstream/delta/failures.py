@@ -28,7 +28,8 @@ from backfill.errors import (
     UnknownFeatureError,
 )
 from backfill.scarcity import scarcity
-from backfill.upstream.delta.features import dropping, not_known
+from backfill.upstream.delta.features import not_known
+from backfill.upstream.delta.unusable import UNKNOWN, unusable
 
 _GONE: Final = re.compile(
     r"object at location .* not found|no such file or directory|\bfile not found: ", re.IGNORECASE
@@ -74,11 +75,6 @@ _TRACED: Final = re.compile(r"\d+: ")
 _MOST_SHOWN: Final = 300
 
 _APPEND_ONLY: Final = "append-only"
-_UNKNOWN: Final = "uses what the package deltalake does not know"
-_CONSTRAINED: Final = "failed validation check"
-_NO_CHECKPOINT: Final = "Had a _last_checkpoint hint"
-_MANAGED: Final = "catalog-managed table"
-_OTHER_TYPE: Final = re.compile(r"Cannot cast column '(.*?)' from '(?=\w+\()")
 _OF_DEFINITION: Final = re.compile(r"Unsupported(?:: Table contains| Delta table type)")
 """In what begins so, the quotation marks are of types and features."""
 
@@ -96,15 +92,10 @@ def translated(error: Exception, uri: str) -> BackfillError:
         return FileGoneError(shown)
     if isinstance(error, CommitFailedError) and not not_known(text):
         return _not_committed(error, uri, shown)
-    if (of_table := _of_table(text, uri, shown)) is not None:
+    if (of_table := unusable(text, uri, shown)) is not None:
         return of_table
-    if features := not_known(text):
-        return UnknownFeatureError(
-            f"the Delta table {uri} {_UNKNOWN}: the feature {', '.join(features)}. Try a newer release of it, or run "
-            f"{dropping(uri, features)}; or name another table"
-        )
     if isinstance(error, DeltaProtocolError) or "unsupported" in text.lower():
-        return UnknownFeatureError(f"the Delta table {uri} {_UNKNOWN}: {shown}. Try a newer release of it")
+        return UnknownFeatureError(f"the Delta table {uri} {UNKNOWN}: {shown}. Try a newer release of it")
     answer = text if _REQUEST.search(str(error)) or _OF_STORE.search(text) else ""
     if _DENIED.search(text) or _FORBIDDEN.search(answer):
         return DatabaseSetupError(
@@ -114,35 +105,6 @@ def translated(error: Exception, uri: str) -> BackfillError:
     if _UNREACHED.search(text) or _MAY_PASS.search(answer):
         return ConnectionLostError(f"the storage of {uri} does not answer: {shown}. Start the query again when it does")
     return TableError(f"the Delta table {uri} cannot be used: {shown}")
-
-
-def _of_table(text: str, uri: str, shown: str) -> BackfillError | None:
-    """The error for what `deltalake` finds in the table itself, and somebody can mend."""
-    if _CONSTRAINED in text:
-        return TableError(
-            f"a constraint of the Delta table {uri} refuses a row of the batch: {shown}. Run ALTER TABLE delta.`{uri}` "
-            "DROP CONSTRAINT …, or ALTER COLUMN … DROP NOT NULL, and start the query again. A generated column has to "
-            "be one of the batch, with the value that it has by its expression"
-        )
-    if _NO_CHECKPOINT in text:
-        return TableError(
-            f"the log of the Delta table {uri} names a checkpoint that is not there: {shown}. Put it back; or, if the "
-            "log still begins with version 0 or with an older checkpoint, remove its file _last_checkpoint, which only "
-            "saves time"
-        )
-    if (column := _OTHER_TYPE.search(text)) is not None:
-        return TableError(
-            f"the column {column[1]!r} of the Delta table {uri} has another type in some of its files, which deltalake "
-            "does not read, as from before a struct within a map got a field. Have them written anew, as by UPDATE "
-            f"delta.`{uri}` SET `{column[1]}` = `{column[1]}`; a source may leave it out with the option columns"
-        )
-    if _MANAGED in text:
-        return UnknownFeatureError(
-            f"a catalog manages the Delta table {uri} (its feature catalogManaged): the commits that were made last "
-            "the catalog alone may know, and here a table is known by its files. Name a copy that no catalog manages, "
-            "in a folder of its own"
-        )
-    return None
 
 
 def _lacking(text: str, uri: str) -> BackfillError | None:
