@@ -157,3 +157,11 @@ def test_columns_that_cannot_be_streamed_are_refused_together_with_those_that_ca
     assert "virtual generated column 'total'" in caught.value.message
     assert 'GRANT SELECT ("hidden") ON "public"."orders" TO "app"' in caught.value.message
     assert '.option("columns", "id, name")' in caught.value.message
+
+
+def test_generated_columns_are_refused_in_one_clause_for_each_kind() -> None:
+    computed = table(keyword01=Generated.STORED, total=Generated.VIRTUAL, keyword02=Generated.STORED)
+    with pytest.raises(TableError) as caught:
+        select_columns(computed)
+    assert "the stored generated columns 'keyword01', 'keyword02'; the change" in caught.value.message
+    assert "the virtual generated column 'total'. Leave them out" in caught.value.message

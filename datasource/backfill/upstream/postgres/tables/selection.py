@@ -51,8 +51,12 @@ def _not_readable(table: TableDescription, selected: Sequence[ColumnDescription]
 
 
 def _not_logged(selected: Sequence[ColumnDescription]) -> list[str]:
+    """One clause for each kind: a table may have such columns by the dozen."""
+    names: dict[str, list[str]] = {}
+    for column in selected:
+        if not column.logged:
+            names.setdefault(column.generated.name.lower(), []).append(repr(column.name))
     return [
-        f"the change log does not carry the {column.generated.name.lower()} generated column {column.name!r}"
-        for column in selected
-        if not column.logged
+        f"the change log does not carry the {kind} generated column{'s' * (len(of_it) > 1)} {', '.join(of_it)}"
+        for kind, of_it in names.items()
     ]
