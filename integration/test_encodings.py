@@ -68,7 +68,9 @@ def test_a_database_whose_name_its_encoding_writes_otherwise_is_told_from_others
         state = run.options["stateDir"]
         assert main(["drop", "--state-dir", state, "--url", run.options["url"]]) == 0
         assert f"dropped stream {run.barrier().stream}" in capsys.readouterr().out
-        assert database.execute("SELECT FROM pg_replication_slots WHERE datoid = %s", [oid_of(database)]) == []
+        assert (
+            database.execute("SELECT slot_name FROM pg_replication_slots WHERE datoid = %s", [oid_of(database)]) == []
+        )
 
 
 def oid_of(database: Database) -> int:

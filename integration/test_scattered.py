@@ -45,7 +45,7 @@ def insert(database: Database, statement: str) -> None:
     with database.connect(autocommit=True) as session:
         session.execute(statement.encode())
         pid = session.info.backend_pid
-    eventually(lambda: not database.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]))
+    eventually(lambda: not database.execute("SELECT pid FROM pg_stat_activity WHERE pid = %s", [pid]))
 
 
 @pytest.fixture
