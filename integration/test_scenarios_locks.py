@@ -258,6 +258,36 @@ def test_a_table_that_is_locked_before_its_vnodes_are_cut_is_said_to_be(
     run.require_equal()
 
 
+@pytest.mark.parametrize("statement", ["CREATE INDEX CONCURRENTLY built ON t (v)", "REINDEX TABLE CONCURRENTLY t"])
+def test_an_index_is_built_while_a_stream_waits_to_begin(
+    database: Database, start_stream: StartStream, statement: str
+) -> None:
+    """Both want one lock, and who builds an index waits in the end for each snapshot that is older: a deadlock, which
+    the server ends by ending the building, if who waits for the lock has such a snapshot.
+    """
+    table_of(database, 40)
+    run = start_stream()
+    database.execute(f"ALTER DATABASE {database.name} SET deadlock_timeout = '50ms'")
+    waiting = (
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' "
+        "AND query_start < now() - interval '200ms'"
+    )  # Of two who wait for one another the server ends who was the last to look for that: the one that came later.
+
+    def waits_for(count: int) -> None:
+        eventually(lambda: len(database.execute(waiting)) == count)
+
+    with ThreadPoolExecutor() as pool:
+        with in_transaction(database, "UPDATE t SET v = 'new' WHERE id = 1"):
+            built = pool.submit(database.execute, statement)
+            waits_for(1)
+            begun = pool.submit(run.batch)
+            waits_for(2)
+        built.result(30)
+        assert begun.result(30)
+    assert database.execute("SELECT indexrelid FROM pg_index WHERE NOT indisvalid") == []
+    run.finish()
+
+
 def test_a_stream_begins_and_is_dropped_while_the_synchronous_standby_is_away(
     start_postgres: Callable[..., LocalServer], start_stream: StartStream
 ) -> None:
@@ -274,4 +304,4 @@ def test_a_stream_begins_and_is_dropped_while_the_synchronous_standby_is_away(
 
     with ThreadPoolExecutor(1) as pool, no_standby(database):
         assert pool.submit(live).result(30) == 0
-    assert database.execute("SELECT FROM pg_publication") == []
+    assert database.execute("SELECT pubname FROM pg_publication") == []

@@ -22,6 +22,7 @@ from backfill.upstream.postgres.description import STORED_ARE_PUBLISHED, Qualifi
 from backfill.upstream.postgres.replication.blockers import saying_what_blocks
 from backfill.upstream.postgres.replication.published import is_left_out, listed, listing
 from backfill.upstream.postgres.session.connection import Asked, Connector, Session, one_row
+from backfill.upstream.postgres.session.locks import take_without_snapshot
 from backfill.wording import FRESH_START, OF_A_READ
 
 _NOTE: Final = "made by backfill, membership "
@@ -114,6 +115,7 @@ def make(connector: Connector, session: Session, name: str, table: TableDescript
     statement = creating(session, name, table)
     try:
         with saying_what_blocks(connector, session, f"publication {name}"), _transaction(session):
+            take_without_snapshot(session, table.name.own_rows(partitioned=table.partitioned))
             session.execute(statement)
             note_membership(session, name, table.oid)
     except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):

@@ -1,9 +1,12 @@
-"""Looks at the table that do not wait for long while somebody has locked it: they are tried again, and that is said."""
+"""Locks of the table. Looks at it do not wait for long while somebody has locked it: they are tried again, and that is
+said.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+import psycopg
 from psycopg import sql
 
 from backfill.upstream.postgres.session.connection import Session
@@ -26,3 +29,22 @@ def asked(session: Session, query: sql.Composable) -> list[tuple[Any, ...]]:
     cursor = session.execute(sql.SQL("{}; {}").format(sql.SQL(IN_TRANSACTION), query))
     cursor.nextset()
     return cursor.fetchall()
+
+
+def take_without_snapshot(session: Session, rows: sql.Composable) -> None:
+    """In a transaction that has no snapshot: the lock that publishing the table takes too; nothing without the right.
+
+    Who builds an index concurrently has that lock, and waits in the end for each snapshot that is older: the server
+    would take it for a deadlock if such a snapshot waited for the lock, as that of CREATE PUBLICATION does, and end the
+    building. LOCK TABLE needs a snapshot only to look up the table, which the first try does, without waiting.
+    """
+    lock = sql.SQL("LOCK TABLE {} IN SHARE UPDATE EXCLUSIVE MODE").format(rows)
+    for statement in (sql.SQL("{} NOWAIT").format(lock), lock):
+        try:
+            with session.transaction():
+                session.execute(statement)
+        except psycopg.errors.LockNotAvailable:
+            continue
+        except psycopg.errors.InsufficientPrivilege:
+            pass  # An owner who took rights from itself may still publish the table.
+        return
