@@ -288,6 +288,14 @@ def test_an_index_is_built_while_a_stream_waits_to_begin(
     run.finish()
 
 
+def test_an_index_is_built_on_a_partition_while_a_stream_begins(database: Database, start_stream: StartStream) -> None:
+    database.execute(PARTITIONED)
+    run = start_stream(sessionInitStatement=WAITS_FOR_NOBODY)
+    with in_transaction(database, "LOCK TABLE low IN SHARE UPDATE EXCLUSIVE MODE"):  # As CREATE INDEX CONCURRENTLY has.
+        run.backfill()
+    run.finish()
+
+
 def test_a_stream_begins_and_is_dropped_while_the_synchronous_standby_is_away(
     start_postgres: Callable[..., LocalServer], start_stream: StartStream
 ) -> None:

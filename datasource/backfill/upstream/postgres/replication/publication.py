@@ -115,7 +115,7 @@ def make(connector: Connector, session: Session, name: str, table: TableDescript
     statement = creating(session, name, table)
     try:
         with saying_what_blocks(connector, session, f"publication {name}"), _transaction(session):
-            take_without_snapshot(session, table.name.own_rows(partitioned=table.partitioned))
+            take_without_snapshot(session, table.name.identifier())
             session.execute(statement)
             note_membership(session, name, table.oid)
     except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):

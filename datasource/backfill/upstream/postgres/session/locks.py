@@ -31,20 +31,18 @@ def asked(session: Session, query: sql.Composable) -> list[tuple[Any, ...]]:
     return cursor.fetchall()
 
 
-def take_without_snapshot(session: Session, rows: sql.Composable) -> None:
+def take_without_snapshot(session: Session, table: sql.Composable) -> None:
     """In a transaction that has no snapshot: the lock that publishing the table takes too; nothing without the right.
 
     Who builds an index concurrently has that lock, and waits in the end for each snapshot that is older: the server
     would take it for a deadlock if such a snapshot waited for the lock, as that of CREATE PUBLICATION does, and end the
     building. LOCK TABLE needs a snapshot only to look up the table, which the first try does, without waiting.
     """
-    lock = sql.SQL("LOCK TABLE {} IN SHARE UPDATE EXCLUSIVE MODE").format(rows)
-    for statement in (sql.SQL("{} NOWAIT").format(lock), lock):
-        try:
-            with session.transaction():
-                session.execute(statement)
-        except psycopg.errors.LockNotAvailable:
-            continue
-        except psycopg.errors.InsufficientPrivilege:
-            pass  # An owner who took rights from itself may still publish the table.
-        return
+    lock = sql.SQL("LOCK TABLE ONLY {} IN SHARE UPDATE EXCLUSIVE MODE").format(table)
+    try:
+        with session.transaction():
+            session.execute(sql.SQL("{} NOWAIT").format(lock))
+    except psycopg.errors.LockNotAvailable:
+        session.execute(lock)
+    except psycopg.errors.InsufficientPrivilege:
+        pass  # An owner who took rights from itself may still publish the table.
