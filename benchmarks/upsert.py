@@ -100,7 +100,7 @@ def run(bed: Bed, rows: int | None, rounds: Rounds) -> Iterator[Table]:
                 rocks = stack.enter_context(closing(Rocks(folder / f"{size}.rocks", size, ROW_BYTES, MEMORY_BYTES)))
                 contenders[_rocks(size)] = partial(_rocks_batch, rocks, orders, range(size))
         results = take_turns(contenders, rounds)
-        files = [f"{state.usage().file / 1e6:.0f} MB for {size:,}" for size, state in zip(sizes, states, strict=True)]
+        files = [f"{state.file_bytes() / 1e6:.0f} MB for {size:,}" for size, state in zip(sizes, states, strict=True)]
     notes = [f"Batches of {BATCH:,} keys, {MEMORY} of memory; on disk {', '.join(files)} keys."]
     notes += [] if installed() else [LEFT_OUT]
     yield speeds("Upsert state: speed of a batch", results, notes, unit="keys")
@@ -140,7 +140,7 @@ def _hot_rows(folder: Path, rounds: Rounds) -> Iterator[Table]:
         results = take_turns(
             {name: partial(_batch, state, orders, range(HOT_ROWS), HOT_ROWS) for name, state in states.items()}, rounds
         )
-        file = states[often].usage().file
+        file = states[often].file_bytes()
     notes = [f"Batches of all {HOT_ROWS:,} keys of a state; the file of the second is {file / 1e6:.0f} MB."]
     yield speeds("Upsert state: the same rows again and again", results, notes, unit="keys")
     yield ratios("Upsert state: the same rows, ratio", results, [Comparison(often, once, AT_LEAST)])

@@ -300,6 +300,7 @@ def test_a_small_batch_asks_its_state_for_nothing_twice(tmp_path: Path) -> None:
         connection.execute("CALL enable_logging('QueryLog')")
         assert len(stream.batch([[Change(UPDATE, key, None, (1, 1))]], {})) == 2
         assert stream.figures()["state_rows"] == 1
+        assert stream.figures()["state_file_bytes"] == opened[0].file_bytes()
         log = connection.execute("SELECT message FROM duckdb_logs_parsed('QueryLog')").fetchall()
     statements = [message for (message,) in log]
     assert sum("FROM upsert_state AS" in message for message in statements) == 1

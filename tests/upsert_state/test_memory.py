@@ -40,16 +40,15 @@ def test_long_texts_are_put_together_few_at_a_time(path: Path, monkeypatch: pyte
 def test_what_it_takes_can_be_read(path: Path) -> None:
     with DuckDBUpsertState(path, LAYOUT) as state:
         put(state, "t", (("eu", 1), 1, 0, ("x", 1.0)))
-        usage = state.usage()
-    assert usage.file > 0
-    assert usage.memory > 0
+        assert state.file_bytes() > 0
+        assert state.memory_bytes() > 0
 
 
 def test_a_file_that_was_removed_takes_nothing(path: Path) -> None:
     with DuckDBUpsertState(path, LAYOUT) as state:
         put(state, "t", (("eu", 1), 1, 0, ("x", 1.0)))
         shutil.rmtree(path.parent)
-        assert state.usage().file == 0
+        assert state.file_bytes() == 0
 
 
 def test_memory_is_capped_and_what_does_not_fit_goes_to_disk(path: Path) -> None:
@@ -61,7 +60,7 @@ def test_memory_is_capped_and_what_does_not_fit_goes_to_disk(path: Path) -> None
         with state.batch("t"):
             state.consolidate_chunk(keys, rows, diffs_of(*[1] * count), completed=True)
         assert state.totals() == Totals(count, 0, count * (16 + 8 + 500))
-        assert state.usage().memory <= 48_000_000
+        assert state.memory_bytes() <= 48_000_000
         assert state.multi_get(keys.slice(count - 3)).rows == rows.slice(count - 3)
     assert not path.with_name(path.name + ".tmp").exists()
 

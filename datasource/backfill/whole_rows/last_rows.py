@@ -92,7 +92,8 @@ class LastRows:
     def figures(self) -> dict[str, int]:
         """How much there is, for whoever watches; nothing before the first batch of this process.
 
-        As it was when the batch was about to be committed: what is asked then needs no transaction of its own.
+        But for the file as it was when the batch was about to be committed: what is asked then needs no transaction of
+        its own. The batch is in the file once it has been, and the next one may be days away.
         """
         return dict(self._figures)
 
@@ -129,7 +130,7 @@ class LastRows:
                     for part in staged(files, count, readers, added):
                         require_columns(part, self._rows)
                 figures = _figures(state)
-            self._figures = figures
+            self._figures = {**figures, "state_file_bytes": state.file_bytes()}
         return staged(files, count, readers, added)
 
     def require_standing(self, begin: Barrier, end: Barrier) -> None:
@@ -208,12 +209,11 @@ class LastRows:
 
 
 def _figures(state: UpsertState) -> dict[str, int]:
-    totals, usage = state.totals(), state.usage()
+    totals = state.totals()
     return {
         "state_rows": totals.values,
         "state_row_bytes": totals.size,
-        "state_file_bytes": usage.file,
-        "state_memory_bytes": usage.memory,
+        "state_memory_bytes": state.memory_bytes(),
     }
 
 

@@ -45,7 +45,6 @@ from backfill_state.upsert.state import (
     Updates,
     UpsertLayout,
     UpsertState,
-    Usage,
 )
 
 __all__ = [
@@ -61,5 +60,4 @@ __all__ = [
     "Updates",
     "UpsertLayout",
     "UpsertState",
-    "Usage",
 ]

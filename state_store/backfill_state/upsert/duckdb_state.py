@@ -42,7 +42,6 @@ from backfill_state.upsert.state import (
     Totals,
     Updates,
     UpsertLayout,
-    Usage,
 )
 from backfill_state.upsert.stored import restored, stored_keys, stored_output, stored_updates
 
@@ -131,11 +130,13 @@ class DuckDBUpsertState(Closable):
         with self._reading() as (_, standing):
             return standing.consolidating
 
-    def usage(self) -> Usage:
-        """What the state takes on disk and in memory."""
+    def file_bytes(self) -> int:
+        return _size(self.path) + _size(self.path.with_name(self.path.name + ".wal"))
+
+    def memory_bytes(self) -> int:
         with self._reading() as (connection, _):
             [(memory,)] = connection.execute("SELECT sum(memory_usage_bytes) FROM duckdb_memory()").fetchall()
-        return Usage(_size(self.path) + _size(self.path.with_name(self.path.name + ".wal")), int(memory))
+        return int(memory)
 
     @contextmanager
     def batch(self, token: str) -> Iterator[bool]:

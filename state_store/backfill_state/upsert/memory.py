@@ -29,7 +29,6 @@ from backfill_state.upsert.state import (
     Totals,
     Updates,
     UpsertLayout,
-    Usage,
 )
 from backfill_state.upsert.stored import ROW, restored, stored_keys, stored_output, stored_schema, stored_updates
 
@@ -76,8 +75,11 @@ class InMemoryUpsertState(Closable):
         values = sum(entry.row is not None for entry in entries)
         return Totals(values, len(entries) - values, sum(entry.size for entry in entries))
 
-    def usage(self) -> Usage:
-        return Usage(0, self.totals().size)
+    def file_bytes(self) -> int:
+        return 0
+
+    def memory_bytes(self) -> int:
+        return self.totals().size
 
     def consolidating(self) -> bool:
         return self._content.consolidating

@@ -150,17 +150,6 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class Usage:
-    """What a state takes at present, in bytes."""
-
-    file: int
-    """Its file and the file's log; 0 where there is none."""
-
-    memory: int
-    """What it holds of its allowance."""
-
-
-@dataclass(frozen=True)
 class Found:
     """What was found, a line for each key asked for and in that order, or for the first of them.
 
@@ -229,8 +218,15 @@ class UpsertState(Closable, Protocol):
         """How much there is; while it is being consolidated, nothing."""
         ...
 
-    def usage(self) -> Usage:
-        """What it takes; unlike sizes and statistics this depends on the store."""
+    def file_bytes(self) -> int:
+        """How large its file and the file's log are; 0 where there is none. A batch is in it once it is committed.
+
+        Unlike sizes and statistics this depends on the store. It opens nothing.
+        """
+        ...
+
+    def memory_bytes(self) -> int:
+        """What it holds of its allowance; this depends on the store too."""
         ...
 
     def consolidating(self) -> bool:
