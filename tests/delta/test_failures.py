@@ -9,11 +9,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from backfill.errors import BackfillError, ConnectionLostError, DatabaseSetupError, DriverError, TableError
+from backfill.options import parse
+from backfill.upstream.delta import DeltaUpstream
 from backfill.upstream.delta.failures import translated, translating
 from backfill.upstream.delta.tables.opening import open_latest
+from backfill.vnode import WHOLE_TABLE
+from tests.delta import vectors
 
 ANSWER = "Error performing GET http://store/t/_delta_log/512.json in 429ms - Server returned non-2xx status code: "
 
@@ -73,6 +78,28 @@ def test_what_the_operating_system_refuses_is_told_with_what_to_do(
 )
 def test_a_number_or_a_word_is_of_a_status_where_a_store_has_answered(text: str, kind: type[BackfillError]) -> None:
     assert type(translated(Exception(text), "s3://bucket/t")) is kind
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "Unsupported: Table contains words",
+        "Unsupported Delta table type: words",
+        "Feature 'words' is not supported",
+        "words of a catalog-managed table",
+        "Cannot cast column 'words' from 'a(b)'",
+        "words that failed validation check",
+    ],
+)
+def test_what_a_value_says_is_neither_told_nor_taken_for_what_is_said_of_the_table(tmp_path: Path, value: str) -> None:
+    write_deltalake(tmp_path, pa.table({"id": [1], "v": [value]}))
+    retyped = Schema.from_arrow(pa.schema([("id", pa.int64()), ("v", pa.int64())])).to_json()
+    vectors.commit(tmp_path, [{"metaData": {**vectors.definition(tmp_path), "schemaString": retyped}}])
+    upstream = DeltaUpstream(parse({"path": str(tmp_path), "keyColumns": "id"}))
+    with pytest.raises(TableError, match="Cannot cast string '…' to value of Int64 type") as told:
+        list(upstream.reader().scan([WHOLE_TABLE]))
+    assert "words" not in told.value.message
+    assert not {"feature", "constraint"}.intersection(told.value.message.split())
 
 
 def test_the_features_that_are_not_known_are_called_what_the_sql_calls_them() -> None:

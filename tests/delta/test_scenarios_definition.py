@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from datetime import date, datetime
 from pathlib import Path
@@ -175,7 +174,7 @@ def test_a_field_that_is_added_to_a_struct_within_a_map_is_told_with_the_way_out
     write_deltalake(table, _mapped(1, few), configuration=FEED)
     run = DeltaRun(tmp_path, table)
     run.catch_up()
-    vectors.commit(table, [{"metaData": {**_definition(table), "schemaString": _schema_of(_mapped(1, more))}}])
+    vectors.commit(table, [{"metaData": {**vectors.definition(table), "schemaString": _schema_of(_mapped(1, more))}}])
     run.restart()
     DeltaTable(table).delete()
     assert run.plan()
@@ -195,12 +194,6 @@ def _mapped(key: int, value: pa.DataType) -> pa.Table:
 
 def _schema_of(rows: pa.Table) -> str:
     return Schema.from_arrow(rows.schema).to_json()
-
-
-def _definition(table: Path) -> dict[str, Any]:
-    lines = (table / "_delta_log" / f"{0:020}.json").read_text().splitlines()
-    [found] = [action["metaData"] for action in map(json.loads, lines) if "metaData" in action]
-    return dict(found)
 
 
 def test_whoever_reads_changes_alone_is_not_told_to_start_a_stream_anew(table: Path) -> None:

@@ -40,6 +40,13 @@ def commit(folder: Path, actions: Sequence[dict[str, Any]]) -> None:
     (folder / "_delta_log" / f"{version:020}.json").write_text(text)
 
 
+def definition(folder: Path) -> dict[str, Any]:
+    """What the table's first commit says of it."""
+    lines = (folder / "_delta_log" / f"{0:020}.json").read_text().splitlines()
+    [found] = [action["metaData"] for action in map(json.loads, lines) if "metaData" in action]
+    return dict(found)
+
+
 def _only_file(folder: Path, version: int, within: str) -> dict[str, Any]:
     for number in range(version, -1, -1):
         text = (folder / "_delta_log" / f"{number:020}.json").read_text()

@@ -1,9 +1,9 @@
 """What goes wrong with a Delta table: definite or transient.
 
 `deltalake` knows few types of errors, and what fails while rows come is a plain `Exception` with a text. So the text
-decides. It is cut to its first line, without what may be a value of a row: what stands in quotation marks, and numbers
-where one does not fit into a type. Of what a store answered, which comes in the lines after it, the reason is told, and
-no URL, which may have a signature; and so is what the system said of a file.
+decides, but for the rows that it may show. It is cut to its first line, without what may be a value of a row: what
+stands in quotation marks, and numbers where one does not fit into a type. Of what a store answered, which comes in the
+lines after it, the reason is told, and no URL, which may have a signature; and so is what the system said of a file.
 """
 
 from __future__ import annotations
@@ -75,14 +75,17 @@ _TRACED: Final = re.compile(r"\d+: ")
 _MOST_SHOWN: Final = 300
 
 _APPEND_ONLY: Final = "append-only"
-_OF_DEFINITION: Final = re.compile(r"Unsupported(?:: Table contains| Delta table type)")
+_ROWS: Final = "\nPreview of invalid data:"
+"""After this come rows of a batch that a constraint refuses."""
+
+_OF_DEFINITION: Final = re.compile(r"[^'\"]*Unsupported(?:: Table contains| Delta table type)")
 """In what begins so, the quotation marks are of types and features."""
 
 
 def translated(error: Exception, uri: str) -> BackfillError:
     """The error as one of ours."""
     # How long a request took, and whatever its URL has, are no status of an answer.
-    text, shown = _REQUEST.sub("", str(error)), _shown(str(error))
+    text, shown = _REQUEST.sub("", _without_rows(error)), _shown(str(error))
     lacking = scarcity(error, shown) or _lacking(text, uri)
     if lacking is not None:
         return lacking
@@ -133,7 +136,11 @@ def is_conflict(error: Exception) -> bool:
 
 def is_gone(error: Exception) -> bool:
     """Whether a file is not there: of a version that is not the latest any more a VACUUM may have removed it."""
-    return _GONE.search(str(error)) is not None
+    return _GONE.search(_without_rows(error)) is not None
+
+
+def _without_rows(error: Exception) -> str:
+    return str(error).partition(_ROWS)[0]
 
 
 def _not_committed(error: CommitFailedError, uri: str, shown: str) -> BackfillError:
@@ -157,7 +164,7 @@ def _shown(text: str) -> str:
     line = lines[0] if lines else "no reason was given"
     if _WITHOUT_REASON.search(line):
         line = ": ".join(lines[:_TO_REASON])
-    if _OF_DEFINITION.search(line):
+    if _OF_DEFINITION.match(line):
         return _cut(line)
     line = _PARTITION.sub(r"\1=…", line)
     if not _UNFIT.search(line):

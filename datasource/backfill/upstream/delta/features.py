@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_REFUSED: Final = re.compile(r"Unsupported table features required: \[(.*?)\]|Feature '([^']+)' is not supported")
+_REFUSED: Final = re.compile(
+    r"[^'\"]*(?:Unsupported table features required: \[(.*?)\]|\bFeature '([^']+)' is not supported)"
+)
+"""Not behind a quotation mark, where it is of a row's value."""
+
 _UNHEARD_OF: Final = re.compile(r"Unknown\(\"(.*)\"\)")
 
 _CALLED: Final = {"ClusteredTable": "clustering", "TimestampWithoutTimezone": "timestampNtz"}
@@ -14,7 +18,7 @@ _CALLED: Final = {"ClusteredTable": "clustering", "TimestampWithoutTimezone": "t
 
 def not_known(text: str) -> tuple[str, ...]:
     """The features that an error with this text says `deltalake` does not know, by the protocol's names; or none."""
-    found = _REFUSED.search(text)
+    found = _REFUSED.match(text)
     if found is None:
         return ()
     return (found[2],) if found[2] else tuple(_of_protocol(name) for name in found[1].split(", "))
