@@ -24,7 +24,7 @@ def in_own_order(bookmark: Bookmark) -> bool:
 
 
 def columns_of_last_rows(bookmark: Bookmark) -> tuple[str | None, ...]:
-    """What it says of the columns that last rows have, under the name that each adapter has for that."""
+    """What it says of which columns last rows have: `kept`, or `columns` of a Delta table, those that it had then."""
     return tuple(map(dict(bookmark).get, ("kept", "columns")))
 
 
