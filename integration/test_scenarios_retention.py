@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 import pytest
 
@@ -19,6 +21,15 @@ from integration.stream_harness import table_of
 from integration.versions import require_version
 from integration.waiting import eventually
 
+KEEPS_LITTLE: Final = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+
+
+def invalidate(database: Database) -> None:
+    """The only slot of the server, which keeps but little log, has held back too much."""
+    while database.execute("SELECT wal_status FROM pg_replication_slots") != [("lost",)]:
+        database.execute("SELECT pg_switch_wal() FROM pg_logical_emit_message(false, '', repeat('x', 1000))")
+        database.execute("CHECKPOINT")
+
 
 @RESTARTS
 @pytest.mark.parametrize("fails", [True, False], ids=["failing", "going on"])
@@ -29,14 +40,12 @@ def test_a_slot_that_held_back_too_much_and_was_invalidated(
     restarts: bool,
     fails: bool,
 ) -> None:
-    server = start_postgres(max_slot_wal_keep_size="1MB", min_wal_size="32MB", max_wal_size="32MB")
+    server = start_postgres(**KEEPS_LITTLE)
     database = Database(server, "postgres")
     table_of(database, 100)
     run = following(start_stream(database=database, failOnDataLoss=str(fails).lower()), "while the log is followed")
     database.execute("UPDATE t SET v = 'lost' WHERE id = 1")
-    while database.execute("SELECT wal_status FROM pg_replication_slots") != [("lost",)]:
-        database.execute("SELECT pg_switch_wal() FROM pg_logical_emit_message(false, '', repeat('x', 1000))")
-        database.execute("CHECKPOINT")
+    invalidate(database)
     if fails:
         refused(run, DataLossError, "invalidated|can no longer|wal_status=lost", restarts=restarts)
         return
@@ -50,6 +59,34 @@ def test_a_slot_that_held_back_too_much_and_was_invalidated(
     database.execute("UPDATE t SET v = 'not lost' WHERE id = 2")
     run.catch_up()
     assert (run.fold.rows[(1,)]["v"], run.fold.rows[(2,)]["v"]) == ("read", "not lost")
+
+
+@pytest.mark.parametrize("slot", ["", "mine"], ids=["made by the stream", "made by a person"])
+def test_a_slot_that_was_invalidated_before_anything_was_read_is_made_again(
+    start_postgres: Callable[..., LocalServer],
+    start_stream: StartStream,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    slot: str,
+) -> None:
+    """Else the stream would read rows first, whose changes are lost by the time that it notices."""
+    database = Database(start_postgres(**KEEPS_LITTLE), "postgres")
+    table_of(database, 100)
+    run = start_stream(database=database, **({"slotName": slot} if slot else {}))
+    if slot:
+        database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [slot])
+    else:
+        run.ask(20)
+        run.stop()
+    invalidate(database)
+    if not slot:
+        given = ["--state-dir", run.options["stateDir"], "--url", run.options["url"]]
+        assert main(["status", *given, "--json"]) == 0
+        assert "was invalidated (wal_status=lost" in json.loads(capsys.readouterr().out)["unreachable"]
+    assert run.judged_batch(20)
+    assert "and is made again" in caplog.text
+    database.execute("UPDATE t SET v = 'changed' WHERE id % 2 = 0")
+    run.finish()
 
 
 def held_back(database: Database, slot: str, place: str) -> int:

@@ -238,9 +238,11 @@ class Place:
         """
         require_primary(read_server(session))
         log = self.log.on_timeline_of_now(connector, session, {self.log.timeline: reached or LOG_BEGIN})
-        if reached is not None:
-            replace(self, log=log).require_synced(session, self)
-            slot.require_kept(session, self.slot, reached)
+        if reached is None:
+            slot.require_not_lost(session, self.slot)
+            return
+        replace(self, log=log).require_synced(session, self)
+        slot.require_kept(session, self.slot, reached)
 
     def accepting_publication(self, session: Session, table: Table) -> Place:
         """The same place, with the publication of now taken for the right one."""
@@ -258,7 +260,7 @@ class Place:
             and session.info.server_version < _SILENT
             and not publication.is_of_stream(session, self.publication)
         )
-        if found is not None and (found.wal_status == "lost" or remade):
+        if found is not None and (found.is_lost or remade):
             slot.drop(session, self.slot)
 
     def drop(self, session: Session) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -27,6 +28,8 @@ from backfill.upstream.postgres.session.connection import Asked, Connector, Sess
 from backfill.upstream.postgres.session.failures import about_slot, translating
 from backfill.upstream.postgres.session.server import START_OVER_OR_GO_ON
 from backfill.wording import ELSEWHERE
+
+logger = logging.getLogger("backfill")
 
 _LONGEST_NAME: Final = 63
 
@@ -91,12 +94,28 @@ class SlotState:
     synced: bool
     """Whether the server had it from its primary before it was promoted: from version 17 on."""
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was invalidated: nothing can be read from it any more."""
+        return self.wal_status == "lost"
+
+    @property
+    def told_lost(self) -> str:
+        """How the server says that, and why, where it does."""
+        return f"wal_status=lost{f', {self.invalidation}' if self.invalidation else ''}"
+
 
 _WHAT_KEEPS_IT: Final = {
     "idle_timeout": "set idle_replication_slot_timeout to 0, or to longer than the stream is ever stopped, and than a "
     "batch and the interval of its trigger take",
     "wal_level_insufficient": "leave wal_level at logical",
 }
+
+
+_WHERE_NOTHING_WAS_READ: Final = (
+    "Start the query again: where it has read nothing yet it makes the slot again and lacks nothing, else it says how "
+    "to go on"
+)
 
 
 def ask(session: Session, slot: str) -> Asked:
@@ -187,13 +206,19 @@ def _require_intact(session: Session, found: SlotState, after: Lsn, way_out: str
             f"{session.info.dbname} from now on, start over with {ELSEWHERE}"
         )
     _require_committed_alone(found)
-    if found.wal_status == "lost":
-        reason = f", {found.invalidation}" if found.invalidation else ""
+    if found.is_lost:
         keep = _WHAT_KEEPS_IT.get(found.invalidation or "", "raise max_slot_wal_keep_size")
         raise DataLossError(
-            f"replication slot {found.name} was invalidated (wal_status=lost{reason}); the changes after "
+            f"replication slot {found.name} was invalidated ({found.told_lost}); the changes after "
             f"{format_lsn(after)} are gone. {way_out}; {keep} so that it does not happen again"
         )
+
+
+def require_not_lost(session: Session, slot: str) -> None:
+    """DataLossError where the slot of a stream that may have read nothing yet was invalidated; it may not be there."""
+    found = find(session, slot)
+    if found is not None and found.is_lost:
+        _require_intact(session, found, found.confirmed, _WHERE_NOTHING_WAS_READ)
 
 
 def _elsewhere(session: Session, found: SlotState) -> str:
@@ -203,7 +228,8 @@ def _elsewhere(session: Session, found: SlotState) -> str:
 def make_slot(connector: Connector, session: Session, name: str) -> bool:
     """Makes a logical slot for pgoutput, or checks the one by this name. Returns whether it was made.
 
-    Says what it waits for.
+    One that was invalidated is made again: it is of no use to anybody, and who calls this has nothing to read that was
+    written before. Says what it waits for.
     """
     found = find(session, name)
     if found is not None and not found.confirmed:
@@ -211,7 +237,10 @@ def make_slot(connector: Connector, session: Session, name: str) -> bool:
         found = find(session, name)
     if found is not None:
         require_usable(session, found)
-        return False
+        if not found.is_lost:
+            return False
+        logger.warning("replication slot %s was invalidated (%s), and is made again", name, found.told_lost)
+        drop(session, name)
     try:
         with saying_what_blocks(connector, session, f"replication slot {name}"):
             session.execute(_MAKE_TO_FAIL_OVER if session.info.server_version >= _FAILS_OVER else _MAKE, [name])
