@@ -148,6 +148,13 @@ def test_a_handshake_that_is_cut_off_is_told_of_what_the_server_may_not_know() -
     assert found.message.endswith("with sslnegotiation=direct, that it is PostgreSQL 17 or newer and has ssl = on")
 
 
+def test_a_login_that_took_too_long_is_told_of_how_it_may_take_longer() -> None:
+    """As over a slow link, on which it takes some ten round trips."""
+    found = translated(psycopg.errors.ConnectionTimeout("connection timeout expired"))
+    assert type(found) is ConnectionLostError
+    assert "give url a longer connect_timeout, which is 10 (seconds) unless" in found.message
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -36,7 +36,13 @@ _BY_SERVER: Final = re.compile(r"(FATAL|PANIC): |could not fork new process")
 _TOO_MANY_SESSIONS: Final = re.compile(r"too many (clients|connections)|connection slots are reserved", re.IGNORECASE)
 _NO_PARAMETERS: Final = re.compile(r"unsupported startup parameter")
 
-_CUT_OFF: Final = re.compile(r"SSL error: unexpected eof")
+_WHERE_SAID: Final = {
+    "SSL error: unexpected eof": "; with sslnegotiation=direct, that it is PostgreSQL 17 or newer and has ssl = on",
+    "timeout expired": "; where it is far away or busy, give url a longer connect_timeout, which is 10 (seconds) "
+    "unless url says otherwise",
+}
+"""What else to look at, by what is said."""
+
 _FOR_RECOVERY: Final = re.compile(r"conflict with recovery")
 
 FOR_RECOVERY: Final = (
@@ -142,8 +148,7 @@ def _lost(message: str) -> ConnectionLostError:
         )
     if _FOR_RECOVERY.search(message):
         return ConnectionLostError(f"{message}{FOR_RECOVERY}")
-    direct = "; with sslnegotiation=direct, that it is PostgreSQL 17 or newer and has ssl = on"
-    known = direct if _CUT_OFF.search(message) else ""
+    known = next((words for said, words in _WHERE_SAID.items() if re.search(said, message)), "")
     return ConnectionLostError(f"no connection to the database: {message}; check url, and that the server is up{known}")
 
 
