@@ -13,8 +13,9 @@ from backfill.__main__ import main
 from backfill.errors import TableLockedError
 from backfill.options import parse
 from backfill.upstream.postgres import PostgresUpstream
-from backfill.upstream.postgres.replication import published
+from backfill.upstream.postgres.replication import blockers, published
 from backfill.upstream.postgres.session import locks
+from backfill.upstream.postgres.session.connection import Connector
 from backfill.upstream.postgres.session.retries import RetryPolicy
 from backfill.vnode import WHOLE_TABLE
 from integration.database import Database
@@ -160,6 +161,21 @@ def test_a_slot_is_waited_for_whatever_the_database_sets_for_locks(
             eventually(lambda: "waiting for replication slot" in caplog.text or begun.done())
         assert begun.result()
     run.finish()
+
+
+def test_a_wait_that_no_transaction_is_the_cause_of_is_not_said_to_be_for_one(
+    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where the answer takes seconds to come over a slow link."""
+    monkeypatch.setattr(blockers, "SAY_AFTER", 0.05)
+    connector = Connector.of_options(parse({**database.options, "dbtable": "t"}, streaming=False))
+    with (
+        caplog.at_level(logging.WARNING, "backfill"),
+        connector.session() as session,
+        blockers.saying_what_blocks(connector, session, "publication p"),
+    ):
+        own = f"whose process {session.info.backend_pid} is idle (ClientRead), or on the way to it"
+        eventually(lambda: f"p: no open transaction is in the way; it takes long in the server, {own}" in caplog.text)
 
 
 def test_a_slot_that_waits_for_a_standby_is_said_to(

@@ -23,21 +23,27 @@ SAY_EVERY: Final = 60.0
 
 
 def saying_what_blocks(connector: Connector, waiting: Session, what: str) -> AbstractContextManager[None]:
-    """While the body waits in the server with this session, logs now and then which sessions it waits for."""
+    """While the body waits in the server with this session, logs now and then which sessions it waits for.
+
+    Where those are none, what the server does: a commit may wait for a standby, or the answer be on its way.
+    """
     pid = waiting.info.backend_pid
 
     def blockers(session: Session) -> str:
         rows = session.execute(
-            "SELECT pid FROM pg_catalog.pg_stat_activity "
-            "WHERE pid <> %(pid)s AND (backend_xid IS NOT NULL OR pid = ANY (pg_catalog.pg_blocking_pids(%(pid)s))) "
+            "SELECT pid, state, coalesce(wait_event, 'at work') FROM pg_catalog.pg_stat_activity "
+            "WHERE pid = %(pid)s OR backend_xid IS NOT NULL OR pid = ANY (pg_catalog.pg_blocking_pids(%(pid)s)) "
             "ORDER BY xact_start",
             {"pid": pid},
         ).fetchall()
         prepared = session.execute("SELECT gid FROM pg_catalog.pg_prepared_xacts ORDER BY prepared")
         gids = "".join(f", {sql.Literal(row[0]).as_string(session)}" for row in prepared.fetchall())
-        pids = ", ".join(str(row[0]) for row in rows) or "none"
+        pids = ", ".join(str(row[0]) for row in rows if row[0] != pid)
+        if not pids and not gids:
+            own = "".join(f", whose process {row[0]} is {row[1]} ({row[2]})" for row in rows)
+            return f"no open transaction is in the way; it takes long in the server{own}, or on the way to it"
         also = f"; prepared and neither committed nor rolled back: {gids[2:]}" if gids else ""
-        return f"the server waits for open transactions (of its processes {pids}{also})"
+        return f"the server waits for open transactions (of its processes {pids or 'none'}{also})"
 
     return asking_meanwhile(connector, what, blockers)
 
