@@ -54,6 +54,25 @@ def test_a_server_that_invalidates_idle_slots_is_noted(start_postgres: StartPost
             assert "or of which a batch or the interval of its trigger takes longer, is lost" in doctor(**given)[1]
 
 
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ("-1", "note: max_slot_wal_keep_size is unlimited: while the stream is stopped"),
+        ("0", "note: max_slot_wal_keep_size is 0: once the server has written as much log while the stream is stopped"),
+        ("64MB", "note: max_slot_wal_keep_size is 64MB: once the server has written as much log while the stream is"),
+    ],
+)
+def test_a_server_that_keeps_all_of_the_log_or_little_of_it_is_noted(
+    start_postgres: StartPostgres, doctor: Doctor, limit: str, words: str
+) -> None:
+    server = start_postgres(max_slot_wal_keep_size=limit)
+    with psycopg.connect(server.dsn, autocommit=True) as session:
+        session.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    code, text = doctor(url=as_uri(server.dsn, password=None))
+    assert (code, words in text) == (0, True)
+    assert "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf();" in text
+
+
 def test_a_slot_that_somebody_made_is_looked_at_and_needs_no_other(
     start_postgres: StartPostgres, doctor: Doctor
 ) -> None:

@@ -55,8 +55,13 @@ _SLOTS: Final = """
 """
 _LIMITS: Final = """
     SELECT pg_catalog.current_setting('max_slot_wal_keep_size'),
+           pg_catalog.pg_size_bytes(pg_catalog.current_setting('max_slot_wal_keep_size')),
            coalesce(pg_catalog.current_setting('idle_replication_slot_timeout', true), '0')
 """
+_KEEP_ENOUGH: Final = "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf()"
+LITTLE_LOG: Final = 1 << 30
+"""Bytes of log that a server may write while a single batch is read and written."""
+
 _OWNED: Final = "SELECT pg_catalog.pg_has_role(relowner, 'USAGE') FROM pg_catalog.pg_class WHERE oid = %s"
 _LARGE: Final = """
     SELECT attname::text FROM pg_catalog.pg_attribute
@@ -127,12 +132,19 @@ def _slots(session: Session, name: str) -> Iterator[Finding]:
             "SELECT pg_drop_replication_slot(…), or raise the limit and restart the server",
             f"ALTER SYSTEM SET max_replication_slots = {2 * most or 10}",
         )
-    limit, idle_for = one_row(session.execute(_LIMITS))
+    limit, kept, idle_for = one_row(session.execute(_LIMITS))
     if limit == "-1":
         yield Finding(
             "max_slot_wal_keep_size is unlimited: while the stream is stopped the server keeps its log, until the disk "
             "is full. With a limit the stream is lost instead, and says so",
-            "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf()",
+            _KEEP_ENOUGH,
+            refuses=False,
+        )
+    elif kept < LITTLE_LOG:
+        yield Finding(
+            f"max_slot_wal_keep_size is {limit}: once the server has written as much log while the stream is stopped, "
+            "or while one batch is read and written, the stream is lost, and says so",
+            _KEEP_ENOUGH,
             refuses=False,
         )
     if idle_for != "0":
