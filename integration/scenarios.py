@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 
 from backfill.errors import DefiniteError
+from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import StreamRun, table_of
 
@@ -12,6 +15,16 @@ WHEN = {"in the middle of the backfill": 30, "while the log is followed": 200}
 RESTARTS = pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
 BACKFILLED = pytest.mark.parametrize("rows", [20, 200], ids=["in the middle of the backfill", "after it"])
 AT_ANY_TIME = pytest.mark.parametrize("when", WHEN)
+
+KEEPS_LITTLE: Final = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+"""Settings of a server on which `invalidate` soon has an end."""
+
+
+def invalidate(database: Database) -> None:
+    """The only slot of the server has held back too much."""
+    while database.execute("SELECT wal_status FROM pg_replication_slots") != [("lost",)]:
+        database.execute("SELECT pg_switch_wal() FROM pg_logical_emit_message(false, '', repeat('x', 1000))")
+        database.execute("CHECKPOINT")
 
 
 def started(start_stream: StartStream, when: str, **options: str) -> StreamRun:

@@ -11,6 +11,7 @@ import pytest
 
 from integration.database import Database
 from integration.fixtures.doctor import Doctor, mends
+from integration.scenarios import KEEPS_LITTLE, invalidate
 from integration.servers.address import as_uri
 from integration.versions import require_version
 from integration.waiting import eventually
@@ -108,6 +109,18 @@ def test_slots_of_streams_are_not_said_to_be_unused(start_postgres: StartPostgre
     assert code == 1
     assert "not in use at this moment: backfilled, old. Of streams: backfill_public_t_1f0c9a77; a stream reads" in text
     assert "go by whether confirmed_flush_lsn moves, and end a stream with `backfill drop`" in text
+
+
+def test_slots_that_were_invalidated_are_those_to_drop(start_postgres: StartPostgres, doctor: Doctor) -> None:
+    server = start_postgres(max_replication_slots="2", **KEEPS_LITTLE)
+    database = Database(server, "postgres")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database.execute("SELECT pg_create_logical_replication_slot('backfill_public_t_1f0c9a77', 'pgoutput')")
+    invalidate(database)
+    database.execute("SELECT pg_create_physical_replication_slot('old')")
+    code, text = doctor(url=as_uri(server.dsn, password=None))
+    lost = "invalidated, and of no use to anybody: backfill_public_t_1f0c9a77; not in use at this moment: old. Drop one"
+    assert (code, f"all 2 replication slots of the server are taken; {lost}" in text) == (1, True)
 
 
 def test_the_slot_of_a_table_that_is_repacked_takes_no_place_of_a_streams(

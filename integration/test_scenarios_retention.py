@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
 
 import pytest
 
@@ -15,20 +14,11 @@ from backfill.errors import DatabaseSetupError, DataLossError
 from backfill.state_dir.record import FOLLOW_INTERVAL
 from integration.database import Database
 from integration.fixtures.streams import StartStream
-from integration.scenarios import AT_ANY_TIME, RESTARTS, following, refused, started
+from integration.scenarios import AT_ANY_TIME, KEEPS_LITTLE, RESTARTS, following, invalidate, refused, started
 from integration.servers import LocalServer
 from integration.stream_harness import table_of
 from integration.versions import require_version
 from integration.waiting import eventually
-
-KEEPS_LITTLE: Final = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
-
-
-def invalidate(database: Database) -> None:
-    """The only slot of the server, which keeps but little log, has held back too much."""
-    while database.execute("SELECT wal_status FROM pg_replication_slots") != [("lost",)]:
-        database.execute("SELECT pg_switch_wal() FROM pg_logical_emit_message(false, '', repeat('x', 1000))")
-        database.execute("CHECKPOINT")
 
 
 @RESTARTS

@@ -48,9 +48,11 @@ _SLOTS: Final = """
     SELECT pg_catalog.current_setting('max_replication_slots')::int,
            pg_catalog.count(*) FILTER (WHERE plugin IS DISTINCT FROM 'pgrepack')::int,
            coalesce(pg_catalog.array_agg(slot_name::text ORDER BY slot_name)
-                    FILTER (WHERE NOT active AND NOT ours), '{}'),
-           coalesce(pg_catalog.array_agg(slot_name::text ORDER BY slot_name) FILTER (WHERE ours), '{}')
-    FROM (SELECT *, pg_catalog.starts_with(slot_name::text, 'backfill_') AS ours
+                    FILTER (WHERE NOT active AND NOT ours AND NOT lost), '{}'),
+           coalesce(pg_catalog.array_agg(slot_name::text ORDER BY slot_name) FILTER (WHERE ours AND NOT lost), '{}'),
+           coalesce(pg_catalog.array_agg(slot_name::text ORDER BY slot_name) FILTER (WHERE lost), '{}')
+    FROM (SELECT *, pg_catalog.starts_with(slot_name::text, 'backfill_') AS ours,
+                 coalesce(wal_status, '') = 'lost' AS lost
           FROM pg_catalog.pg_replication_slots) AS s
 """
 _LIMITS: Final = """
@@ -123,13 +125,14 @@ def _slots(session: Session, name: str) -> Iterator[Finding]:
         away = standbys.away(session, name)
         if away:
             yield Finding(f"a stream from replication slot {name} would wait: {away}", refuses=False)
-    most, used, idle, ours = one_row(session.execute(_SLOTS))
+    most, used, idle, ours, lost = one_row(session.execute(_SLOTS))
     if used >= most and there is None:
+        useless = f"; invalidated, and of no use to anybody: {', '.join(lost)}" if lost else ""
         unused = f"; not in use at this moment: {', '.join(idle)}" if idle else ""
         streams = f". Of streams: {', '.join(ours)}; {slot.BETWEEN_LOOKS}" if ours else ""
         yield Finding(
-            f"all {most} replication slots of the server are taken{unused}{streams}. Drop one that nobody needs with "
-            "SELECT pg_drop_replication_slot(…), or raise the limit and restart the server",
+            f"all {most} replication slots of the server are taken{useless}{unused}{streams}. Drop one that nobody "
+            "needs with SELECT pg_drop_replication_slot(…), or raise the limit and restart the server",
             f"ALTER SYSTEM SET max_replication_slots = {2 * most or 10}",
         )
     limit, kept, idle_for = one_row(session.execute(_LIMITS))
