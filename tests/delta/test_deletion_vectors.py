@@ -121,6 +121,18 @@ def test_wherever_it_is_stored_its_rows_come_as_deletes(tmp_path: Path, stored: 
         assert len(run.fold.rows) == 70_000 - len(places)
 
 
+def test_deletes_count_as_what_a_batch_may_take(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    write_deltalake(table, pa.table({"id": pa.array(range(20))}), configuration={**FEED, **vectors.PROPERTIES})
+    run = DeltaRun(tmp_path, table)
+    run.catch_up()
+    for count in (2, 4, 6, 8):
+        vectors.delete_rows(table, range(count))
+    run.batch(3)
+    assert run.version == 2, "two commits of two rows each"
+    assert len(run.fold.rows) == 16
+
+
 def test_of_a_file_that_is_kept_the_rows_come_that_are_deleted_otherwise(tmp_path: Path) -> None:
     """Wherever in its row groups they are, and whether there were or are none; the state after each is compared."""
     table = tmp_path / "table"

@@ -103,8 +103,9 @@ def test_an_older_copy_that_was_written_to_is_told(run: DeltaRun, tmp_path: Path
     put_back_after_a_batch(run, tmp_path, restarts=restarts)
     for key in (2, 3):
         DeltaTable(run.table).update(updates={"v": "'other'"}, predicate=f"a = {key}")
+    when = r"was committed at 20[-\dT:.]+ UTC"
     with pytest.raises(
-        DataLossError, match=r"has read version 1 .*, which was committed at .* put back, and written to"
+        DataLossError, match=rf"has read version 1 .*, which {when}, and the one .* {when}: .* put back, and written to"
     ):
         run.plan()
 

@@ -72,6 +72,13 @@ def test_a_table_that_was_emptied_is_filled_again_only_where_it_was_started_over
     assert content(tmp_path) == [(1, "x", "1", "1")]
 
 
+def test_a_first_batch_that_leaves_no_rows_may_come_again(tmp_path: Path, apply: Apply) -> None:
+    """The table has none after it, so that it was not emptied since."""
+    for _ in range(2):
+        apply(batch_of(row("insert", 1, "x", "1"), row("delete", 1, "x", "1")), 0)
+    assert content(tmp_path) == []
+
+
 def test_a_table_that_was_put_back_to_an_earlier_state_is_told(tmp_path: Path) -> None:
     table, earlier = tmp_path / "copy", tmp_path / "earlier"
     apply = apply_to(path=str(table), key=["a", "b"], query="q")

@@ -83,7 +83,9 @@ def test_a_disk_that_is_full_or_fails_is_not_taken_for_damage(text: str) -> None
 
 def test_a_process_that_gets_no_more_memory_is_not_said_to_need_a_higher_limit_of_duckdb() -> None:
     text = "Out of Memory Error: Failed to allocate block of 2097152 bytes (bad allocation)"
-    assert type(explained(duckdb.OutOfMemoryException(text), "/s")) is StateNoMemoryLeftError
+    found = explained(duckdb.OutOfMemoryException(text), "/s")
+    assert type(found) is StateNoMemoryLeftError
+    assert "needs more memory than the system gives this process (" in str(found)
 
 
 def test_a_database_that_duckdb_has_given_up_is_not_taken_for_damage() -> None:
