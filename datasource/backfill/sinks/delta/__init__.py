@@ -168,13 +168,14 @@ class DeltaSink:
         for tries in itertools.count(1):
             version = table.version()
             try:
-                with though_cleaned_up(lambda: self._is_applied(table, now)):
-                    self._apply_once(table, last, now)
+                self._apply_once(table, last, now)
             except Exception as error:
                 if not (is_conflict(error) or is_gone(error)):
                     raise
                 if self._is_applied(table, now):
-                    return  # A commit whose answer was lost is sent again by deltalake, and meets itself.
+                    # A commit whose answer was lost is sent again by deltalake, and meets itself. And what comes after
+                    # it may fail, see `clean_up`; after that of an added column the batch is merged again.
+                    return
                 is_over = tries >= TRIES and time.monotonic() >= until
                 is_lost = is_gone(error) and table.version() == version
                 if is_over or is_lost or noted(table, self.query) != noted_before():

@@ -13,7 +13,6 @@ from deltalake import DeltaTable, Field
 from backfill.arrow.decimals import is_text
 from backfill.arrow.widening import widens
 from backfill.errors import OptionsError, TableError, UnsupportedTypeError
-from backfill.sinks.delta.clean_up import though_cleaned_up
 from backfill.upstream.delta.tables.table import require_partition_values
 from backfill.upstream.delta.tables.types import arrow_type
 
@@ -74,13 +73,7 @@ def add_lacking(table: DeltaTable, columns: pa.Schema, key: Sequence[str]) -> No
             "that name in foreachBatch"
         )
     logger.warning("adding column %s to the Delta table", ", ".join(column.name for column in lacking))
-    with though_cleaned_up(lambda: _has_by_now(table, columns)):
-        table.alter.add_columns([Field.from_arrow(column.with_nullable(True)) for column in lacking])
-
-
-def _has_by_now(table: DeltaTable, columns: pa.Schema) -> bool:
-    table.update_incremental()
-    return not _lacking(table, columns)
+    table.alter.add_columns([Field.from_arrow(column.with_nullable(True)) for column in lacking])
 
 
 def _lacking(table: DeltaTable, columns: pa.Schema) -> list[pa.Field[Any]]:
