@@ -60,6 +60,20 @@ def test_an_added_column_that_is_carried_is_said_to_be_missing_from_rows_that_ca
     assert "until they change, or backfill re-backfill reads them again" in told
 
 
+def test_a_column_that_the_stream_leaves_out_is_not_said_to_be_added(
+    database: Database, start_stream: StartStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The changes have it, because the publication is one of somebody who follows it."""
+    table_of(database, 20)
+    database.execute("ALTER TABLE t ADD COLUMN more int; CREATE PUBLICATION feed FOR TABLE t")
+    run = start_stream(publicationName="feed", columns="id,v", select="id, v")
+    with caplog.at_level(logging.WARNING, "backfill"):
+        run.catch_up()
+        database.execute("UPDATE t SET v = 'new', more = 1")
+        run.finish()
+    assert "was added" not in caplog.text
+
+
 @pytest.mark.parametrize("planned", [False, True])
 def test_changes_from_before_a_column_was_added_are_read_without_it(
     database: Database, start_stream: StartStream, *, planned: bool
