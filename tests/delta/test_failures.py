@@ -115,6 +115,7 @@ def test_the_reason_is_told_also_behind_long_names_and_many_causes() -> None:
     denied = f"{ANSWER}403 Forbidden: <Error><Code>RequestTimeTooSkewed</Code></Error>"
     told = translated(OSError(f"Parquet error: {file}: The operation lacked privileges for {file}: {denied}"), "/t")
     assert "403 Forbidden: RequestTimeTooSkewed. Credentials" in told.message
+    assert len(told.message) < 500, "most of the names is left out"
     causes = ("Kernel error -> Generic S3 error", "Error getting list response body", "HTTP error")
     told = translated(OSError("\n ↳ ".join((*causes, "request or response body error"))), "/t")
     assert "HTTP error: request or response body error. Start" in told.message
