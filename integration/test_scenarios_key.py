@@ -119,6 +119,9 @@ def test_after_the_backfill_a_restart_goes_on_with_a_key_that_was_widened(
     run.catch_up()
     database.execute("UPDATE t SET v = 'later still' WHERE id < 5")
     run.catch_up()
+    ask_again(Path(run.options["stateDir"]), None, None)
+    run.batch(20)
+    assert run.barrier().takes_again
     run.restart()
     run.finish()
 
