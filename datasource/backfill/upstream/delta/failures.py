@@ -78,6 +78,9 @@ _APPEND_ONLY: Final = "append-only"
 _ROWS: Final = "\nPreview of invalid data:"
 """After this come rows of a batch that a constraint refuses."""
 
+_VALUE: Final = re.compile(r"([^'\"]*\b(?:Cast|Parser) error: [^'\"]*['\"]).*(?=['\"])", re.DOTALL)
+"""In what begins so, a value that does not fit into a type stands in quotation marks, in as many lines as it has."""
+
 _OF_DEFINITION: Final = re.compile(r"[^'\"]*Unsupported(?:: Table contains| Delta table type)")
 """In what begins so, the quotation marks are of types and features."""
 
@@ -85,7 +88,8 @@ _OF_DEFINITION: Final = re.compile(r"[^'\"]*Unsupported(?:: Table contains| Delt
 def translated(error: Exception, uri: str) -> BackfillError:
     """The error as one of ours."""
     # How long a request took, and whatever its URL has, are no status of an answer.
-    text, shown = _REQUEST.sub("", _without_rows(error)), _shown(str(error))
+    said = _without_rows(error)
+    text, shown = _REQUEST.sub("", said), _shown(said)
     lacking = scarcity(error, shown) or _lacking(text, uri)
     if lacking is not None:
         return lacking
@@ -99,7 +103,7 @@ def translated(error: Exception, uri: str) -> BackfillError:
         return of_table
     if isinstance(error, DeltaProtocolError) or "unsupported" in text.lower():
         return UnknownFeatureError(f"the Delta table {uri} {UNKNOWN}: {shown}. Try a newer release of it")
-    answer = text if _REQUEST.search(str(error)) or _OF_STORE.search(text) else ""
+    answer = text if _REQUEST.search(said) or _OF_STORE.search(text) else ""
     if _DENIED.search(text) or _FORBIDDEN.search(answer):
         return DatabaseSetupError(
             f"the storage of {uri} refused the access: {shown}. Credentials come from the environment of the driver "
@@ -140,7 +144,7 @@ def is_gone(error: Exception) -> bool:
 
 
 def _without_rows(error: Exception) -> str:
-    return str(error).partition(_ROWS)[0]
+    return _VALUE.sub(r"\1…", str(error), count=1).partition(_ROWS)[0]
 
 
 def _not_committed(error: CommitFailedError, uri: str, shown: str) -> BackfillError:
