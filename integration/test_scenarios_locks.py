@@ -178,6 +178,21 @@ def test_a_wait_that_no_transaction_is_the_cause_of_is_not_said_to_be_for_one(
         eventually(lambda: f"p: no open transaction is in the way; it takes long in the server, {own}" in caplog.text)
 
 
+def test_what_a_role_may_not_see_of_its_own_process_is_not_said(
+    database: Database, stranger: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(blockers, "SAY_AFTER", 0.05)
+    options = {**database.options, "dbtable": "t", "sessionInitStatement": f"SET ROLE {stranger}"}
+    connector = Connector.of_options(parse(options, streaming=False))
+    with (
+        caplog.at_level(logging.WARNING, "backfill"),
+        connector.session() as session,
+        blockers.saying_what_blocks(connector, session, "publication p"),
+    ):
+        own = f"takes long in the server, whose process {session.info.backend_pid}, or on the way to it"
+        eventually(lambda: own in caplog.text)
+
+
 def test_a_slot_that_waits_for_a_standby_is_said_to(
     start_postgres: Callable[..., LocalServer],
     start_stream: StartStream,
