@@ -79,6 +79,23 @@ def test_a_slot_that_was_invalidated_before_anything_was_read_is_made_again(
     run.finish()
 
 
+def test_a_role_that_may_not_make_a_lost_slot_again_is_told_the_statement_that_lets_it(
+    start_postgres: Callable[..., LocalServer], start_stream: StartStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = Database(start_postgres(**KEEPS_LITTLE), "postgres")
+    table_of(database, 20)
+    database.execute("CREATE ROLE app; ALTER TABLE t OWNER TO app; GRANT CREATE ON DATABASE postgres TO app")
+    database.execute("SELECT pg_create_logical_replication_slot('mine', 'pgoutput')")
+    invalidate(database)
+    run = start_stream(database=database, slotName="mine", sessionInitStatement="SET ROLE app")
+    with pytest.raises(DatabaseSetupError, match=r'let an administrator run ALTER ROLE "app" REPLICATION$'):
+        run.batch()
+    assert "is made again" not in caplog.text
+    database.execute("ALTER ROLE app REPLICATION")
+    run.restart()
+    run.finish()
+
+
 def held_back(database: Database, slot: str, place: str) -> int:
     """How many bytes of log lie behind this place of the slot."""
     ((size,),) = database.execute(

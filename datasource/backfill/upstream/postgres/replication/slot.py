@@ -239,9 +239,10 @@ def make_slot(connector: Connector, session: Session, name: str) -> bool:
         require_usable(session, found)
         if not found.is_lost:
             return False
-        logger.warning("replication slot %s was invalidated (%s), and is made again", name, found.told_lost)
-        drop(session, name)
     try:
+        if found is not None:
+            drop(session, name)
+            logger.warning("replication slot %s was invalidated (%s), and is made again", name, found.told_lost)
         with saying_what_blocks(connector, session, f"replication slot {name}"):
             session.execute(_MAKE_TO_FAIL_OVER if session.info.server_version >= _FAILS_OVER else _MAKE, [name])
     except psycopg.errors.DuplicateObject:
