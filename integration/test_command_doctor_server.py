@@ -74,6 +74,19 @@ def test_a_server_that_keeps_all_of_the_log_or_little_of_it_is_noted(
     assert "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf();" in text
 
 
+def test_what_a_server_keeps_of_the_log_without_slots_is_kept_for_a_slot_too(
+    start_postgres: StartPostgres, doctor: Doctor
+) -> None:
+    server = start_postgres(max_slot_wal_keep_size="64MB", wal_keep_size="128MB")
+    with psycopg.connect(server.dsn, autocommit=True) as session:
+        session.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        given = {"url": as_uri(server.dsn, password=None)}
+        assert "max_slot_wal_keep_size is 64MB, and wal_keep_size 128MB: once the server" in doctor(**given)[1]
+        session.execute("ALTER SYSTEM SET wal_keep_size = '2GB'")
+        session.execute("SELECT pg_reload_conf()")
+        eventually(lambda: "max_slot_wal_keep_size" not in doctor(**given)[1])
+
+
 def test_a_slot_that_somebody_made_is_looked_at_and_needs_no_other(
     start_postgres: StartPostgres, doctor: Doctor
 ) -> None:
@@ -121,6 +134,19 @@ def test_slots_that_were_invalidated_are_those_to_drop(start_postgres: StartPost
     code, text = doctor(url=as_uri(server.dsn, password=None))
     lost = "invalidated, and of no use to anybody: backfill_public_t_1f0c9a77; not in use at this moment: old. Drop one"
     assert (code, f"all 2 replication slots of the server are taken; {lost}" in text) == (1, True)
+
+
+def test_a_slot_of_a_standby_that_was_invalidated_is_not_said_to_be_of_no_use(
+    start_postgres: StartPostgres, doctor: Doctor
+) -> None:
+    """Up to PostgreSQL 17 a standby goes on with it, once it has got what is missing from an archive."""
+    server = start_postgres(max_replication_slots="1", **KEEPS_LITTLE)
+    database = Database(server, "postgres")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database.execute("SELECT pg_create_physical_replication_slot('standby', true)")
+    invalidate(database)
+    code, text = doctor(url=as_uri(server.dsn, password=None))
+    assert (code, "slots of the server are taken; not in use at this moment: standby. Drop one" in text) == (1, True)
 
 
 def test_the_slot_of_a_table_that_is_repacked_takes_no_place_of_a_streams(

@@ -52,12 +52,14 @@ _SLOTS: Final = """
            coalesce(pg_catalog.array_agg(slot_name::text ORDER BY slot_name) FILTER (WHERE ours AND NOT lost), '{}'),
            coalesce(pg_catalog.array_agg(slot_name::text ORDER BY slot_name) FILTER (WHERE lost), '{}')
     FROM (SELECT *, pg_catalog.starts_with(slot_name::text, 'backfill_') AS ours,
-                 coalesce(wal_status, '') = 'lost' AS lost
+                 coalesce(wal_status, '') = 'lost' AND slot_type = 'logical' AS lost
           FROM pg_catalog.pg_replication_slots) AS s
 """
 _LIMITS: Final = """
     SELECT pg_catalog.current_setting('max_slot_wal_keep_size'),
            pg_catalog.pg_size_bytes(pg_catalog.current_setting('max_slot_wal_keep_size')),
+           pg_catalog.current_setting('wal_keep_size'),
+           pg_catalog.pg_size_bytes(pg_catalog.current_setting('wal_keep_size')),
            coalesce(pg_catalog.current_setting('idle_replication_slot_timeout', true), '0')
 """
 _KEEP_ENOUGH: Final = "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf()"
@@ -135,7 +137,7 @@ def _slots(session: Session, name: str) -> Iterator[Finding]:
             "needs with SELECT pg_drop_replication_slot(…), or raise the limit and restart the server",
             f"ALTER SYSTEM SET max_replication_slots = {2 * most or 10}",
         )
-    limit, kept, idle_for = one_row(session.execute(_LIMITS))
+    limit, of_slot, always, of_any, idle_for = one_row(session.execute(_LIMITS))
     if limit == "-1":
         yield Finding(
             "max_slot_wal_keep_size is unlimited: while the stream is stopped the server keeps its log, until the disk "
@@ -143,10 +145,11 @@ def _slots(session: Session, name: str) -> Iterator[Finding]:
             _KEEP_ENOUGH,
             refuses=False,
         )
-    elif kept < LITTLE_LOG:
+    elif max(of_slot, of_any) < LITTLE_LOG:
+        more = f", and wal_keep_size {always}" if of_any > of_slot else ""
         yield Finding(
-            f"max_slot_wal_keep_size is {limit}: once the server has written as much log while the stream is stopped, "
-            "or while one batch is read and written, the stream is lost, and says so",
+            f"max_slot_wal_keep_size is {limit}{more}: once the server has written as much log while the stream is "
+            "stopped, or while one batch is read and written, the stream is lost, and says so",
             _KEEP_ENOUGH,
             refuses=False,
         )
