@@ -110,6 +110,16 @@ def test_what_a_value_says_is_neither_told_nor_taken_for_what_is_said_of_the_tab
     assert not {"feature", "constraint"}.intersection(told.value.message.split())
 
 
+@pytest.mark.parametrize("value", ["words", 'two"words', "words\nin lines", "words (os error 28)", 77])
+def test_a_statistic_of_a_column_that_does_not_fit_is_not_told(tmp_path: Path, value: str | int) -> None:
+    write_deltalake(tmp_path, pa.table({"id": [1], "v": [value]}))
+    retyped = Schema.from_arrow(pa.table({"id": [1], "v": [True]}).schema).to_json()
+    vectors.commit(tmp_path, [{"metaData": {**vectors.definition(tmp_path), "schemaString": retyped}}])
+    upstream = DeltaUpstream(parse({"path": str(tmp_path), "keyColumns": "id"}))
+    with pytest.raises(TableError, match=r"expected boolean got …$"):
+        list(upstream.reader().scan([WHOLE_TABLE]))
+
+
 def test_the_features_that_are_not_known_are_called_what_the_sql_calls_them() -> None:
     text = 'Unsupported table features required: [ClusteredTable, VariantShreddingPreview, Unknown("collations")]'
     told = translated(CommitFailedError(text), "/t").message

@@ -81,6 +81,9 @@ _ROWS: Final = "\nPreview of invalid data:"
 _VALUE: Final = re.compile(r"([^'\"]*\b(?:Cast|Parser) error: [^'\"]*['\"]).*(?=['\"])", re.DOTALL)
 """In what begins so, a value that does not fit into a type stands in quotation marks, in as many lines as it has."""
 
+_STATISTIC: Final = re.compile(r"(\bJson error: .*?: expected \w+ got ).*?(?=\n\s*\d+: |\Z)", re.DOTALL)
+"""Behind this is a value of the table's log, as the least of a column that has another type now, up to the stack."""
+
 _OF_DEFINITION: Final = re.compile(r"[^'\"]*Unsupported(?:: Table contains| Delta table type)")
 """In what begins so, the quotation marks are of types and features."""
 
@@ -144,7 +147,8 @@ def is_gone(error: Exception) -> bool:
 
 
 def _without_rows(error: Exception) -> str:
-    return _VALUE.sub(r"\1…", str(error), count=1).partition(_ROWS)[0]
+    text = _STATISTIC.sub(r"\1…", str(error), count=1)
+    return _VALUE.sub(r"\1…", text, count=1).partition(_ROWS)[0]
 
 
 def _not_committed(error: CommitFailedError, uri: str, shown: str) -> BackfillError:
