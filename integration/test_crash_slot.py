@@ -67,7 +67,7 @@ def test_a_publication_that_was_being_made_when_the_driver_died_is_taken_over(
     lives = a_stream(database, tmp_path)
     waiting = (
         "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
-        "AND query LIKE 'CREATE PUBLICATION%' AND wait_event_type = 'Lock'"
+        "AND query LIKE 'LOCK TABLE %' AND wait_event_type = 'Lock'"
     )
     with database.connect() as analyst:
         analyst.execute(f"LOCK TABLE {TABLE} IN SHARE UPDATE EXCLUSIVE MODE")  # as VACUUM and ANALYZE do
