@@ -185,3 +185,17 @@ def test_a_partition_that_is_published_as_its_root_is_told_the_ways_out(
         run.restart(stateDir=f"{run.options['stateDir']}-{number}", **options)
         assert run.ask(10)
         run.restart(dbtable="t_1")
+
+
+def test_a_table_that_was_taken_out_and_put_back_before_anything_was_read_has_lost_nothing(
+    database: Database, start_stream: StartStream
+) -> None:
+    table_of(database, 40)
+    run = start_stream()
+    run.ask(10)
+    run.stop()
+    [(name,)] = database.execute("SELECT pubname FROM pg_publication")
+    database.execute(f"ALTER PUBLICATION {name} DROP TABLE t")
+    write(database)
+    database.execute(f"ALTER PUBLICATION {name} ADD TABLE t")
+    goes_on(run)

@@ -139,15 +139,18 @@ class Place:
             slot.advance(session, self.slot, behind)
 
     def make(self, connector: Connector, session: Session, table: Table) -> bool:
-        """Makes the publication and the slot where they are missing. Returns whether the slot was made. May wait for
-        transactions that are under way, and says so.
+        """Makes the publication and the slot where they are missing. Returns whether the slot was made. From now on a
+        publication of the stream's own is right as it is. May wait for transactions that are under way, and says so.
 
         Raises before it publishes a table that could not be written to then.
         """
         require_writable(session, self.publication, table.description)
         if self.own_publication:
             publication.make(connector, session, self.publication, table.description)
-        self.require_published(session, table)
+        found = self.require_published(session, table)
+        if self.own_publication and found.noted != found.membership:
+            # What it left out while the table was taken out of it is missed by nobody who has read nothing yet.
+            publication.note_membership(session, self.publication, table.description.oid)
         return slot.make_slot(connector, session, self.slot)
 
     def require_published(self, session: Session, table: Table, asked: Asked | None = None) -> Published:
