@@ -187,11 +187,14 @@ def test_a_partition_that_is_published_as_its_root_is_told_the_ways_out(
         run.restart(dbtable="t_1")
 
 
+@pytest.mark.parametrize("given", [{}, {"publicationName": "feed"}], ids=["its own", "of a person"])
 def test_a_table_that_was_taken_out_and_put_back_before_anything_was_read_has_lost_nothing(
-    database: Database, start_stream: StartStream
+    database: Database, start_stream: StartStream, given: dict[str, str]
 ) -> None:
     table_of(database, 40)
-    run = start_stream()
+    if given:
+        database.execute("CREATE PUBLICATION feed FOR TABLE t")
+    run = start_stream(**given)
     run.ask(10)
     run.stop()
     [(name,)] = database.execute("SELECT pubname FROM pg_publication")

@@ -149,7 +149,8 @@ class Place:
             publication.make(connector, session, self.publication, table.description)
         found = self.require_published(session, table)
         if self.own_publication and found.noted != found.membership:
-            # What it left out while the table was taken out of it is missed by nobody who has read nothing yet.
+            # What it left out while the table was not in it is not missed: who makes a place has read nothing yet, or
+            # was told to go on without it.
             publication.note_membership(session, self.publication, table.description.oid)
         return slot.make_slot(connector, session, self.slot)
 
@@ -248,9 +249,8 @@ class Place:
         slot.require_kept(session, self.slot, reached)
 
     def accepting_publication(self, session: Session, table: Table) -> Place:
-        """The same place, with the publication of now taken for the right one."""
+        """The same place, with the publication of now taken for the right one; its own is as `make` has left it."""
         if self.own_publication:
-            publication.note_membership(session, self.publication, table.description.oid)
             return self
         found = publication.find(session, self.publication, table.description.oid)
         return replace(self, published=_told(found.ids) if found else "")
