@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from backfill.__main__ import main
-from backfill.errors import DataLossError, DefiniteError
+from backfill.errors import DatabaseSetupError, DataLossError, DefiniteError
 from integration.database import Database
 from integration.fixtures.streams import StartStream
+from integration.processes import kill
 from integration.scenarios import AT_ANY_TIME, RESTARTS, refused, started
-from integration.waiting import said
+from integration.servers.local import LocalServer
+from integration.stream_harness import table_of
+from integration.waiting import eventually, said
 
 
 @RESTARTS
@@ -61,19 +66,71 @@ def test_a_slot_of_another_plugin_under_the_same_name_is_not_read(
     refused(run, DefiniteError, "test_decoding|proto_version", restarts=restarts)
 
 
-def test_the_advice_for_a_slot_of_another_plugin_leads_out(database: Database, start_stream: StartStream) -> None:
+@pytest.mark.parametrize(
+    ("making", "kind"),
+    [
+        ("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", "uses test_decoding and not pgoutput"),
+        ("SELECT pg_create_physical_replication_slot(%s)", "is a physical one"),
+    ],
+)
+def test_the_advice_for_a_slot_of_another_kind_leads_out(
+    database: Database, start_stream: StartStream, making: str, kind: str
+) -> None:
     run = started(start_stream, "while the log is followed")
     database.execute("SELECT pg_drop_replication_slot(%s)", [run.slot])
-    database.execute("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", [run.slot])
+    database.execute(making, [run.slot])
     run.restart()
-    with pytest.raises(DataLossError, match=r"uses test_decoding and not pgoutput.*failOnDataLoss=false") as told:
+    with pytest.raises(DataLossError, match=rf"{kind}.*failOnDataLoss=false") as told:
         run.catch_up()
-    (advice,) = re.findall(r"SELECT pg_drop_replication_slot\('\w+'\)", str(told.value))
-    database.execute(advice)
+    _follow(database, told.value)
     run.restart(failOnDataLoss="false")
     run.catch_up()
     database.execute("UPDATE t SET v = 'new'")
     run.finish()
+
+
+def test_a_physical_slot_under_the_same_name_is_not_dropped_with_the_stream(
+    database: Database, start_stream: StartStream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = started(start_stream, "while the log is followed")
+    database.execute("SELECT pg_drop_replication_slot(%s)", [run.slot])
+    database.execute("SELECT pg_create_physical_replication_slot(%s)", [run.slot])
+    run.stop()
+    drop = ["drop", "--state-dir", run.options["stateDir"], "--url", database.url(tmp_path)]
+    assert main(drop) == 1
+    assert f"replication slot {run.slot} is a physical one" in capsys.readouterr().err
+    new = run.new_checkpoint()
+    new.restart(onExistingState="restart")
+    with pytest.raises(DatabaseSetupError, match=r"is a physical one.*nothing was dropped") as told:
+        new.catch_up()
+    _follow(database, told.value)
+    new.finish()
+    assert main(drop) == 0
+
+
+def test_a_standby_of_a_physical_slot_is_not_disconnected_by_a_stream_that_begins(
+    own_database: tuple[LocalServer, Database], start_stream: StartStream, tmp_path: Path
+) -> None:
+    server, database = own_database
+    table_of(database, 10)
+    database.execute("SELECT pg_create_physical_replication_slot('taken')")
+    reads = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = 'taken' AND active"
+    receiving = subprocess.Popen([server.bin("pg_receivewal"), "-D", tmp_path, "-S", "taken", "-d", server.dsn])
+    try:
+        eventually(lambda: database.execute(reads) != [])
+        (before,) = database.execute(reads)
+        run = start_stream(database=database, slotName="taken")
+        with pytest.raises(DatabaseSetupError, match=r"taken exists and is a physical one.*choose another slotName"):
+            run.catch_up()
+        assert database.execute(reads) == [before]
+    finally:
+        kill(receiving)
+
+
+def _follow(database: Database, told: Exception) -> None:
+    """Does what the error advises about the slot."""
+    (advice,) = re.findall(r"SELECT pg_drop_replication_slot\('\w+'\)", str(told))
+    database.execute(advice)
 
 
 @RESTARTS

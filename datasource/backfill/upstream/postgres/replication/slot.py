@@ -100,6 +100,16 @@ class SlotState:
         return self.wal_status == "lost"
 
     @property
+    def told_kind(self) -> str:
+        """How it differs from a stream's slot; a physical one has no plugin, and belongs to no database."""
+        return f"uses {self.plugin} and not pgoutput" if self.plugin else "is a physical one"
+
+    @property
+    def dropping(self) -> str:
+        """How a person drops it, which no stream made."""
+        return f"drop it, if nobody needs it (SELECT pg_drop_replication_slot('{self.name}'))"
+
+    @property
     def told_lost(self) -> str:
         """How the server says that, and why, where it does."""
         return f"wal_status=lost{f', {self.invalidation}' if self.invalidation else ''}"
@@ -197,8 +207,8 @@ def require_kept(
 def _require_intact(session: Session, found: SlotState, after: Lsn, way_out: str = START_OVER_OR_GO_ON) -> None:
     if found.plugin != "pgoutput":
         raise DataLossError(
-            f"replication slot {found.name} uses {found.plugin or 'no plugin'} and not pgoutput, so it is not the slot "
-            f"that was read: drop it, if nobody needs it (SELECT pg_drop_replication_slot('{found.name}')). {way_out}"
+            f"replication slot {found.name} {found.told_kind}, so it is not the slot that was read: {found.dropping}. "
+            f"{way_out}"
         )
     if not found.here:
         raise DatabaseSetupError(
@@ -278,7 +288,7 @@ def require_usable(session: Session, found: SlotState) -> None:
     """Raises DatabaseSetupError unless a stream may begin with this slot, which somebody has made."""
     if found.plugin != "pgoutput":
         raise DatabaseSetupError(
-            f"replication slot {found.name} exists and uses {found.plugin or 'no plugin'}; choose another slotName"
+            f"replication slot {found.name} exists and {found.told_kind}; choose another slotName, or {found.dropping}"
         )
     if not found.here:
         raise DatabaseSetupError(f"{_elsewhere(session, found)}; choose another slotName")
@@ -292,7 +302,7 @@ def _end_making(session: Session, name: str) -> None:
     """
     session.execute(
         "SELECT pg_catalog.pg_terminate_backend(active_pid, 5000) FROM pg_catalog.pg_replication_slots "
-        "WHERE slot_name = %s AND confirmed_flush_lsn IS NULL AND active",
+        "WHERE slot_name = %s AND slot_type = 'logical' AND confirmed_flush_lsn IS NULL AND active",
         [name],
     )
 
@@ -333,9 +343,14 @@ def lag(session: Session, slot: str, reached: Position | None, complete_until: i
 def drop(session: Session, slot: str) -> str:
     """Drops the slot, ending the session that reads it; says for people what became of it.
 
-    Raises DatabaseSetupError where it is of another database.
+    Raises DatabaseSetupError where it is physical, as a standby's is, or of another database.
     """
     found = find(session, slot)
+    if found is not None and not found.plugin:
+        raise DatabaseSetupError(
+            f"replication slot {slot} {found.told_kind}, so it is not the stream's, and nothing was dropped: "
+            f"{found.dropping}, and do this again"
+        )
     if found is not None and not found.here:
         raise DatabaseSetupError(f"{_elsewhere(session, found)}; nothing was dropped. Name {found.database} in url")
     session.execute(
