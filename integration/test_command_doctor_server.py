@@ -18,6 +18,7 @@ from integration.waiting import eventually
 
 if TYPE_CHECKING:
     from integration.fixtures.postgres import StartPostgres
+    from integration.fixtures.streams import StartStream
 
 
 def test_a_server_that_cannot_be_reached_is_a_finding(doctor: Doctor) -> None:
@@ -122,6 +123,25 @@ def test_slots_of_streams_are_not_said_to_be_unused(start_postgres: StartPostgre
     assert code == 1
     assert "not in use at this moment: backfilled, old. Of streams: backfill_public_t_1f0c9a77; a stream reads" in text
     assert "go by whether confirmed_flush_lsn moves, and end a stream with `backfill drop`" in text
+
+
+def test_slots_of_streams_of_the_table_are_named_with_the_log_they_keep(
+    database: Database, doctor: Doctor, start_stream: StartStream
+) -> None:
+    """One whose `stateDir` was lost before a batch was logged is known by nothing else."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE t_other (id int PRIMARY KEY)")
+    assert "streams of" not in doctor()[1]
+    run = start_stream()
+    run.batch()
+    other = start_stream("t_other", stateDir=f"{run.options['stateDir']}_other")
+    other.batch()
+    code, text = doctor()
+    assert code == 0
+    assert re.search(rf'streams of "public"."t" have made replication slots.*: {run.slot} \(\d+ \w+\)\. Of', text)
+    run.stop()
+    for name in (run.slot, other.slot):
+        database.execute("SELECT pg_drop_replication_slot(%s)", [name])
+    assert "streams of" not in doctor()[1]
 
 
 def test_slots_that_were_invalidated_are_those_to_drop(start_postgres: StartPostgres, doctor: Doctor) -> None:

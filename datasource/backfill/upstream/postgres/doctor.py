@@ -16,7 +16,7 @@ from backfill.errors import BackfillError, DatabaseSetupError
 from backfill.options import Options
 from backfill.upstream.findings import Finding, refused
 from backfill.upstream.postgres.description import KeyColumn, QualifiedName, TableDescription, quoted
-from backfill.upstream.postgres.replication import publication, slot, standbys
+from backfill.upstream.postgres.replication import publication, slot, slots, standbys
 from backfill.upstream.postgres.replication.writers import against_whole_rows, require_writable
 from backfill.upstream.postgres.session import locks, room
 from backfill.upstream.postgres.session.connection import Connector, Session, one_row
@@ -43,29 +43,6 @@ _RIGHTS: Final = """
     SELECT current_user::text, pg_catalog.current_database(),
            pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')
 """
-# REPACK (CONCURRENTLY) has slots of its own, which max_replication_slots does not count (from PostgreSQL 19 on).
-_SLOTS: Final = """
-    SELECT pg_catalog.current_setting('max_replication_slots')::int,
-           pg_catalog.count(*) FILTER (WHERE plugin IS DISTINCT FROM 'pgrepack')::int,
-           coalesce(pg_catalog.array_agg(slot_name::text ORDER BY slot_name)
-                    FILTER (WHERE NOT active AND NOT ours AND NOT lost), '{}'),
-           coalesce(pg_catalog.array_agg(slot_name::text ORDER BY slot_name) FILTER (WHERE ours AND NOT lost), '{}'),
-           coalesce(pg_catalog.array_agg(slot_name::text ORDER BY slot_name) FILTER (WHERE lost), '{}')
-    FROM (SELECT *, pg_catalog.starts_with(slot_name::text, 'backfill_') AS ours,
-                 coalesce(wal_status, '') = 'lost' AND slot_type = 'logical' AS lost
-          FROM pg_catalog.pg_replication_slots) AS s
-"""
-_LIMITS: Final = """
-    SELECT pg_catalog.current_setting('max_slot_wal_keep_size'),
-           pg_catalog.pg_size_bytes(pg_catalog.current_setting('max_slot_wal_keep_size')),
-           pg_catalog.current_setting('wal_keep_size'),
-           pg_catalog.pg_size_bytes(pg_catalog.current_setting('wal_keep_size')),
-           coalesce(pg_catalog.current_setting('idle_replication_slot_timeout', true), '0')
-"""
-_KEEP_ENOUGH: Final = "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf()"
-LITTLE_LOG: Final = 1 << 30
-"""Bytes of log that a server may write while a single batch is read and written."""
-
 _OWNED: Final = "SELECT pg_catalog.pg_has_role(relowner, 'USAGE') FROM pg_catalog.pg_class WHERE oid = %s"
 _LARGE: Final = """
     SELECT attname::text FROM pg_catalog.pg_attribute
@@ -127,40 +104,7 @@ def _slots(session: Session, name: str) -> Iterator[Finding]:
         away = standbys.away(session, name)
         if away:
             yield Finding(f"a stream from replication slot {name} would wait: {away}", refuses=False)
-    most, used, idle, ours, lost = one_row(session.execute(_SLOTS))
-    if used >= most and there is None:
-        useless = f"; invalidated, and of no use to anybody: {', '.join(lost)}" if lost else ""
-        unused = f"; not in use at this moment: {', '.join(idle)}" if idle else ""
-        streams = f". Of streams: {', '.join(ours)}; {slot.BETWEEN_LOOKS}" if ours else ""
-        yield Finding(
-            f"all {most} replication slots of the server are taken{useless}{unused}{streams}. Drop one that nobody "
-            "needs with SELECT pg_drop_replication_slot(…), or raise the limit and restart the server",
-            f"ALTER SYSTEM SET max_replication_slots = {2 * most or 10}",
-        )
-    limit, of_slot, always, of_any, idle_for = one_row(session.execute(_LIMITS))
-    if limit == "-1":
-        yield Finding(
-            "max_slot_wal_keep_size is unlimited: while the stream is stopped the server keeps its log, until the disk "
-            "is full. With a limit the stream is lost instead, and says so",
-            _KEEP_ENOUGH,
-            refuses=False,
-        )
-    elif max(of_slot, of_any) < LITTLE_LOG:
-        more = f", and wal_keep_size {always}" if of_any > of_slot else ""
-        yield Finding(
-            f"max_slot_wal_keep_size is {limit}{more}: once the server has written as much log while the stream is "
-            "stopped, or while one batch is read and written, the stream is lost, and says so",
-            _KEEP_ENOUGH,
-            refuses=False,
-        )
-    if idle_for != "0":
-        yield Finding(
-            f"idle_replication_slot_timeout is {idle_for}: a stream that is stopped for longer than that, as between "
-            "two runs with availableNow, or of which a batch or the interval of its trigger takes longer, is lost, and "
-            "says so",
-            "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf()",
-            refuses=False,
-        )
+    yield from slots.findings(session, needs_one=there is None)
 
 
 def _columns(session: Session, table: TableDescription, options: Options) -> Iterator[Finding]:
@@ -230,6 +174,7 @@ def _rights(session: Session, options: Options, table: TableDescription | None) 
 
 
 def _surprises(session: Session, table: TableDescription, options: Options) -> Iterator[Finding]:
+    yield from slots.of_streams(session, table.name)
     if options.stream.last_rows is None:
         yield from _key_alone(session, table, options)
     if table.partitioned:

@@ -2,6 +2,7 @@
 
 place          where a stream is in the log
 own_log        which log that is
+slots          what is found of the server's, before a stream begins
 slot           the replication slot
 unseen         what it does not tell of
 standbys       those that reading it waits for
