@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from backfill.errors import DatabaseSetupError, TableError
+from backfill.errors import DatabaseSetupError, DataLossError, TableError
 from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.stream_harness import StreamRun, table_of
@@ -202,3 +202,25 @@ def test_a_table_that_was_taken_out_and_put_back_before_anything_was_read_has_lo
     write(database)
     database.execute(f"ALTER PUBLICATION {name} ADD TABLE t")
     goes_on(run)
+
+
+@pytest.mark.parametrize("given", [{}, {"publicationName": "feed"}], ids=["its own", "of a person"])
+@pytest.mark.parametrize("mode", ["initial", "latest"])
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+def test_a_publication_that_is_altered_and_altered_back_before_the_log_is_read_first_has_perhaps_lost_changes(
+    database: Database, start_stream: StartStream, given: dict[str, str], mode: str, *, restarts: bool
+) -> None:
+    table_of(database, 40)
+    if given:
+        database.execute("CREATE PUBLICATION feed FOR TABLE t")
+    run = start_stream(startupMode=mode, **given)
+    run.plan(10)
+    if restarts:
+        run.restart()
+    run.commit(run.read())
+    [(name,)] = database.execute("SELECT pubname FROM pg_publication")
+    database.execute(f"ALTER PUBLICATION {name} SET (publish = 'insert')")
+    write(database)
+    database.execute(f"ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate')")
+    with pytest.raises(DataLossError, match=f"publication {name} was altered"):
+        run.catch_up()

@@ -90,7 +90,7 @@ class ChangeLog:
 
     def begin_place(self, session: Session) -> None:
         """Makes the place at which a stream begins that has read nothing yet."""
-        self.place.begin(self._connector, session, self._table)
+        self._published = self.place.begin(self._connector, session, self._table)
         self.place = self._with_beginning(self.place)
 
     def _with_beginning(self, place: Place) -> Place:
@@ -107,7 +107,7 @@ class ChangeLog:
         checks: tuple[Callable[[], object], ...] = (
             lambda: place.require_synced(session, before),
             lambda: slot.require_readable(session, place.slot, after.lsn),
-            lambda: place.require_same_publication(session, self._table),
+            lambda: self._require_publication_of(session, place),
         )
         passed = [self._passes(check) for check in checks]
         self.place = place if place != before else self._with_beginning(place)
@@ -191,6 +191,11 @@ class ChangeLog:
             self._go_on_without(error)
             self._make_place_again(session)
             self._published = self.place.require_published(session, self._table)
+
+    def _require_publication_of(self, session: Session, place: Place) -> None:
+        """As at a start; what is altered from then on is noticed."""
+        found = place.require_same_publication(session, self._table)
+        self._published = self._published or found
 
     def _make_place_again(self, session: Session) -> None:
         """Makes what is gone of it; and from now on the publication as it is, is the right one."""

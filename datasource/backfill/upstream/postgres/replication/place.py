@@ -106,20 +106,21 @@ class Place:
             if now not in ("", began):
                 raise OptionsError(another_option(f"{option}={began}", f"{option}={now}"))
 
-    def begin(self, connector: Connector, session: Session, table: Table) -> None:
+    def begin(self, connector: Connector, session: Session, table: Table) -> Published:
         """As `make`, for a stream that has read nothing yet; may be done again after the driver was killed. When it
-        returns, readers see all that the slot does not tell of.
+        returns, readers see all that the slot does not tell of. Returns the publication as it was before that.
 
         A publication of this name that a person made is refused: from the next start on it would be taken for one of
         ours that was dropped and made again.
         """
         if self.own_publication:
             publication.require_none_of_others(session, self.publication)
-        made = self.make(connector, session, table)
+        published, made = self.make(connector, session, table)
         if made or self._makes_both:
             wait_for_unseen(connector, session, self.slot)
         else:
             self._pass_over(connector, session)
+        return published
 
     @property
     def _makes_both(self) -> bool:
@@ -138,9 +139,10 @@ class Place:
         with saying_which_is_waited_for(connector, session, self.slot):
             slot.advance(session, self.slot, behind)
 
-    def make(self, connector: Connector, session: Session, table: Table) -> bool:
-        """Makes the publication and the slot where they are missing. Returns whether the slot was made. From now on a
-        publication of the stream's own is right as it is. May wait for transactions that are under way, and says so.
+    def make(self, connector: Connector, session: Session, table: Table) -> tuple[Published, bool]:
+        """Makes the publication and the slot where they are missing. Returns the former, and whether the latter was
+        made. From now on a publication of the stream's own is right as it is. May wait for transactions that are under
+        way, and says so.
 
         Raises before it publishes a table that could not be written to then.
         """
@@ -152,7 +154,7 @@ class Place:
             # What it left out while the table was not in it is not missed: who makes a place has read nothing yet, or
             # was told to go on without it.
             publication.note_membership(session, self.publication, table.description.oid)
-        return slot.make_slot(connector, session, self.slot)
+        return found, slot.make_slot(connector, session, self.slot)
 
     def require_published(self, session: Session, table: Table, asked: Asked | None = None) -> Published:
         """Raises where the publication would leave out something that the stream carries; else which one it is."""
