@@ -16,7 +16,7 @@ from integration.database import Database
 from integration.fixtures.streams import StartStream
 from integration.scenarios import AT_ANY_TIME, RESTARTS, following, refused, started
 from integration.servers import LocalServer
-from integration.stream_harness import StreamRun, table_of
+from integration.stream_harness import StreamRun, churn, table_of
 from integration.waiting import eventually, said
 
 
@@ -46,6 +46,36 @@ def test_a_server_whose_log_was_put_where_no_bigint_reaches_is_refused(
             run.batch()
     assert database.execute("SELECT slot_name FROM pg_replication_slots") == []
     assert main(["doctor", "--url", database.url(tmp_path), "--dbtable", "t"]) == 1
+
+
+@pytest.mark.parametrize("way", ["over", "on"])
+@pytest.mark.parametrize("begun", [False, True], ids=["with a given slot", "in the log"])
+def test_a_slot_whose_log_the_server_has_lost_is_told_with_the_ways_out(
+    own_database: tuple[LocalServer, Database], start_stream: StartStream, way: str, *, begun: bool
+) -> None:
+    server, database = own_database
+    table_of(database, 40)
+    run = start_stream(database=database, slotName="s")
+    if begun:
+        run.catch_up()
+    else:
+        database.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+    server.stop()
+    server._site.sandbox.run([server.bin("pg_resetwal"), server.folder / "data"])
+    server.start()
+    run.restart()
+    with pytest.raises(DatabaseSetupError, match=r"lacks a file .* onExistingState=restart; or run SELECT pg_drop_rep"):
+        run.catch_up()
+    if way == "over":
+        run.stop()
+        run = run.new_checkpoint()
+        run.restart(onExistingState="restart")
+    else:
+        database.execute("SELECT pg_drop_replication_slot('s')")
+        run.restart(failOnDataLoss="false")
+    run.catch_up()
+    churn(database, 1)
+    run.finish()
 
 
 def test_a_stream_is_not_ended_on_another_database_system(

@@ -74,6 +74,7 @@ def test_a_table_of_more_partitions_than_the_server_has_locks_is_answered_with_t
         (about_slot, "42704", "la publication « orders » n'existe pas", DataLossError),
         (about_slot, "55000", 'can no longer get changes from replication slot "orders"', DataLossError),
         (about_slot, "55000", 'can no longer access replication slot "orders"', DataLossError),
+        (about_slot, "58P01", "das angeforderte WAL-Segment wurde schon entfernt", DatabaseSetupError),
         (about_slot, "55006", "Replikations-Slot »orders« ist aktiv für PID 42", SlotBusyError),
         (about_slot, "57P01", "interrompendo a conexão por causa de um comando do administrador", ConnectionLostError),
         (about_snapshot, "57P01", "接続を終了しています", ConnectionLostError),

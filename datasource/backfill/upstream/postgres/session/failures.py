@@ -54,6 +54,7 @@ _OBJECT_IN_USE: Final = "55006"
 _NOT_READY: Final = "55000"
 _DISK_FULL: Final = "53100"
 _INVALID_PARAMETER: Final = "22023"
+_NO_FILE: Final = "58P01"
 _DATA_EXCEPTION: Final = "22"
 """The class of errors whose message quotes the value that was at fault, which may be a row's key."""
 
@@ -173,8 +174,16 @@ def about_snapshot(failure: Failure) -> BackfillError | None:
 def about_slot(failure: Failure) -> BackfillError | None:
     """For statements that read a slot. One that was dropped does not exist; one that was invalidated cannot be read.
 
-    Up to version 17 it is an error as well if the publication did not exist when a change was made.
+    Up to version 17 it is an error as well if the publication did not exist when a change was made. A file of the log
+    is not there although the slot keeps it, where `pg_resetwal` or somebody has removed it; the slot stays, and as the
+    server takes it for sound, nobody but a person drops it before a stream goes on.
     """
+    if failure.state == _NO_FILE:
+        return DatabaseSetupError(
+            f"the server lacks a file that the slot needs: {failure.message}. Where it is of the log, as after "
+            f"pg_resetwal, the changes in it are gone: start over with {FRESH_START}; or run SELECT "
+            "pg_drop_replication_slot('…'), and start the query again with failOnDataLoss=false to go on without them"
+        )
     if failure.state not in (_UNDEFINED, _NOT_READY):
         return None
     return DataLossError(
