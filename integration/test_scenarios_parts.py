@@ -163,6 +163,25 @@ def test_what_was_done_since_the_query_was_started_is_said_when_it_is_started_ag
     assert said(caplog) == [attached, dropped]
 
 
+@pytest.mark.parametrize(
+    ("part", "bounds", "leaf"), [("t_1", "(100) TO (200)", "t_1"), ("t_2", "(200) TO (300)", "t_20")]
+)
+def test_a_partition_that_was_away_between_two_looks_is_named(
+    run: StreamRun, caplog: pytest.LogCaptureFixture, part: str, bounds: str, leaf: str
+) -> None:
+    detached, attached = f"ALTER TABLE t DETACH PARTITION {part}", f"ALTER TABLE t ATTACH PARTITION {part} FOR VALUES"
+    seen = "INSERT INTO t VALUES (95 + 100, 'in the log') ON CONFLICT (id) DO UPDATE SET v = 'in the log too'"
+    after(run, detached, f"UPDATE {leaf} SET v = 'away'", f"{attached} FROM {bounds}", seen)
+    (told,) = said(caplog)
+    assert told.startswith(f'partition "public"."{part}" of "public"."t" was detached and attached again')
+    after(run, seen)
+    assert said(caplog) == [told]
+    run.fold.supersedes = True
+    assert main(["re-backfill", "--state-dir", run.options["stateDir"]]) == 0
+    after(run, seen)
+    run.finish()
+
+
 def test_a_partition_that_is_truncated_by_itself_is_named(run: StreamRun, caplog: pytest.LogCaptureFixture) -> None:
     after(run, "INSERT INTO t VALUES (1)")
     after(run, "TRUNCATE t_1", "INSERT INTO t VALUES (2)")

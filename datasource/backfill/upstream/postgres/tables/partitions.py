@@ -38,6 +38,7 @@ _PARTS: Final = f"""
     SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname, c.relkind <> 'p' AS is_leaf,
            c.relfilenode::int8 AS file, c.reltuples < 0::real AS is_uncounted, c.relpersistence::text AS persistence,
            c.relreplident::text AS replica_identity, root.relreplident = 'f' AS told_as_whole,
+           (SELECT h.xmin::text FROM pg_catalog.pg_inherits h WHERE h.inhrelid = c.oid AND c.oid <> root.oid) AS placed,
            ARRAY(SELECT a.attname::text
                  FROM pg_catalog.pg_index i
                  CROSS JOIN LATERAL pg_catalog.generate_series(0, i.indnkeyatts - 1) k
@@ -95,6 +96,9 @@ class Part:
     replica_identity: str
     told_as_whole: bool
     """Whether the log says of what it has of an old row that it is the whole row."""
+
+    placed: str | None
+    """The transaction that gave it its place among the partitions; None for the table itself."""
 
     logged: list[str]
     """The columns that are logged of an old row, where those are not all."""

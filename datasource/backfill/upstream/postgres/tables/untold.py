@@ -69,7 +69,7 @@ class Untold:
         come = self._looked_at(session, new)
         self._locked = set(new).difference(come)
         gone = [(oid, part) for oid, part in known.items() if oid not in now and (part is None or part.is_leaf)]
-        kept = [(before, now[oid]) for oid, before in known.items() if before and before.is_leaf and oid in now]
+        kept = [(before, now[oid]) for oid, before in known.items() if before and oid in now]
         self._say(
             "was attached with rows in it, or has got them since: those that it had before are not in the change log. "
             "If there were any, have them read with backfill re-backfill, unless the backfill is still to come to them",
@@ -81,9 +81,14 @@ class Untold:
             [part.name.quoted() if part else f"with the OID {oid}" for oid, part in gone],
         )
         self._say(
+            "was detached and attached again: what was done to its rows in between is not in the change log. If "
+            "anything was, have them read with backfill re-backfill, which removes none from the sink",
+            [part.name.quoted() for before, part in kept if part.placed != before.placed],
+        )
+        self._say(
             "was truncated by itself, or rewritten: of rows that were truncated the change log has no deletes, so the "
             "sink keeps those that it has",
-            _truncated(kept),
+            _truncated([(before, part) for before, part in kept if before.is_leaf]),
         )
         self._known, self._since = {**now}, ""
 
