@@ -190,7 +190,6 @@ class ChangeLog:
         except DataLossError as error:
             self._go_on_without(error)
             self._make_place_again(session)
-            self._published = self.place.require_published(session, self._table)
 
     def _require_publication_of(self, session: Session, place: Place) -> None:
         """As at a start; what is altered from then on is noticed."""
@@ -201,6 +200,7 @@ class ChangeLog:
         """Makes what is gone of it; and from now on the publication as it is, is the right one."""
         self.place.make(self._connector, session, self._table)
         self.place = self.place.accepting_publication(session, self._table)
+        self._published = self.place.require_published(session, self._table)
 
     def _passes(self, check: Callable[[], object]) -> bool:
         """Whether nothing is lost by what this checks; raises what is, unless the stream is to go on without it."""
