@@ -14,7 +14,7 @@ from backfill.options import parse
 from backfill.plan import Measure
 from backfill.upstream.postgres import PostgresUpstream
 from backfill.upstream.postgres.snapshot.counting import RANGES_AT_ONCE
-from backfill.upstream.postgres.snapshot.plans import NO_INDEX_ALONE, better_by_bitmap, in_key_order
+from backfill.upstream.postgres.snapshot.plans import better_by_bitmap, in_key_order, no_index_alone
 from backfill.upstream.postgres.snapshot.reader import PostgresSnapshotReader
 from backfill.vnode import WHOLE_TABLE, KeyRange, ranges_between
 from integration.database import Database
@@ -128,6 +128,48 @@ def test_of_a_key_of_two_columns_no_other_index_is_used(database: Database, also
     assert "other" not in plan
 
 
+IN_TENANTS = (
+    "CREATE TABLE t (tenant int, id uuid, v text, PRIMARY KEY (tenant, id)) WITH (autovacuum_enabled = off);"
+    "INSERT INTO t SELECT {tenant}, md5(i::text)::uuid, repeat('v', 240) "
+    f"FROM generate_series(1, {ROWS}) i ORDER BY {{order}}"
+)
+"""About 1400 pages."""
+
+
+@pytest.mark.parametrize(
+    ("tenant", "order", "scattered"),
+    [
+        ("1", "i", True),
+        ("CASE WHEN i % 20 = 0 THEN i ELSE 1 END", "1, i", True),
+        ("1", "md5(i::text)", False),
+        ("i / 1000", "i", False),
+    ],
+    ids=["one", "one that has nearly all", "one whose rows lie in order", "small ones"],
+)
+def test_rows_of_a_large_tenant_may_lie_in_another_order_than_their_keys(
+    tenant: str, order: str, scattered: bool, database: Database
+) -> None:
+    """The key's first column does not show it, and that is all the planner goes by."""
+    insert(database, IN_TENANTS.format(tenant=tenant, order=order))
+    database.execute("VACUUM ANALYZE t")
+    first = "SELECT correlation > 0.8 FROM pg_stats WHERE tablename = 't' AND attname = 'tenant'"
+    assert database.execute(first) == [(True,)]
+    ((begin,), (end,)) = database.execute(
+        f"SELECT ARRAY[tenant::text, id::text] FROM t ORDER BY tenant, id OFFSET {ROWS // 4} LIMIT {ROWS // 4 + 1}"
+    )[:: ROWS // 4]
+    with opened(database) as upstream, database.connect() as connection, connection.transaction():
+        plan = plan_of(database, upstream, KeyRange(tuple(begin), tuple(end)))
+        connection.execute(in_key_order(upstream._table.keyed))
+        ((page_cost,),) = connection.execute("SELECT current_setting('random_page_cost')").fetchall()
+    assert "Bitmap" in plan or not scattered
+    assert (float(page_cost) > 4) == scattered
+    eventually(lambda: not by_bitmap(database))
+    database.execute("UPDATE t SET v = 'w' WHERE id IN (SELECT id FROM t TABLESAMPLE BERNOULLI (5))")
+    modified = f"SELECT n_mod_since_analyze > {ROWS // 30} FROM pg_stat_all_tables WHERE relid = 't'::regclass"
+    eventually(lambda: database.execute(modified) == [(True,)])
+    assert by_bitmap(database) == scattered
+
+
 @pytest.mark.parametrize(
     ("also", "sorted_too"),
     [
@@ -165,7 +207,7 @@ def test_the_last_key_of_a_count_is_sorted_for_only_where_rows_are(filled: Datab
         table = upstream._table.keyed
         connection.execute(f"SET temp_file_limit = '{limit}'".encode())
         connection.execute("SET effective_cache_size = '1MB'")
-        connection.execute(NO_INDEX_ALONE.encode())
+        connection.execute(no_index_alone(table))
         keys = table.select(table.key_columns, HALF, "")
         last = sql.SQL("EXPLAIN {} ORDER BY {} LIMIT 1 OFFSET 15000").format(keys, table.order)
         plan = str(connection.execute(last).fetchall())

@@ -13,7 +13,7 @@ from psycopg import sql
 
 from backfill.plan import Extent, Measure
 from backfill.upstream.postgres.session.connection import Session, one_row
-from backfill.upstream.postgres.snapshot.plans import BITMAPS_ONLY, INDEX_PLANS_ONLY, NO_INDEX_ALONE
+from backfill.upstream.postgres.snapshot.plans import BITMAPS_ONLY, INDEX_PLANS_ONLY, no_index_alone
 from backfill.upstream.postgres.tables.ranges import Form, KeyedTable, form
 
 RANGES_AT_ONCE: Final = 32
@@ -39,7 +39,7 @@ class Counting:
         if self.by_bitmap:
             found |= self._by_bitmaps(_others(requests, found))
         found |= self._by_index(_others(requests, found))
-        self.session.execute(NO_INDEX_ALONE if self.by_bitmap else INDEX_PLANS_ONLY)
+        self.session.execute(no_index_alone(self.table) if self.by_bitmap else INDEX_PLANS_ONLY)
         lasts = {
             at: self.session.execute(self._last(request))
             for at, request in enumerate(requests)
