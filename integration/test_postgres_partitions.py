@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from psycopg import sql
 
 from backfill.upstream.postgres.tables.catalog import read_table
+from backfill.upstream.postgres.tables.ranges import KeyedTable
 from backfill.upstream.postgres.tables.size import read_size
+from backfill.vnode import KeyRange
 from integration.database import Database
 from integration.described import PARTITIONED, Session, described, key_of, refusal
 from integration.versions import require_before
@@ -25,6 +28,40 @@ def test_a_partitioned_table_is_described_by_its_root_and_sized_by_its_partition
     assert size.row_count == pytest.approx(10_000, rel=0.01)
     assert 130 < size.row_bytes < 300
     assert read_size(session, read_table(session, "t_a")).row_count == pytest.approx(3_000, rel=0.01)
+
+
+DAYS = """
+    CREATE TABLE t (day date, id int, PRIMARY KEY (day, id)) PARTITION BY RANGE (day);
+    CREATE TABLE t1 PARTITION OF t FOR VALUES FROM ('2024-01-01') TO ('2024-01-02');
+    CREATE TABLE t2 PARTITION OF t FOR VALUES FROM ('2024-01-02') TO ('2024-01-03');
+    CREATE TABLE t3 PARTITION OF t FOR VALUES FROM ('2024-01-03') TO ('2024-01-04');
+    CREATE TABLE t4 PARTITION OF t FOR VALUES FROM ('2024-01-04') TO ('2024-01-05');
+    INSERT INTO t SELECT date '2024-01-01' + day, id FROM generate_series(0, 3) day, generate_series(1, 9) id
+"""
+
+
+@pytest.mark.parametrize(
+    ("item", "entered", "rows"),
+    [
+        (KeyRange(("2024-01-02", "5"), ("2024-01-03", "2")), {"t2", "t3"}, 6),
+        (KeyRange(("2024-01-02", "5"), ("2024-01-02", "7")), {"t2"}, 2),
+        (KeyRange(None, ("2024-01-02", "3")), {"t1", "t2"}, 12),
+        (KeyRange(("2024-01-03", "8"), None), {"t3", "t4"}, 10),
+    ],
+    ids=["of two days", "of one", "from the beginning", "to the end"],
+)
+def test_only_partitions_that_have_a_part_of_a_range_are_entered(
+    session: Session, item: KeyRange, entered: set[str], rows: int
+) -> None:
+    """By a comparison of two columns alone, all of them would be."""
+    description = described(session, DAYS)
+    table = KeyedTable(description.name, partitioned=True, key=description.key)
+    counting = table.counts([item, item], [100, 3], "")
+    assert session.execute(counting).fetchall() == [(rows,), (min(rows, 3),)]
+    for statement in (table.select(sql.SQL("*"), item, ""), counting):
+        lines = session.execute(sql.SQL("EXPLAIN ANALYZE {}").format(statement)).fetchall()
+        scans = [line for (line,) in lines if " on t" in line and "never executed" not in line]
+        assert {word for line in scans for word in line.split() if word in ("t1", "t2", "t3", "t4")} == entered
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ class KeyedTable:
 
     def where(self, item: KeyRange) -> sql.Composable:
         """The condition that a row's key lies in this range."""
-        return self.within(item, self._columns)
+        return self._rows_between(self._literals(item.after), self._literals(item.upto), _begun_alike(item))
 
     def is_one_of(self, texts: Sequence[Sequence[str | None]]) -> sql.Composable:
         """The condition that a row's key is among these, given as their lossless texts, column by column."""
@@ -119,6 +119,23 @@ class KeyedTable:
             conditions.append(compare(self.key[begun:], values[begun:], "<=", upto[begun:]))
         return sql.SQL(" AND ").join(conditions) if conditions else sql.SQL("true")
 
+    def _rows_between(
+        self, after: Sequence[sql.Composable], upto: Sequence[sql.Composable], begun: int
+    ) -> sql.Composable:
+        """The condition that a row's key lies between these ends.
+
+        By a comparison of several columns no partition is passed over, so the first of them is compared as well.
+        """
+        columns = self._columns
+        conditions = [self._between(columns, after, upto, begun)]
+        if self.partitioned and begun + 1 < len(self.key):
+            first = slice(begun, begun + 1)
+            if after:
+                conditions.append(compare(self.key[first], columns[first], ">=", after[first]))
+            if upto:
+                conditions.append(compare(self.key[first], columns[first], "<=", upto[first]))
+        return sql.SQL(" AND ").join(conditions)
+
     def counts(self, ranges: Sequence[KeyRange], most: Sequence[int], only: str) -> sql.Composed:
         """How many rows each of these ranges of one form has, up to so many: a line for each, in their order.
 
@@ -134,7 +151,7 @@ class KeyedTable:
         def values(names: Iterable[str]) -> list[sql.Composable]:
             return [key_value(part, sql.Identifier(asked, name)) for part, name in zip(self.key, names, strict=False)]
 
-        where = self._between(self._columns, values(after), values(upto), _begun_alike(ranges[0]))
+        where = self._rows_between(values(after), values(upto), _begun_alike(ranges[0]))
         return sql.SQL(
             "SELECT (SELECT pg_catalog.count(*) FROM (SELECT FROM {source} WHERE {where} "
             "ORDER BY {order} LIMIT CAST({most} AS pg_catalog.int8)) AS r) "
