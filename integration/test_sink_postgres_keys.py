@@ -277,3 +277,27 @@ def test_a_row_among_many_wide_ones_is_looked_up_in_a_large_target(
     query = "SELECT n_tup_ins::int8, seq_tup_read::int8 FROM pg_stat_user_tables WHERE relname = 'copy'"
     eventually(lambda: database.execute(query)[0][0] == 102_000)  # A session tells of its rows when it ends.
     assert database.execute(query) == [(102_000, 0)]
+
+
+@pytest.mark.parametrize(("change", "unchanged"), [("delete", []), ("update_postimage", ["w"])])
+@pytest.mark.parametrize("rows", [9, 2000])
+def test_rows_are_looked_up_in_a_target_of_many_partitions(
+    database: Database, tmp_path: Path, change: str, unchanged: list[str], rows: int
+) -> None:
+    """The server takes each of them for looked up in all partitions, and would rather read the whole target."""
+    database.execute("CREATE TABLE copy (id bigint PRIMARY KEY, v text, w text) PARTITION BY HASH (id)")
+    database.execute(
+        "DO $$ BEGIN FOR i IN 0..99 LOOP EXECUTE format('CREATE TABLE copy_%s PARTITION OF copy "
+        "FOR VALUES WITH (MODULUS 100, REMAINDER %s)', i, i); END LOOP; END $$"
+    )
+    apply = sink(database, tmp_path)
+    apply(inserts(0), 0)
+    database.execute("INSERT INTO copy SELECT i FROM generate_series(1, 100000) i; ANALYZE copy")
+    some = ({"id": number, "v": None, "w": None, "_change_type": change} for number in range(1, rows + 1))
+    apply(batch_of(*(row | {"_unchanged_columns": unchanged} for row in some)), 1)
+    query = (
+        "SELECT sum(n_tup_ins + n_tup_upd + n_tup_del)::int8, sum(seq_tup_read)::int8 "
+        "FROM pg_stat_user_tables WHERE relname ~ '^copy'"
+    )
+    eventually(lambda: database.execute(query)[0][0] == 100_001 + rows)  # A session tells of its rows when it ends.
+    assert database.execute(query) == [(100_001 + rows, 0)]

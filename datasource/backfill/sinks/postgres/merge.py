@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import adbc_driver_manager
 import pyarrow as pa
@@ -27,6 +27,9 @@ _NOT_MADE: Final = re.compile(r"Failed to create table: ERROR: *(?!canceling | |
 _ANALYZED: Final = 1000
 """How many rows a batch has at the least before the server looks at it: fewer are looked up by the key's index anyway.
 """
+
+_ROW_BY_ROW: Final = ("enable_hashjoin", "enable_mergejoin", "jit")
+"""Settings without which the server finds the target's rows one by one, by the key's index, and compiles nothing."""
 
 MOST_COLUMNS: Final = 1600
 """Of a table of PostgreSQL."""
@@ -155,14 +158,18 @@ class _Staged:
     """Statements that nothing has had to wait for by now."""
 
     def merge(self) -> list[str]:
-        if self.last.deleted.any() or self.last.kept:
+        joined = self.last.deleted.any() or self.last.kept
+        if joined:
             self._analyze()
+            self._set_joins("off")
         if self.last.deleted.any():
             self._leave("DELETE FROM {rows} t USING {staged} s WHERE {deleted} AND {same}")
         if not self.last.deleted.all():
             self._require_unrounded()
             self._require_kept()
             self._upsert()
+        if joined:
+            self._set_joins("DEFAULT")
         self._leave("DROP TABLE {staged}")
         return self.left
 
@@ -174,6 +181,15 @@ class _Staged:
         if self.last.rows.num_rows >= _ANALYZED:
             names = [DELETED, *(column_name(at) for at, name in enumerate(self.values) if name in self.key)]
             self._leave("ANALYZE {staged} ({looked_at})", looked_at=sql.SQL(", ").join(map(sql.Identifier, names)))
+
+    def _set_joins(self, value: Literal["off", "DEFAULT"]) -> None:
+        """For a partitioned target, of which the server takes each row to be looked for in all partitions, though it is
+        in one: it would rather read the target from end to end, for some rows that are deleted, or compile what it
+        looks for in each of them for seconds.
+        """
+        if self.target.partitioned:
+            for name in _ROW_BY_ROW:
+                self._leave(f"SET LOCAL {name} TO {value}")
 
     def _leave(self, statement: str, **further: sql.Composable) -> None:
         self.left.append(composed(statement, **self._parts, **further))
