@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from psycopg import sql
 
+from backfill.adapters import open_upstream
+from backfill.options import parse
 from backfill.upstream.postgres.tables.catalog import read_table
 from backfill.upstream.postgres.tables.ranges import KeyedTable
 from backfill.upstream.postgres.tables.size import read_size
@@ -12,6 +15,7 @@ from backfill.vnode import KeyRange
 from integration.database import Database
 from integration.described import PARTITIONED, Session, described, key_of, refusal
 from integration.versions import require_before
+from integration.waiting import eventually
 
 
 def test_a_partitioned_table_is_described_by_its_root_and_sized_by_its_partitions(session: Session) -> None:
@@ -62,6 +66,27 @@ def test_only_partitions_that_have_a_part_of_a_range_are_entered(
         lines = session.execute(sql.SQL("EXPLAIN ANALYZE {}").format(statement)).fetchall()
         scans = [line for (line,) in lines if " on t" in line and "never executed" not in line]
         assert {word for line in scans for word in line.split() if word in ("t1", "t2", "t3", "t4")} == entered
+
+
+def test_rows_are_looked_up_in_many_partitions_by_the_index(database: Database) -> None:
+    """The server takes each of them for looked up in all partitions, and would rather read the whole table."""
+    database.execute("CREATE TABLE t (id bigint, v text, PRIMARY KEY (id)) PARTITION BY HASH (id)")
+    database.execute(
+        "DO $$ BEGIN FOR i IN 0..99 LOOP EXECUTE format('CREATE TABLE t_%s PARTITION OF t "
+        "FOR VALUES WITH (MODULUS 100, REMAINDER %s)', i, i); END LOOP; END $$"
+    )
+    database.execute("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 50000) i; ANALYZE t")
+    keys = pa.record_batch({"id": pa.array(range(500), pa.int64())})
+    query = "SELECT sum(idx_scan)::int8, sum(seq_scan)::int8 FROM pg_stat_user_tables WHERE relname ~ '^t'"
+    [(_, before)] = database.execute(query)
+    upstream = open_upstream(parse({**database.options, "dbtable": "t"}))
+    try:
+        pin = upstream.snapshot_epoch(None, max_changes=9).pin
+        assert pin is not None
+        assert sum(rows.num_rows for rows in upstream.lookup(pin, keys)) == 499
+    finally:
+        upstream.close()
+    eventually(lambda: database.execute(query) == [(500, before)])  # A session tells of its scans when it ends.
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,11 @@ _OR_BITMAP: Final = {
 IN_ONE_PROCESS: Final = _set(**_ALONE)
 """For a transaction that reads ranges in any order: several readers share the work already."""
 
+EACH_BY_INDEX: Final = _set(**_ALONE, enable_seqscan=_OFF, enable_hashjoin=_OFF, enable_mergejoin=_OFF)
+"""For one that looks up rows by their keys in a partitioned table. The planner takes each for looked for in all of its
+partitions, though it is in one, and would rather read all of them.
+"""
+
 INDEX_PLANS_ONLY: Final = _set(**_BY_INDEX)
 """For one that looks at keys in their order."""
 

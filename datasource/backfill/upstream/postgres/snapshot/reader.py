@@ -21,7 +21,7 @@ from backfill.upstream.postgres.session.failures import translating
 from backfill.upstream.postgres.session.resuming import resuming
 from backfill.upstream.postgres.session.retries import RetryPolicy
 from backfill.upstream.postgres.snapshot.entering import LEAVE, enter, enter_pinned
-from backfill.upstream.postgres.snapshot.plans import IN_ONE_PROCESS, in_key_order
+from backfill.upstream.postgres.snapshot.plans import EACH_BY_INDEX, IN_ONE_PROCESS, in_key_order
 from backfill.upstream.postgres.tables.ranges import KeyedTable
 from backfill.upstream.postgres.values.conversion import encode_text, from_snapshot
 from backfill.upstream.postgres.values.types import MappedColumn, snapshot_expression
@@ -91,7 +91,9 @@ class PostgresSnapshotReader:
     def lookup(self, token: str, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """See `backfill.upstream.Upstream.lookup`."""
         starts = range(0, keys.num_rows, LOOKED_UP_AT_ONCE)
-        return self._pinned(token, "", [self._with_keys(keys.slice(start, LOOKED_UP_AT_ONCE)) for start in starts])
+        settings = EACH_BY_INDEX if self.table.partitioned else ""
+        statements = [self._with_keys(keys.slice(start, LOOKED_UP_AT_ONCE)) for start in starts]
+        return self._pinned(token, settings, statements)
 
     @property
     def _selected(self) -> sql.Composable:
