@@ -12,7 +12,7 @@ from backfill.errors import TableError
 from backfill.sinks.applied import BEGIN_ANEW
 from backfill.upstream.postgres.description import QualifiedName, quoted
 from backfill.upstream.postgres.session.arrow_session import ArrowSession
-from backfill.upstream.postgres.tables.partitions import with_parts
+from backfill.upstream.postgres.tables.partitions import with_partitions
 
 RECORD: Final = "backfill_batches"
 
@@ -30,9 +30,9 @@ _TABLE: Final = """
 _TARGET: Final = f"""
     SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text,
            EXISTS (SELECT FROM pg_catalog.pg_class r WHERE r.relnamespace = n.oid AND r.relname = {{record}}),
-           ({with_parts("c.oid")}
+           ({with_partitions("c.oid")}
             SELECT pg_catalog.format('%I.%I', w.nspname, u.relname)
-            FROM part
+            FROM partitions
             JOIN pg_catalog.pg_class u ON u.oid = relid AND u.relkind = 'r' AND u.relpersistence = 'u'
                                       AND (u.relispartition OR relid = c.oid)  -- not a table that inherits from it
             JOIN pg_catalog.pg_namespace w ON w.oid = u.relnamespace

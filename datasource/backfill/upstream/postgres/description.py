@@ -144,7 +144,7 @@ class TableDescription:
     replica_identity: str
     columns: tuple[ColumnDescription, ...]
     key: tuple[KeyColumn, ...]
-    parts: tuple[int, ...] = ()
+    partitions: tuple[int, ...] = ()
     """The OIDs of its partitions, at all levels, and its own; nothing where it has none or is not followed."""
 
     @property

@@ -23,7 +23,7 @@ from backfill.upstream.postgres.replication.standbys import saying_which_is_wait
 from backfill.upstream.postgres.session.connection import Asked, Connector, Session
 from backfill.upstream.postgres.session.server import ask_log
 from backfill.upstream.postgres.tables.begun import Begun
-from backfill.upstream.postgres.tables.partitions import read_parts
+from backfill.upstream.postgres.tables.partitions import read_partitions
 from backfill.upstream.postgres.tables.still_same import ask_identity, require_same_identity
 from backfill.upstream.postgres.tables.table import Table
 from backfill.upstream.postgres.tables.untold import Untold
@@ -221,7 +221,7 @@ class ChangeLog:
         """Refuses what the log does not tell, although it concerns the rows that have been emitted."""
         require_same_identity(session, self._table, asked.identity, all_read=all_read)
         if self._table.description.partitioned:
-            self._untold.report(session, read_parts(session, self._table.description))
+            self._untold.report(session, read_partitions(session, self._table.description))
 
     def report_carried(self) -> None:
         """Says which columns are carried now that the stream began without, and which are other ones than they were."""

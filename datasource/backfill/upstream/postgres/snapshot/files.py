@@ -24,7 +24,7 @@ def files_of(table: QualifiedName) -> sql.Composed:
         "(SELECT coalesce(pg_catalog.string_agg(pg_catalog.concat(relid::oid, ':', "
         "pg_catalog.pg_relation_filenode(relid), "
         "CASE WHEN pg_catalog.pg_relation_size(relid) > 0 THEN '' ELSE '-' END), ',' ORDER BY relid::oid), '') "
-        "FROM (SELECT {0} AS relid UNION SELECT relid FROM pg_catalog.pg_partition_tree({0})) AS part "
+        "FROM (SELECT {0} AS relid UNION SELECT relid FROM pg_catalog.pg_partition_tree({0})) AS partitions "
         "WHERE pg_catalog.pg_relation_filenode(relid) IS NOT NULL)"
     ).format(found)
 

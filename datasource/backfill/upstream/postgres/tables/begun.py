@@ -46,8 +46,8 @@ class Begun:
     nothing where none are kept, or were by an earlier release.
     """
 
-    parts: str = ""
-    """The OIDs of `TableDescription.parts`, when the stream was started last."""
+    partitions: str = ""
+    """The OIDs of `TableDescription.partitions`, when the stream was started last."""
 
     @classmethod
     def with_table(cls, table: Table) -> Begun:
@@ -60,7 +60,7 @@ class Begun:
             table_id=str(table.description.oid),
             types=table.types,
             filter_columns=table.filter_columns,
-            parts=_listed(table),
+            partitions=_listed(table),
         )
 
     @classmethod
@@ -75,7 +75,7 @@ class Begun:
             types=dict(bookmark).get("types", ""),
             filter_columns=dict(bookmark).get("filter_columns", ""),
             kept=dict(bookmark).get("kept", ""),
-            parts=dict(bookmark).get("parts", ""),
+            partitions=dict(bookmark).get("parts", ""),
         )
 
     @property
@@ -84,7 +84,7 @@ class Begun:
             ("types", self.types),
             ("filter_columns", self.filter_columns),
             ("kept", self.kept),
-            ("parts", self.parts),
+            ("parts", self.partitions),
         )
         return (
             ("collations", self.collations),
@@ -97,7 +97,7 @@ class Begun:
 
     @property
     def known_parts(self) -> tuple[int, ...]:
-        return tuple(map(int, self.parts.split()))
+        return tuple(map(int, self.partitions.split()))
 
     def require_same_filter(self, table: Table) -> None:
         """Raises where a column that chose the rows at the beginning no longer has its name."""
@@ -178,7 +178,7 @@ class Begun:
 
     def started(self, table: Table) -> Begun:
         """The same for a stream that is started again now."""
-        return replace(self, types=table.types, parts=_listed(table))
+        return replace(self, types=table.types, partitions=_listed(table))
 
     def redefined(self, table: Table) -> tuple[str, ...]:
         """The columns that are carried and were given another type or expression since the stream was started last."""
@@ -196,7 +196,7 @@ class Begun:
 
 
 def _listed(table: Table) -> str:
-    return " ".join(map(str, table.description.parts))
+    return " ".join(map(str, table.description.partitions))
 
 
 def _numbers(key_types: str) -> set[str]:

@@ -24,7 +24,7 @@ from backfill.upstream.postgres.session.connection import Session
 from backfill.upstream.postgres.tables.column_types import read_types, resolve
 from backfill.upstream.postgres.tables.dbtable import find_table
 from backfill.upstream.postgres.tables.identity import choose_index, read_indexes, read_key, require_never_null
-from backfill.upstream.postgres.tables.partitions import read_parts
+from backfill.upstream.postgres.tables.partitions import read_partitions
 
 _COLUMNS: Final = f"""
     SELECT a.attname AS name, a.attnum::int AS attnum, a.atttypid::int8 AS type_oid, a.atttypmod AS typmod,
@@ -114,7 +114,7 @@ def read_table(session: Session, dbtable: str, *, follows: bool = True) -> Table
     )
     require_never_null(session, table, described.key_names)
     if described.partitioned and follows:
-        return replace(described, parts=tuple(part.oid for part in read_parts(session, described)))
+        return replace(described, partitions=tuple(each.oid for each in read_partitions(session, described)))
     return described
 
 

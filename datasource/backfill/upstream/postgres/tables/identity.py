@@ -30,7 +30,7 @@ from backfill.upstream.postgres.description import (
 )
 from backfill.upstream.postgres.session.connection import Session
 from backfill.upstream.postgres.tables.dbtable import RelationRow
-from backfill.upstream.postgres.tables.partitions import with_parts
+from backfill.upstream.postgres.tables.partitions import with_partitions
 
 _INDEXES: Final = """
     SELECT c.relname AS name, m.amname AS method, i.indisprimary AS primary, i.indisreplident AS chosen,
@@ -64,9 +64,9 @@ _OPERATORS: Final = """
 # PostgreSQL 18 takes a NOT NULL that is NOT VALID for one, also for a replica identity, and at a partition even for a
 # primary key. Before, pg_constraint has none of this kind.
 _NOT_VALIDATED: Final = f"""
-    {with_parts("%s")}
+    {with_partitions("%s")}
     SELECT a.attname, n.nspname, c.relname, o.conname
-    FROM part
+    FROM partitions
     JOIN pg_catalog.pg_constraint o ON o.conrelid = relid AND o.contype = 'n' AND NOT o.convalidated
     JOIN pg_catalog.pg_attribute a ON a.attrelid = relid AND a.attnum = o.conkey[1] AND a.attname = ANY (%s)
     JOIN pg_catalog.pg_class c ON c.oid = relid
@@ -148,11 +148,11 @@ def require_never_null(session: Session, table: RelationRow, key: Sequence[str])
     found = session.execute(_NOT_VALIDATED, [table.oid, list(key)]).fetchone()
     if found is not None:
         column, schema, name, constraint = found
-        part = QualifiedName(schema, name).quoted()
+        partition = QualifiedName(schema, name).quoted()
         raise TableError(
-            f"the key column {column!r} of {table.qualified.quoted()} is NOT NULL, but older rows of {part} may be "
-            "without it, because the constraint is NOT VALID, and such rows cannot be told apart. Give them a key or "
-            f"delete them, and run ALTER TABLE {part} VALIDATE CONSTRAINT {quoted(constraint)}"
+            f"the key column {column!r} of {table.qualified.quoted()} is NOT NULL, but older rows of {partition} may "
+            "be without it, because the constraint is NOT VALID, and such rows cannot be told apart. Give them a key "
+            f"or delete them, and run ALTER TABLE {partition} VALIDATE CONSTRAINT {quoted(constraint)}"
         )
 
 

@@ -19,22 +19,23 @@ from backfill.upstream.postgres.session.connection import Session
 from backfill.wording import FRESH_START
 
 
-def with_parts(root: str) -> str:
-    """The OIDs of a table and of all its partitions, as `part(relid)`, for a query that comes after it.
+def with_partitions(root: str) -> str:
+    """The OIDs of a table and of all its partitions, as `partitions(relid)`, for a query that comes after it.
 
     Not by pg_partition_tree, which waits for whoever has locked one of the partitions.
     """
     return f"""
-    WITH RECURSIVE part AS (
+    WITH RECURSIVE partitions AS (
         SELECT {root}::oid AS relid
         UNION ALL
-        SELECT h.inhrelid FROM part JOIN pg_catalog.pg_inherits h ON h.inhparent = relid WHERE NOT h.inhdetachpending
+        SELECT h.inhrelid FROM partitions JOIN pg_catalog.pg_inherits h ON h.inhparent = relid
+        WHERE NOT h.inhdetachpending
     )
 """
 
 
-_PARTS: Final = f"""
-    {with_parts("%(root)s")}
+_PARTITIONS: Final = f"""
+    {with_partitions("%(root)s")}
     SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname, c.relkind <> 'p' AS is_leaf,
            c.relfilenode::int8 AS file, c.reltuples < 0::real AS is_uncounted, c.relpersistence::text AS persistence,
            c.relreplident::text AS replica_identity, root.relreplident = 'f' AS told_as_whole,
@@ -46,7 +47,7 @@ _PARTS: Final = f"""
                  WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
                    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
            ) AS logged
-    FROM part
+    FROM partitions
     JOIN pg_catalog.pg_class c ON c.oid = relid
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     JOIN pg_catalog.pg_class root ON root.oid = %(root)s
@@ -54,8 +55,8 @@ _PARTS: Final = f"""
 """
 
 _KEYS_AS_ROWS: Final = f"""
-    {with_parts("%(root)s")}
-    SELECT EXISTS (SELECT FROM part JOIN pg_catalog.pg_class c ON c.oid = relid
+    {with_partitions("%(root)s")}
+    SELECT EXISTS (SELECT FROM partitions JOIN pg_catalog.pg_class c ON c.oid = relid
                    WHERE c.relkind <> 'p' AND c.relreplident <> 'f')
     FROM pg_catalog.pg_class root
     WHERE root.oid = %(root)s AND root.relreplident = 'f'
@@ -77,7 +78,7 @@ _NAMED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Partition:
     """A partition, at whatever level, or the table itself."""
 
     oid: int
@@ -116,10 +117,10 @@ class Part:
         return set(key) == set(self.logged) if self.told_as_whole else set(key) <= set(self.logged)
 
 
-def read_parts(session: Session, root: TableDescription) -> list[Part]:
+def read_partitions(session: Session, root: TableDescription) -> list[Partition]:
     """The table and its partitions. Refuses one that does not log old rows as the table's key and identity want it."""
-    parts, key = _parts(session, root.oid), root.key_names
-    leaves = [part for part in parts if part.is_leaf]
+    partitions, key = _partitions(session, root.oid), root.key_names
+    leaves = [each for each in partitions if each.is_leaf]
     problems = []
     for leaf in leaves:
         name = leaf.name.quoted()
@@ -138,10 +139,10 @@ def read_parts(session: Session, root: TableDescription) -> list[Part]:
             f"{'; '.join(problems[:_NAMED])}{'; …' if len(problems) > _NAMED else ''}. A stream that had begun before "
             f"has perhaps missed changes, and is not told of them: then start over with {FRESH_START}"
         )
-    return parts
+    return partitions
 
 
-def _key_index(session: Session, leaf: Part, key: Sequence[str]) -> str:
+def _key_index(session: Session, leaf: Partition, key: Sequence[str]) -> str:
     """Whole rows are not advised, for with some publications nobody could write to the partition (see `writers`)."""
     found = session.execute(_KEY_INDEX, [leaf.oid, list(key)]).fetchone()
     return "…" if found is None else quoted(found[0])
@@ -158,14 +159,14 @@ def tells_keys_as_rows(session: Session, oid: int) -> bool:
 
 def without_whole_rows(session: Session, oid: int) -> list[QualifiedName]:
     """The partitions whose log has of a row before an update or delete no more than a key."""
-    return [part.name for part in _parts(session, oid) if part.is_leaf and part.replica_identity != "f"]
+    return [each.name for each in _partitions(session, oid) if each.is_leaf and each.replica_identity != "f"]
 
 
 def with_whole_rows(session: Session, oid: int) -> list[QualifiedName]:
     """The partitions of which whole rows are logged; or the table itself, where it has none."""
-    return [part.name for part in _parts(session, oid) if part.is_leaf and part.replica_identity == "f"]
+    return [each.name for each in _partitions(session, oid) if each.is_leaf and each.replica_identity == "f"]
 
 
-def _parts(session: Session, oid: int) -> list[Part]:
-    with session.cursor(row_factory=class_row(Part)) as cursor:
-        return cursor.execute(_PARTS, {"root": oid}).fetchall()
+def _partitions(session: Session, oid: int) -> list[Partition]:
+    with session.cursor(row_factory=class_row(Partition)) as cursor:
+        return cursor.execute(_PARTITIONS, {"root": oid}).fetchall()

@@ -17,7 +17,7 @@ from psycopg import sql
 from backfill.upstream.postgres.description import TableDescription
 from backfill.upstream.postgres.session import locks
 from backfill.upstream.postgres.session.connection import Session
-from backfill.upstream.postgres.tables.partitions import Part
+from backfill.upstream.postgres.tables.partitions import Partition
 
 logger = logging.getLogger("backfill")
 
@@ -28,17 +28,17 @@ logger = logging.getLogger("backfill")
 # To be told how large one is would be to wait for whoever has locked it, as VACUUM FULL does: it is left for later.
 _LOOK: Final = sql.SQL(
     """
-    WITH RECURSIVE part AS (
+    WITH RECURSIVE partitions AS (
         SELECT {root}::oid AS relid, false AS attached
         UNION ALL
         SELECT h.inhrelid, attached OR h.inhrelid = ANY ({new}::oid[]) AND NOT (
                    h.xmin = a.xmin AND h.cmin::text::int8 - a.cmin::text::int8 BETWEEN 1 AND 4)
-        FROM part
+        FROM partitions
         JOIN pg_catalog.pg_inherits h ON h.inhparent = relid AND NOT h.inhdetachpending
         JOIN pg_catalog.pg_attribute a ON a.attrelid = h.inhrelid AND a.attnum = -1
     )
     SELECT relid::int8, CASE WHEN attached THEN pg_catalog.pg_relation_size(relid) > 0 END
-    FROM part
+    FROM partitions
     WHERE relid = ANY ({new}::oid[]) AND NOT (attached AND EXISTS (
         SELECT FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_database d ON d.oid = l.database
         WHERE d.datname = pg_catalog.current_database() AND l.relation = relid AND l.mode = 'AccessExclusiveLock'))
@@ -53,22 +53,22 @@ class Untold:
     """Says once of each partition that the change log lacks what has become of its rows."""
 
     def __init__(self, root: TableDescription, known: Iterable[int]) -> None:
-        """`known`: the OIDs of all `Part`s when the query was started before; none where nobody noted them."""
+        """`known`: the OIDs of all partitions when the query was started before; none where nobody noted them."""
         self._root = root
-        self._known: dict[int, Part | None] = dict.fromkeys(known)
+        self._known: dict[int, Partition | None] = dict.fromkeys(known)
         self._locked: set[int] = set()
         """Those that came, and could not be looked at yet."""
 
         self._since = "since the query was started last, "
 
-    def report(self, session: Session, parts: Sequence[Part]) -> None:
+    def report(self, session: Session, partitions: Sequence[Partition]) -> None:
         """These are the partitions now."""
-        now = {part.oid: part for part in parts}
+        now = {each.oid: each for each in partitions}
         known = self._known or {**now}
         new = [oid for oid in now if oid not in known or oid in self._locked]
         come = self._looked_at(session, new)
         self._locked = set(new).difference(come)
-        gone = [(oid, part) for oid, part in known.items() if oid not in now and (part is None or part.is_leaf)]
+        gone = [(oid, was) for oid, was in known.items() if oid not in now and (was is None or was.is_leaf)]
         kept = [(before, now[oid]) for oid, before in known.items() if before and oid in now]
         self._say(
             "was attached with rows in it, or has got them since: those that it had before are not in the change log. "
@@ -78,17 +78,17 @@ class Untold:
         self._say(
             "was detached or dropped: the change log has no deletes of rows that it still had, so the sink keeps those "
             "that it has",
-            [part.name.quoted() if part else f"with the OID {oid}" for oid, part in gone],
+            [was.name.quoted() if was else f"with the OID {oid}" for oid, was in gone],
         )
         self._say(
             "was detached and attached again: what was done to its rows in between is not in the change log. If "
             "anything was, have them read with backfill re-backfill, which removes none from the sink",
-            [part.name.quoted() for before, part in kept if part.placed != before.placed],
+            [after.name.quoted() for before, after in kept if after.placed != before.placed],
         )
         self._say(
             "was truncated by itself, or rewritten: of rows that were truncated the change log has no deletes, so the "
             "sink keeps those that it has",
-            _truncated([(before, part) for before, part in kept if before.is_leaf]),
+            _truncated([(before, after) for before, after in kept if before.is_leaf]),
         )
         self._known, self._since = {**now}, ""
 
@@ -105,7 +105,7 @@ class Untold:
             logger.warning("%spartition %s of %s %s", self._since, listed, self._root.name.quoted(), what)
 
 
-def _truncated(leaves: Sequence[tuple[Part, Part]]) -> list[str]:
+def _truncated(leaves: Sequence[tuple[Partition, Partition]]) -> list[str]:
     """Which of them, each before and now, have got another file. Not if all have: that was done to the whole table."""
     anew = [now for before, now in leaves if now.file != before.file]
     return [now.name.quoted() for now in anew if now.is_uncounted] if len(anew) < len(leaves) else []
