@@ -5,16 +5,15 @@ Spark gives the keys in lower case. All problems are reported together, each wit
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
 
 from backfill.errors import OptionsError
+from backfill.options import listed
+from backfill.options.given import Values, each_by_itself
 from backfill.options.listed import (
     BY_KEY,
-    CALLED_ELSEWHERE,
     MOST_ROWS,
     OPTIONS,
     Envelope,
@@ -25,7 +24,7 @@ from backfill.options.listed import (
     View,
 )
 from backfill.options.rules import contradictions, folders, keeps_rows
-from backfill.options.texts import METADATA_COLUMNS, as_refused, require_readable
+from backfill.options.texts import METADATA_COLUMNS
 
 __all__ = [
     "BY_KEY",
@@ -44,9 +43,6 @@ __all__ = [
     "parse_view",
     "reads_changes",
 ]
-
-# Spark adds these to what the user gave.
-_SPARKS_OWN: Final = frozenset({"provider", "owner", "location", "is_managed_location", "external"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +131,7 @@ def parse(given: Mapping[str, str], *, streaming: bool = False, asked: Collectio
 
     `asked`: see `rules.contradictions`.
     """
-    values, problems = _values(given)
+    values, problems = each_by_itself(given)
     problems += contradictions(values, streaming=streaming, asked={key.lower() for key in asked})
     _raise(problems)
     return _options(values)
@@ -150,15 +146,16 @@ def parse_view(given: Mapping[str, str]) -> tuple[View, Path] | None:
     """Which view is asked for and the `stateDir` it is of, which is all it needs; None where a table is read."""
     if not any(key.lower() == "view" and value.strip() for key, value in given.items()):
         return None
-    values, problems = _values(given)
-    if not values["statedir"]:
+    values, problems = each_by_itself(given)
+    if values.lacks(listed.STATE_DIR):
         problems.append("stateDir is required for a view: the folder of the stream to look at")
-    needless = [BY_KEY[key].name for key in ("startingposition", "endingposition", "filter") if values[key]]
+    of_tables = (listed.STARTING_POSITION, listed.ENDING_POSITION, listed.FILTER)
+    needless = [option.name for option in of_tables if values.has(option)]
     if needless:
         problems.append(f"view is of a stream's state, and not of a table; leave out {', '.join(needless)}")
     problems += folders(values)
     _raise(problems)
-    return values["view"], Path(values["statedir"])
+    return values[listed.VIEW], Path(values[listed.STATE_DIR])
 
 
 def _raise(problems: list[str]) -> None:
@@ -166,73 +163,46 @@ def _raise(problems: list[str]) -> None:
         raise OptionsError("the backfill source cannot use its options:\n  - " + "\n  - ".join(problems))
 
 
-def _values(given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Each option's value, as far as it is right, and what is wrong with the others."""
-    problems = [_unknown(key) for key in given if key.lower() not in BY_KEY and key.lower() not in _SPARKS_OWN]
-    texts = {key.lower(): value for key, value in given.items()}
-    values: dict[str, Any] = {}
-    for key, option in BY_KEY.items():
-        text = texts.get(key, option.default)
-        try:
-            require_readable(text)
-            values[key] = option.value(text)
-        except ValueError as error:
-            shown = as_refused(text, secret=option.may_hold_secrets)
-            problems.append(f"{option.name} {shown}; expected {error}")
-            if option.parse is str:
-                values[key] = text  # `rules` looks at every text that is taken as it is, a refused one too.
-    blank = [option.name for key, option in BY_KEY.items() if not (option.may_be_blank or texts.get(key, "-").strip())]
-    problems += [f"{name} is blank; leave it out, or give it a value" for name in blank]
-    return values, problems
-
-
-def _unknown(key: str) -> str:
-    name = key.lower()
-    elsewhere = [CALLED_ELSEWHERE[name]] if name in CALLED_ELSEWHERE else []
-    near = elsewhere or [BY_KEY[found].name for found in difflib.get_close_matches(name, BY_KEY, n=1, cutoff=0.6)]
-    hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(o.name for o in OPTIONS)}"
-    return f"unknown option {key}{hint}"
-
-
-def _options(values: Mapping[str, Any]) -> Options:
+def _options(values: Values) -> Options:
+    state_dir = values[listed.STATE_DIR]
     return Options(
-        url=values["url"],
-        dbtable=values["dbtable"],
-        path=values["path"],
-        key_columns=values["keycolumns"],
-        user=values["user"],
-        password=values["password"],
-        state_dir=values["statedir"],
-        staging_dir=values["stagingdir"] or (f"{values['statedir']}/staging" if values["statedir"] else ""),
-        columns=values["columns"],
-        filter=values["filter"],
-        starting_position=values["startingposition"],
-        ending_position=values["endingposition"],
-        custom_schema=values["customschema"],
-        fail_on_data_loss=values["failondataloss"],
-        slot_name=values["slotname"],
-        publication_name=values["publicationname"],
-        session_init_statement=values["sessioninitstatement"],
+        url=values[listed.URL],
+        dbtable=values[listed.DBTABLE],
+        path=values[listed.PATH],
+        key_columns=values[listed.KEY_COLUMNS],
+        user=values[listed.USER],
+        password=values[listed.PASSWORD],
+        state_dir=state_dir,
+        staging_dir=values[listed.STAGING_DIR] or (f"{state_dir}/staging" if state_dir else ""),
+        columns=values[listed.COLUMNS],
+        filter=values[listed.FILTER],
+        starting_position=values[listed.STARTING_POSITION],
+        ending_position=values[listed.ENDING_POSITION],
+        custom_schema=values[listed.CUSTOM_SCHEMA],
+        fail_on_data_loss=values[listed.FAIL_ON_DATA_LOSS],
+        slot_name=values[listed.SLOT_NAME],
+        publication_name=values[listed.PUBLICATION_NAME],
+        session_init_statement=values[listed.SESSION_INIT_STATEMENT],
         stream=StreamOptions(
-            startup_mode=values["startupmode"],
-            num_partitions=values["numpartitions"],
-            vnode_count=values["vnodecount"],
-            max_rows=values["maxrowspertrigger"],
-            max_bytes=values["maxbytespertrigger"],
-            on_truncate=values["ontruncate"],
-            on_existing_state=values["onexistingstate"],
-            mark_unchanged=values["onunchangedtoast"] is OnUnchangedToast.MARK,
-            stage_before_emit=values["stagebeforeemit"],
-            snapshot_filter=values["snapshotfilter"].strip(),
-            metadata=values["metadatacolumns"],
+            startup_mode=values[listed.STARTUP_MODE],
+            num_partitions=values[listed.NUM_PARTITIONS],
+            vnode_count=values[listed.VNODE_COUNT],
+            max_rows=values[listed.MAX_ROWS_PER_TRIGGER],
+            max_bytes=values[listed.MAX_BYTES_PER_TRIGGER],
+            on_truncate=values[listed.ON_TRUNCATE],
+            on_existing_state=values[listed.ON_EXISTING_STATE],
+            mark_unchanged=values[listed.ON_UNCHANGED_TOAST] is OnUnchangedToast.MARK,
+            stage_before_emit=values[listed.STAGE_BEFORE_EMIT],
+            snapshot_filter=values[listed.SNAPSHOT_FILTER].strip(),
+            metadata=values[listed.METADATA],
             last_rows=_last_rows(values) if keeps_rows(values) else None,
         ),
     )
 
 
-def _last_rows(values: Mapping[str, Any]) -> LastRowsOptions:
+def _last_rows(values: Values) -> LastRowsOptions:
     return LastRowsOptions(
-        upsert=values["envelope"] is Envelope.UPSERT,
-        order_column=values["ordercolumn"],
-        memory=values["statememory"],
+        upsert=values[listed.ENVELOPE] is Envelope.UPSERT,
+        order_column=values[listed.ORDER_COLUMN],
+        memory=values[listed.STATE_MEMORY],
     )

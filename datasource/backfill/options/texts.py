@@ -9,7 +9,7 @@ import enum
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 
@@ -23,10 +23,13 @@ def require_readable(text: str) -> None:
         raise ValueError("text in UTF-8, and a locale that says so, such as LC_ALL=C.UTF-8")
 
 
-def choice(kind: type[enum.Enum]) -> Callable[[str], Any]:
+Choice = TypeVar("Choice", bound=enum.Enum)
+
+
+def choice(kind: type[Choice]) -> Callable[[str], Choice]:
     allowed = ", ".join(str(item.value) for item in kind)
 
-    def parse(text: str) -> Any:
+    def parse(text: str) -> Choice:
         try:
             return kind(text.strip().lower())
         except ValueError:
