@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import psycopg
 
 from integration.database import Database
 from integration.fold import Fold, Row
+from integration.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -128,12 +128,15 @@ def figures(progress: StreamingQueryProgress) -> dict[str, Any]:
 
 def wait_for(condition: Callable[[], bool], query: StreamingQuery | None = None) -> None:
     """Waits until the condition holds, and raises the query's error if it ends before."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
+
+    def holds() -> bool:
+        if condition():
+            return True
         if query is not None and (error := query.exception()) is not None:
             raise error
-        assert time.monotonic() < deadline, "what was waited for has not happened"
-        time.sleep(0.05)
+        return False
+
+    eventually(holds, seconds=PATIENCE, told=lambda: f"the query stands at {query and query.lastProgress}")
 
 
 def sessions(database: Database) -> int:

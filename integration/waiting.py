@@ -17,10 +17,10 @@ PASTIMES = ("waiting for ", "trying again in ")
 def eventually(
     is_so: Callable[[], bool], *, seconds: float = 60.0, told: Callable[[], str] = lambda: "it did not happen"
 ) -> None:
-    """Returns when it is so; fails with what is `told` when it does not become so."""
+    """Returns as soon as `is_so`. Where it is not after so many seconds, fails with what is `told` then."""
     deadline = time.monotonic() + seconds
     while not is_so():
-        assert time.monotonic() < deadline, told()
+        assert time.monotonic() < deadline, f"in vain for {seconds:.0f} s: {told()}"
         time.sleep(0.02)
 
 

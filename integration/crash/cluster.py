@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Final
 from integration.processes import kill
 from integration.servers.local import free_port
 from integration.spark_session import environment, quick_jvm
+from integration.waiting import eventually
 
 HOSTS: Final = ("127.0.0.1", "127.0.0.2")
 PATIENCE: Final = 180.0
@@ -35,7 +35,7 @@ def cluster(folder: Path, extra: Mapping[str, str]) -> Iterator[str]:
     with ExitStack() as stack:
         master = ("org.apache.spark.deploy.master.Master", "--host", HOSTS[0], "--port", str(port))
         stack.enter_context(_running(folder / "master", (*master, "--webui-port", "0"), variables))
-        _wait_for_port(port)
+        eventually(lambda: _answers(port), seconds=PATIENCE, told=lambda: "Spark's master does not answer")
         for host in HOSTS:
             place = folder / host
             worker = ("org.apache.spark.deploy.worker.Worker", "--host", host, "--cores", "1", "--memory", "1g")
@@ -64,11 +64,6 @@ def _running(folder: Path, arguments: tuple[str, ...], variables: Mapping[str, s
         kill(process)
 
 
-def _wait_for_port(port: int) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        with socket.socket() as probe:
-            if probe.connect_ex((HOSTS[0], port)) == 0:
-                return
-        assert time.monotonic() < deadline, "Spark's master does not answer"
-        time.sleep(0.1)
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOSTS[0], port)) == 0

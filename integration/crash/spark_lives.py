@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +20,7 @@ from integration.crash.spark_driver import SITE, SparkJob, run
 from integration.database import Database
 from integration.processes import kill
 from integration.spark_session import SOURCES, quick_jvm
+from integration.waiting import eventually
 from integration.writers import TABLE, Shape
 
 if TYPE_CHECKING:
@@ -142,12 +142,16 @@ class SparkLives:
         self._wait(lambda: self.last("commits") >= number)
 
     def _wait(self, is_so: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not is_so():
-            assert self._process is not None
-            assert self._process.poll() is None, f"Spark ended before it came there:\n{self.said()}"
-            assert time.monotonic() < deadline, f"Spark does not come there:\n{self.said()}"
-            time.sleep(0.05)
+        process = self._process
+        assert process is not None
+
+        def is_there() -> bool:
+            if is_so():
+                return True
+            assert process.poll() is None, f"Spark ended before it came there:\n{self.said()}"
+            return False
+
+        eventually(is_there, seconds=PATIENCE, told=lambda: f"Spark does not come there:\n{self.said()}")
 
     def kill(self) -> None:
         """SIGKILL to the driver, the JVM, the stream's runner and all workers, as if at one instant."""

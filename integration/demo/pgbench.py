@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from integration.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,5 +137,4 @@ class Pgbench:
     def _wait_for_backends(self) -> None:
         """The server notices only after a moment that a client has gone, and may finish its transaction until then."""
         query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgbench'"
-        while self.database.execute(query) != [(0,)]:
-            time.sleep(0.02)
+        eventually(lambda: self.database.execute(query) == [(0,)], told=lambda: "pgbench's sessions are still there")

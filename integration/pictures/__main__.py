@@ -20,6 +20,7 @@ from integration.pictures.terminal import Terminal, terminal
 from integration.program import program
 from integration.servers import LocalServers
 from integration.spark_session import spark_session
+from integration.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,13 +45,13 @@ def streaming(spark: SparkSession, database: Database, folder: Path) -> Iterator
 
 
 def wait_until(holds: Callable[[Status], bool], state: Path) -> None:
-    while True:
+    def is_so() -> bool:
         try:
-            if holds(status(state)):
-                return
+            return holds(status(state))
         except StateError:
-            pass  # It has not begun yet.
-        time.sleep(0.2)
+            return False  # It has not begun yet.
+
+    eventually(is_so, seconds=300, told=lambda: f"the stream stands at {status(state)}")
 
 
 def keep(shown: Terminal, name: str) -> None:
