@@ -63,7 +63,7 @@ def examine(options: Options) -> tuple[Finding, ...]:
 
 
 def _refused(check: Callable[..., T], *arguments: object) -> Generator[Finding, None, T | None]:
-    """As `refused`, where it may be the database that refuses."""
+    """As `refused`, for a check that asks the database, whose own errors are translated."""
 
     def asked() -> T:
         with translating():
@@ -98,6 +98,9 @@ def _require_server(session: Session, follows: bool) -> None:
 
 
 def _slots(session: Session, name: str) -> Iterator[Finding]:
+    """Whether the slot of this name can be used, if it is there already, else whether one can be made; and how much log
+    the server keeps for it.
+    """
     there = slot.find(session, name) if name else None
     if there is not None:
         yield from _refused(slot.require_usable, session, there)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -250,13 +252,22 @@ def make_slot(connector: Connector, session: Session, name: str) -> bool:
         if not found.is_lost:
             return False
     try:
-        if found is not None:
-            drop(session, name)
-            logger.warning("replication slot %s was invalidated (%s), and is made again", name, found.told_lost)
-        with saying_what_blocks(connector, session, f"replication slot {name}"):
-            session.execute(_MAKE_TO_FAIL_OVER if session.info.server_version >= _FAILS_OVER else _MAKE, [name])
+        with _saying_what_to_set_up(session):
+            if found is not None:
+                drop(session, name)
+                logger.warning("replication slot %s was invalidated (%s), and is made again", name, found.told_lost)
+            with saying_what_blocks(connector, session, f"replication slot {name}"):
+                session.execute(_MAKE_TO_FAIL_OVER if session.info.server_version >= _FAILS_OVER else _MAKE, [name])
     except psycopg.errors.DuplicateObject:
         return False
+    return True
+
+
+@contextmanager
+def _saying_what_to_set_up(session: Session) -> Iterator[None]:
+    """Raises DatabaseSetupError with the way out where settings or rights do not allow to make a slot."""
+    try:
+        yield
     except psycopg.errors.ConfigurationLimitExceeded as error:
         raise DatabaseSetupError(
             f"{error.diag.message_primary}: drop a slot that is not used any more (SELECT slot_name, active, "
@@ -272,7 +283,6 @@ def make_slot(connector: Connector, session: Session, name: str) -> bool:
         mend = granting(session)
         way_out = f"; let an administrator run {mend}" if mend else ""
         raise DatabaseSetupError(f"{error.diag.message_primary}{way_out}") from None
-    return True
 
 
 def granting(session: Session) -> str:

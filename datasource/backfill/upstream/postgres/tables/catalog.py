@@ -5,7 +5,7 @@ Read in several queries: whoever needs them to agree with each other runs them i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -84,8 +84,28 @@ def read_table(session: Session, dbtable: str, *, follows: bool = True) -> Table
         session,
         {row.collation_oid for row in rows} | {oid for index in indexes for oid in index.collations},
     )
+    columns = _described(session, rows, collations)
+    index = choose_index(table, columns, indexes, follows=follows)
+    described = TableDescription(
+        oid=table.oid,
+        name=table.qualified,
+        role=table.role,
+        partitioned=table.kind == "p",
+        replica_identity=table.replica_identity,
+        columns=columns,
+        key=read_key(session, index, columns, collations),
+    )
+    require_never_null(session, table, described.key_names)
+    if described.partitioned and follows:
+        return replace(described, partitions=tuple(each.oid for each in read_partitions(session, described)))
+    return described
+
+
+def _described(
+    session: Session, rows: Sequence[_Column], collations: Mapping[int, CollationDescription]
+) -> tuple[ColumnDescription, ...]:
     types = read_types(session, [row.type_oid for row in rows])
-    columns = tuple(
+    return tuple(
         ColumnDescription(
             name=row.name,
             attnum=row.attnum,
@@ -102,20 +122,6 @@ def read_table(session: Session, dbtable: str, *, follows: bool = True) -> Table
         )
         for row in rows
     )
-    index = choose_index(table, columns, indexes, follows=follows)
-    described = TableDescription(
-        oid=table.oid,
-        name=table.qualified,
-        role=table.role,
-        partitioned=table.kind == "p",
-        replica_identity=table.replica_identity,
-        columns=columns,
-        key=read_key(session, index, columns, collations),
-    )
-    require_never_null(session, table, described.key_names)
-    if described.partitioned and follows:
-        return replace(described, partitions=tuple(each.oid for each in read_partitions(session, described)))
-    return described
 
 
 def _logged(generated: Generated, server_version: int) -> bool:
