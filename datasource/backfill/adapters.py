@@ -42,7 +42,7 @@ def examine(options: Options) -> tuple[Finding, ...]:
 
 @contextmanager
 def needing(what: str, extra: str) -> Iterator[None]:
-    """As `importing`; and says what to install where packages that its block imports are missing, or cannot be used."""
+    """As `importing`; where packages that the block imports are missing or cannot be used, says what to install."""
     install = f"run pip install 'pyspark-backfill[{extra}]' on the driver and on every executor"
     try:
         with importing():

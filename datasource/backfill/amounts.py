@@ -10,7 +10,7 @@ _LAST_MOMENT: Final = (1 << 63) - 1
 
 
 def size(count: int) -> str:
-    """Of bytes."""
+    """A number of bytes, in a unit that fits."""
     amount, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if round(amount, 1) < 1024:
@@ -20,7 +20,7 @@ def size(count: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """In its two largest units."""
+    """A duration in its two largest units."""
     whole = max(0, round(seconds))
     for length, unit, smaller, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if whole >= length:

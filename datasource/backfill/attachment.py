@@ -101,7 +101,7 @@ class Attachment:
         return {planned.epoch.position, *(item.position for item in chain.from_iterable(ahead))}
 
     def _manifest_of(self, barrier: Barrier) -> Manifest | None:
-        """That of the batch which ends at this barrier, where it had one that is not lost."""
+        """The manifest of the batch that ends at this barrier; None where it had none, or that is lost."""
         return self._files(barrier).manifest() if barrier.has_manifest else None
 
     def _order_matters(self, committed: Barrier | None, planned: Barrier, control: Control) -> bool:

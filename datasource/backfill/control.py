@@ -130,7 +130,7 @@ class Control:
         return replace(self, requests=(*kept[at:], request))
 
     def told(self) -> str:
-        """In a few words, for people; empty where there is nothing to tell."""
+        """What the stream was told, in a few words for people; empty where there is nothing to tell."""
         limit = "" if self.max_rows is None else f"throttled to {self.max_rows} rows a batch"
         return ", ".join(filter(None, ("paused" if self.paused else "", limit)))
 

@@ -2,13 +2,19 @@
 
 A **definite** error stays true however often one tries again: a wrong option, a lost slot, a value with no lossless
 type. A **transient** one may go away by itself: a cut connection, a slot still held by a process that is ending. Only
-transient errors are retried: PostgreSQL's by `upstream.postgres.session.retries`, those of files in stagingDir by Arrow
-and, where Arrow does not, by `staging.failures`, the removal of a folder there that has just got another file by
-`staging`, a Delta MERGE that another writer was faster than by the sink; nothing else. Whether a batch has been read is
-looked at again whatever the look met (`release`), and a Delta table whose log is cleaned up just then is opened again
-(`upstream.delta.tables.opening`). Two are also met without a retry. SnapshotGoneError: another state is taken, or
-another attempt has staged the rows, or they can be done without. StateBusyError: progress is recorded later, and a look
-at it is done without. The state store's own errors are in `backfill_state.errors`.
+transient errors are retried, and only these:
+
+- PostgreSQL's, by `upstream.postgres.session.retries`;
+- those of files in stagingDir, by Arrow and, where Arrow does not, by `staging.failures`;
+- removing a folder there into which another file has just come, by `staging`;
+- a Delta MERGE that lost to another writer, by the sink.
+
+Beside these, the check whether a batch has been read is repeated whatever error it met (`release`), and a Delta table
+whose log was being cleaned up is opened again (`upstream.delta.tables.opening`).
+
+Two transient errors are also handled without a retry. After SnapshotGoneError another state is taken, unless another
+attempt has staged the rows or they are not needed. After StateBusyError progress is recorded later, and whoever only
+looks at it does without. The state store's own errors are in `backfill_state.errors`.
 
 A message says what was found, what was expected and what to do, with the SQL or the option that mends it.
 It never carries row values or secrets, because Spark writes it into logs unredacted.

@@ -57,11 +57,11 @@ class Halves:
 
     @property
     def change_count(self) -> int:
-        """Of how many changes a half goes forward."""
+        """The number of changes of which at least one half goes forward."""
         return int(np.count_nonzero(self.old | self.new))
 
     def of(self, which: slice) -> Halves:
-        """Those of some of the changes."""
+        """The halves of some of the changes."""
         return Halves(self.old[which], self.new[which], self.moves[which])
 
 

@@ -129,7 +129,7 @@ def pieces(start: Progress | None, end: Progress) -> tuple[Piece, ...]:
 
 
 def _continued(start: Frontier | None, end: Frontier) -> Iterator[Piece]:
-    """Those of the vnodes that were there, and not completed, at the start."""
+    """The pieces of vnodes that were there, and not completed, at the start."""
     stands = dict(end.per_vnode())
     for vnode in () if start is None else start.unfinished:
         match stands.get(vnode.number):

@@ -36,7 +36,7 @@ class Reported:
     vnodes: int = 0
     vnodes_completed: int = 0
     again_rows: int | None = None
-    """Of what is read again, or was last, as the two below."""
+    """This and the two below are of the rows that are read again now, or were last."""
 
     again_vnodes: int | None = None
     again_vnodes_completed: int | None = None

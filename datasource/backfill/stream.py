@@ -1,8 +1,8 @@
 """Drives one stream: from an offset to the next, and from two offsets to what has to be read.
 
-This is the algorithm of the package docstring with its I/O, free of Spark. What it has in memory is a copy of the
-offset, the state store or the staging directory, or can be asked for again; or a new process does well to begin it
-afresh: how many batches of changes alone have been in a row, the present to stop at, what has been logged of requests.
+This is the algorithm of the package docstring with its I/O, free of Spark. What it keeps in memory is copied from the
+offset, the state store or the staging directory, or can be asked for again. The rest a new process is right to begin
+afresh: how many batches of changes alone came in a row, the present to stop at, and which requests have been logged.
 """
 
 from __future__ import annotations
@@ -221,6 +221,7 @@ class Stream:
         return _Standing(named, begin.epoch, settled(begin.progress), again, answers or keeps_others)
 
     def _is_over(self, progress: Progress, after: Epoch) -> bool:
+        """Whether the query ends at `after`: its only batch is done, or it has come to the present to stop at."""
         if self._options.only_snapshot:
             return True
         waits = isinstance(progress, Finished) or self._control.holds

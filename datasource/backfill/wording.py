@@ -19,7 +19,7 @@ OF_A_READ: Final = (
     "A read of changes has no checkpoint: load() those of the table of now, with a later startingPosition; for what "
     "was before, read the table"
 )
-"""Behind what a stream can do, where a read between two positions may meet the same in the change log."""
+"""Follows the advice for a stream, in errors that a read between two positions may meet in the change log as well."""
 
 LOG_WHOLE_ROWS: Final = (
     "where the key is the primary key and all columns are published, as virtual generated ones never are, run ALTER "
@@ -31,23 +31,23 @@ IN_ITS_PLACE: Final = "if the query reads several sources, each must stay in the
 
 
 def too_new(version: int, newest: int) -> str:
-    """What is told of something stored that a later release has written."""
+    """The end of the error for something stored that a later release has written."""
     read = f"this release reads up to {newest}"
     return f"of version {version}, and {read}; install the release that wrote it, or a newer one"
 
 
 def in_option(name: str) -> str:
-    """A column's name as the options that name columns want it."""
+    """A column's name as one writes it in an option: quoted where that is needed."""
     return name if re.fullmatch(r"\w+", name) else '"' + name.replace('"', '""') + '"'
 
 
 def no_column(table: str, name: str, present: Sequence[str]) -> str:
-    """What is told of a name that none of the columns has, and is perhaps misspelt."""
+    """The error for a name that no column has, with the column that was perhaps meant."""
     return f"{table} has no column {name!r}{_hint(name, present, 'it has')}"
 
 
 def not_read(option: str, name: str, present: Sequence[str]) -> str:
-    """What is told of a name in an option that none of the columns that are read has."""
+    """The same for a name in an option: only columns that are read may be meant."""
     return f"{option} names {name!r}{_hint(name, present, 'the columns are')}"
 
 
@@ -57,7 +57,7 @@ def _hint(name: str, present: Sequence[str], otherwise: str) -> str:
 
 
 def unusable(what: str, done: str, error: Exception) -> str:
-    """What is told of a file or folder of ours that the system refuses: be it full, somebody else's, or not there."""
+    """The error for a file or folder of ours that the system refuses: it is full, or somebody else's, or not there."""
     return (
         f"{what} cannot be {done}: {error}. Make room there, or let the account that this runs as use it; or name "
         "another place"
@@ -65,7 +65,7 @@ def unusable(what: str, done: str, error: Exception) -> str:
 
 
 def columns_not_there(problems: Sequence[str], *, of_spark: bool) -> DefiniteError:
-    """The error for columns of which this is wrong: those of the option, or those that Spark says are to be read."""
+    """The error for these problems with the columns to read: the option names them or, if `of_spark`, Spark does."""
     if not of_spark:
         return OptionsError(f"the option columns: {'; '.join(problems)}")
     return SchemaChangedError(
@@ -76,5 +76,5 @@ def columns_not_there(problems: Sequence[str], *, of_spark: bool) -> DefiniteErr
 
 
 def another_option(began: str, now: str) -> str:
-    """What a stream is told that goes on with another value of an option that it keeps to its end."""
+    """The error for a stream that is restarted with another value of an option which it keeps to its end."""
     return f"the stream began with {began}, and is given {now} now. Set it back; or start over with {FRESH_START}"

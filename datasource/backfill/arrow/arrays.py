@@ -1,4 +1,4 @@
-"""Which rows, in NumPy's arrays, and the way between these and Arrow's."""
+"""Selections of rows as NumPy arrays, and how they are converted from and to Arrow's."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
-"""For each row whether it is one of them."""
+"""For each row, whether it is selected."""
 
 Indices: TypeAlias = npt.NDArray[np.int64]
-"""The places of rows, from 0 on."""
+"""The numbers of the selected rows, from 0 on."""
 
 
 def mask(column: Any) -> Mask:
-    """Where a column of booleans, chunked or not, is true; null is not."""
+    """The rows in which a column of booleans, chunked or not, is true; null counts as false."""
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     found: Mask = whole.fill_null(False).to_numpy(zero_copy_only=False)
     return found
 
 
 def index(rows: Indices) -> pa.Int64Array:
-    """These places as `take` wants them."""
+    """Row numbers as the array that Arrow's `take` wants."""
     return pa.array(rows, pa.int64())

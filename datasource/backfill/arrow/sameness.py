@@ -25,7 +25,7 @@ def same(one: Column, other: Column) -> Mask:
 
 
 def _equal(one: Column, other: Column) -> Mask:
-    """As `same` where neither is null; anything where one is."""
+    """As `same` where neither value is null; where one is, the result means nothing."""
     kind = one.type
     if pa.types.is_struct(kind):
         result = np.ones(len(one), np.bool_)

@@ -45,7 +45,7 @@ class Watching:
 
 
 def _what_is_read(of: Status) -> tuple[str, str | None] | None:
-    """Of which stream, and by which request; None where no rows are."""
+    """The stream whose rows are being read, and the request if they are read again; None where no rows are read."""
     if of.control.holds or of.barrier is None or of.phase not in ("snapshot", "again"):
         return None
     return of.stream, of.barrier.taken_up if of.phase == "again" else None

@@ -80,7 +80,7 @@ class StreamOptions:
 
     @property
     def order_column(self) -> str:
-        """By which of a key's rows is the last; empty where that goes by the log."""
+        """The column that tells which of a key's rows is the last; empty where that goes by the log."""
         return "" if self.last_rows is None else self.last_rows.order_column
 
     @property

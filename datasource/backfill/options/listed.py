@@ -112,7 +112,7 @@ class Option(Generic[T]):
 
     @property
     def key(self) -> str:
-        """As Spark gives it."""
+        """The name as Spark gives it: in lower case."""
         return self.name.lower()
 
     def value(self, text: str) -> T:
@@ -371,7 +371,7 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
 )
 
 BY_KEY: Final = {option.key: option for option in OPTIONS}
-"""As Spark gives them: in lower case."""
+"""The options by their keys."""
 
 CALLED_ELSEWHERE: Final = {
     "query": "dbtable",

@@ -39,7 +39,7 @@ def choice(kind: type[Choice]) -> Callable[[str], Choice]:
 
 
 _DIGITS: Final = "[0-9]{1,18}"
-"""As many as any option takes. Python's own `int` takes more than digits, and of too many says what nobody asked."""
+"""As many digits as any option takes. Python's `int` takes more than digits, and its error for too many is no help."""
 
 
 def whole(text: str) -> int | None:
@@ -75,7 +75,7 @@ def size(text: str) -> int:
 
 
 def memory(text: str) -> int:
-    """As much as DuckDB needs to write a file with long texts in it (`backfill_state.upsert.long_cells`)."""
+    """At least what DuckDB needs to write a file with long texts in it (`backfill_state.upsert.long_cells`)."""
     value = size(text)
     if value < 256 << 20:
         raise ValueError("256m or more")

@@ -119,7 +119,7 @@ def _lag(of: Reported | None, began: Sequence[tuple[float, Reported]], *, waits:
 
 
 def _now() -> float:
-    """In seconds since 1970."""
+    """The time in seconds since 1970."""
     return datetime.now(UTC).timestamp()
 
 

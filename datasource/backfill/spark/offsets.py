@@ -17,7 +17,7 @@ KEPT: Final = 2
 
 
 class Offsets:
-    """Those that were given or taken last, as JSON and as what it says."""
+    """The offsets that were given or taken last, each as JSON and as the value that it stands for."""
 
     def __init__(self) -> None:
         self._last: deque[tuple[Json, Offset]] = deque(maxlen=KEPT)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     )
 
 MOST_ENDED: Final = 100
-"""Of how many queries that have ended the metrics are kept."""
+"""The metrics of so many ended queries are kept."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class _Query:
     tables: dict[str, _Table] = field(default_factory=dict)
 
     def hear(self) -> None:
-        """It runs."""
+        """Notes that the query has just been heard of, and runs."""
         self.heard, self.active, self.failed = time.time(), True, False
 
     def samples(self) -> Iterator[Sample]:

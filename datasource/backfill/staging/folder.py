@@ -16,7 +16,7 @@ _TRIES: Final = 3
 
 
 class Folder:
-    """That of one stream, or of all of them. Picklable; opens its file system when it is first used."""
+    """The staging folder of one stream, or of all. Picklable; opens its file system when it is first used."""
 
     def __init__(self, uri: str, stream: str = "") -> None:
         self.uri: Final = uri

@@ -142,7 +142,7 @@ class Manifest:
         return ((f"chunk-{at}-{item.attempt}.arrow", item) for at, item in enumerate(self.splits))
 
     def with_others(self, other: Callable[[PlannedSplit], PlannedSplit], keep: Collection[str]) -> Manifest:
-        """With another split in place of each that is read, except those whose files are to be kept."""
+        """The manifest with another split in place of each that is read, except those whose files are to be kept."""
         return Manifest(tuple(item if item.given_up or name in keep else other(item) for name, item in self._named))
 
     def to_json(self) -> dict[str, Any]:

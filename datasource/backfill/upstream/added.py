@@ -20,7 +20,7 @@ class Added:
     all: frozenset[str] = frozenset()
 
     def lacked_by(self, columns: Collection[str]) -> frozenset[str]:
-        """Those which a row of these columns lacks."""
+        """The added columns that a row of these columns lacks."""
         return self.names.difference(columns) if self.all.issuperset(columns) else frozenset()
 
 

@@ -10,7 +10,7 @@ from backfill.amounts import iso
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """As far as it is known; an upstream gives the figures it has."""
+    """How far a stream is behind, as far as that is known: an upstream gives the figures it has."""
 
     complete_until: int | None = None
     """The last moment, in microseconds since 1970 by the upstream's clock, of which it is known that everything

@@ -71,7 +71,7 @@ class _WithStored:
         return self.portion.events
 
     def only(self, which: Mask, halves: Halves) -> _WithStored:
-        """With these of its events."""
+        """The same with only these of its events."""
         kept = np.unique(self.events.number[which])
         portion = Portion(self.portion.changes, halves, self.events.where(which))
         return _WithStored(portion, self.before.of_keys(kept))
@@ -216,7 +216,7 @@ class WholeRows:
 
 
 def _looked_up(entries: pa.Table) -> Mask:
-    """Of which keys there is a row that was looked up."""
+    """The keys whose row, if they have one, was looked up."""
     place = _filled(entries["order_tie"], 0) & SNAPSHOT_ORDINAL
     looked_up: Mask = _filled(entries["present"], value=False)
     looked_up &= (place >= LOOKED_UP) & (place < SNAPSHOT_ORDINAL)

@@ -228,7 +228,7 @@ class DuckDBUpsertState(Closable):
         return standing
 
     def _extended(self, connection: duckdb.DuckDBPyConnection, standing: Standing) -> Standing:
-        """The same with all columns of the layout."""
+        """Adds the columns that the file lacks; where the state stands then."""
         count = len(standing.layout.row)
         self._segments.extend(connection, count)
         self._pending.extend(connection, count)
@@ -246,7 +246,7 @@ class DuckDBUpsertState(Closable):
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Standing]]:
-        """The batch that is being written, if any; else a transaction of its own."""
+        """Where the state stands: in the batch that is being written, else in a transaction of its own."""
         if self._batch is not None:
             yield self._held(), self._batch.standing
             return
@@ -255,7 +255,7 @@ class DuckDBUpsertState(Closable):
 
     @contextmanager
     def _using(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Standing]]:
-        """The same for the keys and rows, which then have all columns of the layout."""
+        """As `_reading`, for verbs that need the keys and rows: the file has all columns of the layout by then."""
         with self._reading() as (connection, found):
             standing = found if found.layout == self._layout else self._extended(connection, found)
             if self._batch is not None:
@@ -263,7 +263,9 @@ class DuckDBUpsertState(Closable):
             yield connection, standing
 
     def _held(self) -> duckdb.DuckDBPyConnection:
-        """What the batch is written with. `close` has rolled it back; what came then would be stored by itself."""
+        """The connection that writes the batch; StateConflictError if `close` has rolled it back, because whatever came
+        then would be stored by itself.
+        """
         if self._file.connection is None:
             raise StateConflictError(
                 str(self._file), "it was closed in the midst of a batch, of which nothing is stored; begin it again"

@@ -99,7 +99,7 @@ NUMBERED: Final = ("seq", *ENTRIES.names)
 """The columns of an entry beside its key and its row."""
 
 _READ_AT_ONCE: Final = 64 << 20
-"""Of how many bytes the long cells are read in one query."""
+"""Entries of about so many bytes get their long cells by one query."""
 
 
 class Segments:
@@ -127,7 +127,7 @@ class Segments:
         self._entries = ", ".join([*probe, *keys, *heads, *self._cell_columns])
 
     def create(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Nothing, in place of whatever there is."""
+        """Drops whatever there is, and begins with one empty segment."""
         old = _noted(connection)
         # DuckDB makes no table under a name that the same transaction has dropped.
         self._begin(connection, max(old, default=0) + 1)
@@ -217,7 +217,7 @@ class Segments:
             pass
 
     def _clean_worst(self, connection: duckdb.DuckDBPyConnection) -> bool:
-        """Whether there was one to clean."""
+        """Cleans the one of which most is dead, if any is to be cleaned; whether there was one."""
         found = connection.execute(
             "SELECT segment, entries - dead, greatest(dead / entries, dead_size / size) AS part FROM segments "
             "WHERE (part >= 0.5 AND (entries >= ? OR size >= ?)) OR (part >= 0.75 AND (dead >= ? OR dead_size >= ?)) "
@@ -238,7 +238,7 @@ class Segments:
         return True
 
     def shares(self, connection: duckdb.DuckDBPyConnection, count: int, size: int) -> Iterator[tuple[int, int]]:
-        """Cuts so many entries of so many bytes into what fills a segment each; the last one may do so in part.
+        """Cuts so many entries of so many bytes into shares that fill a segment each, but for the last.
 
         Each is to be taken in before the next one is asked for, and gets a segment of its own: of rows that are not all
         of one size, a share may have a little less than fills one, and the next would come on top.
@@ -287,7 +287,7 @@ class Segments:
         )
 
     def _all(self, connection: duckdb.DuckDBPyConnection) -> list[int]:
-        """There is one at least."""
+        """The numbers of all segments, ascending; there is at least one."""
         segments = _noted(connection)
         if not segments:
             raise UnreadableError("its table `segments` has no rows")
@@ -305,14 +305,14 @@ def extend(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[
 
 
 def _aligned(found: pa.Table, count: int) -> pa.Table:
-    """Of `count` keys what was found of the `nth`, in their order, and nulls of the others."""
+    """A line for each of `count` keys, in order: what was found for it (`nth`), or nulls."""
     places = np.full(count, -1, np.int64)
     places[found["nth"].to_numpy()] = np.arange(found.num_rows)
     return found.drop_columns(["nth"]).take(pa.array(places, pa.int64(), mask=places < 0))
 
 
 def _by_segment(entries: pa.Table) -> list[tuple[int, pa.Table]]:
-    """Lines with a column `segment`, by that."""
+    """The lines of each segment, by their column `segment`."""
     segments: list[Any] = entries["segment"].unique().to_pylist()  # A few numbers, not rows.
     return [
         (number, entries.filter(pc.equal(entries["segment"], pa.scalar(number, pa.int64())))) for number in segments

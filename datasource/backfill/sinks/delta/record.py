@@ -43,7 +43,7 @@ def is_known(table: DeltaTable, query: str) -> bool:
 
 
 def _batch_id(table: DeltaTable, query: str) -> int | None:
-    """That of the query's last batch; None where it has applied none since it began."""
+    """The number of the query's last batch; None where it has applied none since it began."""
     found = table.transaction_version(query)
     return None if found == _FORGOTTEN else found
 

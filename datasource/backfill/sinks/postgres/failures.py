@@ -30,7 +30,7 @@ from backfill.upstream.postgres.session.failures import (
 
 _ROW_TWICE: Final = "21000"
 _READ_ONLY: Final = "25006"
-"""As a primary may be for a moment, while it changes places with another one."""
+"""What a primary may be for a moment, while it changes places with a standby."""
 
 _NULL: Final = "23502"
 _CONSTRAINTS: Final = ("23503", "23505", "23514", "23P01")
@@ -117,7 +117,7 @@ _ERRORS: Final[dict[str, type[BackfillError]]] = {
     NOT_IN_ENCODING: ValueOutOfRangeError,
     UNTRANSLATABLE: ValueOutOfRangeError,
 }
-"""As which error it is told, where that is not a TableError."""
+"""The error that these states become, where it is not a TableError."""
 
 
 def about_target(failure: Failure) -> BackfillError | None:

@@ -32,13 +32,13 @@ _ROW_BY_ROW: Final = ("enable_hashjoin", "enable_mergejoin", "jit")
 """Settings without which the server finds the target's rows one by one, by the key's index, and compiles nothing."""
 
 MOST_COLUMNS: Final = 1600
-"""Of a table of PostgreSQL."""
+"""How many columns a table of PostgreSQL may have."""
 
 
 def merge(session: ArrowSession, target: Target, key: Sequence[str], last: Compacted) -> list[str]:
-    """Makes of the target what the batch comes to, in the transaction that the session has begun.
+    """Applies the batch to the target, in the transaction that the session has begun.
 
-    Returns the statements that are left to be carried out, in this order: they can go together with what follows.
+    Returns the statements that are still to be carried out, in this order: they can go along with what follows.
     """
     if last.emptied:
         # Not TRUNCATE, which readers of the table would wait for, and see too early.
@@ -155,7 +155,7 @@ class _Staged:
     last: Compacted
     values: Mapping[str, sql.Composable]
     left: list[str] = field(default_factory=list)
-    """Statements that nothing has had to wait for by now."""
+    """Statements that are not carried out yet, because nothing has needed their result."""
 
     def merge(self) -> list[str]:
         joined = self.last.deleted.any() or self.last.kept

@@ -51,7 +51,7 @@ _KEY: Final = "key"
 """What the bookmark calls `Table.order`."""
 
 _COLUMNS: Final = "columns"
-"""And the columns that the table had for the process that plans: what it stages lacks those that came later."""
+"""What the bookmark calls the columns that the table had for the process that plans: its chunks lack later ones."""
 
 MOST_COUNTED: Final = 1000
 """Beyond so many commits it is not added up how large they are."""

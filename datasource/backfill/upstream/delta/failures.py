@@ -79,13 +79,13 @@ _ROWS: Final = "\nPreview of invalid data:"
 """After this come rows of a batch that a constraint refuses."""
 
 _VALUE: Final = re.compile(r"([^'\"]*\b(?:Cast|Parser) error: [^'\"]*['\"]).*(?=['\"])", re.DOTALL)
-"""In what begins so, a value that does not fit into a type stands in quotation marks, in as many lines as it has."""
+"""The text up to a value, in quotation marks and perhaps of several lines, that does not fit into a type."""
 
 _STATISTIC: Final = re.compile(r"(\bJson error: .*?: expected \w+ got ).*?(?=\n\s*\d+: |\Z)", re.DOTALL)
 """Behind this is a value of the table's log, as the least of a column that has another type now, up to the stack."""
 
 _OF_DEFINITION: Final = re.compile(r"[^'\"]*Unsupported(?:: Table contains| Delta table type)")
-"""In what begins so, the quotation marks are of types and features."""
+"""Messages that begin so have types and features in quotation marks, and no values."""
 
 
 def translated(error: Exception, uri: str) -> BackfillError:

@@ -56,7 +56,7 @@ class PostgresUpstream:
         self._connector = Connector.of_options(options)
         self._sessions = ControlSession(self._connector, retries or RetryPolicy())
         self._sized: StoredSize | None = None
-        """Its size when it was last asked for, which is before each batch that reads rows."""
+        """The table's size when it was last asked for, which is before each batch that reads rows."""
 
         self._opened: Epochs | None = None
         self._lately = Lately()
@@ -104,7 +104,7 @@ class PostgresUpstream:
         return Identity(str(table.server.system_identifier), name, str(table.description.oid))
 
     def size(self) -> StoredSize:
-        """Of this moment: since the process began the table may have become many times as large."""
+        """The size of this moment: since the process began the table may have become many times as large."""
         described = self._table.description
         self._sized = self._sessions.run(lambda session: read_size(session, described))
         return self._sized

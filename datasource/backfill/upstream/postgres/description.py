@@ -34,15 +34,15 @@ class QualifiedName:
     name: str
 
     def quoted(self) -> str:
-        """As `quoted`."""
+        """The name with its schema, as one writes it in SQL."""
         return self.identifier().as_string(None)
 
     def identifier(self) -> sql.Identifier:
         return sql.Identifier(self.schema, self.name)
 
     def own_rows(self, *, partitioned: bool) -> sql.Composed:
-        """The table as a statement names it that finds its rows: without those of tables that inherit from it, whose
-        changes have other names. The rows of a partitioned one are all in others.
+        """How a statement names the table to get its own rows, and not those of tables that inherit from it, whose
+        changes are logged under other names. A partitioned table has no rows but those of its partitions.
         """
         return sql.SQL("{}{}").format(sql.SQL("" if partitioned else "ONLY "), self.identifier())
 

@@ -34,7 +34,7 @@ class History:
     """What to do where changes are lost."""
 
     way_on: str = GO_ON
-    """And where a version has other columns."""
+    """What to do where a version has other columns."""
 
     def require_passable(self, version: int) -> Commit | None:
         """Raises where the stream cannot go on past this commit; None where it is lost and failOnDataLoss=false."""

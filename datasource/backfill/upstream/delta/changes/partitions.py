@@ -10,7 +10,7 @@ from backfill.upstream.delta.tables.table import Table
 
 
 class Partitioning:
-    """By which columns a table was partitioned at each of its versions; `commits` are those that are known already."""
+    """The columns by which a table was partitioned at each of its versions; `commits` are those known already."""
 
     def __init__(self, table: Table, commits: Sequence[Commit]) -> None:
         self._table = table

@@ -96,7 +96,7 @@ class _CommitFiles:
     # -- which rows ------------------------------------------------------------------------------------------------
 
     def _chosen(self, file: ChangeFile) -> Chosen:
-        """Of a file that is kept, those that only `file` has of the two: the others have not changed."""
+        """The rows of `file` that changed: all; of a file that stays in the table, those that only `file` has."""
         if file.location not in self.kept:
             return Chosen(self._deleted(file), taken=False)
         was, now = self.kept[file.location]

@@ -34,7 +34,7 @@ _FIRST: Final = 1
 
 
 class DamagedVectorError(ValueError):
-    """It is not what the log says, or what the protocol lets it be."""
+    """A deletion vector is not what the log says of it, or not what the protocol allows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class FileLocation:
     path: str
 
     def __str__(self) -> str:
-        """As people are told, without the values of the partition that it lies in."""
+        """The location as errors show it: without the values of the partition that it lies in."""
         folders = (folder.partition("=") for folder in self.path.split("/"))
         return self.store + "/".join(f"{name}=…" if equals else name for name, equals, _ in folders)
 

@@ -191,7 +191,7 @@ class KeyColumns:
         return " OR ".join(f"({part})" for part in parts if part) if parts and all(parts) else None
 
     def _range(self, item: KeyRange) -> str:
-        """By the first column alone: only few keys more, and files are left out by one column at a time anyway."""
+        """A condition on the first column alone: few more keys meet it, and files are left out by one column anyway."""
         column = self.columns[0]
         ends = []
         for key, at, sign in ((item.after, 1, ">="), (item.upto, 0, "<=")):

@@ -66,14 +66,14 @@ class Rows:
         return cls(table, columns, condition, batch_rows(table, readable(table) if condition else columns))
 
     def within(self, key: KeyColumns, coverage: Coverage) -> Iterator[pa.RecordBatch]:
-        """Those with keys in these ranges, in no order; TableError where one that is looked at has no key."""
+        """The rows with keys in these ranges, in no order; TableError where one that is looked at has no key."""
         for batch in self.where(leaving_out(self.table, key, coverage)):
             keys = batch.select(key.names)
             require_keys(keys)
             yield batch.filter(key.covered(keys, coverage))
 
     def where(self, predicate: str | None) -> Iterator[pa.RecordBatch]:
-        """Those for which the predicate holds, and maybe others, in no order."""
+        """The rows for which the predicate holds, and maybe others, in no order."""
         if not self.condition:
             for batch in self._scanned(self.columns.names, predicate):
                 for piece in pieces(batch):

@@ -45,7 +45,7 @@ def row_bytes(table: DeltaTable, columns: pa.Schema) -> int | None:
 
 
 def in_files(table: DeltaTable) -> TableSize:
-    """By the files' statistics, which do not count rows that a deletion vector deletes, and as they are compressed."""
+    """The size by the files' statistics, which count no rows that a deletion vector deletes; in compressed bytes."""
     actions = pa.table(table.get_add_actions())
     size = int(pc.sum(actions["size_bytes"]).as_py() or 0)
     rows = int(pc.sum(actions["num_records"]).as_py() or 0)

@@ -39,7 +39,7 @@ class Table:
     schema: TableSchema
     key: KeyColumns
     names: tuple[str, ...]
-    """Of all its columns, carried or not."""
+    """The names of all columns, carried or not."""
 
     @property
     def columns(self) -> pa.Schema:

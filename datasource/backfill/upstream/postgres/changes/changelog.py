@@ -74,10 +74,10 @@ class ChangeLog:
         self._untold = Untold(table.description, begun.known_parts)
         self._published: Published | None = None
         self.lost_up_to = LOG_BEGIN
-        """The LSN up to which changes that the slot has not any more are known to be lost."""
+        """The LSN up to which changes are known to be lost, because the slot no longer has them."""
 
         self._reached: dict[str, Lsn] = {}
-        """By timeline, the LSN of the latest state of which the sink may have something."""
+        """For each timeline, the LSN of the latest state of which the sink may have something."""
 
     def has_reached(self, position: Position) -> None:
         """The sink may have something of this state, be the stream there yet or not: no log that lacks it will do."""

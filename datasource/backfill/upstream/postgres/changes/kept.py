@@ -21,7 +21,7 @@ class _Last:
 
 
 class KeptChanges:
-    """Those that were read last, and how far the server may forget the log with each batch that was planned."""
+    """The changes that were read last; and for each batch that was planned, how far the server may forget the log."""
 
     def __init__(self) -> None:
         self._last: _Last | None = None

@@ -51,7 +51,7 @@ class Reading:
 
     @property
     def session(self) -> Session:
-        """That in which the log is asked about."""
+        """The session in which the log is read."""
         return self._sessions.current()
 
     @property
@@ -71,7 +71,7 @@ class Reading:
     # -- the epoch that it leads to --------------------------------------------------------------------------------
 
     def first(self, position: Position, now: int) -> Epoch:
-        """That at which a stream begins: a state of this moment."""
+        """The epoch at which a stream begins: the state of this moment."""
         self.complete_until = now
         return Epoch(1, str(position), position.lsn, now)
 

@@ -19,7 +19,7 @@ _UNDONE: Final = f"Some of what was read may be undone, and what is new may lie 
 
 @dataclass(frozen=True, slots=True)
 class OwnLog:
-    """That of a system, on one of its timelines."""
+    """The log that a stream follows: that of one system, on one of its timelines."""
 
     system: str
     timeline: str

@@ -139,7 +139,7 @@ def make(connector: Connector, session: Session, name: str, table: TableDescript
 
 @contextmanager
 def _transaction(session: Session) -> Iterator[None]:
-    """One whose commit waits for no synchronous standby, which may be away for long, and a wait for it is not said.
+    """A transaction whose commit does not wait for a synchronous standby: one may be away for long, without a word.
 
     A publication that a failover loses is missed by nobody: no stream goes on behind one, unless its slot came along.
     """
@@ -179,13 +179,13 @@ def find(session: Session, name: str, oid: int) -> Publication | None:
 
 
 def is_of_stream(session: Session, name: str) -> bool:
-    """Whether it is there, and was made by a stream and not by a person."""
+    """Whether there is a publication of this name, and a stream made it and not a person."""
     found = find(session, name, _NO_TABLE)
     return found is not None and found.noted is not None
 
 
 def noting(name: str, membership: int) -> sql.Composed:
-    """The statement that writes so."""
+    """The statement that writes this membership into the publication's comment, as `note_membership` does."""
     comment = sql.SQL("COMMENT ON PUBLICATION {} IS {}")
     return comment.format(sql.Identifier(name), sql.Literal(f"{_NOTE}{membership}"))
 

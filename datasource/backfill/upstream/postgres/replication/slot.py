@@ -53,7 +53,7 @@ _RIGHT: Final = """
 """
 
 
-# Only where `_require_intact` has nothing against it, which is asked where this gives no row.
+# Leaves alone every slot that `_require_intact` would refuse; where it gives no row, that is called to say why.
 _ADVANCE: Final = """
     SELECT pg_catalog.pg_replication_slot_advance(slot_name, %(to)s::pg_lsn)
     FROM pg_catalog.pg_replication_slots
@@ -168,7 +168,7 @@ def require_readable(session: Session, slot: str, after: Lsn, *, way_out: str = 
 
 
 def require_not_beyond(found: SlotState, after: Lsn, *, way_out: str = START_OVER_OR_GO_ON) -> None:
-    """DataLossError where the slot stands beyond the LSN `after`: it has not got what lies between the two."""
+    """DataLossError where the slot stands beyond the LSN `after`: it no longer holds what lies between the two."""
     if found.confirmed > after:
         raise DataLossError(
             f"replication slot {found.name} stands at {format_lsn(found.confirmed)}, beyond {format_lsn(after)}, where "
@@ -178,7 +178,7 @@ def require_not_beyond(found: SlotState, after: Lsn, *, way_out: str = START_OVE
 
 
 def require_synced(session: Session, slot: str, *, before: str, now: str) -> None:
-    """DataLossError unless the slot came along from timeline `before` with all that it has to tell."""
+    """DataLossError unless the slot was synchronized from the primary of timeline `before`, and so lacks nothing."""
     found = find(session, slot)
     if found is None or not found.synced:
         raise DataLossError(
@@ -191,7 +191,7 @@ def require_synced(session: Session, slot: str, *, before: str, now: str) -> Non
 def require_kept(
     session: Session, slot: str, after: Lsn, *, way_out: str = START_OVER_OR_GO_ON, asked: Asked | None = None
 ) -> SlotState:
-    """The slot, which can be read from, wherever it stands; DataLossError where it has not what is after `after`.
+    """The slot, if it can be read from, wherever it stands; DataLossError where what comes after `after` is gone.
 
     DatabaseSetupError where it is of another database than the session's: nothing is lost then, and what the session
     sees is not the stream's, as in a clone (CREATE DATABASE … TEMPLATE), whose tables have the same OIDs.

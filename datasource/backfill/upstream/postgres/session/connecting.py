@@ -28,7 +28,7 @@ for something to be changed.
 
 _NO_MEMORY_HERE: Final = re.compile(r"out of memory|cannot allocate memory|failed to map segment", re.IGNORECASE)
 _NOT_LOADED: Final = re.compile(r"could not load", re.IGNORECASE)
-"""In the words of libpq, of the system's loader and of ADBC's."""
+"""As libpq, the system's loader and ADBC's say it."""
 
 _BY_SERVER: Final = re.compile(r"(FATAL|PANIC): |could not fork new process")
 """What the server says of itself in the same words; it may say it before a session has begun, without an SQLSTATE."""
@@ -70,7 +70,7 @@ _BEFORE_REASON: Final = re.compile(
 """What stands before the reason in that."""
 
 _NOT_THE_ONE: Final = re.compile(r"in hot standby mode|session is (not )?read-only")
-"""Of a host that answers and is none that is wanted: as a standby, where the primary is."""
+"""What is said of a host that answers but is not the one wanted, such as a standby where the primary is."""
 
 
 def without_state(error: Exception, message: str) -> BackfillError:

@@ -80,7 +80,7 @@ class Connector:
     def of(
         cls, url: str, *, user: str = "", password: str = "", init_statement: str = "", primary: bool = True
     ) -> Connector:
-        """`primary`: of several hosts that the url names it is to be the primary, unless the url says otherwise."""
+        """`primary`: where the url names several hosts, only the primary will do, unless the url says otherwise."""
         try:
             given = {key: str(value) for key, value in conninfo_to_dict(url).items()}
         except psycopg.ProgrammingError:  # whose text may quote a password
@@ -96,19 +96,19 @@ class Connector:
         known = spelled_out(given)
         if primary and "," in known.get("host", "") + known.get("hostaddr", ""):
             given["target_session_attrs"] = known.get("target_session_attrs", "primary")
-        given.pop("replication", None)  # Statements with parameters are none for such a session.
+        given.pop("replication", None)  # A replication session takes no statements with parameters.
         given["client_encoding"] = "UTF8"
-        # The server would not be told of PGOPTIONS where there are options; and executors are to have the driver's.
+        # Given options, libpq does not send PGOPTIONS any more; and executors are to use those of the driver.
         given["options"] = session_options(given.get("options", os.environ.get("PGOPTIONS", "")))
         return cls(make_conninfo("", **given), init_statement)
 
     def for_rows(self) -> Connector:
-        """For sessions whose rows may wait: see `where_rows_wait`."""
+        """The same, for sessions whose rows may wait to be taken: see `where_rows_wait`."""
         waiting = where_rows_wait(str(conninfo_to_dict(self.conninfo)["options"]))
         return replace(self, conninfo=make_conninfo(self.conninfo, options=waiting))
 
     def here(self, **parameters: str) -> str:
-        """What a library of this process connects with, and further parameters: a service's own are in its place."""
+        """The connection string for a library in this process, with further parameters; services are spelled out."""
         given = {key: str(value) for key, value in conninfo_to_dict(self.conninfo).items()}
         return make_conninfo("", **spelled_out({**given, **parameters}))
 
@@ -130,8 +130,8 @@ class Connector:
     def arrow_session(self) -> Iterator[ArrowSession]:
         """A session for bulk reads as Arrow, in autocommit; one that was used a moment ago, if there is one.
 
-        Opening one takes longer than many a batch. After an error a session is not used again, nor are those that are
-        kept beside it: what was wrong with it may be so with all, as after a restart of the server.
+        Opening a session may take longer than a batch. After an error neither the session nor those that are kept
+        beside it are used again: what was wrong with one, as after a restart of the server, may be wrong with all.
         """
         session = IDLE.take(self) or self.new_arrow_session()
         try:
@@ -169,7 +169,7 @@ class Connector:
 
 
 def one_row(cursor: Cursor) -> tuple[Any, ...]:
-    """What a statement gives that always gives one."""
+    """The row of a statement that always returns exactly one."""
     row: tuple[Any, ...] | None = cursor.fetchone()
     if row is None:
         raise psycopg.OperationalError("the server gave no row where one was due")
@@ -177,8 +177,8 @@ def one_row(cursor: Cursor) -> tuple[Any, ...]:
 
 
 def together(*statements: str) -> str:
-    """One text, and one round trip, for whatever carries out statements without parameters.
+    """The statements as one text, which takes one round trip; for sessions that execute text without parameters.
 
-    What comes after one that fails is not carried out.
+    Those behind one that fails are not executed.
     """
     return "; ".join(statements)

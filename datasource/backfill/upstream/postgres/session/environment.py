@@ -46,8 +46,8 @@ def completed(given: Mapping[str, str]) -> dict[str, str]:
 def spelled_out(given: Mapping[str, str]) -> dict[str, str]:
     """A connection string's parameters, with those of the service that they name in its place.
 
-    Each of the drivers' libraries has another place for the services of a whole machine, and for sockets; and psycopg
-    parts hosts from one another only where it sees them. A service that is not found is left, to be refused.
+    The libraries of the two drivers look for the machine's services and for sockets in different places, and psycopg
+    splits a list of hosts only if it sees it. A service that is not found is left in, for libpq to refuse.
     """
     found = _understood(given) if "service" in given else {}
     if not found:

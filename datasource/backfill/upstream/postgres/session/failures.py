@@ -38,7 +38,7 @@ UNTRANSLATABLE: Final = "22P05"
 NO_RIGHTS: Final = "42501"
 DIVISION_BY_ZERO: Final = "22012"
 RAISED: Final = ("P0001", "P0004")
-"""By RAISE and ASSERT in a function of somebody's."""
+"""What RAISE and ASSERT give, in functions that users have written."""
 
 LIMIT_EXCEEDED: Final = "53400"
 TOO_LARGE: Final = "54000"
@@ -62,7 +62,7 @@ _QUOTED: Final = re.compile(r'["«»„“”「」].*(["«»„“”「」]|$)
 """From the first quotation mark to the last one, in the languages that PostgreSQL speaks."""
 
 _BYTES: Final = re.compile(r"\b0x[0-9a-f]{2}(?: 0x[0-9a-f]{2})*")
-"""Of a text that is not in its encoding, which no quotation marks enclose."""
+"""The bytes of a text that is not in its encoding: messages do not enclose them in quotation marks."""
 
 _NOT_UTF8: Final = {
     NOT_IN_ENCODING: (
@@ -130,7 +130,7 @@ class Failure:
     state: str
     message: str
     routine: str | None
-    """Of the server, which raised it; only psycopg tells."""
+    """The function of the server that raised it; only psycopg tells."""
 
     def is_of(self, kind: Kind) -> bool:
         return self.routine == kind.routine or kind.words in self.message
@@ -278,7 +278,7 @@ def _message(error: Exception) -> str:
         if name in (_PRIMARY, _PRIMARY.decode()):
             primary = value.decode(errors="replace")
     text = str(primary or error).strip()
-    # Without those ADBC has the server's part after words of its own, behind its level, and tells the query.
+    # Without a primary message, ADBC gives words of its own, then the query, then the server's level and message.
     text = text if primary else _STATEMENT.sub("", text)
     found = None if primary else re.search(r"(?:ERROR|FATAL|PANIC):\s*(.*)", text)
     return (found[1] if found else text.splitlines()[0] if text else type(error).__name__).strip()

@@ -33,7 +33,7 @@ class IdleSessions:
         """Whether a timer is set: one is enough, however often sessions come and go."""
 
         self._left: list[tuple[float, object, ArrowSession]] = []
-        """Those of the process that this one was forked from, so that nothing closes them."""
+        """The sessions of the process that this one was forked from: held, so that nothing closes them."""
 
     def take(self, owner: object) -> ArrowSession | None:
         """The one that was used last: so those that fewer users do not need wait for long enough to be closed."""
@@ -69,7 +69,7 @@ class IdleSessions:
             timer.start()
 
     def leave_to_parent(self) -> None:
-        """In a process that was forked: closing a session would end that of the other one."""
+        """For a process that was just forked: it must not close its parent's sessions, which would end them there."""
         self._left, self._waiting, self._timed = self._waiting, [], False
         self._lock = threading.Lock()
 

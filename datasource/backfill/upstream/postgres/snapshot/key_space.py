@@ -24,7 +24,7 @@ PAGES_PER_VNODE: Final = 12
 """How many sampled pages decide where a vnode ends. Neighbouring rows often share a page, so pages count, not rows."""
 
 ROWS_PER_VNODE: Final = 60
-"""And about how many of their rows at the most: sorting all of them took longer than it was worth."""
+"""About how many rows of these pages are looked at, at the most: sorting all of them took longer than it was worth."""
 
 
 def cut(

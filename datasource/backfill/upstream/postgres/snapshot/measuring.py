@@ -23,7 +23,7 @@ from backfill.upstream.postgres.snapshot.entering import enter_pinned
 from backfill.upstream.postgres.snapshot.pin import Exported, ExportingSession
 
 ROWS_PER_SESSION: Final = 200_000
-"""Of fewer rows each, a session takes longer to open than to count."""
+"""Another session is worth opening only for so many rows: fewer are counted faster than it opens."""
 
 MOST_SESSIONS: Final = 8
 """Many a server allows a hundred in all, and they are opened at once."""

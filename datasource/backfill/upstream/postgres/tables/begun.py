@@ -200,7 +200,7 @@ def _listed(table: Table) -> str:
 
 
 def _numbers(key_types: str) -> set[str]:
-    """Of which columns such a key is."""
+    """The numbers of the columns that such a key is made of."""
     return {item.split(" ", 1)[0] for item in key_types.split(", ")}
 
 

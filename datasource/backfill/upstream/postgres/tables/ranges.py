@@ -33,7 +33,7 @@ class KeyedTable:
     partitioned: bool
     key: tuple[KeyColumn, ...]
     columns: tuple[ColumnDescription, ...] = ()
-    """Those that are read."""
+    """The columns that are read."""
 
     @property
     def key_names(self) -> list[str]:
@@ -73,7 +73,7 @@ class KeyedTable:
 
     @property
     def alias_texts(self) -> sql.Composable:
-        """As `key_texts`, of columns that are called by these aliases."""
+        """As `key_texts`, for key columns that a query names by `aliases`."""
         return sql.SQL(", ").join(map(key_text_expression, self.key, self.aliases))
 
     @property
@@ -227,7 +227,7 @@ def _also(condition: sql.Composable, only: str) -> sql.Composable:
 
 
 def _begun_alike(item: KeyRange) -> int:
-    """With how many of a key's columns both ends of a range begin, short of all of them."""
+    """How many of the key's first columns are equal at both ends of the range; never all of them."""
     if item.after is None or item.upto is None:
         return 0
     pairs = zip(item.after[:-1], item.upto[:-1], strict=True)

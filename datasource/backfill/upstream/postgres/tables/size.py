@@ -13,7 +13,7 @@ from backfill.upstream.postgres.session import locks
 from backfill.upstream.postgres.session.connection import Session
 
 SAMPLED_BYTES: Final = 1 << 20
-"""Of how much of a table the rows are counted where statistics do not tell: of some hundred pages."""
+"""Where there are no statistics, rows are counted in so much of the table: some hundred pages."""
 
 # Like the planner: the density seen by the last ANALYZE times the present size; 100 bytes a row before the first one.
 # Less than a row on each page is not believed: the table may have been all but empty then, and filled since.

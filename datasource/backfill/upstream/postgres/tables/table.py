@@ -42,7 +42,7 @@ class Table:
     """The selected columns, then the key columns that were not selected."""
 
     filtering: tuple[ColumnDescription, ...]
-    """Those that decide which rows are read, and perhaps some more."""
+    """The columns that decide which rows are read, and perhaps some more."""
 
     output: tuple[str, ...]
     ordered_locally: bool
@@ -65,7 +65,7 @@ class Table:
 
     @property
     def filter_columns(self) -> str:
-        """By which columns rows are chosen, by their numbers."""
+        """The numbers of the columns in `filtering`, as text."""
         return ", ".join(str(column.attnum) for column in self.filtering)
 
     @property

@@ -57,7 +57,7 @@ class Untold:
         self._root = root
         self._known: dict[int, Partition | None] = dict.fromkeys(known)
         self._locked: set[int] = set()
-        """Those that came, and could not be looked at yet."""
+        """The OIDs of partitions that are new and could not be looked at yet, because somebody had locked them."""
 
         self._since = "since the query was started last, "
 
@@ -93,7 +93,7 @@ class Untold:
         self._known, self._since = {**now}, ""
 
     def _looked_at(self, session: Session, new: Sequence[int]) -> dict[int, bool | None]:
-        """Of each whether it was attached, it or what it is a partition of, and has rows. Without those locked now."""
+        """For each new partition that is not locked: whether it, or one above it, was attached, and it has rows."""
         if not new:
             return {}
         query = _LOOK.format(root=sql.Literal(self._root.oid), new=sql.Literal(list(new)))

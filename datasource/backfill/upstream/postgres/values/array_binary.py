@@ -47,7 +47,7 @@ _SENT: Final[Mapping[int, np.dtype[Any]]] = {
     Oid.TIMESTAMP: np.dtype(np.int64),
     Oid.TIMESTAMPTZ: np.dtype(np.int64),
 }
-"""By the elements' type the number that is sent of each."""
+"""For each type of elements, the number as which one is sent."""
 
 
 class OtherElementsError(ValueError):
@@ -125,6 +125,6 @@ def _numbers(data: NDArray[np.uint8], at: Indices) -> Indices:
 
 
 def _windows(data: NDArray[np.uint8], at: Indices, width: int) -> NDArray[np.uint8]:
-    """So many bytes from each of these places on."""
+    """A row of `width` bytes for each place in `at`: those that begin there."""
     found: NDArray[np.uint8] = data[at[:, np.newaxis] + np.arange(width)]
     return found
