@@ -91,7 +91,7 @@ class ChangeLog:
     def begin_place(self, session: Session) -> None:
         """Makes the place at which a stream begins that has read nothing yet."""
         self._published = self.place.begin(self._connector, session, self._table)
-        self.place = self._with_beginning(self.place)
+        self.place = replace(self._with_beginning(self.place), published_as=self._published.told_versions)
 
     def _with_beginning(self, place: Place) -> Place:
         return replace(place, log=place.log.with_beginning(self._connector))
@@ -107,7 +107,7 @@ class ChangeLog:
         checks: tuple[Callable[[], object], ...] = (
             lambda: place.require_synced(session, before),
             lambda: slot.require_readable(session, place.slot, after.lsn),
-            lambda: self._require_publication_of(session, place),
+            lambda: self._look_at_publication(session, place),
         )
         passed = [self._passes(check) for check in checks]
         self.place = place if place != before else self._with_beginning(place)
@@ -122,6 +122,8 @@ class ChangeLog:
             self._make_place_again(session)
             found = slot.find(session, place.slot)
             self.lost_up_to = LOG_BEGIN if found is None else found.confirmed
+        if self._published is not None:
+            self.place = replace(self.place, published_as=self._published.told_versions)
 
     def read(self, session: Session, stretch: Stretch, limit: int) -> log.Peeked:
         """The changes of a stretch, about `limit` of them at the most."""
@@ -191,10 +193,22 @@ class ChangeLog:
             self._go_on_without(error)
             self._make_place_again(session)
 
-    def _require_publication_of(self, session: Session, place: Place) -> None:
-        """As at a start; what is altered from then on is noticed."""
+    def _look_at_publication(self, session: Session, place: Place) -> None:
+        """At the first look requires the publication that the stream began with, and says whether it was altered since
+        the query was started last. What is altered from then on ends the stream.
+        """
         found = place.require_same_publication(session, self._table)
-        self._published = self._published or found
+        if self._published is not None:
+            return
+        self._published = found
+        if place.published_as not in ("", found.told_versions):
+            logger.warning(
+                "publication %s was altered, or given another owner, since the query was started last: changes that it "
+                "left out in between, if any, are not in the log. Where that may be, have the rows read again with "
+                "backfill re-backfill, which removes none from the sink; or start over with %s",
+                place.publication,
+                FRESH_START,
+            )
 
     def _make_place_again(self, session: Session) -> None:
         """Makes what is gone of it; and from now on the publication as it is, is the right one."""

@@ -45,6 +45,11 @@ class Place:
     stream began, or went on although changes had been lost; "" where it was not there.
     """
 
+    published_as: str = ""
+    """The `Published.versions` of the publication when the query was started last. Nothing if that was by an earlier
+    release.
+    """
+
     @classmethod
     def of_stream(cls, stream: str, options: Options, table: Table) -> Place:
         """Where a new stream of this name will be."""
@@ -82,6 +87,7 @@ class Place:
             own_publication=noted(bookmark, "own_publication") == "true",
             log=OwnLog(noted(bookmark, "system"), noted(bookmark, "timeline"), dict(bookmark).get("began", "")),
             published=dict(bookmark).get("published", ""),
+            published_as=dict(bookmark).get("published_as", ""),
         )
 
     @property
@@ -94,6 +100,7 @@ class Place:
             ("timeline", self.log.timeline),
             *((("began", self.log.began),) if self.log.began else ()),
             *((("published", self.published),) if self.published else ()),
+            *((("published_as", self.published_as),) if self.published_as else ()),
         )
 
     def require_named(self, options: Options) -> None:

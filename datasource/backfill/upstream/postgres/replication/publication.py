@@ -107,6 +107,11 @@ class Published(Publication):
 
     versions: tuple[str, ...]
 
+    @property
+    def told_versions(self) -> str:
+        """The versions as a bookmark notes them; never empty."""
+        return ", ".join(self.versions)
+
 
 def make(connector: Connector, session: Session, name: str, table: TableDescription) -> None:
     """Publishes the table, through its root where it is partitioned; nothing where the name is taken."""
