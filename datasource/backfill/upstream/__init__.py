@@ -8,7 +8,7 @@ postgres    PostgreSQL: its change log and exported snapshots
 delta       Delta Lake: versions, and the change data feed
 added       which columns a table has got
 lag         how far a stream is behind
-lately      the same, not asked for too often
+lately      that, not asked for too often
 noted       reading bookmarks and positions
 findings    what is found before a stream is started
 temporary   what goes wrong with the temporary folder, as our errors
@@ -101,15 +101,16 @@ class Identity:
 
 
 DELTA: Final = "delta"
-"""The name of the Delta adapter, which needs no server: what a stream over such a table has recorded."""
+"""The name of the Delta adapter, which needs no server, as a stream over such a table has recorded it."""
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
-"""The positions that a person need not know: see `Upstream.span`."""
+"""Positions that a person can name without knowing them: see `Upstream.span`."""
 
 
 class SnapshotReader(Protocol):
-    """Reads the table's rows on an executor, in the columns of `TableSchema.columns`; picklable, opens nothing before.
+    """Reads the table's rows on an executor, in the columns of `TableSchema.columns`; picklable, and opens nothing
+    until it reads.
 
     A filter that was given to the upstream leaves out the rows for which it does not hold: `snapshotFilter` those of
     `read`, `filter` those of `scan`.
@@ -141,7 +142,7 @@ class ChangeReader(Protocol):
 
     @property
     def after(self) -> str:
-        """Where it begins, as `Upstream.span` takes it again."""
+        """The position at which it begins, as `Upstream.span` takes it again."""
         ...
 
     @property
@@ -155,14 +156,14 @@ class Upstream(Protocol):
 
     Positions are totally ordered by inclusion: each later position shows every commit that an earlier one shows.
     `attach` comes before every epoch (`snapshot_epoch`, `log_epoch`, `held_epoch`, `repin`) and before `added`,
-    `has_gap_after`, `changes` and `acknowledge`. A stream that reads the table and follows no changes needs none.
+    `has_gap_after`, `changes` and `acknowledge`. A stream that reads the table and follows no changes is not attached.
     """
 
     name: str
     """What kind of upstream this is, as it is recorded in state."""
 
     def close(self) -> None:
-        """Lets go of everything, a pin too, but for sessions that are kept for half a minute for whoever comes next.
+        """Lets go of everything, a pin too, except sessions that are kept for half a minute for whoever comes next.
         May be called again.
         """
         ...
@@ -182,13 +183,13 @@ class Upstream(Protocol):
         ...
 
     def covered(self, keys: pa.RecordBatch, coverage: Coverage) -> pa.Array[Any]:
-        """For each of these keys (the columns of the key), whether it lies in `coverage`, as the upstream orders."""
+        """For each of these keys (the columns of the key), whether it lies in `coverage` by the upstream's order."""
         ...
 
     def bounds(self, vnodes: int, within: KeyRange = WHOLE_TABLE) -> tuple[Key, ...]:
         """At most `vnodes - 1` distinct keys in ascending order that cut the table into about equal parts.
 
-        Or the part of it that is `within` a range: then they are keys of it.
+        If `within` is a range, they cut that part of the table, and are keys of it.
         """
         ...
 
@@ -214,8 +215,8 @@ class Upstream(Protocol):
 
         `ahead` are positions of later states than that at `after`, of which the sink may have something already.
 
-        Returns the bookmark to go on with: another one where the stream is to go on although changes were lost, and the
-        loss would be found again by the old one; or where other columns are noted in it than the table has now.
+        Returns the bookmark to go on with: another one where the stream is to go on although changes were lost, because
+        the old one would find the loss again; or where the old one notes other columns than the table has now.
 
         Raises DataLossError where changes after `after` are gone, or the log is not the one the bookmark names, or has
         not come as far as `ahead`.
@@ -229,7 +230,7 @@ class Upstream(Protocol):
     def require_same_order(self, bookmark: Bookmark) -> None:
         """Raises SchemaChangedError where keys are known to be in another order than when the bookmark was made.
 
-        For streams that read the table and follow no changes as well; needs no `attach`.
+        Needs no `attach`; also for streams that read the table and follow no changes.
         """
         ...
 
@@ -240,8 +241,8 @@ class Upstream(Protocol):
         ...
 
     def reordered(self, bookmark: Bookmark) -> Bookmark:
-        """The same place, noted with the order that keys have now: for a stream that no longer depends on the order
-        which they had. Equal to `bookmark` where the order is the same.
+        """The bookmark of the same place, noting the order that keys have now: for a stream that no longer depends on
+        the order that they had. Equal to `bookmark` where the order is the same.
         """
         ...
 
@@ -250,7 +251,7 @@ class Upstream(Protocol):
         ...
 
     def detach(self, bookmark: Bookmark) -> tuple[str, ...]:
-        """Removes what `attach` made; nothing happens where it is gone already. Names each, for people.
+        """Removes what `attach` made, if it is still there. Returns the name of each, for people.
 
         Raises a DefiniteError, and removes nothing, where it was made in another system than this one.
         """
@@ -271,33 +272,34 @@ class Upstream(Protocol):
         ...
 
     def has_gap_after(self, epoch: Epoch) -> bool:
-        """Whether changes behind `epoch` are lost which the stream is to go on without.
+        """Whether changes after `epoch` are lost that the stream is to go on without.
 
-        Then an epoch behind them is to come, whether anything has changed or not; else the next start, which may be
+        Then an epoch after them has to come, whether anything has changed or not: else the next start, which may be
         told otherwise, would find them lost again.
         """
         ...
 
     def snapshot_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
-        """The state that a batch ends at which reads rows of the table: the step has a pin.
+        """The state at which a batch ends that reads rows of the table: the step has a pin.
 
         It has none where the log holds more than about `max_changes` changes since `after`, which are worked off first;
-        nor as long as readers do not see all that `after` shows. But for these it is a new epoch even where nothing has
-        happened. A commit is never cut, so one large commit may exceed `max_changes`. Any earlier pin is released.
+        nor as long as readers do not see all that `after` shows. In all other cases it is a new epoch, even where
+        nothing has happened. A commit is never cut, so one large commit may exceed `max_changes`. Any earlier pin is
+        released.
         """
         ...
 
     def log_epoch(self, after: Epoch | None, *, max_changes: int, until: str | None) -> Step:
-        """The state that a batch of changes alone ends at, with about `max_changes` of them since `after` at the most.
+        """The state at which a batch of changes alone ends, with about `max_changes` of them since `after` at the most.
 
-        `after` itself where nothing concerning the table has happened since. Nothing is included that was committed
-        after the moment of `until`. It may show commits that readers do not see yet. A commit is never cut. Any earlier
-        pin is released.
+        It is `after` itself where nothing concerning the table has happened since. Nothing is included that was
+        committed after the moment of the position `until`. It may show commits that readers do not see yet. A commit is
+        never cut. Any earlier pin is released.
         """
         ...
 
     def held_epoch(self, after: Epoch | None, *, max_changes: int) -> Step:
-        """The state the next batch ends at while somebody holds the snapshot: no rows are to be read there.
+        """The state at which the next batch ends while somebody holds the snapshot: no rows are to be read there.
 
         A later `snapshot_epoch` may go on from it: readers see all that it shows. It has no pin, and `after` itself is
         returned where nothing concerning the table has happened since. If `after` is a `log_epoch`, this one is of that
@@ -348,7 +350,7 @@ class Upstream(Protocol):
         ...
 
     def span(self, starting: str, ending: str) -> ChangeReader:
-        """What reads the changes after the position `starting` and up to `ending`. Needs no `attach`, makes nothing.
+        """A reader of the changes after the position `starting` and up to `ending`. Needs no `attach`, makes nothing.
 
         A position is `EARLIEST` (the changes after it are the oldest ones there are), `LATEST` (everything that is
         visible now, fixed by this call), or the upstream's own text for one of its states, which has been reached.
@@ -361,14 +363,14 @@ class Upstream(Protocol):
     # -- how far a stream is behind --------------------------------------------------------------------------------
 
     def lag(self, epoch: Epoch) -> Lag:
-        """How far the present is from `epoch`, to be shown to people: where the last step led, or the next one begins.
+        """How far the present is from `epoch`, for people. That is where the last step led, or where the next begins.
 
         `attach` comes before.
         """
         ...
 
     def lag_of(self, bookmark: Bookmark, epoch: Epoch | None) -> Lag:
-        """That of a stream which another process runs, and which stands at `epoch`; needs no `attach`.
+        """The lag of a stream that another process runs, and that stands at `epoch`, or at none yet; needs no `attach`.
 
         The epoch's timestamp is taken for the last moment up to which the stream is complete; a caller that knows a
         later one gives that. Raises DefiniteError where this upstream is of another system than the stream's, or no

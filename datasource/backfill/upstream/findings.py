@@ -24,7 +24,10 @@ class Finding:
 
 
 def refused(check: Callable[..., T], *arguments: object) -> Generator[Finding, None, T | None]:
-    """A finding if the check, which is one of the stream's own, raises: its message names the SQL. Else its result."""
+    """Runs a check, which is one of the stream's own. Yields a finding if it raises: the message names the SQL.
+
+    Returns the check's result, or None if it raised.
+    """
     try:
         return check(*arguments)
     except BackfillError as error:

@@ -29,7 +29,7 @@ class Lag:
     """How much of its log the upstream keeps for the stream."""
 
     def figures(self) -> dict[str, int | str]:
-        """What is known, under the names by which it is shown everywhere, the moment as text."""
+        """The known figures, under the names by which they are shown everywhere; the moment as text."""
         known: dict[str, int | str] = {name: value for name, value in asdict(self).items() if value is not None}
         if self.complete_until is not None:
             known["complete_until"] = iso(self.complete_until)

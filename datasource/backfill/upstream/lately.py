@@ -1,4 +1,4 @@
-"""A stream's lag is shown to people: it is asked for more often than a new look at the upstream is worth."""
+"""A stream's lag, as found lately: it is shown to people, and asked for more often than a new look is worth."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from backfill.upstream.lag import UNKNOWN, Lag
 
 INTERVAL: Final = 1.0
-"""Seconds for which what was found last is given again."""
+"""Seconds for which the lag that was found last is given again."""
 
 
 class Lately:
@@ -20,9 +20,10 @@ class Lately:
         self._looked_at = 0.0
 
     def lag(self, position: str, look: Callable[[], Lag]) -> Lag:
-        """Looks anew if the last look was from another position, is INTERVAL old, or found nothing.
+        """The lag by the last look; looks anew if that was from another position, is INTERVAL old, or found nothing.
 
-        What was found before a batch is not told of its end: after the last batch of a backlog nobody may ask again.
+        The lag that was found before a batch is not given for its end: after the last batch of a backlog nobody may ask
+        again.
         """
         is_lately = position == self._of and time.monotonic() - self._looked_at < INTERVAL
         if self._found == UNKNOWN or not is_lately:

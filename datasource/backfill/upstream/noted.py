@@ -19,12 +19,12 @@ def noted(bookmark: Bookmark, name: str) -> str:
 
 
 def in_own_order(bookmark: Bookmark) -> bool:
-    """Whether keys may be in another order than the values of their types are, as an index may say."""
+    """Whether keys may be in another order than the one that values of their types have, as an index may say."""
     return bool(dict(bookmark).get("order"))
 
 
 def columns_of_last_rows(bookmark: Bookmark) -> tuple[str | None, ...]:
-    """What it says of which columns last rows have: `kept`, or `columns` of a Delta table, those that it had then."""
+    """What the bookmark says of the columns of last rows: `kept`, or for a Delta table `columns`, which it had then."""
     return tuple(map(dict(bookmark).get, ("kept", "columns")))
 
 
